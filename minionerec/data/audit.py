@@ -103,16 +103,16 @@ class OrderAudit:
     def lines(self) -> list[str]:
         """Summary lines: one of ties, one for each order."""
         if self.ties is None:
-            said = [f"neighbouring pairs: {self.pairs:,}; their times are unknown"]
-            return said + [f"  {_NAMES[name]} rise in {kinds['all']}" for name, kinds in self.orders.items()]
+            lines = [f"neighbouring pairs: {self.pairs:,}; their times are unknown"]
+            return lines + [f"  {_NAMES[name]} rise in {kinds['all']}" for name, kinds in self.orders.items()]
         share = f" ({self.ties / self.pairs:.1%})" if self.pairs else ""
-        said = [f"neighbouring pairs of one moment: {self.ties:,} of {self.pairs:,}{share}"]
+        lines = [f"neighbouring pairs of one moment: {self.ties:,} of {self.pairs:,}{share}"]
         if self.ties:
-            said += [
+            lines += [
                 f"  {_NAMES[name]} rise in {kinds['ties']}" + (f"; else in {kinds['others']}" if name != "file" else "")
                 for name, kinds in self.orders.items()
             ]
-        return said
+        return lines
 
     def warning(self) -> str | None:
         """The warning where the order within moments is that of item ids; else None."""

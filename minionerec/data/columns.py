@@ -41,7 +41,7 @@ class ColumnWriter:
     """Writes arrays of one axis; values after the last commit of a killed writer are dropped.
 
     Args:
-        place: The folder; made where it is missing.
+        place: The folder; created where it is missing.
         kinds: Name → dtype of each column.
 
     Attributes:

@@ -66,8 +66,8 @@ def row_kinds(data: Corpus, rows: AskedRows, split: str, times: RowTimes | None)
         times: When targets and newest history items were; None leaves the group `time` out.
 
     Returns:
-        Group to kind to bool (R,); the kinds of a group (`WHOSE` explains them) share out the examples of which they
-        are known. An example without history is of no kind of `pair` and `reverse`, one of unknown times of none of
+        Group to slice to bool (R,); the slices of a group (`WHOSE` explains them) partition the examples for which they
+        are known. An example without history is in no slice of `pair` and `reverse`, one of unknown times of none of
         `time`.
     """
     items = _flat(rows.histories)
@@ -118,12 +118,12 @@ def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarr
     Returns:
         Pairs next to each other in training, bool (K,); and those of the users that have an example there.
     """
-    wanted, asked = np.unique(keys), set(users)
+    wanted, wanted_users = np.unique(keys), set(users)
     met, known = np.zeros(len(wanted), dtype=bool), set[str]()
     for rows, pairs in _neighbours(data):
         places = np.minimum(np.searchsorted(wanted, pairs), len(wanted) - 1)
         met[places[wanted[places] == pairs]] = True
-        known.update(asked.intersection(rows.user_ids[np.unique(rows.user_numbers)]))
+        known.update(wanted_users.intersection(rows.user_ids[np.unique(rows.user_numbers)]))
     found: np.ndarray = met[np.searchsorted(wanted, keys)]
     return found, known
 

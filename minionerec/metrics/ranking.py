@@ -84,7 +84,7 @@ def check_ks(ks: Sequence[int], width: int | None = None) -> tuple[int, ...]:
     """Check cutoffs and sort them.
 
     Args:
-        ks: Cut-offs.
+        ks: Cutoffs.
         width: Number of candidates in the lists (beams); not checked if None.
 
     Raises:
@@ -108,7 +108,7 @@ def ranking_metrics(
 
     Args:
         ranks: int (R,), rank of the one relevant item from 1; 0 where it is absent.
-        ks: Cut-offs.
+        ks: Cutoffs.
         width: Number of candidates in the lists (beams), if known: a K beyond it is an error.
         every_mrr: Whether MRR is wanted at every K, the smaller ones last.
 

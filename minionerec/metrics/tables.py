@@ -75,7 +75,7 @@ def format_metrics_table(
     ]
     rows.append(["invalid", *(format_share(e.invalid, e.predictions) for e in evaluations.values())])
     rows.append(["coverage", *(format_coverage(e) for e in evaluations.values())])
-    rows.append(["rows", *(f"{e.rows:,}" for e in evaluations.values())])
+    rows.append(["examples", *(f"{e.rows:,}" for e in evaluations.values())])
     reading = f"{unit}-level" if level == "sid" else "item-level"
     head = f"{title}\n" if title else ""
     lines = [[reading, *evaluations], *rows]

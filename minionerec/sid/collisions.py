@@ -271,7 +271,7 @@ def resolve_collisions(
         method: "keep" leaves them; "relocate" moves the items of a full SID, all but the nearest ones, to
             the nearest free code at the last level under the same prefix (higher up only where a prefix holds more
             items than free codes); "sinkhorn" encodes the members of each group together at the last level, whose codes
-            they share out by entropic optimal transport, and keeps the remaining collisions; "extra_token" adds a level
+            they share by entropic optimal transport, and keeps the remaining collisions; "extra_token" adds a level
             that numbers the members of each group, so that SIDs differ in length; "extra_token_all" adds it to all.
         vectors: float32 (N, D), from which the codes were made; needed by "relocate" and "sinkhorn". They may lie in a
             file; but "sinkhorn" needs an array.
@@ -379,7 +379,7 @@ def relocate(
         row_keys(np.vstack([others, codes])), return_index=True, return_inverse=True
     )  # (G,), (G,), (P + N,)
     group = group.reshape(-1)
-    held = np.minimum(np.bincount(group[: len(others)], minlength=len(keys)), capacity)  # (G,), places taken
+    held = np.minimum(np.bincount(group[: len(others)], minlength=len(keys)), capacity)  # (G,), items assigned
     _check_room(len(codes), sizes, capacity, int(held.sum()))
     own = group[len(others) :]
     staying = np.minimum(np.bincount(own, minlength=len(keys)), capacity - held)
@@ -395,7 +395,7 @@ def _check_room(items: int, sizes: Sequence[int], capacity: int, taken: int) -> 
     if capacity * int(np.prod(np.array(sizes, dtype=object))) - taken >= items:
         return
     room = f"{items} distinct SIDs" if capacity == 1 else f"room at {capacity} items an SID"
-    beside = f" besides the {taken} SIDs taken" if taken else ""
+    beside = f" besides the {taken} taken" if taken else ""
     raise DataError(
         f"{items} items have no {room} in codebooks of {'/'.join(map(str, sizes))} codes{beside}. "
         "Raise codebook_sizes, add a level, or take collisions: extra_token."

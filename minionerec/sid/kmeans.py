@@ -431,7 +431,7 @@ def balanced_assign(
         costs: float32 (N, C), cost of each item at each code; a constant per row changes nothing.
         prices: float (C,), where to start; zeros if None.
         tolerance: Epsilon as a share of the spread of costs: mean over (some of the) rows of mean - minimum.
-        places: int64 (C,), most items of each code, at least 1 each and N in all; equal sizes if None.
+        places: int64 (C,), capacity of each code, at least 1 each and N in all; equal sizes if None.
 
     Returns:
         Codes, int32 (N,), and final prices, float64 (C,). Ties go to the lower code, and to the earlier item.
@@ -531,7 +531,7 @@ def _take_first_bids(
         codes: int32 (N,), which code each item bids for.
         bids: float64 (N,), how much.
         wanted: int64 (C,), how many items bid for each code.
-        places: int64 (C,), how many it may have.
+        places: int64 (C,), its capacity.
         prices: float64 (C,); those of full codes are set.
 
     Returns:

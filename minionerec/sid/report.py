@@ -26,13 +26,13 @@ class LevelUse:
     Attributes:
         level: Letter of the level, as in its tokens.
         items: Items that have a code at this level.
-        size: Codes in the codebook; None where the codebook is not at hand.
+        size: Codes in the codebook; None where the codebook is not available.
         used: Codes that at least one item bears.
-        dead: Codes of the codebook that no item bears; None where the codebook is not at hand.
+        dead: Codes of the codebook without an item; None where the codebook is not available.
         entropy_bits: Entropy of the code of a random item, in bits.
         perplexity: 2 ** entropy_bits: the number of equally used codes with the same entropy.
         gini: Gini coefficient of the items per code, 0 where all have the same number and near 1 where one has all;
-            over the codebook where it is at hand, over the used codes otherwise.
+            over the codebook where it is available, over the used codes otherwise.
         largest: Items on the most used code.
         error: Share of the vectors' variance that the levels up to this one leave unexplained (squared distance of
             vectors and reconstruction, over squared distance of vectors and their mean); None without codebook.
@@ -140,8 +140,8 @@ def sid_report(
     Args:
         method: How the codes were made.
         resolution: Codes before and after collisions were resolved.
-        vectors: float32 (N, D), if the codes were made from vectors at hand. Of those in a file a sample is read.
-        codebooks: Per level float32 (C_l, D), if at hand.
+        vectors: float32 (N, D), if the codes were made from available vectors. Of those in a file a sample is read.
+        codebooks: Per level float32 (C_l, D), if available.
         counts: Anything else that was counted.
         seed: Seed of the sample.
 
@@ -337,7 +337,7 @@ def diagnose(codes: np.ndarray, evidence: Evidence, codebooks: Sequence[np.ndarr
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
         evidence: What to judge by.
-        codebooks: Per level float32 (C_l, D'), where they are at hand: their sizes show which codes are unused.
+        codebooks: Per level float32 (C_l, D'), where they are available: their sizes show which codes are unused.
 
     Returns:
         The measures.

@@ -234,8 +234,8 @@ def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[Ite
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file.") from None
     except (OSError, ValueError, TypeError, KeyError, MemoryError, pa.ArrowException) as error:
-        said = " ".join(str(error).split())[:200].rstrip(".")
-        raise ArtefactError(f"{path}: cannot be read as a table of codes ({said}). {_REMEDY}") from None
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise ArtefactError(f"{path}: cannot be read as a table of codes ({reason}). {_REMEDY}") from None
 
 
 LEVELS = (*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase))
@@ -488,7 +488,7 @@ class SidTable:
 
 
 def index_path(path: Path) -> Path:
-    """The file behind the path of an `index.json`: that, or the `codes.parquet` in its place."""
+    """The file at the path of an `index.json`: that, or the `codes.parquet` in its place."""
     codes = path.with_name(CODES_FILE)
     return codes if path.name == INDEX_FILE and not path.is_file() and codes.is_file() else path
 

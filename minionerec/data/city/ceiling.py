@@ -46,8 +46,8 @@ class CeilingResult:
     def lines(self) -> list[str]:
         """The ceiling at cutoff 10 (or the largest), and its path."""
         k = 10 if "ndcg@10" in self.counts else max(int(name[5:]) for name in self.counts if name.startswith("ndcg@"))
-        said = f"no recommender can expect more than NDCG@{k} {self.counts[f'ndcg@{k}']:.4f}"
-        return [f"{said}, HR@{k} {self.counts[f'hr@{k}']:.4f}", f"ceiling: {self.output / FILE}"]
+        summary = f"no recommender can expect more than NDCG@{k} {self.counts[f'ndcg@{k}']:.4f}"
+        return [f"{summary}, HR@{k} {self.counts[f'hr@{k}']:.4f}", f"ceiling: {self.output / FILE}"]
 
 
 def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
@@ -136,7 +136,7 @@ class Totals:
     """Metrics of the ranking by true probabilities on R examples, summed part by part.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         ks: Cutoffs, ascending.
         rows: Number of examples, R.
 

@@ -19,7 +19,7 @@ PARTNER_SHARES = np.array([0.6, 0.3, 0.1])
 SAME_SHELF = 0.6
 """Of what stays: share of the very shelf; the rest is any shelf of its aisle, each as likely."""
 TASTE_SHARES = np.array([0.4, 0.3, 0.2, 0.1])
-"""Shares of the shelves that a person likes."""
+"""Shares of the shelves that a user likes."""
 LOYAL = 0.7
 """Share of favourite styles among all purchases except those of fashion."""
 STYLE_SHARES = np.array([0.7, 0.3])
@@ -33,7 +33,7 @@ class Choices:
     """The purchases of a block: M of them, user after user, each in order of time.
 
     Attributes:
-        users: int64 (M,), number of the person in the city.
+        users: int64 (M,), number of the user in the city.
         rows: int64 (M,), row of the items table.
         times: int64 (M,), seconds since 1970.
     """
@@ -55,7 +55,7 @@ def choices_of(people: People, block: int) -> Choices:
     of the block at once; all the rest is drawn for the whole block at once.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         block: Number of the block.
     """
     world, likes, visits = people.world, likes_of(people, block), visits_of(people, block)

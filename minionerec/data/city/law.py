@@ -33,12 +33,12 @@ class Moments:
     """R purchases to come, and the state they depend on.
 
     Attributes:
-        users: int64 (R,), numbers of the people.
+        users: int64 (R,), numbers of the users.
         newest: int64 (R,), row of the items table that each bought last; -1 where nothing was bought before.
         times: int64 (R,), seconds since 1970 of the purchase.
         pauses: int64 (R,), seconds since the purchase before; -1 where there was none.
         recent: int64 (R, memory), rows of the last items, which are not bought again, the newest first; -1 where
-            there were none. None where people may take everything once more.
+            there were none. None where users may buy everything again.
     """
 
     users: np.ndarray
@@ -160,7 +160,7 @@ def probabilities(people: People, moments: Moments) -> np.ndarray:
     """The exact distribution of each next purchase over all items, given what the user likes.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         moments: The choices.
 
     Returns:
@@ -186,7 +186,7 @@ def probability_of(people: People, moments: Moments, rows: np.ndarray) -> np.nda
     """The exact probability of one item for each purchase: float64 (R,).
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         moments: The choices.
         rows: int64 (R,), row of the items table.
     """
@@ -211,7 +211,7 @@ def likeliest(people: People, moments: Moments, k: int) -> tuple[np.ndarray, np.
     that k are left when those of special shelves are taken out.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         moments: The choices.
         k: Items of a list, at most N.
 

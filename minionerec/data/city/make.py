@@ -34,7 +34,7 @@ class MakeCityResult:
 
     Attributes:
         output: Directory of the city.
-        counts: `items`, `shelves`, `users`, `interactions`, `blocks` of people, `epochs`.
+        counts: `items`, `shelves`, `users`, `interactions`, `blocks` of users, `epochs`.
     """
 
     output: Path
@@ -42,12 +42,12 @@ class MakeCityResult:
 
     def lines(self) -> list[str]:
         """The size of the city, and its path."""
-        said = ", ".join(f"{self.counts[name]:,} {name}" for name in ("items", "users", "interactions"))
-        return [said, f"city: {self.output}"]
+        summary = ", ".join(f"{self.counts[name]:,} {name}" for name in ("items", "users", "interactions"))
+        return [summary, f"city: {self.output}"]
 
 
 def city_people(settings: Mapping[str, Any]) -> People:
-    """The people (and the world) of the settings of `make-city`, as configuration or manifest have them."""
+    """The users (and the world) of the settings of `make-city`, as configuration or manifest have them."""
     names = ("items", "users", "mean_interactions", "days", "epoch_days", "seed")
     later = {name: settings[name] for name in ("late", "returns", "memory") if name in settings}
     return people_of(*(int(settings[name]) for name in names), **later)
@@ -56,7 +56,7 @@ def city_people(settings: Mapping[str, Any]) -> People:
 def run_make_city(config: MakeCityConfig) -> MakeCityResult:
     """Draw all purchases and write both tables.
 
-    Every block of people is a file of its own until all exist, so an interrupted run resumes with the blocks
+    Every block of users is a file of its own until all exist, so an interrupted run resumes with the blocks
     that are missing.
 
     Raises:
@@ -124,7 +124,7 @@ def write_block(people: People, block: int, path: Path, form: str = PARQUET) -> 
     """Draw the purchases of one block and write them atomically.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         block: Number of the block.
         path: The parquet file.
         form: Whose ids it holds.

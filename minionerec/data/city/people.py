@@ -28,10 +28,10 @@ class People:
 
     Attributes:
         world: The city.
-        users: Number of people.
+        users: Number of users.
         mean: Purchases of a user, on average.
         returns: Share of a user's purchases, except the first, that begin a session.
-        memory: Last items of a person that are not taken once more; at most 19.
+        memory: Last items of a user that are not bought again; at most 19.
     """
 
     world: World

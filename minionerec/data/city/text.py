@@ -241,7 +241,7 @@ def _chances(numbers: np.ndarray) -> np.ndarray:
 
 
 def ids(letter: str, numbers: np.ndarray, form: str = PARQUET) -> pa.Array:
-    """Ids of items ("p7") or people ("u7"); of a shop "P008" and "U0008", counted from one."""
+    """Ids of items ("p7") or users ("u7"); of a shop "P008" and "U0008", counted from one."""
     if form == SHOP:
         digits = pc.utf8_lpad(pc.cast(pa.array(numbers + 1), pa.string()), _SHOP_DIGITS[letter], "0")
         return _joined(letter.upper(), digits, by="")

@@ -18,7 +18,7 @@ _SEASON = 0.6
 
 
 def generator(seed: int, block: int, stream: int) -> np.random.Generator:
-    """Random numbers of one block of people (or of the world) for one purpose.
+    """Random numbers of one block of users (or of the world) for one purpose.
 
     Args:
         seed: Seed of the city.

@@ -155,9 +155,9 @@ class Spark(Engine):
         try:
             return work()
         except (self._error, Py4JError) as error:
-            said = " ".join(str(error).split())[:600]
+            reason = " ".join(str(error).split())[:600]
             raise DataError(
-                f"Spark failed ({said}). Give it more memory, or an engine_folder with more space."
+                f"Spark failed ({reason}). Give it more memory, or an engine_folder with more space."
             ) from None
 
 

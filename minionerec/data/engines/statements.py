@@ -79,7 +79,7 @@ SELECT item FROM (
     SELECT n.item, row_number() OVER (ORDER BY f.first_row, n.timestamp, n.source_row) AS met FROM interactions n
     JOIN (SELECT user_key, min(source_row) AS first_row FROM interactions GROUP BY user_key) AS f
     ON n.user_key = f.user_key
-) AS walked GROUP BY item ORDER BY min(met)
+) AS by_user GROUP BY item ORDER BY min(met)
 """
 """Items in the order in which they first appear when one user is read after another, each from old to new."""
 

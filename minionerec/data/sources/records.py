@@ -47,10 +47,10 @@ def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
         return places, places
     borders = _borders(separator)
     first = len(BOM) if content.startswith(BOM) else 0
-    before, behind = borders[buffer[places - 1]], borders[buffer[np.minimum(places + 1, len(buffer) - 1)]]
+    before, after = borders[buffer[places - 1]], borders[buffer[np.minimum(places + 1, len(buffer) - 1)]]
     before[places == first] = True
-    behind[places == len(buffer) - 1] = True
-    if before[0::2].all() and behind[1::2].all():
+    after[places == len(buffer) - 1] = True
+    if before[0::2].all() and after[1::2].all():
         closes = places[1::2] if len(places) % 2 == 0 else np.append(places[1::2], len(buffer))
         return places[0::2], closes
     sign = re.escape(separator.encode())

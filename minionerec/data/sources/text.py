@@ -249,20 +249,20 @@ def _parsed(file: TextFile, content: bytes, options: dict[str, Any], bad: BadRow
         table: pd.DataFrame = pd.read_csv(io.BytesIO(content), **options)
         return table
     except (OSError, ValueError) as error:  # pandas' parsing errors are ValueErrors
-        said = " ".join(str(error).split())
-        if "No columns to parse" in said:
+        reason = " ".join(str(error).split())
+        if "No columns to parse" in reason:
             raise DataError(f"{file.path}: is empty. Expected a header and a row a line.") from None
-        if "EOF inside string" in said:
+        if "EOF inside string" in reason:
             raise _never_closed(file.path, unclosed_quote(content, file.separator)) from None
-        if not _TOO_MANY.search(said):
-            raise DataError(f"{file.path}: cannot be read ({said}). Check its separators and quotes.") from None
+        if not _TOO_MANY.search(reason):
+            raise DataError(f"{file.path}: cannot be read ({reason}). Check its separators and quotes.") from None
     _drop_long(file, content, bad)
     try:
         table = pd.read_csv(io.BytesIO(content), on_bad_lines="skip", **options)
         return table
     except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise DataError(f"{file.path}: cannot be read ({said}). Check its separators and quotes.") from None
+        reason = " ".join(str(error).split())
+        raise DataError(f"{file.path}: cannot be read ({reason}). Check its separators and quotes.") from None
 
 
 def _without_long(file: TextFile, content: bytes, bad: BadRows) -> bytes:

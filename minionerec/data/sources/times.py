@@ -73,7 +73,7 @@ class _Unit:
             self.different.update(np.unique(times)[:FEWEST].tolist())
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return shown(str(self.value))
 
 
@@ -155,7 +155,7 @@ class TimeColumn:
             n = sum(units[unit].count for unit in strange)
             self.bad.add(
                 "bad_time",
-                f"{first.place()}, column {self._name!r}: {first.said} looks like {looks_like(float(first.value))}, "
+                f"{first.place()}, column {self._name!r}: {first.text} looks like {looks_like(float(first.value))}, "
                 f"but most rows like {_OTHERS.get(usual) or UNITS[usual][0]} ({n} such rows). Write all in one unit, "
                 "or drop them.",
                 n,
@@ -168,7 +168,7 @@ class TimeColumn:
             form = date_form(np.array([float(first.value)])) if dates else None
             what = f"a date written as {form}" if form else _AFTER_2100
             raise DataError(
-                f"{first.place()}, column {self._name!r}: {first.said} looks like {what}, as most rows do. Write dates "
+                f"{first.place()}, column {self._name!r}: {first.text} looks like {what}, as most rows do. Write dates "
                 "as 2018-01-31T12:30:00, or seconds since 1970."
             )
         return frozenset(strange)

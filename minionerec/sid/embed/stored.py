@@ -72,9 +72,9 @@ class VectorFile:
         except FileNotFoundError:
             raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
         except (OSError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
-            said = cut(str(error), 200)
+            reason = cut(str(error), 200)
             raise DataError(
-                f"{path}: not a readable .npy file of numbers ({said}). Write it with numpy.save."
+                f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save."
             ) from None
         self.dtype = dtype
         wrong = len(shape) != 2 or dtype.kind not in "fiu" or 0 in shape[1:]
@@ -206,8 +206,8 @@ def save_vectors(path: str | os.PathLike[str], vectors: VectorRows) -> None:
         return
     dtype = np.dtype(np.float16 if getattr(vectors, "dtype", None) == np.float16 else np.float32)
     with open(path, "wb") as file:
-        said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": vectors.shape}
-        np.lib.format.write_array_header_1_0(file, said)
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": vectors.shape}
+        np.lib.format.write_array_header_1_0(file, header)
         for _, block in blocks(vectors):
             file.write(block.astype(dtype, copy=False).tobytes())
 
@@ -297,8 +297,8 @@ def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
     except Exception as error:  # its header is a Python literal, which can fail in every way that those can
-        said = cut(str(error), 200)
-        raise DataError(f"{path}: not a readable .npy file of numbers ({said}). Write it with numpy.save.") from None
+        reason = cut(str(error), 200)
+        raise DataError(f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save.") from None
     if not isinstance(vectors, np.ndarray):
         raise DataError(f"{path}: holds several arrays; expected one .npy array with one row per item.")
     return check_vectors(vectors, n_items, str(path))

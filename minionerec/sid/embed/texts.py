@@ -52,13 +52,13 @@ class ItemTexts:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
                 its items cannot be read.
         """
-        said = open_artefact(path, "corpus")["counts"].get("items")
+        expected = open_artefact(path, "corpus")["counts"].get("items")
         columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
         remedy = "Run the stage that makes the corpus again (minionerec prepare-data)."
         file = Path(path) / "items.parquet"
         items = read_parquet(file, columns, only=not texts, remedy=remedy)
-        if len(items) != said:
-            raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {said}. {remedy}")
+        if len(items) != expected:
+            raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {expected}. {remedy}")
         return cls(items)
 
 
@@ -231,23 +231,23 @@ class FittedTexts:
         Raises:
             DataError: If the text of an item is lost.
         """
-        said: dict[str, Any] = {"items": list(own_items), "gone": {}}
+        fitted: dict[str, Any] = {"items": list(own_items), "gone": {}}
         if (folder / FITTED_FILE).is_file():
-            said = read_json(folder / FITTED_FILE)
+            fitted = read_json(folder / FITTED_FILE)
         known = _texts(corpus)
-        lost = [item for item in said["items"] if item not in known and item not in said["gone"]]
+        lost = [item for item in fitted["items"] if item not in known and item not in fitted["gone"]]
         before = _corpus_before(folder) if lost else None
         earlier = {} if before is None else _texts(before)
         missing = [item for item in lost if item not in earlier]
         if missing:
             raise DataError(
-                f"{folder}: TF-IDF was fitted on {len(said['items'])} items, and {len(missing)} of them, such as "
+                f"{folder}: TF-IDF was fitted on {len(fitted['items'])} items, and {len(missing)} of them, such as "
                 f"{missing[0]!r}, are neither in the new corpus nor in the former one. Keep these items, "
                 "restore the former corpus at its path, or rebuild all SIDs."
             )
-        gone = {item: text for item, text in {**said["gone"], **earlier}.items() if item not in known}
-        gone = {item: gone[item] for item in said["items"] if item in gone}
-        return cls(said["items"], [known[item] if item in known else gone[item] for item in said["items"]], gone)
+        gone = {item: text for item, text in {**fitted["gone"], **earlier}.items() if item not in known}
+        gone = {item: gone[item] for item in fitted["items"] if item in gone}
+        return cls(fitted["items"], [known[item] if item in known else gone[item] for item in fitted["items"]], gone)
 
 
 def _texts(corpus: HasItems) -> dict[str, str]:
