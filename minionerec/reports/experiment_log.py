@@ -251,7 +251,7 @@ class DataSetLog:
             words.append(f"seen items: {settings['seen']}")
         words.append(f"{evaluation.rows:,} {self.results.split} examples")
         if evaluation.invalid is not None:
-            words.append(f"{format_share(evaluation.invalid, evaluation.predictions)} invalid predictions")
+            words.append(f"invalid predictions: {format_share(evaluation.invalid, evaluation.predictions)}")
         seeds = [(each.predictions or {}).get("seed") for each in self.results.lineages[name]]
         if len(seeds) > 1:
             words.append(f"seeds {', '.join(map(str, seeds))}")

@@ -169,7 +169,7 @@ def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     told = shop["trainings"]["RL"]
     assert told["parameters"]["Effective batch"] == "1,024 completions (64 prompts x 16)"
     assert told["parameters"]["Gradient accumulation"] == "not recorded (64 / 4 / processes)"
-    assert shop["setup"]["Evaluation, SFT"].endswith("0 of 2,400 predictions are no item's SID; took 50 min 00 s")
+    assert shop["setup"]["Evaluation, SFT"].endswith("invalid predictions: 0 of 2,400; took 50 min 00 s")
     assert told["outcome"]["Best validation"] == "NDCG@10 0.1100 at step 1,650, epoch 2"
     assert told["outcome"]["Duration"] == "not recorded"
     assert (shop["setup"]["Date"], shop["compared"]) == ("2030-01-31", "RL")
