@@ -15,8 +15,12 @@ from minionerec.core.stages import StageSpec, stage_spec
 
 def demo_step(spec: StageSpec, words: Sequence[str]) -> str | None:
     """The demo step whose settings a command line uses; None where it names a file, an input or an output."""
-    given = {word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")}
-    return None if given & {"config", *path_settings(spec.config_class())} else spec.demo
+    named = [  # an empty text names nothing
+        word.split("=")[0].removeprefix("--")
+        for word, after in zip(words, [*words[1:], None], strict=True)
+        if word.startswith("--") and after != "" and not word.endswith("=")
+    ]
+    return None if {"config", *path_settings(spec.config_class())}.intersection(named) else spec.demo
 
 
 def run_stage(name: str) -> None:

@@ -27,6 +27,7 @@ from minionerec.core.artefacts import read_manifest, require_writable, write_art
 from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError
 from minionerec.models.backbone.bundle import load_bundle, write_model_files
+from minionerec.models.backbone.card import CARD_FILE
 from minionerec.preference.config import PreferenceConfig
 from minionerec.preference.stage import run_preference
 
@@ -330,6 +331,7 @@ def test_a_disk_that_fills_at_any_file_of_a_checkpoint_is_one_line(shop, tmp_pat
     def write():
         with write_artefact(tmp_path / "model", "checkpoint", config={}) as place:
             write_model_files(bundle, place)
+            (place / CARD_FILE).write_text("a model card")
 
     monkeypatch.setattr(Path, "mkdir", make)
     of_others = {"training_log.json", "model.safetensors"}  # weights are the largest file: `test_a_full_disk`

@@ -13,7 +13,7 @@ CODE = ("minionerec", "tests", "scripts", "benchmarks", "studies")
 ALLOWED = re.compile(
     r"MIT|MIT License|MIT-CMU|0?BSD|BSD License|(3-Clause )?BSD( License)?|BSD-[23]-Clause|Apache[ -]2\.0|"
     r"Apache 2\.0 License|Apache Software License( 2\.0)?|Apache-2\.0 WITH LLVM-exception|PSF-2\.0|"
-    r"Python Software Foundation License|ISC License \(ISCL\)|Zlib|CC0-1\.0|BSL-1\.0|CNRI-Python|HPND|"
+    r"Python Software Foundation License|ISC License \(ISCL\)|ISC|Zlib|CC0-1\.0|BSL-1\.0|CNRI-Python|HPND|"
     r"Mozilla Public License 2\.0 \(MPL 2\.0\)|MPL-2\.0|Academic Free License \(AFL\)|DFSG approved"
 )
 """Licences that let the project be used and passed on under its own (Apache-2.0)."""

@@ -418,7 +418,7 @@ def own_rewards(tmp_path, monkeypatch):
 
 
 def test_a_users_own_reward_is_trained_on(trained, tmp_path, watch, own_rewards):
-    words = ["--output", str(tmp_path / "one"), "--rewards", "rule", "my_rewards.novelty=0.5"]
+    words = ["--output", "x", "--corpus", "c", "--checkpoint", "d", "--rewards", "rule", "my_rewards.novelty=0.5"]
     rewards = parse_settings(GrpoConfig, words).rewards
     assert rewards == {"rule": 1.0, "my_rewards.novelty": 0.5}
     config = one_step(trained, tmp_path / "one", rewards=rewards, keep_zero_variance=True)

@@ -74,5 +74,5 @@ def test_the_known_trackers_are_those_of_transformers():
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
     assert set(TRACKERS) == set(INTEGRATION_TO_CALLBACK)
-    words = ["--output", "x", "--report_to"]
+    words = ["--output", "x", "--corpus", "c", "--sids", "s", "--report_to"]
     assert parse_settings(SftConfig, [*words, "wandb", "mlflow"]).report_to == ["wandb", "mlflow"]

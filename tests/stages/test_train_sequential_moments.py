@@ -192,7 +192,5 @@ def test_what_cannot_be_told_is_refused(made, tmp_path):
             ConfigError, match=f"moments is true, but protocol is '{protocol}', whose sequences have no"
         ):
             config_of(made, tmp_path, protocol=protocol)
-    with pytest.raises(ConfigError, match="moments is true, but rows that are streamed tell none"):
-        config_of(made, tmp_path, stream=True)
     with pytest.raises(ConfigError, match="BERT4Rec learns to fill in items"):
         run_sequential(config_of(made, tmp_path / "bert", model="bert4rec", hyper={}, all_positions=False))
