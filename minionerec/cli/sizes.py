@@ -29,8 +29,8 @@ class Shape:
         examples: Training examples: interactions with one of the same user before them, less those held out.
         windows: Training windows (`minionerec.data.windows.row_windows`).
         before: Median number of the user's items before an example.
-        ties: Share of neighbouring pairs of one moment; None where no moments are known.
-        listed: Whether the order within a moment agrees with the order of item ids.
+        ties: Share of neighbouring pairs with one timestamp; None where no timestamps are known.
+        listed: Whether the order within a timestamp agrees with the order of item ids.
     """
 
     items: int
@@ -104,7 +104,7 @@ def _corpus(shape: Shape) -> StepSettings:
     agrees = "is that of the item ids, which is no choice of theirs" if shape.listed else "is not that of the item ids"
     values = {"ties": "shuffle" if shape.listed else "keep", "max_history": history_length(shape.before)}
     why = {
-        "ties": f"{share} of a user's neighbouring pairs have one moment; the order within it {agrees}",
+        "ties": f"{share} of a user's neighbouring pairs have one timestamp; the order within it {agrees}",
         "max_history": f"half of the examples have {shape.before:,.0f} items or more before them",
     }
     return StepSettings(values, why)

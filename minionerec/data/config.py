@@ -49,7 +49,7 @@ class PrepareConfig(StageConfig):
     )
     times_by_order: bool = setting(
         False,
-        "published: take rows as sorted by time, and rows of one user right behind one another as of one moment; no "
+        "published: take rows as sorted by time, and rows of one user right behind one another as of one timestamp; no "
         "distances are known",
         since="0.2",
     )
@@ -78,10 +78,10 @@ class PrepareConfig(StageConfig):
     max_title_words: int = setting(0, "amazon: items whose title has more words are left out; any number at 0", least=0)
     start: str | None = setting(
         None,
-        "first moment of the time window: ISO month, date or time, in UTC; times that are numbers count as seconds "
+        "first time of the time window: ISO month, date or time, in UTC; times that are numbers count as seconds "
         "since 1970 (amazon2023: milliseconds)",
     )
-    end: str | None = setting(None, "last moment of the window, included: a date alone is its midnight")
+    end: str | None = setting(None, "last time of the window, included: a date alone is its midnight")
     core: int = setting(
         0, "fewest interactions of every user and every item (iterative k-core); at 0 all stay", least=0
     )
@@ -93,8 +93,8 @@ class PrepareConfig(StageConfig):
     )
     ties: str = setting(
         "keep",
-        "what becomes of items that a user chose at one moment: 'keep' (as in the file), 'shuffle' (in an order of "
-        "chance) or 'together' (one step: none is in the history of another, and no moment is split)",
+        "what becomes of items that a user chose at one time: 'keep' (as in the file), 'shuffle' (in an order of "
+        "chance) or 'together' (one step: none is in the history of another, and no timestamp is split)",
         known=tuple(TIES),
     )
     max_eval_rows: int = setting(
@@ -192,7 +192,7 @@ class PrepareConfig(StageConfig):
         if self.ties != "keep":
             raise ConfigError(
                 f"ties is {self.ties!r}, but source 'published' comes as rows, without the times that say what came at "
-                "one moment. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
+                "one timestamp. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
             )
         for name in FILTERS:
             if value := getattr(self, name):

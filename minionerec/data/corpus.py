@@ -134,7 +134,7 @@ class Corpus:
 
     @property
     def together(self) -> bool:
-        """Whether items of one moment are one step, so that several examples of a user may share their history."""
+        """Whether items with one timestamp are one step, so that several examples of a user may share their history."""
         return self.counts.get("ties") == "together"
 
     @property
@@ -201,8 +201,8 @@ class Corpus:
             found, sequences = row_windows(rows, self.max_history)
             if self.together:
                 logger.info(
-                    "Items of one moment are not in each other's history: %s of %s %s rows begin a window in which the "
-                    "user's row before is no target.",
+                    "Items with one timestamp are not in each other's history: %s of %s %s rows begin a window in which "
+                    "the user's row before is no target.",
                     f"{sequences - len(np.unique(rows.user_numbers)):,}",
                     f"{len(rows):,}",
                     split,

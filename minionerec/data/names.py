@@ -17,7 +17,7 @@ ENGINES = ("duckdb", "spark")
 """What may prepare a corpus: one of `minionerec.data.engines`."""
 
 TIES = {"keep": "", "shuffle": ", ties shuffled", "together": ", ties together"}
-"""What may become of items that a user chose at one moment → what the split's name says of it."""
+"""What may become of items that a user chose at one time → what the split's name says of it."""
 
 QUIRKS = {
     "published_order": "rows of one second in the order of their users' first appearance instead of the file's; items "

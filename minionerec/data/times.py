@@ -54,7 +54,7 @@ class RowTimes:
 
     @property
     def same(self) -> np.ndarray:
-        """Rows whose target came at the same moment as the newest item of the history: bool (R,)."""
+        """Rows whose target came at the same time as the newest item of the history: bool (R,)."""
         same: np.ndarray = self.known & (self.time == self.previous)
         return same
 
@@ -145,10 +145,10 @@ def _whole(text: str, place: str, column: str) -> int:
 
 
 def ticks_by_middle(middle: float, uneven: bool) -> int | None:
-    """Ticks in a second of plain numbers, by what the middle one looks like; None where they tell no moment.
+    """Ticks in a second of plain numbers, by what the middle one looks like; None where they tell no timestamp.
 
     Numbers too small to tell, which may be days or a mere order, stay as they are where all are whole: then the later
-    is the greater and the same moment the same number, and only distances mean nothing. With fractions they tell none.
+    is the greater and the same time the same number, and only distances mean nothing. With fractions they tell none.
 
     Args:
         middle: The median.

@@ -140,5 +140,6 @@ def check_middle(middle: float, ticks: int, where: str) -> None:
     if likely:
         raise DataError(
             f"{where}: the times are taken for {taken} since 1970, but they look like {likely[0]}: the middle one is "
-            f"{middle:.0f}. start and end mean moments: write the times as ISO dates or in {taken}, or leave both out."
+            f"{middle:.0f}. start and end are timestamps: write the times as ISO dates or in {taken}, or leave both "
+            "out."
         )
