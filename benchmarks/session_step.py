@@ -1,4 +1,4 @@
-"""What being told contexts costs a training step of the catalogue model: the told model beside the plain one.
+"""What conditioning on the session context costs a training step of the catalogue model, beside the plain one.
 
 python benchmarks/session_step.py                          # 3,670 SIDs, two towers, as on Industrial
 python benchmarks/session_step.py --device cuda
@@ -38,11 +38,11 @@ def main() -> None:
     from minionerec.models.nn.session import hidden
 
     torch.set_num_threads(args.threads)
-    made = {"plain": make(args.sids, args), "told": make(args.sids, args, session_tokens=(3, 4))}
-    plain, told = made["plain"], made["told"]
-    missing = told.model.load_state_dict(plain.model.state_dict(), strict=False)
+    made = {"plain": make(args.sids, args), "conditioned": make(args.sids, args, session_tokens=(3, 4))}
+    plain, conditioned = made["plain"], made["conditioned"]
+    missing = conditioned.model.load_state_dict(plain.model.state_dict(), strict=False)
     if missing.unexpected_keys:
-        raise SystemExit(f"the plain model has what the told one has not: {missing.unexpected_keys}.")
+        raise SystemExit(f"the plain model has what the conditioned one has not: {missing.unexpected_keys}.")
     order = torch.Generator().manual_seed(args.seed)
     contexts = torch.randint(len(SESSION_CONTEXTS), plain.labels.shape, generator=order)
     optimisers = {name: torch.optim.AdamW(one.model.parameters(), lr=1e-3) for name, one in made.items()}
@@ -53,7 +53,7 @@ def main() -> None:
         return {name: values[places].to(args.device) for name, values in parts.items()}
 
     def loss(name: str, parts: dict[str, torch.Tensor]) -> torch.Tensor:
-        if name == "told":
+        if name == "conditioned":
             parts = {**parts, "contexts": hidden(parts["contexts"], parts["labels"])}
         else:
             parts = {key: values for key, values in parts.items() if key != "contexts"}
@@ -63,7 +63,7 @@ def main() -> None:
     first = batch()
     with torch.no_grad():
         losses = {name: float(loss(name, first)) for name in made}
-    if abs(losses["plain"] - losses["told"]) > 1e-4:
+    if abs(losses["plain"] - losses["conditioned"]) > 1e-4:
         raise SystemExit(f"the losses differ before training: {losses}.")
     seconds: dict[str, list[float]] = {name: [] for name in made}
     for step in range(args.steps + 2):
@@ -77,7 +77,11 @@ def main() -> None:
             if step >= 2:
                 seconds[name].append(now(args.device) - start)
     medians = {name: round(statistics.median(values), 4) for name, values in seconds.items()}
-    print(json.dumps({"asked": vars(args), "seconds": medians, "ratio": round(medians["told"] / medians["plain"], 3)}))
+    print(
+        json.dumps(
+            {"asked": vars(args), "seconds": medians, "ratio": round(medians["conditioned"] / medians["plain"], 3)}
+        )
+    )
 
 
 if __name__ == "__main__":

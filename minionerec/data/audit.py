@@ -122,9 +122,9 @@ class OrderAudit:
         kinds = self.orders[name]
         return (
             f"Within one timestamp {_NAMES[name]} rise in {kinds['ties']}, by chance they would in {CHANCE:.0%}; "
-            f"between timestamps in {kinds['others']}. The order within a timestamp is that of a listing, not what people "
-            "did, and the next item is partly a question of how the file is sorted. Set ties to 'shuffle' or 'together', or "
-            "report rows with one timestamp apart."
+            f"between timestamps in {kinds['others']}. The order within a timestamp is that of a listing, not what "
+            "people did, and the next item is partly a question of how the file is sorted. Set ties to 'shuffle' or "
+            "'together', or report rows with one timestamp apart."
         )
 
 

@@ -201,8 +201,8 @@ class Corpus:
             found, sequences = row_windows(rows, self.max_history)
             if self.together:
                 logger.info(
-                    "Items with one timestamp are not in each other's history: %s of %s %s rows begin a window in which "
-                    "the user's row before is no target.",
+                    "Items with one timestamp are not in each other's history: %s of %s %s rows begin a window in "
+                    "which the user's row before is no target.",
                     f"{sequences - len(np.unique(rows.user_numbers)):,}",
                     f"{len(rows):,}",
                     split,

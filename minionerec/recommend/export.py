@@ -354,9 +354,9 @@ one ends: take `trie.search(model_log_probs(model), prompt, k)` instead of `stoc
 """
 
 _CONDITIONING = """
-This model was conditioned on the session context in training, and a prompt may give it. Where
-`{{session_context}}` stands in `template`, write `{same}` for an item of the newest one's session, `{later}` for one of a later session, and nothing
-where you do not know. After an empty history write nothing. In `prompts.json` these are `session_contexts`.
+This model was conditioned on the session context in training, and a prompt may give it. Where `{{session_context}}`
+stands in `template`, write `{same}` for an item of the newest one's session, `{later}` for one of a later session, and
+nothing where you do not know. After an empty history write nothing. In `prompts.json` these are `session_contexts`.
 """
 
 _REFIT = " It was trained on all rows, those held out for tests too: no figure measured on them says anything about it."

@@ -1,4 +1,4 @@
-"""A language model that is conditioned on the session context: its prompts, its teacher, what it learns, and how it is evaluated."""
+"""A language model that is conditioned on the session context: prompts, teacher, training and evaluation."""
 
 from collections import Counter
 

@@ -104,7 +104,7 @@ def test_a_session_context_that_decides_nothing_leaves_finished_lists_as_they_ar
     assert "session_context" not in config(made, histories).deciding()
     assert config(made, histories, session_context="same").deciding()["session_context"] == "same"
     assert description(RecommendConfig.__dataclass_fields__["session_context"]).known == SESSION_CONTEXTS
-    with pytest.raises(DataError, match=r"row 1: context: is 'same', but this model was trained without"):
+    with pytest.raises(DataError, match=r"row 1: session_context: is 'same', but this model was trained without"):
         run_recommend(config(made, histories, session_context="same"))
 
 
@@ -153,7 +153,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
         ('{"history": [], "session_context": 1}', "row 2: context is '1'; expected one of unknown, same, later"),
         (
             '{"history": ["u"], "session_context": "later"}',
-            "row 2: context: is 'later', but this model was trained without",
+            "row 2: session_context: is 'later', but this model was trained without",
         ),
         ('{"user": "a"}', "row 2: history is 'None'; expected a list of item ids"),
         ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),

@@ -1,4 +1,4 @@
-"""Sequential recommenders that are conditioned on the session context: what they learn, killed, read back, asked by a request, refused."""
+"""Sequential recommenders that are conditioned on the session context: trained, killed, read, queried, refused."""
 
 import json
 
@@ -45,8 +45,8 @@ MODELS = {
 def config_of(folder, output, corpus="corpus", **changes):
     plain = {
         "model": "sasrec", "corpus": str(folder / corpus), "protocol": "rows", "output": str(output), "hyper": SMALL,
-        "epochs": 12, "batch_size": 16, "learning_rate": 2e-2, "resamples": 10, "list_length": 10, "session_context": True,
-        "all_positions": True,
+        "epochs": 12, "batch_size": 16, "learning_rate": 2e-2, "resamples": 10, "list_length": 10,
+        "session_context": True, "all_positions": True,
     }  # fmt: skip
     return SequentialConfig(**{**plain, **changes})
 
@@ -124,7 +124,7 @@ def test_what_was_told_is_known_from_the_files(made, tmp_path):
     assert models[0].session_states.shift.any(1).all()  # also of what is unknown, which is so only where it was hidden
     names = [set(load_file(model_of(place) / "model.safetensors")) for place in (made / "told", tmp_path / "plain")]
     assert names[0] - names[1] == {"session_states.scale", "session_states.shift"}
-    for wrong, words in (("yes", "contexts is 'yes', expected true or false"), (False, "does not fit")):
+    for wrong, words in (("yes", "session_context is 'yes', expected true or false"), (False, "does not fit")):
         (model_of(made / "told") / "model.json").write_text(json.dumps(about[0] | {"session_context": wrong}))
         sign(model_of(made / "told"))
         with pytest.raises(ArtefactError, match=words):
@@ -181,7 +181,7 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     with caplog.at_level("WARNING", "minionerec"):
         run_sequential(config_of(made, tmp_path / "timeless", corpus="timeless", epochs=1))
     said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
-    assert len(said) == 1 and said[0].startswith(f"contexts is true, but {made / 'timeless'} has no times")
+    assert len(said) == 1 and said[0].startswith(f"session_context is true, but {made / 'timeless'} has no times")
     states = load_sequential(model_of(tmp_path / "timeless")).session_states
     assert states.shift[0].any() and not states.shift[1:].any()
     caplog.clear()
@@ -193,10 +193,8 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
 def test_what_cannot_be_told_is_refused(made, tmp_path):
     for protocol in ("a", "b"):
         with pytest.raises(
-            ConfigError, match=f"contexts is true, but protocol is '{protocol}', whose sequences have no"
+            ConfigError, match=f"session_context is true, but protocol is '{protocol}', whose sequences have no"
         ):
             config_of(made, tmp_path, protocol=protocol)
-    with pytest.raises(ConfigError, match="contexts is true, but rows that are streamed tell none"):
-        config_of(made, tmp_path, stream=True)
     with pytest.raises(ConfigError, match="BERT4Rec learns to fill in items"):
         run_sequential(config_of(made, tmp_path / "bert", model="bert4rec", hyper={}, all_positions=False))

@@ -1,4 +1,4 @@
-"""Training with contexts: what it learns, killed, repeated, refit, gone on from, extended, and evaluated told or not."""
+"""Training with session contexts: killed, repeated, refit, continued, extended, evaluated with them or without."""
 
 import json
 import shutil
@@ -159,9 +159,7 @@ def test_what_begins_with_a_checkpoint_is_told_what_that_was(made, tmp_path):
     assert set(counts_of(tmp_path / "on")["popularity"]) == set(SESSION_CONTEXTS)
     assert run_catalogue(replace(config, session_context=True, output=str(tmp_path / "said"))).fresh
     assert same_weights(tmp_path / "said", tmp_path / "on")
-    with pytest.raises(
-        ConfigError, match=r"plain: was not conditioned on the session context in training\. Leave contexts out"
-    ):
+    with pytest.raises(ConfigError, match=r"plain: was trained without session context\. Leave session_context out"):
         run_catalogue(
             replace(config, checkpoint=str(made / "plain"), session_context=True, output=str(tmp_path / "bad"))
         )
@@ -222,7 +220,7 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     with caplog.at_level("WARNING", "minionerec"):
         run_catalogue(told(made, corpus=corpus, output=str(tmp_path / "timeless"), epochs=0.4, evals_per_epoch=1))
     said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
-    assert len(said) == 1 and said[0].startswith(f"contexts is true, but {corpus} has no times, so no context is known")
+    assert len(said) == 1 and said[0].startswith(f"session_context is true, but {corpus} has no times, so every")
     weights = counts_of(tmp_path / "timeless")["popularity"]
     assert weights["same"] == weights["later"] == 0
     caplog.clear()

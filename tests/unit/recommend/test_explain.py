@@ -189,7 +189,7 @@ def test_a_change_is_what_asking_again_without_the_item_gives(name, request):
 
 
 @pytest.mark.parametrize("history", [HISTORY, ["i3"], []])
-@pytest.mark.parametrize("session_context", ["unknown", "same", "later"])
+@pytest.mark.parametrize("context", ["unknown", "same", "later"])
 def test_a_list_of_a_session_context_is_explained_by_it(telling, history, context):
     request = Request(history, k=24, session_context=context)
     listed = {item.item_id: item for item in telling.answer([request])[0].items}

@@ -160,9 +160,9 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"only": {"u": 1}}, "only: is {'u': 1}; expected a list of item ids"),
         ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
         ({"unknown": "maybe"}, 'unknown: is \'maybe\'; expected "skip" or "refuse"'),
-        ({"session_context": "now"}, 'context: is \'now\'; expected "unknown", "same" or "later"'),
-        ({"session_context": 1}, 'context: is 1; expected "unknown", "same" or "later"'),
-        ({"session_context": None}, 'context: is None; expected "unknown", "same" or "later"'),
+        ({"session_context": "now"}, 'session_context: is \'now\'; expected "unknown", "same" or "later"'),
+        ({"session_context": 1}, 'session_context: is 1; expected "unknown", "same" or "later"'),
+        ({"session_context": None}, 'session_context: is None; expected "unknown", "same" or "later"'),
         ({"where": ["size"]}, r"where: is \['size'\]; expected an object of columns and conditions"),
         ({"where": {"size": 1}}, "where.size: is no column of the items table; columns: shelf, price"),
         ({"histroy": ["u"]}, "histroy: is unknown; expected history, k, exclude_seen, only, without, where, unknown"),
@@ -193,7 +193,7 @@ def asked_of(telling, history, context):
     return {f"i{item}": float(found[number]) for item, number in enumerate(numbers)}
 
 
-@pytest.mark.parametrize("session_context", SESSION_CONTEXTS)
+@pytest.mark.parametrize("context", SESSION_CONTEXTS)
 def test_a_session_context_reaches_the_model(telling, context):
     history = ["i3", "i9", "i7"]
     answer = telling.recommend(history, 24, session_context=context)

@@ -1,4 +1,4 @@
-"""A catalogue model that is conditioned on the session context: how prompts tell them, what they change, and every road to the scores."""
+"""A catalogue model that is conditioned on the session context: prompts, states, popularity and scores."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from minionerec.data.session import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
-from minionerec.models.backbone.catalogue.model import read_tokens, prompt_contexts
+from minionerec.models.backbone.catalogue.model import prompt_contexts, read_tokens
 from minionerec.models.backbone.catalogue.sampled import Sample
 from minionerec.models.backbone.catalogue.tower import SidBlock
 from minionerec.models.decoding.beam import beam_search

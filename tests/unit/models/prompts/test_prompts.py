@@ -75,7 +75,7 @@ GOLDEN = {
             "Blue cup\n<|eos|>",
         ),
     },
-    "contexts": {
+    "session_context": {
         "next_sid": ("<|bos|><a_0><b_3><a_0><b_4>", "<a_12><b_3>"),
         "title_to_sid": ("<|bos|>title Red {cup} item ", "<a_0><b_3><|eos|>"),
     },
@@ -177,7 +177,7 @@ TOLD = {"prompt": "{bos}{history}{session_context}", "completion": "{sid}"}
 def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(session_content(contexts)))
     with pytest.raises(
-        ConfigError, match=r"w\.yaml: contexts is .*; expected two texts, for the same context and for a"
+        ConfigError, match=r"w\.yaml: session_context is .*; expected two texts, for the same session and for a"
     ):
         load_wording(tmp_path / "w.yaml")
 
@@ -185,17 +185,20 @@ def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (session_content(), r"contexts are given, but no prompt has \{context\}"),
-        (session_content(("now", "now")), "contexts: both texts are 'now'; make them differ"),
-        (change(next_sid=TOLD), r"'next_sid', prompt: unknown placeholder \{context\}; allowed: history, bos, eos"),
-        (session_content((), next_sid=TOLD), r"unknown placeholder \{context\}; allowed: history, bos, eos"),
+        (session_content(), r"session_context is given, but no prompt has \{session_context\}"),
+        (session_content(("now", "now")), "session_context: both texts are 'now'; make them differ"),
+        (
+            change(next_sid=TOLD),
+            r"'next_sid', prompt: unknown placeholder \{session_context\}; allowed: history, bos, eos",
+        ),
+        (session_content((), next_sid=TOLD), r"unknown placeholder \{session_context\}; allowed: history, bos, eos"),
         (
             session_content(title_to_sid={"prompt": "{title}{session_context}", "completion": "{sid}"}),
-            r"'title_to_sid', prompt: unknown placeholder \{context\}; allowed: title, bos, eos",
+            r"'title_to_sid', prompt: unknown placeholder \{session_context\}; allowed: title, bos, eos",
         ),
         (
             session_content(next_sid={"prompt": "{history}", "completion": "{sid}{session_context}"}),
-            r"'next_sid', completion: unknown placeholder \{context\}",
+            r"'next_sid', completion: unknown placeholder \{session_context\}",
         ),
     ],
 )

@@ -104,7 +104,7 @@ def test_at_all_positions_each_target_has_the_session_context_of_its_own(padding
 
 
 def test_a_model_of_hidden_items_cannot_be_told():
-    with pytest.raises(ConfigError, match=r"BERT4Rec learns to fill in items .* Leave contexts out"):
+    with pytest.raises(ConfigError, match=r"BERT4Rec learns to fill in items .* Leave session_context out"):
         built("bert4rec")
 
 

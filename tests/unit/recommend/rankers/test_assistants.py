@@ -1,4 +1,4 @@
-"""A second recommender in a search: it is conditioned on the session context too, where it was told them in training."""
+"""A second recommender in a search: it gets the session context too, where it was conditioned on it."""
 
 import numpy as np
 import pytest
