@@ -77,7 +77,8 @@ def main() -> None:
             if step >= 2:
                 seconds[name].append(now(args.device) - start)
     medians = {name: round(statistics.median(values), 4) for name, values in seconds.items()}
-    print(
+    ratio = round(medians["conditioned"] / medians["plain"], 3)
+    print(json.dumps({"asked": vars(args), "seconds": medians, "ratio": ratio}))
         json.dumps(
             {"asked": vars(args), "seconds": medians, "ratio": round(medians["conditioned"] / medians["plain"], 3)}
         )

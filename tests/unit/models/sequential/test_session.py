@@ -36,7 +36,7 @@ def built(name, told=True):
     if name == "rpg":
         model.set_digits(torch.randint(0, 4, (ITEMS, 3), dtype=torch.int32))
     if told:
-        model.session_context()
+        model.condition_on_session()
     return model.eval()
 
 
@@ -81,7 +81,7 @@ def test_at_all_positions_each_target_has_the_session_context_of_its_own(padding
     """The loss of a window is the mean of those of its rows."""
     torch.manual_seed(1)
     model = build_model("causal", num_items=ITEMS, max_len=LENGTH, padding=padding, **HYPER["causal"]).eval()
-    model.session_context()
+    model.condition_on_session()
     for part in model.session_states.parameters():
         torch.nn.init.normal_(part, std=0.5)
     items, asked = [3, 8, 5, 2], [0, LATER, SAME, UNKNOWN]
@@ -150,7 +150,7 @@ def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
     corpus = make_session_corpus(tmp_path / "corpus", users=20)
     torch.manual_seed(0)
     model = build_model("sasrec", num_items=corpus.n_items, max_len=10, padding="right")
-    model.session_context()
+    model.condition_on_session()
     for part in model.session_states.parameters():
         torch.nn.init.normal_(part)
     cpu, histories = torch.device("cpu"), corpus.test.histories.tolist()

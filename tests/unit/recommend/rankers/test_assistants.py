@@ -20,7 +20,7 @@ HISTORY = np.array([3, 9], np.int32)
 def shop(tmp_path_factory):
     """The corpus, and by its name a checkpoint that was conditioned on the session context and one that was not."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("told", "untold")}
-    checkpoints = {name: save_conditioned(folder, contexts=name == "told") for name, folder in folders.items()}
+    checkpoints = {name: save_conditioned(folder, session_context=name == "told") for name, folder in folders.items()}
     return Corpus.load(folders["told"] / "corpus"), checkpoints
 
 
