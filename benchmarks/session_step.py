@@ -79,10 +79,6 @@ def main() -> None:
     medians = {name: round(statistics.median(values), 4) for name, values in seconds.items()}
     ratio = round(medians["conditioned"] / medians["plain"], 3)
     print(json.dumps({"asked": vars(args), "seconds": medians, "ratio": ratio}))
-        json.dumps(
-            {"asked": vars(args), "seconds": medians, "ratio": round(medians["conditioned"] / medians["plain"], 3)}
-        )
-    )
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""From rows on disk to a corpus: items with text, and train, valid and test rows of (history, target)."""
+"""From rows on disk to a corpus: items with text, and train, valid and test examples of (history, target)."""

@@ -1,4 +1,4 @@
-"""Whether the order of what came at one time says what people did, or how a file is sorted.
+"""Audit of order: whether the order within a timestamp reflects users' behaviour, or how a file is sorted.
 
 Where several items of a user bear the same time, their order is the source file's. If that order agrees with the order
 of item ids far more often than chance would have it, it is the order of a listing: a model that learns it is rewarded
@@ -46,7 +46,7 @@ class Agreement:
         """95 % Wilson interval of the share; from 0 to 1 where there is no pair.
 
         Pairs count as independent. Those of one shuffled basket are not: a rise is likelier after a fall, so that by
-        chance the share of large baskets varies less than the interval says.
+        chance the share of large baskets varies less than the interval suggests.
         """
         if not self.pairs:
             return 0.0, 1.0
@@ -70,13 +70,13 @@ class Agreement:
 
 @dataclass(frozen=True)
 class OrderAudit:
-    """What neighbouring pairs of users' sequences say about their order.
+    """Statistics of the order of neighbouring pairs in users' sequences.
 
     Attributes:
         pairs: Neighbouring pairs; of sources with times those of which both times are known.
         ties: Pairs with one timestamp; None where there are no times.
-        orders: What is compared → kind of pairs → how often it rises. "text": item ids as text; "number": as numbers,
-            where all are digits; "file": places in the source's file, where they are known. Kinds are "ties" and
+        orders: Key compared → kind of pairs → how often it rises. "text": item ids as text; "number": as numbers,
+            where all are digits; "file": positions in the source's file, where they are known. Kinds are "ties" and
             "others", or "all" where there are no times. Pairs of one item twice are in no order of ids. "others" are
             no more than a control: where those are sorted, pairs lead from the end of one list to the beginning of the
             next, and fall more often than by chance.
@@ -101,34 +101,36 @@ class OrderAudit:
         return found
 
     def lines(self) -> list[str]:
-        """What a person reads: one line of ties, one for each order."""
+        """Summary lines: one of ties, one for each order."""
         if self.ties is None:
-            said = [f"neighbouring pairs: {self.pairs:,}; their times are unknown"]
-            return said + [f"  {_NAMES[name]} rise in {kinds['all']}" for name, kinds in self.orders.items()]
+            lines = [f"neighbouring pairs: {self.pairs:,}; their times are unknown"]
+            return lines + [f"  {_NAMES[name]} rise in {kinds['all']}" for name, kinds in self.orders.items()]
         share = f" ({self.ties / self.pairs:.1%})" if self.pairs else ""
-        said = [f"neighbouring pairs with one timestamp: {self.ties:,} of {self.pairs:,}{share}"]
+        lines = [f"neighbouring pairs with one timestamp: {self.ties:,} of {self.pairs:,}{share}"]
         if self.ties:
-            said += [
+            lines += [
                 f"  {_NAMES[name]} rise in {kinds['ties']}" + (f"; else in {kinds['others']}" if name != "file" else "")
                 for name, kinds in self.orders.items()
             ]
-        return said
+        return lines
 
     def warning(self) -> str | None:
-        """What to say where the order within timestamps is that of item ids; None where it is not."""
+        """The warning where the order within timestamps is that of item ids; else None."""
         if not self.agrees_with_ids:
             return None
         name = next(name for name in ("text", "number") if self.orders.get(name, {}).get("ties", Agreement()).far)
         kinds = self.orders[name]
         return (
-            f"Within one timestamp {_NAMES[name]} rise in {kinds['ties']}, by chance they would in {CHANCE:.0%}; "
-            f"between timestamps in {kinds['others']}. The order within a timestamp is that of a listing, not what "
-            "people did, and the next item is partly a question of how the file is sorted. Set ties to 'shuffle' or "
-            "'together', or report rows with one timestamp apart."
+            f"Within one timestamp {_NAMES[name]} rise in {kinds['ties']}, by "
+            f"chance they would in {CHANCE:.0%}; between "
+            f"timestamps in {kinds['others']}. The order within a timestamp is "
+            f"that of a listing, not of users' behaviour, "
+            "and the next item partly depends on how the file is sorted. Set ties to 'shuffle' or 'together', or "
+            "report examples with one timestamp separately."
         )
 
 
-_NAMES = {"text": "item ids as text", "number": "item ids as numbers", "file": "places in the file"}
+_NAMES = {"text": "item ids as text", "number": "item ids as numbers", "file": "positions in the file"}
 
 
 def audit_of_signs(signs: ArrayLike, timed: bool, orders: Sequence[str]) -> OrderAudit:
@@ -136,7 +138,7 @@ def audit_of_signs(signs: ArrayLike, timed: bool, orders: Sequence[str]) -> Orde
 
     Args:
         signs: int (K, 5), a row for each kind of pairs: whether both have one timestamp (1 or 0); whether ids as text,
-            ids as numbers and places in the file rise (1), fall (-1) or are equal (0); and how many pairs there are.
+            ids as numbers and positions in the file rise (1), fall (-1) or are equal (0); and how many pairs there are.
         timed: Whether times are known.
         orders: Which of "text", "number" and "file" are known.
 
@@ -159,7 +161,7 @@ def audit_of_signs(signs: ArrayLike, timed: bool, orders: Sequence[str]) -> Orde
 
 
 def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Place of each item in the order of ids as text, and as numbers where all are digits; equal numbers share one."""
+    """Rank of each item in the order of ids as text, and as numbers where all are digits; equal numbers share one."""
     orders: dict[str, list[Any]] = {"text": list(item_ids)}
     if item_ids and all(one.isascii() and one.isdigit() for one in item_ids):
         plain = [one.lstrip("0") for one in item_ids]
@@ -174,26 +176,26 @@ def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
 def audit_rows(
     corpus: Corpus, splits: Sequence[str], times: Mapping[str, RowTimes] | None = None, item_ids: Sequence[str] = ()
 ) -> OrderAudit:
-    """Audit the pairs (newest item of the history, target) of rows, such as those of a split that came without times.
+    """Audit the pairs (newest item of the history, target) of examples, such as those of a split without times.
 
         times = {split: row_times(corpus, split, Path("times.csv")) for split in ("valid", "test")}
         audit = audit_rows(corpus, ["valid", "test"], times)
         audit.orders["text"]["ties"].share, audit.orders["text"]["others"].interval
 
     Args:
-        corpus: The rows; a row without history is no pair.
+        corpus: The examples; an example without history is no pair.
         splits: Which of their splits.
-        times: Split → times of its rows; only rows of which both times are known are counted. None to count all pairs
-            without regard to time.
+        times: Split → times of its examples; only examples of which both times are known are counted. None to count all
+            pairs without regard to time.
         item_ids: N ids to compare, item by item; those of the corpus where none are given. The published items are
-            numbered in the order of their first appearance: the shop's own ids say more.
+            numbered in the order of their first appearance: the shop's own ids are more informative.
 
     Raises:
         DataError: If a split is unknown or empty, or the ids are not one an item.
     """
     ids = list(item_ids) or corpus.items["item_id"].tolist()
     if len(ids) != corpus.n_items:
-        raise DataError(f"there are {len(ids)} ids for {corpus.n_items} items. Give one an item, in their order.")
+        raise DataError(f"there are {len(ids)} ids for {corpus.n_items} items. Give one id per item, in item order.")
     ranks, parts = id_ranks(ids), [np.zeros((0, 4), dtype=np.int8)]
     for split in splits:
         rows = corpus.rows(split)

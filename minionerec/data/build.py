@@ -1,6 +1,6 @@
 """From a source to a corpus: filter, order, make examples, split, count and write, by the statements of an engine.
 
-What the tables of the statements hold, `minionerec.data.engines.statements` says.
+The tables of the statements are described in `minionerec.data.engines.statements`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -49,7 +49,7 @@ BATCHES = pa.schema(
 
 @dataclass(frozen=True)
 class BuiltCorpus:
-    """A corpus whose interactions still lie in an engine's tables, so that they may be more than memory holds.
+    """A corpus whose interactions are in an engine's tables, so that they may exceed memory.
 
     Attributes:
         engine: The engine.
@@ -67,7 +67,7 @@ class BuiltCorpus:
             `{split}_new_users`, examples whose user has no training example; `full_histories`, those with
             `max_history` items; `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps);
             `window_start_year` where "widen_window" is set; `rows_left_out` where valid and test were thinned.
-        audit: What the source's own order says of ties.
+        audit: Statistics of the source's own order within ties.
     """
 
     engine: Engine
@@ -128,7 +128,7 @@ class BuiltCorpus:
 
 
 def _whole_sequences(batches: Iterable[pa.RecordBatch], timed: bool) -> Iterator[tuple[int, Chains]]:
-    """What `BuiltCorpus.sequences` gives, of batches that may cut a sequence."""
+    """The parts of `BuiltCorpus.sequences`, of batches that may split a sequence."""
     rest: pa.Table | None = None
     for batch in batches:
         table = pa.Table.from_batches([batch])
@@ -181,7 +181,7 @@ def build_corpus(
     """Filter a source's interactions, order them by time, make examples and split them.
 
     Interactions are sorted by time; where there are no times, the order of the file is the order. Every interaction but
-    a user's first is the target of an example, whose history is what the user chose before, oldest first. Repeated
+    a user's first is the target of an example, whose history is the user's earlier items, oldest first. Repeated
     interactions are kept.
 
     Args:
@@ -196,7 +196,7 @@ def build_corpus(
         start: First time of the window, an ISO month, date or time in UTC; open if None.
         end: Last time, included: a date alone is its midnight.
         quirks: Any of `QUIRKS`.
-        ties: What becomes of items that a user chose in one second: "keep"; "shuffle", in a random order; "together",
+        ties: Order of items that a user bought in one second: "keep"; "shuffle", in a random order; "together",
             one step: its items have the same history, the user's earlier steps. The first step gives no example, a
             border of "global_time" moves back to the beginning of its second, and "leave_last_out" takes whole steps.
         max_eval_rows: Examples of valid and of test at most, evenly spread over their order; the others are no targets,
@@ -320,7 +320,7 @@ def _filter(
     end: str | None,
     quirks: Collection[str],
 ) -> dict[str, int]:
-    """Make `interactions`, and count what was left out."""
+    """Make `interactions`, and count those left out."""
     first, last = (None if text is None else parse_time(text) for text in (start, end))
     timestamp = "r.timestamp"
     if "published_order" in quirks and source.timed:  # it knows whole seconds alone
@@ -372,7 +372,7 @@ def _take_core(engine: Engine, count: int, k: int) -> int:
 def _number_items(
     engine: Engine, items: pd.DataFrame, *, only_met: bool, by_user: bool
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """Make `items`; gives those that stay, and how often each was chosen, int64 (N,)."""
+    """Make `items`; gives those that stay, and the interactions of each, int64 (N,)."""
     purchases = np.zeros(len(items), dtype=np.int64)
     for batch in engine.stream(statements.ITEM_COUNTS):
         purchases[batch["item"].to_numpy()] = batch["purchases"].to_numpy()
@@ -408,10 +408,10 @@ def _sequences(
     """How sequences are made.
 
     Dates, and numbers of a source that says its unit, are timestamps. Numbers of a table may be of any unit: they are
-    taken for what the middle one looks like (`minionerec.data.times.ticks_by_middle`).
+    taken for the unit that the median suggests (`minionerec.data.times.ticks_by_middle`).
 
     Raises:
-        ConfigError: If something is asked of ties, and the times tell no timestamps.
+        ConfigError: If ties are to be reordered, and the times have no known unit.
     """
     known: int | None = ticks if source.timed else None
     reals = reals and not by_user
@@ -422,7 +422,7 @@ def _sequences(
     if ties != "keep" and time is None:
         what = "holds times with fractions that are no dates" if source.timed else "holds no times"
         raise ConfigError(
-            f"ties is {ties!r}, but {source.where} {what}, so that nobody knows what came at one time. Set ties to "
+            f"ties is {ties!r}, but {source.where} {what}, so simultaneous interactions are not known. Set ties to "
             "'keep', or give dates or seconds since 1970."
         )
     return Sequences(time, ties == "together", split == "leave_last_out", ties == "shuffle", by_user)
@@ -488,7 +488,7 @@ def _novelties(engine: Engine, borders: Borders, n_items: int, max_history: int)
 
 
 PARTS = 1024
-"""Parts that the range of a column is cut into when its median is searched."""
+"""Parts that the range of a column is split into when its median is searched."""
 
 
 def _median(engine: Engine, table: str, column: str, count: int) -> float:
@@ -506,7 +506,7 @@ def _median(engine: Engine, table: str, column: str, count: int) -> float:
 
 
 def _value_of_rank(engine: Engine, table: str, column: str, rank: int) -> float:
-    """The number of a rank, from 0, in rising order: the range that holds it is cut and counted until one is left."""
+    """The number of a rank, from 0, in rising order: its range is split and counted until one is left."""
     number = f"CAST({column} AS DOUBLE)"
     low, high = engine.row(f"SELECT min({number}), max({number}) FROM {table}")
     while low < high and (width := (high / 2 - low / 2) / PARTS):  # halves, for their distance may be no double

@@ -1,4 +1,4 @@
-"""Users' sequences, the form in which a corpus lies on disk: each row is a place in one, so no item is stored twice."""
+"""Users' sequences, the form of a corpus on disk: each example is a position in one, so no item is stored twice."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from minionerec.data.rows import SplitRows
 from minionerec.data.times import NO_TIME, RowTimes
 
 NOBODY = -1
-"""Row and split of a place that is the target of no row."""
+"""Example and split of a position that is the target of no example."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Chains:
 
     Attributes:
         users: object (C,), str: whose sequence each is.
-        offsets: int64 (C + 1,): sequence c is places `offsets[c]` to `offsets[c + 1] - 1` of what follows.
+        offsets: int64 (C + 1,): sequence c is positions `offsets[c]` to `offsets[c + 1] - 1` of the arrays below.
         items: int32 (M,), item indices, oldest first.
         times: int64 (M,), seconds since 1970, `NO_TIME` where unknown; None where no time is known.
-        rows: int32 (M,), the number of the row whose target this is; `NOBODY` where it is no row's.
-        splits: int8 (M,), the place of that row's split in `SPLITS`; `NOBODY` where `rows` is.
+        rows: int32 (M,), the number of the example whose target this is; `NOBODY` where it is no example's.
+        splits: int8 (M,), the index of that example's split in `SPLITS`; `NOBODY` where `rows` is.
     """
 
     users: np.ndarray
@@ -44,7 +44,7 @@ class Chains:
         return np.diff(self.offsets)
 
     def split_rows(self, split: str, max_history: int, together: bool) -> tuple[np.ndarray, SplitRows]:
-        """The rows of one split, in the order of these sequences.
+        """The examples of one split, in the order of these sequences.
 
         Args:
             split: Its name.
@@ -52,7 +52,7 @@ class Chains:
             together: Whether items of one time are one step: then histories end where the target's step begins.
 
         Returns:
-            int64 (R,), the number of each row; and the rows.
+            int64 (R,), the number of each example; and the examples.
         """
         places = np.flatnonzero(self.splits == SPLITS.index(split))
         owners = np.searchsorted(self.offsets, places, side="right") - 1
@@ -70,7 +70,7 @@ class Chains:
         return self.rows[places].astype(np.int64), rows
 
     def _steps(self) -> np.ndarray:
-        """Where the run of equal times begins that each place belongs to: int64 (M,)."""
+        """Start of the run of equal times of each position: int64 (M,)."""
         times = np.zeros(len(self.items), np.int64) if self.times is None else self.times
         starts = np.diff(times, prepend=0) != 0
         starts[self.offsets[:-1][self.lengths > 0]] = True
@@ -108,7 +108,7 @@ def concatenated(parts: Sequence[Chains]) -> Chains:
 
 
 class _Open:
-    """A sequence that rows are joined to."""
+    """A sequence that examples are appended to."""
 
     def __init__(self, history: list[int], newest: int) -> None:
         self.items, self.rows, self.splits = history, [NOBODY] * len(history), [NOBODY] * len(history)
@@ -118,7 +118,7 @@ class _Open:
         self.step = len(history)
 
     def continues(self, history: list[int], time: int, newest: int, limit: int, stepwise: bool) -> int | None:
-        """Where the history of a row must end for its target to come next; None where it does not fit."""
+        """End of an example's history for its target to come next; None where it does not fit."""
         if not history:
             return None
         end = self.step if stepwise and self.rows[-1] != NOBODY and time == self.times[-1] else len(self.items)
@@ -135,15 +135,15 @@ class _Open:
 
 
 def chain_rows(splits: Mapping[str, SplitRows], max_history: int, together: bool) -> Chains:
-    """Join the rows of three splits to users' sequences.
+    """Join the examples of three splits to users' sequences.
 
-    Where a row's history is what the user's newest sequence ends with, and all that a history holds of it, the target
-    comes next there; else the row begins a sequence of its own, with its history.
+    Where an example's history is the end of the user's newest sequence, as long as a history may be, the target
+    is appended to it; else the example begins a sequence of its own, with its history.
 
     Args:
-        splits: Split → rows, in the order in which they happened.
+        splits: Split → examples, in the order in which they happened.
         max_history: Most items that a history holds.
-        together: Whether rows of one user and time are one step, which share their history.
+        together: Whether examples of one user and time are one step, which share their history.
 
     Raises:
         DataError: If a history is longer than `max_history`, or a target has the time of its history's newest item
@@ -155,13 +155,14 @@ def chain_rows(splits: Mapping[str, SplitRows], max_history: int, together: bool
         rows = splits[split]
         if len(rows) and rows.lengths.max() > max_history:
             raise DataError(
-                f"{split} row {int(rows.lengths.argmax())} has a history of {rows.lengths.max()} items; max_history is "
-                f"{max_history}. Cut it to its newest items."
+                f"{split} example {int(rows.lengths.argmax())} has a history of {rows.lengths.max()} items; "
+                f"max_history is {max_history}. Truncate it to its newest items."
             )
         if together and timed and rows.times is not None and rows.times.same.any():
             raise DataError(
-                f"{split} row {int(rows.times.same.argmax())} has a history that ends at the time of its target, but "
-                "items with one timestamp are one step here. Leave them out of the history, or take ties: keep."
+                f"{split} example {int(rows.times.same.argmax())} has a history that ends at the time of its "
+                "target, but items with one timestamp are one step here. Leave them "
+                "out of the history, or take ties: keep."
             )
         none = np.full(len(rows), NO_TIME)
         times = rows.times if timed and rows.times is not None else RowTimes(none, none)

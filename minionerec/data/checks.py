@@ -12,29 +12,29 @@ from minionerec.data.names import SPLITS
 
 
 def check_histories(corpus: Corpus) -> dict[str, int]:
-    """Check by the histories alone that no earlier split knows what a later one asks.
+    """Check by the histories alone that no split contains the targets of a later one.
 
-    A user's rows are windows of one growing list of items, and a history shorter than `max_history` tells its row's
-    place in that list. A row whose place an earlier split has already reached leaks: a training row of that user
-    holds its target. This cannot happen in a split by time nor in leave last out, so it is an error. Full histories
-    do not tell their place; there a row counts as a possible leak where some row of an earlier split continues it
-    (its history is this row's history and target) and is not itself continued by it. A user who buys the same things
-    over and over can bring that about in a right split, so it is only counted.
+    A user's examples are windows of one growing list of items, and a history shorter than `max_history` gives its
+    example's position in that list. An example whose position an earlier split has already reached leaks: a training
+    example of that user holds its target. This cannot happen in a split by time nor in leave last out, so it is an
+    error. Full histories do not give their position; there an example counts as a possible leak where some example of
+    an earlier split continues it (its history is this example's history and target) and is not itself continued by it.
+    A user who buys the same things over and over can bring that about in a right split, so it is only counted.
 
     Args:
-        corpus: Rows of each split in the order in which they happened.
+        corpus: Examples of each split in the order in which they happened.
 
     Returns:
-        `continued_rows`: rows whose history is exactly the same user's previous row plus its target;
-        `broken_rows`: rows that have a previous row and do not continue it (rows in between are missing);
-        `possible_leaks`: rows of valid and test with a full history that a row of an earlier split continues.
+        `continued_rows`: examples whose history is exactly the same user's previous example plus its target;
+        `broken_rows`: examples that have a previous example and do not continue it (examples in between are missing);
+        `possible_leaks`: examples of valid and test with a full history that an example of an earlier split continues.
 
     Raises:
-        DataError: On the first row that leaks, naming split, row and user.
+        DataError: On the first example that leaks, naming split, example and user.
     """
     limit = corpus.max_history
-    newest: dict[str, tuple[int, ...]] = {}  # what the user's next history must be
-    reached: dict[str, int] = {}  # place of the user's farthest row in earlier splits, at most `limit`
+    newest: dict[str, tuple[int, ...]] = {}  # the user's next history
+    reached: dict[str, int] = {}  # position of the user's farthest example in earlier splits, at most `limit`
     full: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)  # (user, full history) → targets there
     counts = {"continued_rows": 0, "broken_rows": 0, "possible_leaks": 0}
     for split, table in corpus.splits().items():
@@ -43,8 +43,9 @@ def check_histories(corpus: Corpus) -> dict[str, int]:
             after = (*history, target)[-limit:]
             if len(history) < limit and reached.get(user, -1) >= len(history):
                 raise DataError(
-                    f"the split leaks: {split} row {number} (user {user!r}, {len(history)} items of history) lies in "
-                    f"the past of a row of the same user in an earlier split. Split again: {split} must come after."
+                    f"the split leaks: {split} example {number} (user {user!r}, {len(history)} items of history) "
+                    f"precedes an example of the same user in an earlier split. "
+                    f"Split again: {split} examples must come later."
                 )
             if len(history) == limit:
                 counts["possible_leaks"] += any(
@@ -64,8 +65,8 @@ def check_filled(sizes: Mapping[str, int], where: str) -> None:
     """Check that no split is empty.
 
     Args:
-        sizes: Split → number of rows.
-        where: What to call the source.
+        sizes: Split → number of examples.
+        where: Name of the source in messages.
 
     Raises:
         DataError: Naming the source and the first empty split.
@@ -74,7 +75,7 @@ def check_filled(sizes: Mapping[str, int], where: str) -> None:
         if not size:
             shown = ", ".join(f"{name} {rows}" for name, rows in sizes.items())
             raise DataError(
-                f"{where}: split {split!r} holds no row ({shown}). Give more interactions or another split."
+                f"{where}: split {split!r} holds no example ({shown}). Give more interactions or another split."
             )
 
 
@@ -82,9 +83,10 @@ def corpus_counts(corpus: Corpus) -> dict[str, Any]:
     """Numbers that every corpus reports.
 
     Returns:
-        `{split}_rows`; `rows`; `users` with at least one row; `items`; `items_without_description`; for valid and test
-        `{split}_cold_targets`, rows whose target is in no training row, as target or in a history, and
-        `{split}_new_users`, rows whose user has no training row; `full_histories`, rows with `max_history` items.
+        `{split}_rows`; `rows`; `users` with at least one example; `items`; `items_without_description`; for valid and
+        test `{split}_cold_targets`, examples whose target is in no training example, as target or in a history, and
+        `{split}_new_users`, examples whose user has no training example; `full_histories`, examples with `max_history`
+        items.
     """
     splits = corpus.splits()
     known = np.zeros(corpus.n_items, dtype=bool)

@@ -1,7 +1,7 @@
 """Flat arrays that grow on disk, batch by batch, and are mapped into memory when they are read.
 
 with ColumnWriter(place, {"tokens": "int32"}) as writer:
-    for batch in batches[writer.state.get("batches", 0) :]:      # goes on behind the last commit
+    for batch in batches[writer.state.get("batches", 0) :]:      # resumes after the last commit
         writer.append("tokens", batch)
         writer.commit({"batches": ...})
     writer.finish()
@@ -21,7 +21,7 @@ from minionerec.core.artefacts import read_json, write_text_atomic
 from minionerec.core.errors import ArtefactError
 
 _RECORD = "columns.json"
-_REMEDY = "Give --restart true to make it again."
+_REMEDY = "Give --restart true to rebuild it."
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Columns:
 
     Attributes:
         arrays: Name → one axis, mapped from its file.
-        state: What the last commit said.
+        state: State of the last commit.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -38,14 +38,14 @@ class Columns:
 
 
 class ColumnWriter:
-    """Writes arrays of one axis; what is behind the last commit of a writer that was killed is dropped.
+    """Writes arrays of one axis; values after the last commit of a killed writer are dropped.
 
     Args:
-        place: The folder; made where it is missing.
+        place: The folder; created where it is missing.
         kinds: Name → dtype of each column.
 
     Attributes:
-        state: What the last commit said, also that of an earlier writer.
+        state: State of the last commit, also of an earlier writer.
 
     Raises:
         ArtefactError: If the folder holds other columns, or a file is shorter than was committed.
@@ -87,14 +87,14 @@ class ColumnWriter:
         return self._sizes[name]
 
     def commit(self, state: Mapping[str, Any]) -> None:
-        """Make safe what was added, and what is to be known when the writing goes on."""
+        """Make added values durable, with the state for resuming."""
         for file in self._files.values():
             file.flush()
         self.state = dict(state)
         self._record(done=False)
 
     def finish(self) -> None:
-        """Say that nothing follows; what was last committed is the whole."""
+        """Mark the columns as complete, as of the last commit."""
         self._record(done=True)
 
     def _record(self, done: bool) -> None:
@@ -138,7 +138,7 @@ def _file(place: Path, name: str) -> Path:
 
 
 def _check_size(path: Path, least: int) -> None:
-    """Check that a file has the bytes that were written."""
+    """Check the size of a file."""
     found = path.stat().st_size if path.is_file() else 0
     if found < least:
         raise ArtefactError(f"{path}: has {found:,} bytes, {least:,} were written. {_REMEDY}")
@@ -147,5 +147,5 @@ def _check_size(path: Path, least: int) -> None:
 def _read_record(place: Path) -> dict[str, Any]:
     record = read_json(place / _RECORD)
     if not (isinstance(record, dict) and record.keys() == {"kinds", "sizes", "state", "done"}):
-        raise ArtefactError(f"{place / _RECORD}: does not say which columns there are. {_REMEDY}")
+        raise ArtefactError(f"{place / _RECORD}: does not list the columns. {_REMEDY}")
     return record

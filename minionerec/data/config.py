@@ -40,7 +40,7 @@ class PrepareConfig(StageConfig):
         known=SOURCES,
     )
     output: str = setting("", "directory to write the corpus to", required=True, affects_result=False)
-    category: str | None = setting(None, "published: how the files' names begin, e.g. Industrial_and_Scientific")
+    category: str | None = setting(None, "published: prefix of the file names, e.g. Industrial_and_Scientific")
     root: str | None = setting(
         None,
         "published: folder with train, valid, test, info and index; by default $MINIONEREC_DATA/Amazon",
@@ -49,8 +49,8 @@ class PrepareConfig(StageConfig):
     )
     times_by_order: bool = setting(
         False,
-        "published: take rows as sorted by time, and rows of one user right behind one another as of one timestamp; no "
-        "distances are known",
+        "published: take examples as sorted by time, and adjacent examples of one user as of one timestamp; time "
+        "differences stay unknown",
         since="0.2",
     )
     interactions: str | None = setting(
@@ -75,65 +75,65 @@ class PrepareConfig(StageConfig):
     )
     user_column: str = setting("user_id", "tables, recbole: column of user ids")
     time_column: str = setting("timestamp", "tables, recbole: column of times, all numbers or all ISO dates")
-    max_title_words: int = setting(0, "amazon: items whose title has more words are left out; any number at 0", least=0)
+    max_title_words: int = setting(0, "amazon: items whose title has more words are left out; 0 sets no limit", least=0)
     start: str | None = setting(
         None,
-        "first time of the time window: ISO month, date or time, in UTC; times that are numbers count as seconds "
+        "start of the time window: ISO month, date or time, in UTC; times that are numbers count as seconds "
         "since 1970 (amazon2023: milliseconds)",
     )
-    end: str | None = setting(None, "last time of the window, included: a date alone is its midnight")
-    core: int = setting(
-        0, "fewest interactions of every user and every item (iterative k-core); at 0 all stay", least=0
-    )
+    end: str | None = setting(None, "end of the time window, inclusive: a date alone is its midnight")
+    core: int = setting(0, "fewest interactions of every user and every item (iterative k-core); 0 keeps all", least=0)
     split: str = setting(
         "global_time",
-        "'global_time' (oldest 80 percent of rows train, next 10 percent valid, newest 10 percent test) or "
-        "'leave_last_out' (each user's last row test, the one before valid)",
+        "'global_time' (oldest 80 percent of examples train, next 10 percent valid, newest 10 percent test) or "
+        "'leave_last_out' (each user's last example test, the one before valid)",
         known=tuple(SPLIT_NAMES),
     )
     ties: str = setting(
         "keep",
-        "what becomes of items that a user chose at one time: 'keep' (as in the file), 'shuffle' (in an order of "
-        "chance) or 'together' (one step: none is in the history of another, and no timestamp is split)",
+        "order of a user's items with one timestamp: 'keep' (as in the file), 'shuffle' (random) "
+        "or 'together' (one step: none is in the history of another, and no timestamp is split)",
         known=tuple(TIES),
     )
     max_eval_rows: int = setting(
         0,
-        "rows of validation and of test at most, evenly spread; the others are nobody's targets; at 0 all stay",
+        "maximum number of validation and of test examples, evenly spread; others are not used as targets; 0 keeps all",
         least=0,
     )
     seed: int = setting(42, "seed of ties: shuffle", least=0)
-    max_history: int = setting(10, "most items that a history holds; older ones are cut and such rows counted", least=1)
+    max_history: int = setting(
+        10, "maximum number of items in a history; older ones are truncated, and such examples counted", least=1
+    )
     max_bad_rows: int = setting(
-        0, "rows that cannot be used and may be dropped (and counted) before it is an error", least=0
+        0, "number of unusable rows that are dropped (and counted) before it is an error", least=0
     )
     quirks: list[str] = setting(
         [],
-        "ways of the published data that this project takes only if asked (data/README.md says what they do)",
+        "peculiarities of the published data to reproduce (see data/README.md)",
         known=tuple(QUIRKS),
     )
     engine: str = setting(
         "duckdb",
-        "engine that does the work: 'duckdb' (this process) or 'spark' (two threads here, or what spark-submit says; "
-        "extra spark); the corpus is the same",
+        "engine that builds the corpus: 'duckdb' (this process) or 'spark' (two local threads, or as spark-submit "
+        "sets; extra spark); the result is the same",
         known=ENGINES,
         affects_result=False,
     )
     engine_memory: str | None = setting(
         None,
-        "most memory of the engine, such as 4GB, beside this process, which holds the items; by default half of the "
-        "machine's",
+        "memory limit of the engine, such as 4GB, in addition to this process, which holds the items; by default half "
+        "of the machine's",
         affects_result=False,
     )
     engine_folder: str | None = setting(
         None,
-        "folder for what memory does not hold, some 150 bytes an interaction; on a cluster one that all its machines "
-        "see; by default that of the output",
+        "folder for temporary files, some 150 bytes per interaction; on a cluster one that all its machines see; "
+        "by default that of the output",
         affects_result=False,
         path=True,
     )
     layout: str | None = setting(None, "folder to write the published layout to as well (.inter, item.json)", path=True)
-    layout_name: str = setting("corpus", "layout: how the files' names begin")
+    layout_name: str = setting("corpus", "layout: prefix of the file names")
     layout_index: str | None = setting(
         None,
         "layout: index.json (item number → SID tokens), which the csv and info files need; source 'published' has its "
@@ -183,22 +183,22 @@ class PrepareConfig(StageConfig):
                 raise ConfigError(f"source is {self.source!r}, but {name} is {value!r}. Give --{name}.")
 
     def _check_published(self) -> None:
-        """Check that nothing is asked of the published data that was decided when they were made."""
+        """Check that no setting contradicts how the published data were made."""
         if self.split != "global_time" or self.max_history != PUBLISHED_HISTORY:
             raise ConfigError(
-                f"split is {self.split!r} and max_history {self.max_history}, but source 'published' comes split "
-                f"by global time with histories of {PUBLISHED_HISTORY}. Leave both out, or take source 'tables'."
+                f"split is {self.split!r} and max_history {self.max_history}, but source 'published' is already "
+                f"split by global time with histories of {PUBLISHED_HISTORY}. Leave both out, or take source 'tables'."
             )
         if self.ties != "keep":
             raise ConfigError(
-                f"ties is {self.ties!r}, but source 'published' comes as rows, without the times that say what came at "
-                "one timestamp. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
+                f"ties is {self.ties!r}, but source 'published' holds no times, so simultaneous interactions are not "
+                "known. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
             )
         for name in FILTERS:
             if value := getattr(self, name):
                 raise ConfigError(
-                    f"{name} is {value!r}, but source 'published' comes filtered and split, and is read whole or not "
-                    f"at all. Leave {name} out."
+                    f"{name} is {value!r}, but source 'published' is already filtered and split, and can only be "
+                    f"read whole. Leave {name} out."
                 )
 
     def inputs(self) -> dict[str, Path]:

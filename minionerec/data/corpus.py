@@ -35,7 +35,7 @@ class Corpus:
 
     A corpus is opened by `load`. A small one is read whole; one of more than `ROWS_IN_MEMORY` training examples stays
     in its files: `batches` and `windows` read it a row group at a time, `chosen` and `sample` pick some examples, and
-    an attribute `train`, `valid` or `test` reads a split whole when it is first asked for.
+    an attribute `train`, `valid` or `test` reads a whole split at first access.
 
     Attributes:
         items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none).
@@ -44,11 +44,11 @@ class Corpus:
         test: Like `train`.
         split: Name of the split for result tables, e.g. "global time 8:1:1".
         max_history: Most items that a history holds.
-        counts: What the manifest counts.
+        counts: Counts of the manifest.
         files: The files of sequences that it was read from; none where it was made in memory.
         in_files: Whether the examples stay there.
         leaves_two_out: Whether the last two items of each user are its targets of valid and test, and training examples
-            need not have all others: windows are then cut from all of them, which are the histories of `valid`.
+            need not have all others: windows are then taken from all of them, which are the histories of `valid`.
     """
 
     items: pd.DataFrame
@@ -104,14 +104,14 @@ class Corpus:
                 missing = int(np.flatnonzero(order < 0)[0])
                 names = " to ".join(dict.fromkeys(file.name for file in (self.files[0], self.files[-1])))
                 raise ArtefactError(
-                    f"{self._folder}: {split} row {missing} is in none of its files, {FOLDER}/{names}. {REMEDY}"
+                    f"{self._folder}: {split} example {missing} is in none of its files, {FOLDER}/{names}. {REMEDY}"
                 )
             found.append(rows.take(order))
         return found
 
     @property
     def _folder(self) -> Path:
-        """Where its files lie."""
+        """The folder of its files."""
         return self.files[0].parent.parent
 
     @property
@@ -158,7 +158,7 @@ class Corpus:
             raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
         if not self.sizes[split]:
             raise DataError(
-                f"split {split!r} holds no row. Check the split's proportions and the source's {split} file."
+                f"split {split!r} holds no example. Check the split's proportions and the source's {split} file."
             )
         rows: SplitRows = getattr(self, split)
         return rows
@@ -166,7 +166,7 @@ class Corpus:
     def batches(self, split: str) -> Iterator[tuple[np.ndarray, SplitRows]]:
         """The examples of one split, some at a time: int64 numbers of examples, and the examples.
 
-        In memory they come at once and in their order; from files a row group at a time, as they lie there.
+        In memory they come at once and in their order; from files a row group at a time, in file order.
 
         Raises:
             DataError: If the split is unknown.
@@ -201,8 +201,8 @@ class Corpus:
             found, sequences = row_windows(rows, self.max_history)
             if self.together:
                 logger.info(
-                    "Items with one timestamp are not in each other's history: %s of %s %s rows begin a window in "
-                    "which the user's row before is no target.",
+                    "Items with one timestamp are not in each other's history: %s of %s %s examples begin a window in "
+                    "which the user's previous example is no target.",
                     f"{sequences - len(np.unique(rows.user_numbers)):,}",
                     f"{len(rows):,}",
                     split,
@@ -214,7 +214,7 @@ class Corpus:
 
         Raises:
             DataError: If the split is unknown, or has no such examples.
-            ArtefactError: If a file cannot be read, or does not hold what the manifest counts.
+            ArtefactError: If a file cannot be read, or does not match the manifest's counts.
         """
         size, numbers = self.sizes.get(split, 0), np.asarray(numbers)
         if not len(numbers) and not size:
@@ -222,7 +222,7 @@ class Corpus:
         order = np.argsort(numbers, kind="stable")
         wanted = numbers[order]
         if not len(wanted) or wanted[0] < 0 or wanted[-1] >= size:
-            raise DataError(f"split {split!r} has rows 0 to {size - 1}; others were asked for.")
+            raise DataError(f"split {split!r} has examples 0 to {size - 1}; others were requested.")
         if not self.in_files:
             return self.splits()[split].take(numbers)
         parts, places = [], []
@@ -234,7 +234,7 @@ class Corpus:
                 places.append(order[at[own]])
         place = np.concatenate([np.zeros(0, np.int64), *places])
         if len(place) != len(wanted):
-            raise ArtefactError(f"{self._folder}: holds {len(place)} of {len(wanted)} {split} rows. {REMEDY}")
+            raise ArtefactError(f"{self._folder}: holds {len(place)} of {len(wanted)} {split} examples. {REMEDY}")
         return joined(parts).take(np.argsort(place, kind="stable"))
 
     def sample(self, split: str, count: int, seed: int) -> SplitRows:
@@ -272,7 +272,7 @@ class Corpus:
         return counts
 
     def only_items(self) -> "Corpus":
-        """The same corpus without an example: for what reads nothing but items."""
+        """The same corpus without an example: for stages that read only items."""
         none = SplitRows.none()
         return replace(self, train=none, valid=none, test=none, files=(), in_files=False)
 
@@ -311,7 +311,7 @@ class Corpus:
 
 
 class _Examples:
-    """The examples of one split, as an attribute of a corpus: read from its files when they are first asked for."""
+    """The examples of one split, as an attribute of a corpus: read from its files at first access."""
 
     def __init__(self, split: str) -> None:
         self.split, self.kept = split, f"_{split}"
@@ -339,7 +339,7 @@ def _open(path: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """
     counts = open_artefact(path, "corpus", strangers=(".parquet",))["counts"]
     if not isinstance(counts.get("split"), str) or type(counts.get("max_history")) is not int:
-        raise ArtefactError(f"{path}: its manifest does not count as a corpus's does. {REMEDY}")
+        raise ArtefactError(f"{path}: its manifest lacks the counts of a corpus. {REMEDY}")
     items = read_parquet(path / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=REMEDY)
     return counts, items
 

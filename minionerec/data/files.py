@@ -1,4 +1,4 @@
-"""Files that a user names: read whole, and what is wrong with them said in one line, with its line in the file."""
+"""Reading of a user's files: whole, with one-line errors that name the line in the file."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def check_file(path: str | os.PathLike[str], remedy: str) -> None:
     """Check that a path leads to a file.
 
     Raises:
-        DataError: Saying whether nothing is there, or something else.
+        DataError: If the path does not exist or is not a file.
     """
     try:
         mode = os.stat(path).st_mode
@@ -63,7 +63,7 @@ def read_bytes(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> 
 
 @contextmanager
 def open_bytes(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
-    """A file to read bytes from; what goes wrong with it meanwhile is said in one line.
+    """A file to read bytes from; errors meanwhile are reported in one line.
 
     Raises:
         DataError: If it cannot be read.
@@ -76,7 +76,7 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
 
 
 def not_utf8(path: str | os.PathLike[str], content: bytes, before: int = 0) -> str:
-    """What to say of a content that is not UTF-8: the line of the first wrong byte, and the byte.
+    """The message for content that is not UTF-8: the line of the first wrong byte, and the byte.
 
     Args:
         path: Its file.
@@ -85,7 +85,7 @@ def not_utf8(path: str | os.PathLike[str], content: bytes, before: int = 0) -> s
     """
     kind = next((kind for start, kind in _KINDS.items() if not before and content.startswith(start)), None)
     if kind is not None:
-        return f"{path}: is {kind}, whatever its name says, and no text. {_KIND_REMEDY[kind]}."
+        return f"{path}: is {kind}, despite its name, not text. {_KIND_REMEDY[kind]}."
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -121,7 +121,7 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a text of JSON says; its objects know their repeated keys (`repeated_keys`).
+    """Parse JSON text; its objects know their repeated keys (`repeated_keys`).
 
     Raises:
         ValueError: If it is no JSON, is nested too deep, or holds a number of thousands of digits.

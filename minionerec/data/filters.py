@@ -1,4 +1,4 @@
-"""Which interactions and items stay: pure functions of arrays and text."""
+"""Filters of interactions and items: pure functions of arrays and text."""
 
 from datetime import UTC, datetime
 
@@ -43,7 +43,7 @@ def k_core(users: np.ndarray, items: np.ndarray, k: int) -> np.ndarray:
         k: Fewest interactions; repeated ones of one user and item count each. 0 and 1 keep everything.
 
     Returns:
-        int64, ascending: places of the interactions that stay.
+        int64, ascending: positions of the interactions that stay.
 
     Example:
         >>> k_core(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 1]), 2).tolist()
@@ -72,7 +72,7 @@ def number_by_appearance(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         [[0, 1, 0, 2], [7, 2, 9]]
     """
     first = np.full(int(codes.max(initial=-1)) + 1, len(codes), dtype=np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the earliest place is written last
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the earliest position is written last
     old = np.flatnonzero(first < len(codes))
     old = old[np.argsort(first[old], kind="stable")]
     new = np.empty(len(first), dtype=np.int32)

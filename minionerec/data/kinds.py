@@ -1,4 +1,4 @@
-"""Kinds of rows: what a row asks for, as far as its history, its target, training and times tell."""
+"""Slices of examples, by their history, their target, training and times."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,15 +17,15 @@ FOLLOWED, REVERSED = "target followed the newest item in training", "newest item
 WHOSE: Mapping[tuple[str, str], str] = {
     ("time", SAME): "whose target has the time of the newest history item",
     ("time", LATER): "whose target came later than the newest history item",
-    ("pair", FOLLOWED): "whose target stood right after the newest history item somewhere in training",
-    ("pair", NOT_FOLLOWED): "whose target never stood right after the newest history item in training",
-    ("reverse", REVERSED): "whose newest history item stood right after the target somewhere in training",
-    ("reverse", NOT_FOLLOWED): "whose newest history item never stood right after the target in training",
+    ("pair", FOLLOWED): "whose target directly followed the newest history item in training",
+    ("pair", NOT_FOLLOWED): "whose target never directly followed the newest history item in training",
+    ("reverse", REVERSED): "whose newest history item directly followed the target in training",
+    ("reverse", NOT_FOLLOWED): "whose newest history item never directly followed the target in training",
     ("repeat", "target is in the history"): "whose target is in the history",
     ("repeat", "is not"): "whose target is not in the history",
     ("target", "cold"): "whose target is no target in training",
-    ("target", "rare"): f"whose target is one in at most {RARE} training rows",
-    ("target", "frequent"): f"whose target is one in more than {RARE} training rows",
+    ("target", "rare"): f"whose target is that of at most {RARE} training examples",
+    ("target", "frequent"): f"whose target is that of more than {RARE} training examples",
     ("history", "none"): "without a history",
     ("history", "1-2"): "with a history of 1 or 2 items",
     ("history", "3-5"): "with a history of 3 to 5 items",
@@ -34,40 +34,41 @@ WHOSE: Mapping[tuple[str, str], str] = {
     ("user", "in training"): "of users who are in training",
     ("user", "new"): "of users who are not in training",
 }
-"""Group and kind to how a sentence goes on after "rows"; kinds in the order of tables."""
+"""Group and slice to the continuation of a sentence after "rows"; slices in the order of tables."""
 
 Kinds = Mapping[str, Mapping[str, np.ndarray]]
 
 
 class AskedRows(Protocol):
-    """Rows of one split, such as `minionerec.recommend.rankers.lists.RankedSplit`."""
+    """Examples of one split, such as `minionerec.recommend.rankers.lists.RankedSplit`."""
 
     @property
     def users(self) -> Sequence[str]:
-        """The user of each row."""
+        """The user of each example."""
 
     @property
     def histories(self) -> Sequence[np.ndarray]:
-        """The item indices of each row's history, oldest first."""
+        """The item indices of each example's history, oldest first."""
 
     @property
     def targets(self) -> np.ndarray:
-        """The item index of each row's target: int (R,)."""
+        """The item index of each example's target: int (R,)."""
 
 
 def row_kinds(data: Corpus, rows: AskedRows, split: str, times: RowTimes | None) -> dict[str, dict[str, np.ndarray]]:
-    """Which rows are of which kind.
+    """The examples of each slice.
 
     Args:
         data: The corpus, where training is looked up.
-        rows: The R rows of the split.
-        split: Its name. Of "train" only those groups are given that do not look training up, where each row would find
+        rows: The R examples of the split.
+        split: Its name. Of "train" only those groups that do not look training up, where each example would find
             itself.
         times: When targets and newest history items were; None leaves the group `time` out.
 
     Returns:
-        Group to kind to bool (R,); the kinds of a group (`WHOSE` explains them) share out the rows of which they are
-        known. A row without history is of no kind of `pair` and `reverse`, one of unknown times of none of `time`.
+        Group to slice to bool (R,); the slices of a group (`WHOSE` explains them) partition the examples for which they
+        are known. An example without history is in no slice of `pair` and `reverse`, one of unknown times of none of
+        `time`.
     """
     items = _flat(rows.histories)
     lengths = np.array([len(history) for history in rows.histories], dtype=np.int64)
@@ -101,13 +102,13 @@ def read_kinds(data: Corpus, rows: AskedRows, split: str, times: Path | None) ->
     """`row_kinds` by the times that the data have, or else a file of times, if any.
 
     Raises:
-        DataError: If the file is malformed or about other rows.
+        DataError: If the file is malformed or about other examples.
     """
     return row_kinds(data, rows, split, row_times(data, split, times))
 
 
 def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarray, set[str]]:
-    """Which pairs and users there are in training.
+    """The pairs and users of training.
 
     Args:
         data: The corpus.
@@ -115,14 +116,14 @@ def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarr
         users: Users.
 
     Returns:
-        Which pairs stood next to each other in training, bool (K,); and those of the users that have an example there.
+        Pairs next to each other in training, bool (K,); and those of the users that have an example there.
     """
-    wanted, asked = np.unique(keys), set(users)
+    wanted, wanted_users = np.unique(keys), set(users)
     met, known = np.zeros(len(wanted), dtype=bool), set[str]()
     for rows, pairs in _neighbours(data):
         places = np.minimum(np.searchsorted(wanted, pairs), len(wanted) - 1)
         met[places[wanted[places] == pairs]] = True
-        known.update(asked.intersection(rows.user_ids[np.unique(rows.user_numbers)]))
+        known.update(wanted_users.intersection(rows.user_ids[np.unique(rows.user_numbers)]))
     found: np.ndarray = met[np.searchsorted(wanted, keys)]
     return found, known
 
@@ -141,8 +142,8 @@ def _neighbours(data: Corpus) -> Iterator[tuple[SplitRows, np.ndarray]]:
     for _, rows in data.batches("train"):
         whole = data.valid if data.leaves_two_out else rows
         some = np.flatnonzero(whole.ends > whole.begins)
-        # Each place of the sequences once, however many histories it is in: one more history at each begin, one less at
-        # each newest item.
+        # Each position of the sequences once, however many histories it is in: one more history at each begin, one less
+        # at each newest item.
         held = np.bincount(whole.begins[some], minlength=len(whole.items))
         held -= np.bincount(whole.ends[some] - 1, minlength=len(whole.items))
         inside = np.flatnonzero(np.cumsum(held)[:-1] > 0)

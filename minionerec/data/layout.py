@@ -20,7 +20,7 @@ INTER_HEADER = "user_id:token\titem_id_list:token_seq\titem_id:token\n"
 
 
 def item_records(items: pd.DataFrame) -> list[dict[str, str]]:
-    """What `item.json` says of each item: title, description, brand and categories, "" where the table has none."""
+    """The entry of each item in `item.json`: title, description, brand and categories, "" where the table has none."""
     columns = [items[name].astype(str) if name in items else [""] * len(items) for name in RECORD]
     return [dict(zip(RECORD, texts, strict=True)) for texts in zip(*columns, strict=True)]
 
@@ -58,7 +58,7 @@ def write_layout(
     records: Sequence[Mapping[str, str]],
     sids: Sequence[str] | None = None,
 ) -> None:
-    """Write a corpus as the published files: byte for byte what the published tools make of the same rows.
+    """Write a corpus as the published files: byte for byte as the published tools write the same examples.
 
     `index/{name}.item.json` and `{name}.{split}.inter` are always written; `{split}/{name}.csv` and `info/{name}.txt`
     need SIDs. Items are called by their index, users by their number.

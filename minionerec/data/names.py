@@ -1,4 +1,4 @@
-"""What settings of the data may name: sources, splits, and quirks of the published data."""
+"""Names in the settings of the data: sources, splits, and quirks of the published data."""
 
 OPTIONAL_ITEMS = ("user_items", "recbole")
 AMAZON = ("amazon2018", "amazon2023")
@@ -8,24 +8,24 @@ FROM_FILES = ("tables", *AMAZON, "movielens", *OPTIONAL_ITEMS)
 SOURCES = ("demo", "published", *FROM_FILES)
 
 SPLITS = ("train", "valid", "test")
-"""The splits of every corpus; on disk the place in this order stands for the name."""
+"""The splits of every corpus; on disk the index in this order stands for the name."""
 
 SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}
 """Known ways to split → the name that result tables show."""
 
 ENGINES = ("duckdb", "spark")
-"""What may prepare a corpus: one of `minionerec.data.engines`."""
+"""Engines of `minionerec.data.engines`."""
 
 TIES = {"keep": "", "shuffle": ", ties shuffled", "together": ", ties together"}
-"""What may become of items that a user chose at one time → what the split's name says of it."""
+"""Treatment of items with one timestamp → its part of the split's name."""
 
 QUIRKS = {
-    "published_order": "rows of one second in the order of their users' first appearance instead of the file's; items "
-    "numbered while walking users in that order, each from old to new",
+    "published_order": "interactions of one second in the order of their users' first appearance instead of the "
+    "file's; items numbered by users in that order, each from old to new",
     "published_titles": "in titles only &quot; and &amp; are resolved and no HTML is removed",
-    "widen_window": "while fewer than 3,000 items stay and the window starts after 1996, it starts a year earlier",
+    "widen_window": "while fewer than 3,000 items are left and the window starts after 1996, it starts a year earlier",
 }
-"""What the published MiniOneRec data were made with, where this project does otherwise unless asked."""
+"""Peculiarities of the published MiniOneRec data, reproduced only on request."""
 
 PUBLISHED_HISTORY = 10
 """Most items that a history of the published data holds."""

@@ -1,10 +1,10 @@
-"""Orders of rows that lie on disk: blocks shuffled, and rows shuffled within a few blocks.
+"""Orders of examples on disk: blocks shuffled, and examples shuffled within a few blocks.
 
-    rows on disk     0 1 2 | 3 4 5 | 6 7 8 | 9 10 11        blocks of three
+    examples on disk 0 1 2 | 3 4 5 | 6 7 8 | 9 10 11        blocks of three
     blocks drawn     9 10 11 | 3 4 5 || 0 1 2 | 6 7 8       a buffer of two blocks
-    rows drawn       4 10 9 3 11 5 || 7 0 2 8 1 6
+    examples drawn   4 10 9 3 11 5 || 7 0 2 8 1 6
 
-A reader needs a buffer of rows at a time, and touches each place of the disk once an epoch.
+A reader needs a buffer of examples at a time, and reads each part of the disk once per epoch.
 """
 
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ import numpy as np
 def block_order(
     count: int, buffer: int, seed: int, epoch: int, process: int = 0, processes: int = 1
 ) -> Iterator[np.ndarray]:
-    """One process's share of an epoch: rows, a buffer at a time, in an order that follows from the arguments alone.
+    """One process's share of an epoch: examples, a buffer at a time, in an order that follows from the arguments alone.
 
-    The blocks are dealt out in one order for all, of which each process takes a part of equal length (up to one row):
-    no row is in two parts, and none is missing.
+    The blocks are distributed in one order for all, of which each process takes a part of equal length (up to one
+    example): no example is in two parts, and none is missing.
 
     Args:
-        count: Number of rows.
-        buffer: Rows that are shuffled together; a block is a sixteenth of it.
+        count: Number of examples.
+        buffer: Examples that are shuffled together; a block is a sixteenth of it.
         seed: Seed of the order.
         epoch: Which epoch, from 0.
         process: Whose part, from 0.
         processes: How many parts there are.
 
     Yields:
-        int64, at most about `buffer` rows.
+        int64, at most about `buffer` examples.
 
     Example:
         >>> sorted(np.concatenate(list(block_order(100, 32, 0, 0, 1, 2))).tolist()) == list(range(100))

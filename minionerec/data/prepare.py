@@ -28,12 +28,12 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class PrepareResult:
-    """What `run_prepare` made.
+    """Result of `run_prepare`.
 
     Attributes:
         output: Directory of the corpus artefact.
         counts: The corpus's counts, see `read_published` and `build_corpus`.
-        up_to_date: Whether the artefact stood already, made from the same settings and files.
+        up_to_date: Whether the artefact already existed, made from the same settings and files.
     """
 
     output: Path
@@ -41,7 +41,7 @@ class PrepareResult:
     up_to_date: bool
 
     def lines(self) -> list[str]:
-        """Where the corpus lies."""
+        """The path of the corpus."""
         return [f"corpus: {self.output}"]
 
 
@@ -63,7 +63,7 @@ def run_prepare(config: PrepareConfig) -> PrepareResult:
 
 
 def _layout_stands(stage: Stage, config: PrepareConfig) -> bool:
-    """Whether every file of the published layout that is asked for is there."""
+    """Whether every file of the requested published layout exists."""
     if config.layout is None:
         return True
     return all(
@@ -72,7 +72,7 @@ def _layout_stands(stage: Stage, config: PrepareConfig) -> bool:
 
 
 def _say(output: Path, counts: Mapping[str, Any], audit: OrderAudit) -> None:
-    """Log what a corpus holds, and warn of what may surprise."""
+    """Log a corpus's counts and warnings."""
     log.info("%s: %s, histories of at most %d items", output, counts["split"], counts["max_history"])
     for name, value in counts.items():
         if isinstance(value, int) and name != "max_history":
@@ -83,14 +83,14 @@ def _say(output: Path, counts: Mapping[str, Any], audit: OrderAudit) -> None:
         log.warning("%s", warning)
     if counts.get("items_without_title"):
         log.warning(
-            "%d of %d items have no title; they can only be told apart by description.",
+            "%d of %d items have no title; only descriptions distinguish them.",
             counts["items_without_title"],
             counts["items"],
         )
     if counts.get("broken_rows"):
         log.warning(
-            "%d rows do not continue the same user's row before: rows are missing, so leaks can only be found in part; "
-            "%d rows look like leaks.",
+            "%d examples do not continue the same user's previous one: examples are missing, so only some leaks can "
+            "be found; %d examples look like leaks.",
             counts["broken_rows"],
             counts["possible_leaks"],
         )
@@ -115,7 +115,7 @@ def _take_published(config: PrepareConfig, stage: Stage, work: Work) -> OrderAud
 
 
 def _build(config: PrepareConfig, stage: Stage, work: Work) -> OrderAudit:
-    """Write the corpus of any other source, and the published layout where that is asked for; gives its audit."""
+    """Write the corpus of any other source, and the published layout if requested; gives its audit."""
     bad, inputs = BadRows(config.max_bad_rows), stage.inputs
     folder = Path(config.engine_folder) if config.engine_folder else stage.output.parent
     with started(config.engine, config.engine_memory, folder) as engine:
@@ -144,7 +144,7 @@ def _build(config: PrepareConfig, stage: Stage, work: Work) -> OrderAudit:
 
 
 def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> InteractionSource:
-    """What the settings name, as its reader finds it; every source but the published layout, which comes split.
+    """The source that the settings name; any but the published layout, which is already split.
 
     Args:
         config: Settings.
@@ -199,4 +199,4 @@ READERS: dict[str, Callable[[PrepareConfig, Mapping[str, Path], BadRows], Intera
     ),
     "user_items": lambda config, inputs, bad: read_user_items(inputs["interactions"], inputs.get("items"), bad),
 }
-"""Source → its reader, of all but the published layout, which comes split."""
+"""Source → its reader, of all but the published layout, which is already split."""

@@ -58,17 +58,17 @@ class Protocol:
 
     Attributes:
         name: Key in `PROTOCOLS`.
-        title: What tables call it.
+        title: Its name in tables.
         padding: Side on which histories are padded.
         max_len: Most items of a history that models read.
-        batch_size: Rows of a training step.
+        batch_size: Examples of a training step.
         seed: The published runs' seed.
-        ks: Cut-offs of the metrics.
-        mrr: Whether MRR is reported at every cut-off (else only at the largest).
-        seen: What becomes of the scores of items in a row's history: "mask" (never recommended; padding neither),
+        ks: Cutoffs of the metrics.
+        mrr: Whether MRR is reported at every cutoff (else only at the largest).
+        seen: Treatment of the scores of items in an example's history: "mask" (never recommended; padding neither),
             "zero" (set to 0.0, and padding may be recommended: the published way of protocol A) or "keep" (they
             compete; padding does not).
-        monitor: Metric of the validation rows that decides on stopping and on the best epoch.
+        monitor: Metric of the validation examples that decides on stopping and on the best epoch.
         stop_after: See `Stopper`.
         ties: See `Stopper`.
         digits: See `Stopper`.
@@ -98,7 +98,7 @@ class Protocol:
         """
         if self.splitter is None:
             raise DataError(
-                "protocol rows takes the rows of a corpus; give the output of `minionerec prepare-data` as corpus."
+                "protocol rows takes the examples of a corpus; give the output of `minionerec prepare-data` as corpus."
             )
         return self.splitter(source, self.max_len)
 
@@ -120,7 +120,7 @@ class _Users:
         offsets: int64 (U + 1,); user u has `items[offsets[u] : offsets[u + 1]]`.
         names: object (U,), str.
         table: The item table, as in `Corpus`.
-        counts: What was left out, and sizes.
+        counts: Numbers left out, and sizes.
     """
 
     items: np.ndarray
@@ -151,7 +151,7 @@ class _Users:
         )
 
     def at_least(self, fewest: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """The users that have so many items, int64 (K,), and the counts.
+        """The users with at least that many items, int64 (K,), and the counts.
 
         Raises:
             DataError: If there is none.
@@ -301,7 +301,7 @@ PROTOCOLS = {
         ),
         Protocol(
             name=ROWS,
-            title="rows of the corpus, seen items kept",
+            title="examples of the corpus, seen items kept",
             padding="right",
             max_len=10,
             batch_size=256,
@@ -328,7 +328,7 @@ def read_examples(corpus: str, protocol: Protocol, items: str = "") -> Corpus:
         items: JSON file of item id → title for a file of sequences; "" for none.
 
     Raises:
-        DataError: If a file is malformed or too small, or is not what the protocol splits.
+        DataError: If a file is malformed or too small, or of a kind that the protocol does not split.
         ArtefactError: If the corpus is missing.
     """
     place = find_path(corpus)

@@ -95,7 +95,7 @@ def published_numbers(corpus: Corpus) -> dict[str, int]:
     for split in SPLITS:
         for user in corpus.rows(split).users:
             if not (user.startswith("A") and user[1:].isdecimal()):
-                raise DataError(f"{split}: user {user!r} is not 'A' and a number, so it is none of the published data.")
+                raise DataError(f"{split}: user {user!r} is not 'A' and a number, so this is not the published data.")
             numbers[user] = int(user[1:])
     return numbers
 
@@ -247,7 +247,7 @@ def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
         header = next(reader, [])
         for name in COLUMNS:
             if header.count(name) != 1:
-                what = "missing" if name not in header else "there twice"
+                what = "missing" if name not in header else "duplicated"
                 raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(COLUMNS)}.")
         places = [header.index(name) for name in COLUMNS]
         end = reader.line_num
@@ -343,10 +343,10 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
 
 
 def with_times_by_order(corpus: Corpus) -> Corpus:
-    """The same corpus with the times that the order of its rows tells (`minionerec.data.session.times_by_order`).
+    """The same corpus with times derived from the order of its examples (`minionerec.data.session.times_by_order`).
 
-    Where a history does not end with the target of the user's row before, rows are missing, and nobody knows when its
-    newest item came.
+    Where a history does not end with the target of the user's previous example, examples are missing, and the time of
+    its newest item is unknown.
     """
     parts = (corpus.train, corpus.valid, corpus.test)
     times = times_by_order([rows.users.tolist() for rows in parts])
@@ -362,6 +362,6 @@ def with_times_by_order(corpus: Corpus) -> Corpus:
 
 
 def _first_lengths(rows: SplitRows) -> Iterator[tuple[str, int]]:
-    """Each user and how long the history of the user's first row is."""
+    """Each user and the length of the history of the user's first example."""
     _, firsts = np.unique(rows.user_numbers, return_index=True)
     return zip(rows.users[firsts].tolist(), rows.lengths[firsts].tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""The rows of one split: users, histories, targets, and when; in a few arrays, however many rows there are."""
+"""The examples of one split: users, histories, targets and times, in a few arrays."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ Side = Literal["left", "right"]
 
 
 def ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """All places of half-open ranges, one range after another.
+    """All positions of half-open ranges, one range after another.
 
     Example:
         >>> ranges(np.array([5, 0]), np.array([7, 3])).tolist()
@@ -30,13 +30,13 @@ def ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
 def padded(
     flat: np.ndarray, begins: np.ndarray, ends: np.ndarray, width: int, padding: Side, shift: int = 0
 ) -> np.ndarray:
-    """Ranges of an array as rows of equal width, filled up with 0.
+    """Ranges of an array as rows of equal length, padded with 0.
 
     Args:
         flat: int (M,).
         begins: int64 (R,).
         ends: int64 (R,), each at most `width` beyond its begin.
-        width: Width of the rows.
+        width: Length of the rows.
         padding: Side that is filled up.
         shift: Added to the values, so that none is 0: 1 for item indices.
 
@@ -56,7 +56,7 @@ def padded(
 
 
 class Histories(Sequence[np.ndarray]):
-    """The histories of rows: int32 arrays of item indices, oldest first, made when asked for.
+    """The histories of examples: int32 arrays of item indices, oldest first, made on access.
 
     Args:
         items: int32 (M,).
@@ -93,16 +93,16 @@ class Histories(Sequence[np.ndarray]):
 
 @dataclass(frozen=True)
 class SplitRows:
-    """R rows of one split.
+    """R examples of one split.
 
     Attributes:
-        user_ids: object (U,), str: the users that rows may have; those of several splits may be one array.
-        user_numbers: int32 (R,), the place of each row's user in `user_ids`.
-        items: int32 (M,), in which the histories lie; rows of a user share it.
-        begins: int64 (R,): row r's history is `items[begins[r] : ends[r]]`, item indices, oldest first.
+        user_ids: object (U,), str: the users that examples may have; those of several splits may be one array.
+        user_numbers: int32 (R,), the index of each example's user in `user_ids`.
+        items: int32 (M,), which holds the histories; examples of a user share it.
+        begins: int64 (R,): example r's history is `items[begins[r] : ends[r]]`, item indices, oldest first.
         ends: int64 (R,); a history may be empty.
         targets: int32 (R,), item indices.
-        times: When targets and the newest items of histories were; None where nobody knows.
+        times: When targets and the newest items of histories were; None where unknown.
     """
 
     user_ids: np.ndarray
@@ -121,16 +121,16 @@ class SplitRows:
         targets: Sequence[int] | np.ndarray,
         times: RowTimes | None = None,
     ) -> "SplitRows":
-        """Rows from R users, R histories and R targets.
+        """Examples from R users, R histories and R targets.
 
         Raises:
-            DataError: If they are not as many.
+            DataError: If their numbers differ.
         """
         parts = [np.asarray(history, dtype=np.int32) for history in histories]
         lengths = np.array([len(part) for part in parts], dtype=np.int64)
         if not len(users) == len(parts) == len(targets):
             raise DataError(
-                f"rows need one of each: got {len(users)} users, {len(parts)} histories, {len(targets)} targets."
+                f"examples need one of each: got {len(users)} users, {len(parts)} histories, {len(targets)} targets."
             )
         known: dict[str, int] = {}
         numbers = np.array([known.setdefault(user, len(known)) for user in users], dtype=np.int32)
@@ -141,27 +141,27 @@ class SplitRows:
 
     @classmethod
     def none(cls, timed: bool = False) -> "SplitRows":
-        """No row."""
+        """No example."""
         empty = np.zeros(0, np.int64)
         return cls.of([], [], empty, RowTimes(empty, empty) if timed else None)
 
     def __len__(self) -> int:
-        """Number of rows, R."""
+        """Number of examples, R."""
         return len(self.targets)
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray, int]]:
-        """User, history and target of each row."""
+        """User, history and target of each example."""
         return zip(self.users.tolist(), self.histories, self.targets.tolist(), strict=True)
 
     @property
     def users(self) -> np.ndarray:
-        """The user of each row: object (R,), str."""
+        """The user of each example: object (R,), str."""
         users: np.ndarray = self.user_ids[self.user_numbers]
         return users
 
     @property
     def histories(self) -> Histories:
-        """The history of each row."""
+        """The history of each example."""
         return Histories(self.items, self.begins, self.ends)
 
     @property
@@ -186,7 +186,7 @@ class SplitRows:
         return flat, borders
 
     def held(self) -> tuple[np.ndarray, np.ndarray]:
-        """The places of `items` that are in a history, each once, and whose they are: both int64 (P,)."""
+        """The positions of `items` that are in a history, each once, and their examples: both int64 (P,)."""
         some = np.flatnonzero(self.ends > self.begins)
         changes = np.bincount(self.begins[some], minlength=len(self.items) + 1)
         changes -= np.bincount(self.ends[some], minlength=len(self.items) + 1)
@@ -197,11 +197,11 @@ class SplitRows:
         return places, owners[known[places]]
 
     def padded(self, width: int, padding: Side) -> np.ndarray:
-        """The newest items of each history as models read them: int32 (R, width), items from 1, filled up with 0."""
+        """The newest items of each history as models read them: int32 (R, width), items from 1, padded with 0."""
         return padded(self.items, np.maximum(self.begins, self.ends - width), self.ends, width, padding, 1)
 
     def take(self, chosen: np.ndarray | slice) -> "SplitRows":
-        """Some of the rows, by number or by mask, in the order given."""
+        """Some of the examples, by number or by mask, in the order given."""
         times = None if self.times is None else RowTimes(self.times.time[chosen], self.times.previous[chosen])
         return replace(
             self,
@@ -213,7 +213,7 @@ class SplitRows:
         )
 
     def compact(self) -> "SplitRows":
-        """The same rows without users and items that are none of theirs."""
+        """The same examples without unused users and items."""
         flat, borders = self.flat_histories()
         users, numbers = np.unique(self.user_numbers, return_inverse=True)
         return replace(
@@ -226,7 +226,7 @@ class SplitRows:
         )
 
     def with_items(self, items: np.ndarray) -> "SplitRows":
-        """The same rows of items with other indices.
+        """The same examples with other item indices.
 
         Args:
             items: int (N,), the new index of each item index.
@@ -240,13 +240,13 @@ _TIMES = {"time": "int64", "previous": "int64"}
 
 
 def mapped(parts: Iterable[SplitRows], folder: Path, timed: bool) -> SplitRows:
-    """Rows written into files, from which they are mapped, all of one user: whose they are is not kept.
+    """Examples written into files, from which they are mapped, all of one user: users are not stored.
 
-    They are written once; a run that was killed goes on with the part at which it was.
+    They are written once; a killed run resumes at its part.
 
     Args:
-        parts: The rows, some at a time, the same ones in every run.
-        folder: Where the arrays lie; the caller's alone.
+        parts: The examples, some at a time, the same ones in every run.
+        folder: Folder of the arrays, for the caller alone.
         timed: Whether they have times.
     """
     if not are_finished(folder):
@@ -270,7 +270,7 @@ def mapped(parts: Iterable[SplitRows], folder: Path, timed: bool) -> SplitRows:
 
 
 def joined(parts: Sequence[SplitRows]) -> SplitRows:
-    """The rows of all parts, one part after another; with times where all parts have them."""
+    """The examples of all parts, one part after another; with times where all parts have them."""
     held = [part.compact() for part in parts]
     known: dict[str, int] = {}
     numbers = [np.array([known.setdefault(user, len(known)) for user in part.user_ids], np.int32) for part in held]

@@ -1,7 +1,7 @@
-"""Files of users' sequences: a corpus's rows on disk, a share of the users in each file.
+"""Files of users' sequences: a corpus's examples on disk, a share of the users in each file.
 
 The form is described in docs/decisions/shards.md. All that writes a corpus writes it through `ShardWriter`, so that the
-same sequences are the same bytes whoever found them.
+same sequences give the same bytes, however they were made.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ def _schema(timed: bool) -> pa.Schema:
 
 
 class ShardWriter:
-    """Writes the sequences of one shard, in the order in which they come: by user, as UTF-8 bytes.
+    """Writes the sequences of one shard, in the given order: by user, as UTF-8 bytes.
 
         with ShardWriter(place, 0, timed=True) as writer:
             writer.write(chains)
@@ -164,7 +164,7 @@ def _chains(path: Path, table: pa.Table, n_items: int, timed: bool) -> Chains:
     values = {name: column.flatten() for name, column in columns.items() if name in _LISTS}
     for name, column in columns.items():
         if column.null_count or (name in values and values[name].null_count):
-            raise ArtefactError(f"{path}: column {name!r} has gaps, but every place needs a value. {REMEDY}")
+            raise ArtefactError(f"{path}: column {name!r} has missing values. {REMEDY}")
     borders = {name: columns[name].offsets.to_numpy().astype(np.int64) for name in values}
     offsets = borders["items"] - borders["items"][0]
     for name, found in borders.items():
@@ -179,6 +179,6 @@ def _chains(path: Path, table: pa.Table, n_items: int, timed: bool) -> Chains:
                 f"{path}: column {name!r} holds {flat[name][wrong[0]]}; expected {low} to {high}. {REMEDY}"
             )
     if ((flat["rows"] == NOBODY) != (flat["splits"] == NOBODY)).any():
-        raise ArtefactError(f"{path}: 'rows' and 'splits' do not agree which places are a row's target. {REMEDY}")
+        raise ArtefactError(f"{path}: 'rows' and 'splits' disagree on which positions are targets. {REMEDY}")
     users = columns["user"].to_numpy(zero_copy_only=False)
     return Chains(users, offsets, flat["items"], flat.get("times"), flat["rows"], flat["splits"])

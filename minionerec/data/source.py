@@ -30,7 +30,7 @@ class Batch:
         item_index: int32 (B,), rows of the item table; -1 marks interactions that are left out.
         times: int64 or float64 (B,), in ticks; None where there are none.
         units: int8 (B,), the unit that each time looks like (`minionerec.data.units.unit_numbers`); None where the
-            source says its unit.
+            source defines its unit.
     """
 
     user_ids: pa.Array
@@ -40,7 +40,7 @@ class Batch:
 
 
 class InteractionSource(Protocol):
-    """Items and interactions as a reader found them, before any filter, in batches that are read once.
+    """Items and interactions of a reader, before any filter, in batches that are read once.
 
     `ticks`, `counts` and `left_out` are known when all batches were read.
     """
@@ -136,7 +136,7 @@ class BadRows:
 
         Args:
             kind: Key of the count, e.g. "malformed".
-            message: What is wrong with the first of them, with its place, and how to mend it.
+            message: Error of the first of them, with its position and remedy.
             n: Number of rows.
 
         Raises:

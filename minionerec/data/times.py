@@ -1,4 +1,4 @@
-"""When the target of a row was chosen, and when the newest item of its history."""
+"""Times of examples: of the target, and of the newest item of its history."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 NO_TIME = int(np.iinfo(np.int64).min)
-"""The time of what has none."""
+"""Value of unknown times."""
 FILE_COLUMNS = ("split", "row", "timestamp", "previous_timestamp")
 """Columns of a file of times."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
@@ -30,10 +30,10 @@ _LARGEST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class RowTimes:
-    """The times of the rows of one split.
+    """The times of the examples of one split.
 
     Attributes:
-        time: int64 (R,), seconds since 1970 of each row's target; `NO_TIME` where unknown.
+        time: int64 (R,), seconds since 1970 of each example's target; `NO_TIME` where unknown.
         previous: int64 (R,), of the newest item of its history; `NO_TIME` where unknown or where the history is empty.
     """
 
@@ -42,25 +42,25 @@ class RowTimes:
 
     @property
     def known(self) -> np.ndarray:
-        """Rows of which both times are known: bool (R,)."""
+        """Examples of which both times are known: bool (R,)."""
         known: np.ndarray = (self.time != NO_TIME) & (self.previous != NO_TIME)
         return known
 
     @property
     def later(self) -> np.ndarray:
-        """Rows whose target came later than the newest item of the history: bool (R,)."""
+        """Examples whose target is later than the newest item of the history: bool (R,)."""
         later: np.ndarray = self.known & (self.time > self.previous)
         return later
 
     @property
     def same(self) -> np.ndarray:
-        """Rows whose target came at the same time as the newest item of the history: bool (R,)."""
+        """Examples whose target is of the same time as the newest item of the history: bool (R,)."""
         same: np.ndarray = self.known & (self.time == self.previous)
         return same
 
 
 def row_times(data: "Corpus", split: str, path: Path | None = None) -> RowTimes | None:
-    """The times of the rows of a split.
+    """The times of the examples of a split.
 
     Args:
         data: A corpus. Where it has times, these are taken.
@@ -69,10 +69,11 @@ def row_times(data: "Corpus", split: str, path: Path | None = None) -> RowTimes 
             since 1970 or empty, other columns are ignored. It is read where the data have no times.
 
     Returns:
-        The times; None where neither the data nor the file know any row of the split.
+        The times; None where neither the data nor the file know any example of the split.
 
     Raises:
-        DataError: Naming file and line of what is wrong with the file; if it names some rows of the split and not all.
+        DataError: Naming file and line of what is wrong with the file; if it names some examples of the split and not
+        all.
     """
     own = data.times_of(split)
     if own is not None or path is None:
@@ -83,7 +84,7 @@ def row_times(data: "Corpus", split: str, path: Path | None = None) -> RowTimes 
 
 
 def _read_file(path: Path, split: str, count: int) -> RowTimes | None:
-    """The times of one split of `count` rows, from a file that may name other splits, too."""
+    """The times of one split of `count` examples, from a file that may name other splits, too."""
     found = RowTimes(np.full(count, NO_TIME), np.full(count, NO_TIME))
     lines: dict[int, int] = {}
     for line, (name, *cells) in _records(path):
@@ -95,11 +96,11 @@ def _read_file(path: Path, split: str, count: int) -> RowTimes | None:
         row = _whole(cells[0], place, "row")
         if not 0 <= row < count:
             raise DataError(
-                f"{place}, column 'row': {row}, but split {split!r} has rows 0 to {count - 1}. Give the times of this "
-                "corpus."
+                f"{place}, column 'row': {row}, but split {split!r} has examples 0 to {count - 1}. Give the times of "
+                "this corpus."
             )
         if row in lines:
-            raise DataError(f"{place}: row {row} of split {split!r} is already on line {lines[row]}. Keep one.")
+            raise DataError(f"{place}: example {row} of split {split!r} is already on line {lines[row]}. Keep one.")
         lines[row] = line
         found.time[row], found.previous[row] = (
             _whole(cell, place, column) if cell.strip() else NO_TIME
@@ -109,8 +110,8 @@ def _read_file(path: Path, split: str, count: int) -> RowTimes | None:
         return None
     if len(lines) < count:
         raise DataError(
-            f"{path}: names {len(lines)} of the {count} rows of split {split!r}. Give the times of this corpus; those "
-            "that are not known are empty cells."
+            f"{path}: names {len(lines)} of the {count} examples of split {split!r}. Give the times of this corpus; "
+            "those that are not known are empty cells."
         )
     return found
 
@@ -122,7 +123,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
         header = [name.strip() for name in next(reader, [])]
         for name in FILE_COLUMNS:
             if header.count(name) != 1:
-                what = "missing" if name not in header else "there twice"
+                what = "missing" if name not in header else "duplicated"
                 raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(FILE_COLUMNS)}.")
         places = [header.index(name) for name in FILE_COLUMNS]
         for cells in reader:
@@ -145,10 +146,11 @@ def _whole(text: str, place: str, column: str) -> int:
 
 
 def ticks_by_middle(middle: float, uneven: bool) -> int | None:
-    """Ticks in a second of plain numbers, by what the middle one looks like; None where they tell no timestamp.
+    """Ticks in a second of plain numbers, by the magnitude of the median; None where they are no times.
 
-    Numbers too small to tell, which may be days or a mere order, stay as they are where all are whole: then the later
-    is the greater and the same time the same number, and only distances mean nothing. With fractions they tell none.
+    Numbers too small to identify, which may be days or a mere order, stay as they are where all are whole: then the
+    later is the greater and the same time the same number, and only distances mean nothing. With fractions they are
+    no times.
 
     Args:
         middle: The median.

@@ -1,4 +1,4 @@
-"""What followed what: weighted counts of ordered pairs, kept sparse, with each row able to leave its own pairs out."""
+"""Item transitions: weighted counts of ordered pairs, sparse, from which each example can leave out its own pairs."""
 
 from collections.abc import Iterable
 from copy import copy
@@ -14,10 +14,10 @@ _BLOCK = 1 << 16  # entries whose pairs are added up together
 
 @dataclass(frozen=True)
 class Transitions:
-    """Weighted counts of what came after what, row by row.
+    """Item transitions as weighted counts, row by row.
 
     Attributes:
-        offsets: int64 (N + 1,); what came after entry i lies in places offsets[i] to offsets[i + 1] - 1.
+        offsets: int64 (N + 1,); followers of entry i are at positions offsets[i] to offsets[i + 1] - 1.
         followers: int32 (E,), numbers from 0, ascending within a row.
         counts: float32 (E,).
     """
@@ -59,10 +59,10 @@ def count_transitions_in_parts(
     reverse: float,
     sources: np.ndarray | None = None,
 ) -> Transitions:
-    """`count_transitions` of windows that come in parts: memory is that of a part, and of all pairs.
+    """`count_transitions` of windows in parts: memory is that of a part, and of all pairs.
 
     Args:
-        parts: Histories and targets of some windows each, and where not every target counts 1 what it counts: float
+        parts: Histories and targets of some windows each, and the targets' weights unless all are 1: float
             (W, L).
         size: Number of entries, N.
         reach: How many items back a pair counts.
@@ -76,7 +76,7 @@ def count_transitions_in_parts(
         for number, held in enumerate(sums):
             held.add(table if len(sums) == 1 else table[number * _BLOCK : number * _BLOCK + held.rows])
     found = []
-    while sums:  # each is let go as it is turned into what is kept
+    while sums:  # each is freed as it is converted
         found.append(_transitions(sums.pop(0).table()))
     edges = np.cumsum([0, *(len(part.followers) for part in found)]).tolist()
     return Transitions(
@@ -89,9 +89,9 @@ def count_transitions_in_parts(
 
 
 class TransitionPairs:
-    """Pairs of entries with how far apart they stood, from which counts of any constants are made at once.
+    """Pairs of entries with their distances, from which counts of any constants are made at once.
 
-    `count_transitions` with other constants sorts the same pairs anew; here they are sorted once.
+    `count_transitions` with other constants sorts the same pairs again; here they are sorted once.
 
     Args:
         parts: Histories and targets as of `count_transitions`, and the age of each target, float (W, L).
@@ -161,7 +161,7 @@ class TransitionPairs:
 
 
 class _Sum:
-    """Counts of the pairs of some entries, from parts: what adding takes beside them is as large as they are.
+    """Counts of the pairs of some entries, from parts: adding takes as much memory again.
 
     Args:
         rows: How many entries.
@@ -179,7 +179,7 @@ class _Sum:
             self._whole, self._new = self._whole + self._new, csr_array(self._whole.shape, dtype=np.float64)
 
     def table(self) -> csr_array:
-        """All that was counted."""
+        """The counts so far."""
         return self._whole + self._new
 
 

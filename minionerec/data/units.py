@@ -1,4 +1,4 @@
-"""Units of times that are numbers, and which one a number looks like."""
+"""Units of numeric times, and which one a number looks like."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ SECOND, NANOSECOND = 1, 10**9
 UNITS = (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds", 10**9))
 """Unit → its ticks in a second."""
 SMALL, BEYOND = -1, -2
-"""What stands for a unit where a number looks like none: too small for one, or behind 2100 in that of its size."""
+"""Values for numbers without a unit: too small for one, or after 2100 in that of their size."""
 _FROM, _STEP = 1e8, 1e3
 _LATEST = 4_102_444_800.0
 """Seconds from 1970 to 2100."""
@@ -27,10 +27,10 @@ DATE_FORMS = {
 
 
 def unit_numbers(times: np.ndarray) -> np.ndarray:
-    """The place in `UNITS` of the unit that each number looks like, or `SMALL` or `BEYOND`: int64 (M,).
+    """The index in `UNITS` of the unit that each number looks like, or `SMALL` or `BEYOND`: int64 (M,).
 
     From 1973 to 2100 times of the four units lie in ranges of their own: seconds from 1e8 to 4.1e9, milliseconds from
-    1e11 to 4.1e12, and so on. Smaller numbers, which may be days or a mere order, are `SMALL`; what lies in between,
+    1e11 to 4.1e12, and so on. Smaller numbers, which may be days or a mere order, are `SMALL`; numbers in between,
     such as the digits of a date, is `BEYOND`.
 
     Example:
@@ -54,7 +54,7 @@ def mixed_units(counts: Mapping[int, int], largest_small: float, least_other: fl
     Numbers that run on through 1e8 without a gap, as times from 1972 to 1974 do, are of one unit.
 
     Args:
-        counts: Unit, or `SMALL` or `BEYOND` → how many, of those that are there.
+        counts: Unit, or `SMALL` or `BEYOND` → how many, of those present.
         largest_small: The largest of the numbers that are `SMALL`.
         least_other: The smallest of the others.
 
@@ -70,7 +70,7 @@ def mixed_units(counts: Mapping[int, int], largest_small: float, least_other: fl
 
 
 def looks_like(number: float) -> str:
-    """What a number may be as a time, in words, for messages.
+    """The likely unit of a number, in words, for messages.
 
     Example:
         >>> looks_like(17_500), looks_like(20_180_101_123_000), looks_like(1_500_000_000_000)
@@ -120,7 +120,7 @@ def has_form(times: np.ndarray, form: str) -> np.ndarray:
 
 
 def check_middle(middle: float, ticks: int, where: str) -> None:
-    """Check, before a window is laid over times, that they can be of the unit that they are taken for.
+    """Check, before a time window is applied, that times can be of the assumed unit.
 
     Args:
         middle: The median of the times, in ticks since 1970.
@@ -140,6 +140,6 @@ def check_middle(middle: float, ticks: int, where: str) -> None:
     if likely:
         raise DataError(
             f"{where}: the times are taken for {taken} since 1970, but they look like {likely[0]}: the middle one is "
-            f"{middle:.0f}. start and end are timestamps: write the times as ISO dates or in {taken}, or leave both "
-            "out."
+            f"{middle:.0f}. start and end are points in time: write the times as ISO dates or in {taken}, "
+            "or leave both out."
         )

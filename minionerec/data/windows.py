@@ -15,19 +15,19 @@ from minionerec.data.rows import Side, SplitRows, padded, ranges
 logger = get_logger(__name__)
 
 _CROPPED = 0.5  # share of variants that lose their oldest items
-_PART = 1 << 20  # rows that are compared at a time
+_PART = 1 << 20  # examples that are compared at a time
 _LEFT_OUT = 0.25  # chance of any other item to be left out
-_CHUNK = 1 << 22  # rows
+_CHUNK = 1 << 22  # examples
 
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive items of one user, and from which item on there is a loss.
+    """Consecutive items of one user, and the item from which on there is a loss.
 
     Attributes:
         items: int32 (n,), oldest first.
         first_target: Index in `items` of the first item that is a target here; the earlier ones are only read.
-        rows: int64 (n,), the row of the split whose target each item is; -1 for items that are no row's.
+        rows: int64 (n,), the example of the split whose target each item is; -1 for items that are no example's.
         together: Whether earlier items may have one timestamp, so that only its own targets may ever be targets.
     """
 
@@ -43,7 +43,7 @@ class FlatWindows:
 
     Attributes:
         items: int32 (M,), item indices, oldest first; windows of one sequence share them.
-        rows: int64 (M,), the row whose target each item is; -1 for items that are no row's.
+        rows: int64 (M,), the example whose target each item is; -1 for items that are no example's.
         begins: int64 (W,): window w is `items[begins[w] : ends[w]]`.
         ends: int64 (W,).
         firsts: int64 (W,), how many items of each window are only read.
@@ -82,7 +82,7 @@ class FlatWindows:
 def cut_windows(
     begins: np.ndarray, ends: np.ndarray, firsts: np.ndarray, max_len: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where windows of at most `max_len` + 1 items begin and end in sequences, and how many of each are only read.
+    """Bounds of windows of at most `max_len` + 1 items in sequences, and how many items of each have no loss.
 
     Args:
         begins: int64 (S,), where the sequences begin.
@@ -129,7 +129,7 @@ class Windows:
 
 
 def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
-    """Windows as rows of equal width, each cut into such as fit (`cut_windows`), items from 1.
+    """Windows as rows of equal length, each split to fit (`cut_windows`), items from 1.
 
     Args:
         found: The windows.
@@ -157,11 +157,11 @@ _COLUMNS = {"histories": "int32", "targets": "int32", "rows": "int32"}
 def mapped_windows(parts: Iterable[FlatWindows], folder: Path, width: int, padding: Side) -> Windows:
     """Windows padded into files (`padded_windows`), from which they are mapped; written once.
 
-    A run that was killed goes on with the part at which it was.
+    A killed run resumes at its part.
 
     Args:
         parts: The windows, some at a time, the same ones in every run.
-        folder: Where the arrays lie; the caller's alone.
+        folder: Folder of the arrays, for the caller alone.
         width: Longest history, L.
         padding: Side of the padding.
     """
@@ -184,16 +184,16 @@ def joined_windows(parts: Sequence[Windows]) -> Windows:
 
 
 def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Mapping[str, int]) -> FlatWindows:
-    """The rows of some splits as windows of at most `max_history` + 1 items, each row's target a target exactly once.
+    """The examples of some splits as windows of at most `max_history` + 1 items, each target exactly once.
 
-    They are those of `row_windows`, which finds by their items what rows belong together; here it is their places that
-    say it.
+    They are those of `row_windows`, which finds by their items which examples belong together; here their positions
+    determine it.
 
     Args:
         chains: Sequences.
         max_history: Most items that a history holds.
         together: Whether items of one time are one step.
-        numbered: Split → what its rows are numbered from ; of the splits that are wanted.
+        numbered: Split → first number of its examples, of the wanted splits.
     """
     numbers, owners, begins, ends, places = _targets(chains, max_history, together, numbered)
     alone = ends == places  # no earlier target of its step
@@ -217,7 +217,7 @@ def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Map
 def _targets(
     chains: Chains, max_history: int, together: bool, numbered: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Number, sequence, begin and end of the history, and place of every row that is wanted, by place: int64 (R,)."""
+    """Number, sequence, begin and end of the history, and position of every wanted example, by position: int64 (R,)."""
     parts = []
     for split, start in numbered.items():
         found, rows = chains.split_rows(split, max_history, together)
@@ -229,24 +229,25 @@ def _targets(
 
 
 def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
-    """Rows of one split as windows of at most `max_history` + 1 items, each row's target a target exactly once.
+    """Examples of one split as windows of at most `max_history` + 1 items, each target exactly once.
 
-    A user's rows are joined where each history continues the row before. The first window begins with the user's
-    first item; where a user has more items, later windows overlap by half a history, so that a target never sees less
-    than half of `max_history` items that its row has. With at most `max_history` + 1 items a user is one window, and
-    every target sees exactly the history of its row.
+    A user's examples are joined where each history continues the example before. The first window begins with the
+    user's first item; where a user has more items, later windows overlap by half a history, so that a target never sees
+    less than half of `max_history` items that its example has. With at most `max_history` + 1 items a user is one
+    window, and every target sees exactly the history of its example.
 
-    Where items with one timestamp are one step, rows of one step share their history and do not continue one another:
-    all but one begin a window of their own, and so does the row of the next step.
+    Where items with one timestamp are one step, examples of one step share their history and do not continue one
+    another:
+    all but one begin a window of their own, and so does the example of the next step.
 
     Returns:
-        Windows in the order of each user's first row, and how many sequences the rows make.
+        Windows in the order of each user's first example, and how many sequences the examples make.
     """
     _, firsts, users = np.unique(rows.user_numbers, return_index=True, return_inverse=True)
-    order = np.argsort(firsts[users], kind="stable")  # user by user, in the order of their first rows
+    order = np.argsort(firsts[users], kind="stable")  # user by user, in the order of their first examples
     heads = np.flatnonzero(~_continued(rows, order, max_history))
     read = rows.lengths[order[heads]]
-    sizes = np.diff(np.append(heads, len(order)))  # rows of each sequence
+    sizes = np.diff(np.append(heads, len(order)))  # examples of each sequence
     stops = np.cumsum(read + sizes)
     begins = stops - read - sizes
     items, numbers = np.empty(int(stops[-1]), np.int32), np.full(int(stops[-1]), -1, np.int64)
@@ -258,7 +259,7 @@ def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
 
 
 def _continued(rows: SplitRows, order: np.ndarray, max_history: int) -> np.ndarray:
-    """Which rows, in an order, have the history of the row before and its target as theirs: bool (R,)."""
+    """Which examples, in an order, have as history that of the previous one and its target: bool (R,)."""
     before, after = order[:-1], order[1:]
     lengths = rows.lengths
     fits = (rows.user_numbers[before] == rows.user_numbers[after]) & (lengths[after] > 0)
@@ -277,7 +278,7 @@ def _continued(rows: SplitRows, order: np.ndarray, max_history: int) -> np.ndarr
 def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Window]:
     """Variants of windows: half of them lose their oldest items, and each item but the last is left out by chance.
 
-    They are histories that nobody has, but somebody might (crop and mask of Xie et al., "Contrastive Learning for
+    They are histories that no user has, but some could (crop and mask of Xie et al., "Contrastive Learning for
     Sequential Recommendation", 2022, section 3.2). Every item but the first is a target; where items with one timestamp
     are one step, only those that are targets of the window and have an item before them. Windows of two items have no
     variant but themselves, and those of one item none.
@@ -303,14 +304,14 @@ def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Win
 
 
 class Recency:
-    """How much training rows weigh by their age, of mean 1, known from their numbers alone.
+    """Weights of training examples by their age, of mean 1, from their numbers alone.
 
-    A row weighs exp(-recency · age), where its age is the share of the rows after it. Only a split by global time has
-    its rows in the order of time; with any other all rows weigh 1.
+    An example weighs exp(-recency · age), where its age is the share of the examples after it. Only a split by global
+    time has its examples in the order of time; with any other all examples weigh 1.
 
     Args:
         split: Name of the split.
-        count: Number of all training rows, R.
+        count: Number of all training examples, R.
         recency: How fast weights fall.
     """
 
@@ -321,22 +322,22 @@ class Recency:
         self.mean = float(np.average([self._ages(chunk).mean() for chunk in chunks], weights=list(map(len, chunks))))
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """Weights of rows, by their numbers from 0: float32."""
+        """Weights of examples, by their numbers from 0: float32."""
         return self._ages(rows) / np.float32(self.mean)
 
 
 def recency_of(split: str, count: int, recency: float) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from numbers of training rows to their weights: exp(-recency · age), float32, at most 1.
+    """A function from numbers of training examples to their weights: exp(-recency · age), float32, at most 1.
 
-    A row's age is the share of the rows after it. Only a split by global time has its rows in the order of time; with
-    any other all rows weigh 1.
+    An example's age is the share of the examples after it. Only a split by global time has its examples in the order of
+    time; with any other all examples weigh 1.
 
     Args:
         split: Name of the split.
-        count: Number of training rows.
+        count: Number of training examples.
         recency: How fast weights fall.
     """
     if recency and "global time" not in split:
-        logger.info("The split is %s: its rows are not in order of time, so all targets weigh alike.", split)
+        logger.info("The split is %s: its examples are not in order of time, so all targets have equal weight.", split)
         recency = 0.0
     return lambda rows: np.exp(-recency * (1 - (rows + 1) / count)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Where decoding goes wrong: hit rates level by level of the semantic ID."""
+"""Hit rates level by level of the semantic ID."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,22 +19,22 @@ _UNPARSABLE = -2
 
 @dataclass(frozen=True)
 class LevelAnalysis:
-    """Hit rates by level, over the rows whose target is an SID of `levels` levels or more.
+    """Hit rates by level, over the examples whose target is an SID of `levels` levels or more.
 
     Attributes:
-        ks: The cut-offs.
+        ks: The cutoffs.
         levels: Number of levels compared, L.
-        independent: float64 (len(ks), L + 1). Column l < L: share of rows in which any of the first K predictions has
-            the target's code at level l, whatever stands at the other levels. Last column: any is the whole SID.
-        cumulative: float64 (len(ks), L). Column l: share of rows in which a single one of the first K predictions has
-            the target's codes at levels 1 to l + 1.
+        independent: float64 (len(ks), L + 1). Column l < L: share of examples in which any of the first K predictions
+            has the target's code at level l, whatever the other levels. Last column: any is the whole SID.
+        cumulative: float64 (len(ks), L). Column l: share of examples in which a single one of the first K predictions
+            has the target's codes at levels 1 to l + 1.
         dropoff: L numbers at K = 1: cumulative accuracy of level 1, then of each further level divided by that of the
             level before it; None where that is zero.
-        rows: Rows counted, the denominator.
-        excluded: Rows left out because their target does not parse as an SID, or has fewer levels.
-        unparsable: Predictions of the counted rows, within the largest K, that do not parse or have fewer levels. They
-            never hit, and keep their place in the list.
-        looked_at: All predictions of the counted rows within the largest K.
+        rows: Examples counted, the denominator.
+        excluded: Examples left out because their target does not parse as an SID, or has fewer levels.
+        unparsable: Predictions of the counted examples, within the largest K, that do not parse or have fewer levels.
+            They never hit, and keep their rank in the list.
+        looked_at: All predictions of the counted examples within the largest K.
     """
 
     ks: tuple[int, ...]
@@ -75,16 +75,16 @@ def level_analysis(
 
     Args:
         predictions: The ranked lists; only their SIDs are read.
-        ks: Cut-offs; those of 1, 3, 5, 10, 20, 50 within the width if None (at least K = 1).
-        levels: Number of levels to compare, L; what most targets have if None (the larger on a tie). Codes beyond the
-            L-th, such as one that tells colliding items apart, count for "exact" alone.
-        width: Number of candidates that were asked for (beams); the longest list's if None.
-        keep_duplicates: Whether a repeated SID takes a place of its own. False suits lists in which items that share
-            an SID follow one another; True takes lists as they stand, as for a published JSON file.
+        ks: Cutoffs; those of 1, 3, 5, 10, 20, 50 within `width` if None (at least K = 1).
+        levels: Number of levels to compare, L; the most frequent one of targets if None (the larger on a tie). Codes
+            beyond the L-th, such as one that distinguishes colliding items, count for "exact" alone.
+        width: Number of requested candidates (beams); the longest list's if None.
+        keep_duplicates: Whether a repeated SID takes a rank of its own. False suits lists in which items that share
+            an SID follow one another; True takes lists as they are, as for a published JSON file.
         where: Name of the source in messages.
 
     Raises:
-        ConfigError: If a K is larger than the width.
+        ConfigError: If a K is larger than `width`.
         DataError: If no target parses as an SID.
     """
     lists = [list(row) for row in predictions.sids] if keep_duplicates else distinct_sids(predictions)
@@ -122,8 +122,8 @@ def levels_by_slice(
     Args:
         predictions: The ranked lists of R examples.
         slices: Slices of these.
-        whole: The analysis of all, whose cut-offs and levels count.
-        width: Number of candidates that were asked for.
+        whole: The analysis of all, whose cutoffs and levels are used.
+        width: Number of requested candidates.
         keep_duplicates: As in `level_analysis`.
     """
     parts = []
@@ -136,10 +136,10 @@ def levels_by_slice(
 
 
 def _depth(targets: Sequence[tuple[str, ...]], levels: int | None, predictions: Predictions, where: str) -> int:
-    """Number of levels to compare: the given one, or what most targets have, the larger on a tie."""
+    """Number of levels to compare: the given one, or the most frequent one of targets, the larger on a tie."""
     lengths = Counter(len(target) for target in targets if target)
     if not lengths:
-        shown = predictions.target_sids[0] if len(predictions) else "(no row)"
+        shown = predictions.target_sids[0] if len(predictions) else "(no example)"
         raise DataError(
             f"{where}: no target parses as a semantic ID; the first is {shown!r}, expected e.g. '<a_12><b_7><c_201>'."
         )
@@ -171,7 +171,7 @@ def _hit_rates(same: np.ndarray, ks: Sequence[int]) -> tuple[np.ndarray, np.ndar
 
     Args:
         same: bool (R, K, L + 1), where predictions agree with targets; the last column compares whole SIDs.
-        ks: Cut-offs.
+        ks: Cutoffs.
     """
     prefix = np.logical_and.accumulate(same[:, :, :-1], axis=2)  # (R, K, L)
     independent = np.stack([same[:, :k].any(axis=1).mean(axis=0) for k in ks])

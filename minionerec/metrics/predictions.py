@@ -1,4 +1,4 @@
-"""`Predictions`: the one meeting point of every recommender; metrics and reports read nothing else."""
+"""`Predictions`: the common output of all recommenders and the only input of metrics and reports."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,25 +20,25 @@ _KINDS = {name: {"score": "number"}.get(name, "whole") for name in COLUMNS} | di
 )
 _MOST = 2**31 - 1
 SESSION_CONTEXT = "session context"
-"""What a recommender may be given beside the history: whether the target belongs to the visit of the newest item."""
+"""An input of recommenders besides the history: whether the target belongs to the session of the newest item."""
 GIVEN = "given"
-"""The count of a manifest that says what the recommender was given beyond the histories."""
+"""The count of a manifest that names the recommender's inputs beyond the histories."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Ranked lists for the rows of one split.
+    """Ranked lists for the examples of one split.
 
     Attributes:
-        users: The R users, one a row (str).
+        users: The R users, one an example (str).
         targets: int32 (R,), item index of the true next item; -1 where it is not known (a list read from JSON).
         target_sids: The R SIDs of the targets ("" where the recommender has no SIDs).
         items: R lists of item indices, best first; -1 for an entry that is no item of the catalogue.
         sids: R lists of SID strings, parallel to `items`. Items that share an SID follow one another, each with that
             SID; the more popular in training first, then the lower item index.
         scores: R lists of scores, parallel to `items`, higher is better.
-        given: What the recommender was given of the rows beyond their histories, such as `SESSION_CONTEXT`; nothing if
-            empty, not recorded if None.
+        given: The recommender's inputs beyond the histories of the examples, such as `SESSION_CONTEXT`; nothing
+            if empty, not recorded if None.
     """
 
     users: Sequence[str]
@@ -50,11 +50,11 @@ class Predictions:
     given: tuple[str, ...] | None = ()
 
     def __len__(self) -> int:
-        """Number of rows, R; rows with an empty list count."""
+        """Number of examples, R, those with an empty list included."""
         return len(self.users)
 
     def on(self, rows: np.ndarray) -> "Predictions":
-        """The lists of some rows: bool (R,)."""
+        """The lists of some examples: bool (R,)."""
         places = np.flatnonzero(rows).tolist()
         return Predictions(
             users=[self.users[row] for row in places],
@@ -67,7 +67,7 @@ class Predictions:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One line per (row, rank), ranks from 1; a row with an empty list is one line of rank 0, item -1."""
+        """One line per (example, rank), ranks from 1; an example with an empty list is one line of rank 0, item -1."""
         lengths = np.array([max(1, len(row)) for row in self.items], dtype=np.int64)
         repeat = np.repeat(np.arange(len(self)), lengths)
         empty = [len(row) == 0 for row in self.items]
@@ -136,7 +136,7 @@ class Predictions:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Predictions":
-        """Read `predictions.parquet`, given the file or the directory that holds it; the manifest says what was given.
+        """Read `predictions.parquet`, given the file or the directory that holds it; the manifest names the inputs.
 
         Raises:
             ArtefactError: If the directory is a finished artefact of which a file was changed since it was written.
@@ -157,17 +157,17 @@ class Predictions:
 
 
 def read_given(place: str | os.PathLike[str]) -> tuple[str, ...] | None:
-    """What the recommender of a predictions artefact was given beyond the histories, by its manifest.
+    """The inputs of a predictions artefact's recommender beyond the histories, from its manifest.
 
-    Artefacts from before this was recorded tell it by their settings: `eval-beam` and `ground-titles` counted the rows
-    whose session context was told (`told_rows`) wherever the model could be told it, and `train-sequential` tells it
-    to a model that it trains so (`moments`).
+    For artefacts from before this was recorded, it follows from their settings: `eval-beam` and `ground-titles` counted
+    the examples with a session context (`told_rows`) wherever the model could be conditioned on it,
+    and `train-sequential` conditions a model that it trains so (`moments`).
 
     Returns:
-        What was given, nothing if empty; None where the manifest does not say it, or there is none.
+        The inputs, possibly empty; None where the manifest does not record them, or is missing.
 
     Raises:
-        ArtefactError: If the manifest says something else than names.
+        ArtefactError: If the manifest holds something else than names.
     """
     if not (Path(place) / MANIFEST).is_file():
         return None
@@ -186,7 +186,7 @@ def read_given(place: str | os.PathLike[str]) -> tuple[str, ...] | None:
 
 
 def labelled(name: str, given: Sequence[str]) -> str:
-    """A recommender's name as pages show it, with what it was given beyond the history.
+    """A recommender's name as shown on pages, with its inputs beyond the history.
 
     Example:
         >>> labelled("SASRec", ()), labelled("SASRec", ("session context",))

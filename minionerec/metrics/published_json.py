@@ -30,7 +30,7 @@ def _load(path: Path) -> list[object]:
 
 
 def require_predictions(lists: Sequence[Sequence[str]], needed: int, where: str) -> None:
-    """Check that every entry has as many predictions as the largest K asks for.
+    """Check that every entry has as many predictions as the largest K needs.
 
     Raises:
         DataError: Naming the first entry (from 1) that has fewer.
@@ -46,8 +46,8 @@ def require_predictions(lists: Sequence[Sequence[str]], needed: int, where: str)
 def read_published_json(path: str | os.PathLike[str], needed: int | None = None) -> Predictions:
     """Read predictions that the published system, or `write_published_json`, wrote.
 
-    Lists are taken as they stand, duplicates and unparsable strings included; white space around each string is
-    removed. The file does not say which items are meant, so items and targets are -1, and it holds no scores, so each
+    Lists are taken as they are, duplicates and unparsable strings included; white space around each string is
+    removed. The file does not name items, so items and targets are -1, and it holds no scores, so each
     score is minus the position. Users are named by entry number, from "1".
 
     Args:
@@ -90,7 +90,7 @@ def read_published_json(path: str | os.PathLike[str], needed: int | None = None)
 
 
 def write_published_json(path: str | os.PathLike[str], predictions: Predictions, inputs: Sequence[str]) -> None:
-    """Write predictions in the published form, indented by 4, in one piece.
+    """Write predictions in the published form, indented by 4, atomically.
 
     Args:
         path: File to write.
@@ -99,7 +99,7 @@ def write_published_json(path: str | os.PathLike[str], predictions: Predictions,
 
     Raises:
         DataError: If there is not one input per row.
-        ArtefactError: If the place cannot be written.
+        ArtefactError: If the path cannot be written.
     """
     if len(inputs) != len(predictions):
         raise DataError(f"{path}: {len(inputs)} inputs for {len(predictions)} rows of predictions; expected one each.")

@@ -1,4 +1,4 @@
-"""`Ranked`: the rank of each example's target, in lists or in full rankings: what every ranking metric is made of."""
+"""`Ranked`: the rank of each example's target, in lists or in full rankings: the input of every ranking metric."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class Ranked:
         ranks: Level ("item", and "sid" where the recommender has SIDs) to int64 (R,): rank of the target from 1, 0
             where the list does not contain it.
         width: Candidates in the lists that the ranks were found in; None where the whole catalogue was ranked.
-        given: What the recommender was given beyond the histories, as of `Predictions`; nothing if empty.
+        given: The recommender's inputs beyond the histories, as of `Predictions`; may be empty.
     """
 
     users: Sequence[str]
@@ -52,11 +52,11 @@ class Ranked:
 
         Args:
             predictions: The lists.
-            path: The artefact they were read from, if any: its manifest says how many beams were asked for.
-            width: Candidates that were asked for; as `path` says, or else those of the longest list, if None.
+            path: The artefact they were read from, if any: its manifest has the number of beams.
+            width: Requested candidates; if None, as recorded at `path`, or else those of the longest list.
 
         Raises:
-            ArtefactError: If it is not known what the recommender was given.
+            ArtefactError: If the recommender's inputs are not known.
         """
         ranks = {"item": item_ranks(predictions)}
         if any(predictions.target_sids):
@@ -70,7 +70,7 @@ class Ranked:
 
         Raises:
             ArtefactError: If it is no such artefact, was changed since it was written, is about other examples, or
-                does not say what its recommender was given.
+                does not record its recommender's inputs.
         """
         path = Path(path)
         counts = open_artefact(path, KIND)["counts"]
@@ -89,16 +89,16 @@ class Ranked:
                 )
         own = str(counts.get("split", split))
         if own != split:
-            raise ArtefactError(f"{path}: is about the {own} rows, not the {split} rows. Predict for {split}.")
+            raise ArtefactError(f"{path}: is about the {own} examples, not the {split} examples. Predict for {split}.")
         return cls.from_predictions(Predictions.load(path), path)
 
 
 def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    """What a recommender was given, which must be known where it stands beside others."""
+    """The inputs of a recommender, which must be known for a comparison."""
     if given is None:
         raise ArtefactError(
-            f"{path or 'predictions'}: does not say what its recommender was given beyond the histories. Make it again "
-            "(Predictions.save writes it)."
+            f"{path or 'predictions'}: does not record the inputs of its recommender beyond the histories. Make it "
+            "again (Predictions.save writes it)."
         )
     return given
 
@@ -125,7 +125,7 @@ def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> 
 
 
 def splits_of(path: str | os.PathLike[str]) -> list[str]:
-    """The splits that a predictions artefact, or a run of several seeds, is about; that of the lists comes first."""
+    """The splits of a predictions artefact, or a run of several seeds; that of the lists comes first."""
     place = runs_at(path)[0]
     found = [str(read_manifest(place, KIND)["counts"].get("split", "test"))]
     if (place / FILE).is_file():
@@ -139,7 +139,7 @@ def _seeds_at(path: Path) -> list[Path]:
 
 
 def has_runs(path: str | os.PathLike[str]) -> bool:
-    """Whether there are predictions where `runs_at` looks for them."""
+    """Whether `runs_at` finds predictions."""
     path = Path(path)
     return is_artefact(path) or is_artefact(path / KIND) or bool(_seeds_at(path))
 
@@ -148,7 +148,7 @@ def runs_at(path: str | os.PathLike[str]) -> list[Path]:
     """The predictions artefacts of a recommender: one for each seed (`seed-N`), that of a training, or the path itself.
 
     Raises:
-        ArtefactError: If there is none, or the rows held out were trained on.
+        ArtefactError: If there is none, or the examples held out were trained on.
     """
     path = Path(path)
     places = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]

@@ -1,6 +1,6 @@
 """Ranking metrics from `Predictions`: HR@K, NDCG@K, MRR@K, invalid predictions, catalogue coverage.
 
-Every row has one relevant item, the target. Metrics come in two readings, and tables name which one they show:
+Every example has one relevant item, the target. Metrics come in two readings, and tables name which one they show:
 
 * SID-level: a hit is the target's SID. Items that share an SID are one candidate, so each counts for the others.
 * item-level: a hit is the target item itself, in the list that ranks the items of a shared SID by the stated rule.
@@ -20,7 +20,7 @@ DEFAULT_KS = (1, 3, 5, 10, 20, 50)
 
 
 def distinct_sids(predictions: Predictions) -> list[list[str]]:
-    """Each row's SIDs, best first, later duplicates dropped: the candidates as the search ranked them."""
+    """Each example's SIDs, best first, later duplicates dropped: the candidates as the search ranked them."""
     return [list(dict.fromkeys(row)) for row in predictions.sids]
 
 
@@ -29,10 +29,10 @@ def list_width(predictions: Predictions, path: str | os.PathLike[str] | None = N
 
     Args:
         predictions: The ranked lists.
-        path: The directory they were read from, if any: its manifest says how many beams were asked for.
+        path: The directory they were read from, if any: its manifest has the number of beams.
 
     Returns:
-        The manifest's `beams`; without it, the length of the longest list; 0 without rows.
+        The manifest's `beams`; without it, the length of the longest list; 0 without examples.
     """
     if path is not None and (Path(path) / MANIFEST).is_file():
         manifest = read_manifest(path)
@@ -44,7 +44,7 @@ def list_width(predictions: Predictions, path: str | os.PathLike[str] | None = N
 
 
 def sid_ranks(predictions: Predictions) -> np.ndarray:
-    """Rank of each target's SID among the distinct SIDs of its row.
+    """Rank of each target's SID among the distinct SIDs of its list.
 
     Returns:
         int64 (R,): 1 is best; 0 where the list does not hold the SID, or the target has none.
@@ -62,9 +62,9 @@ def sid_ranks(predictions: Predictions) -> np.ndarray:
 
 
 def item_ranks(predictions: Predictions) -> np.ndarray:
-    """Rank of each target item among the distinct items of its row.
+    """Rank of each target item among the distinct items of its list.
 
-    Entries that are no item (-1) keep their place.
+    Entries that are no item (-1) keep their rank.
 
     Returns:
         int64 (R,): 1 is best; 0 where the list does not hold the item, or the target is not known.
@@ -81,10 +81,10 @@ def item_ranks(predictions: Predictions) -> np.ndarray:
 
 
 def check_ks(ks: Sequence[int], width: int | None = None) -> tuple[int, ...]:
-    """Check cut-offs and bring them into ascending order.
+    """Check cutoffs and sort them.
 
     Args:
-        ks: Cut-offs.
+        ks: Cutoffs.
         width: Number of candidates in the lists (beams); not checked if None.
 
     Raises:
@@ -104,11 +104,11 @@ def check_ks(ks: Sequence[int], width: int | None = None) -> tuple[int, ...]:
 def ranking_metrics(
     ranks: np.ndarray, ks: Sequence[int], width: int | None = None, every_mrr: bool = False
 ) -> dict[str, np.ndarray]:
-    """Per-row values of HR@K and NDCG@K at every K, and MRR at the largest K (or at every K).
+    """Per-example values of HR@K and NDCG@K at every K, and MRR at the largest K (or at every K).
 
     Args:
         ranks: int (R,), rank of the one relevant item from 1; 0 where it is absent.
-        ks: Cut-offs.
+        ks: Cutoffs.
         width: Number of candidates in the lists (beams), if known: a K beyond it is an error.
         every_mrr: Whether MRR is wanted at every K, the smaller ones last.
 
@@ -135,7 +135,7 @@ def ranking_metrics(
 
 
 def coverage(predictions: Predictions, k: int, n_items: int) -> float:
-    """Share of the catalogue that stands among the first `k` items of at least one row.
+    """Share of the catalogue among the first `k` items of at least one list.
 
     Args:
         predictions: The ranked lists.
@@ -151,8 +151,8 @@ def invalid_count(predictions: Predictions, valid_sids: Collection[str], stop_at
     Args:
         predictions: The ranked lists.
         valid_sids: The SIDs of the catalogue.
-        stop_at_hit: Count each row only up to its first hit. The published system counts so; it undercounts, because
-            what follows a hit is not looked at. For comparison with its numbers alone.
+        stop_at_hit: Count each example only up to its first hit. The published system counts so; it undercounts,
+            because entries after a hit are not counted. For comparison with its numbers alone.
     """
     valid = set(valid_sids)
     count = 0

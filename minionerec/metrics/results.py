@@ -1,6 +1,6 @@
 """`Results`: recommenders on the same examples: their seeds, the readings of a hit, metrics, and per-example values.
 
-Everything that is said of recommenders side by side is read from here: means with intervals, paired differences, and
+All comparisons of recommenders are computed here: means with intervals, paired differences, and
 both on some of the examples. A per-example value follows from the rank of the example's target, so ranks are what is
 kept; of several seeds an example's value is its mean over them.
 """
@@ -42,7 +42,7 @@ Estimates = Mapping[str, Mapping[str, Estimate]]
 
 
 def metrics_at(ks: Sequence[int], every_mrr: bool) -> list[str]:
-    """Names of the metrics at some cut-offs, in the order of tables; MRR at the largest alone, or at every one."""
+    """Names of the metrics at some cutoffs, in the order of tables; MRR at the largest alone, or at every one."""
     return list(ranking_metrics(np.zeros(0, np.int64), ks, every_mrr=every_mrr))
 
 
@@ -51,14 +51,14 @@ class Recommender:
     """A recommender on the examples of one split.
 
     Attributes:
-        name: Display name: with what it was given beyond the histories.
+        name: Display name, with the inputs beyond the histories.
         runs: The ranks of each seed; all are of the same R examples. Empty while there are no predictions yet.
         lists: The lists of its first seed; None where they were not read, or are of other examples.
         list_width: Candidates that those lists may hold; 0 without lists.
         paths: The predictions artefacts of the seeds.
-        about: Parameters and recipe, where its manifests say so.
-        details: What the settings of a page say of it, such as its published counterpart.
-        counted_by: What its level "sid" counts, where pages show it.
+        about: Parameters and recipe, where its manifests record them.
+        details: Facts from the settings of a page, such as its published counterpart.
+        counted_by: The unit of its level "sid", where pages show it.
     """
 
     name: str
@@ -81,14 +81,14 @@ class Recommender:
         for path, run in zip(paths, runs, strict=True):
             if not np.array_equal(run.targets, runs[0].targets):
                 raise ArtefactError(
-                    f"{path}: its {split} rows are not those of {paths[0]}. Run all seeds on one split."
+                    f"{path}: its {split} examples are not those of {paths[0]}. Run all seeds on one split."
                 )
         found = cls(name, runs, paths=paths, about=_about(paths[0]))
         return replace(found, name=labelled(name, found.given))
 
     @classmethod
     def from_lists(cls, name: str, lists: Predictions, width: int | None = None) -> "Recommender":
-        """One seed's lists, with the candidates that were asked for (those of the longest list if None)."""
+        """One seed's lists, with the requested candidates (those of the longest list if None)."""
         return cls(name, [Ranked.from_predictions(replace(lists, given=lists.given or ()), width=width)], lists)
 
     @property
@@ -113,7 +113,7 @@ class Recommender:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What it was given beyond the histories, in any of its runs; nothing if empty."""
+        """Its inputs beyond the histories, in any of its runs; may be empty."""
         return tuple(dict.fromkeys(name for run in self.runs for name in run.given))
 
     def has(self, level: str) -> bool:
@@ -149,19 +149,19 @@ class Recommender:
         remedy = "Compare recommenders of the same data, protocol and split."
         if not np.array_equal(self.targets, first.targets):
             raise ArtefactError(
-                f"{self.name}: its {len(self.targets)} {split} rows are not the {len(first.targets)} of {first.name}. "
-                f"{remedy}"
+                f"{self.name}: its {len(self.targets)} {split} examples are not the {len(first.targets)} of "
+                f"{first.name}. {remedy}"
             )
         for row, (user, other) in enumerate(zip(self.users, first.users, strict=True)):
             if user != other:
                 raise ArtefactError(
-                    f"{self.name}: its {split} row {row} is of user {user!r}, that of {first.name} of {other!r}. "
+                    f"{self.name}: its {split} example {row} is of user {user!r}, that of {first.name} of {other!r}. "
                     f"{remedy}"
                 )
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """What the manifest of predictions, or of the model beside them, says of the model."""
+    """The facts of a model from the manifest of its predictions, or its own."""
     for folder in (path, path.parent / "model"):
         if is_artefact(folder):
             counts = read_manifest(folder)["counts"]
@@ -194,7 +194,7 @@ class Bootstrap:
 
     @property
     def units(self) -> int:
-        """How many users, or examples, are drawn from."""
+        """Number of users, or examples, drawn from."""
         return count_clusters(self.clusters, self.size)
 
     def on(self, where: np.ndarray) -> "Bootstrap":
@@ -203,7 +203,7 @@ class Bootstrap:
         return replace(self, clusters=clusters, size=int(where.sum()))
 
     def sentence(self) -> str:
-        """The sentence of pages about it."""
+        """Its description for pages."""
         examples = f"{self.size:,} examples"
         by_user = f"{self.units:,} users, each with all of its examples ({examples} in all)"
         drawn = f"{examples}, each by itself" if self.clusters is None else by_user
@@ -215,7 +215,7 @@ class Slice:
     """Some of the examples.
 
     Attributes:
-        group: What the examples were told apart by, e.g. "time".
+        group: Criterion of the slice, e.g. "time".
         name: Its name in the group, e.g. "later".
         where: bool (R,), which examples are in it.
     """
@@ -240,13 +240,13 @@ class Slice:
 
 
 def list_slices(kinds: Mapping[str, Mapping[str, np.ndarray]]) -> list[Slice]:
-    """The slices that have examples, of the groups that tell examples apart, in order."""
+    """The slices that have examples, of the groups with several slices, in order."""
     found = [[Slice(group, name, where) for name, where in of.items() if where.any()] for group, of in kinds.items()]
     return [each for of in found if len(of) > 1 for each in of]
 
 
 def alike(kinds: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, str]:
-    """Of the groups that do not tell examples apart, the one slice that holds all; group to slice."""
+    """Groups whose examples are all in one slice; group to slice."""
     return {group: name for group, of in kinds.items() for name, where in of.items() if where.all()}
 
 
@@ -256,7 +256,7 @@ class Evaluation:
 
     Attributes:
         rows: Number of examples, R; the denominator of every mean, examples with an empty list included.
-        ks: The cut-offs.
+        ks: The cutoffs.
         width: Number of candidates that a list may hold (beams); no K exceeds it.
         sid: Metric name ("HR@10", "NDCG@10", "MRR@50"...) to SID-level estimate; None where targets have no SID.
         item: Metric name to item-level estimate; None where the target item of some example is not known.
@@ -352,7 +352,7 @@ class Results:
 
     @property
     def ks(self) -> tuple[int, ...]:
-        """The cut-offs of the metrics."""
+        """The cutoffs of the metrics."""
         return tuple(sorted({int(name.partition("@")[2]) for name in self.metrics}))
 
     @property
@@ -455,7 +455,7 @@ class Results:
     def evaluation(
         self, name: str, valid_sids: Collection[str] | None = None, n_items: int | None = None
     ) -> Evaluation:
-        """All metrics of one recommender, and what its lists hold.
+        """All metrics of one recommender, and statistics of its lists.
 
         Args:
             name: The recommender.
@@ -499,15 +499,15 @@ def evaluate_predictions(
 
     Args:
         predictions: The ranked lists.
-        ks: Cut-offs.
+        ks: Cutoffs.
         valid_sids: The SIDs of the catalogue, for the invalid count.
         n_items: Size of the catalogue, for coverage.
-        width: Number of candidates that were asked for (beams); the longest list's if None.
+        width: Number of requested candidates (beams); the longest list's if None.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
 
     Raises:
-        ConfigError: If a K is larger than the width.
+        ConfigError: If a K is larger than `width`.
         DataError: If there is no example.
     """
     ordered = check_ks(ks, list_width(predictions) if width is None else width)

@@ -7,7 +7,7 @@ from minionerec.metrics.results import FEWEST, Evaluation, Results, Slice
 from minionerec.metrics.statistics import Estimate
 
 MISSING = "-"
-MANY = 8  # recommenders that can stand side by side; more stand below one another
+MANY = 8  # recommenders that fit side by side; more are shown below one another
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -60,14 +60,14 @@ def format_metrics_table(
     """Metrics of several recommenders side by side, each mean with its 95 % interval.
 
     Args:
-        evaluations: Display name to evaluation; columns come in this order.
+        evaluations: Display name to evaluation; columns are in this order.
         level: "sid" or "item": which reading of a hit.
         title: A line above the table, e.g. naming the split.
-        unit: What counts at level "sid": a hit is any item that shares it with the target ("SID", "title").
+        unit: Unit of level "sid": a hit is any item that shares it with the target ("SID", "title").
 
     Returns:
-        Lines of text: one row per metric, then invalid predictions, coverage at the largest K, and rows. With many
-        recommenders each has a row instead, and each metric a column.
+        Lines of text: one row per metric, then invalid predictions, coverage at the largest K, and examples. With
+        many recommenders each has a row instead, and each metric a column.
     """
     rows = [
         [name, *(format_estimate(evaluation.metrics(level).get(name)) for evaluation in evaluations.values())]
@@ -75,7 +75,7 @@ def format_metrics_table(
     ]
     rows.append(["invalid", *(format_share(e.invalid, e.predictions) for e in evaluations.values())])
     rows.append(["coverage", *(format_coverage(e) for e in evaluations.values())])
-    rows.append(["rows", *(f"{e.rows:,}" for e in evaluations.values())])
+    rows.append(["examples", *(f"{e.rows:,}" for e in evaluations.values())])
     reading = f"{unit}-level" if level == "sid" else "item-level"
     head = f"{title}\n" if title else ""
     lines = [[reading, *evaluations], *rows]
@@ -93,8 +93,8 @@ def format_slices(results: Results, metric: str) -> str:
         cells = [format_estimate(known[name][metric] if name in known else None) for name in names]
         rows.append([label, f"{each.size:,}", f"{100 * each.share:.1f} %", *cells])
     few = any(found is None for _, found in results.by_slice)
-    note = f"\n{MISSING}: fewer than {FEWEST} rows or users" if few else ""
-    return text_table([f"{metric} by kind of row", "rows", "share", *names], rows) + note
+    note = f"\n{MISSING}: fewer than {FEWEST} examples or users" if few else ""
+    return text_table([f"{metric} by slice", "examples", "share", *names], rows) + note
 
 
 def slice_labels(slices: Sequence[Slice]) -> list[str]:
@@ -154,7 +154,7 @@ def format_level_tables(analysis: LevelAnalysis) -> str:
         [transition_label(name), format_percent(value)]
         for name, value in zip(analysis.transitions, analysis.dropoff, strict=True)
     ]
-    counts = f"{analysis.rows:,} rows"
+    counts = f"{analysis.rows:,} examples"
     if analysis.excluded:
         counts += f"; {analysis.excluded:,} left out (their target is not a semantic ID of {analysis.levels} levels)"
     counts += f"; {analysis.unparsable:,} of {analysis.looked_at:,} predictions are no semantic ID"
@@ -183,6 +183,6 @@ def format_level_slices(parts: Sequence[tuple[Slice, LevelAnalysis | None]], ks:
         if analysis is not None:
             cells = [f"{value:.4f}" for k in ks for value in analysis.cumulative[analysis.ks.index(k)]]
         rows.append([label, f"{each.size:,}", f"{100 * each.share:.1f} %", *cells])
-    headers = ["Cumulative accuracy by kind of row", "rows", "share", *(f"@{k} {name}" for k in ks for name in names)]
-    note = f"\n{MISSING}: fewer than {FEWEST} rows" if any(analysis is None for _, analysis in parts) else ""
+    headers = ["Cumulative accuracy by slice", "examples", "share", *(f"@{k} {name}" for k in ks for name in names)]
+    note = f"\n{MISSING}: fewer than {FEWEST} examples" if any(analysis is None for _, analysis in parts) else ""
     return text_table(headers, rows) + note

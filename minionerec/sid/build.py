@@ -39,9 +39,9 @@ from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
 logger = get_logger(__name__)
 
 
-# How codes come about: one function for each method of the stage that builds semantic IDs.
+# How codes are made: one function for each method of the stage that builds semantic IDs.
 
-# Codes of any number of items in one pass over their vectors, which may lie in a file.
+# Codes of any number of items in one pass over their vectors, which may be in a file.
 
 _ROWS = 1 << 14  # vectors at once, as in `minionerec.sid.kmeans.encode`: the same products, the same codes
 
@@ -49,7 +49,7 @@ _ROWS = 1 << 14  # vectors at once, as in `minionerec.sid.kmeans.encode`: the sa
 def assign(
     vectors: VectorRows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of all items as of `encode`, and how far they lie from them, in one pass over the vectors.
+    """Codes of all items as of `encode`, and their distances, in one pass over the vectors.
 
     Args:
         vectors: float (N, D), read block by block, each block by one thread.
@@ -87,7 +87,7 @@ def assign(
     return codes, left
 
 
-SPACE_TOLERANCE = 0.1  # share of variance by which known items may lie further from their codes than when they got them
+SPACE_TOLERANCE = 0.1  # share of variance that known items may lose more than when codes were assigned
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class CodesAndPoints:
     `left` is the squared distance of each point to its reconstruction, float32 (N,), where that is known.
 
     Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
-    all other rows, and `taken` those that no new item may have. `fitted` is what TF-IDF was fitted on, where it
-    made their vectors.
+    all other rows, and `taken` those that no new item may have. `fitted` are the texts that TF-IDF was fitted on, where
+    it made their vectors.
     """
 
     codes: np.ndarray
@@ -113,12 +113,12 @@ class CodesAndPoints:
 
 @dataclass(frozen=True)
 class MethodInputs:
-    """What every method gets.
+    """The inputs of every method.
 
     Attributes:
         corpus: The corpus, or its items.
         config: The stage's settings.
-        inputs: Name to path of what the stage reads.
+        inputs: Name to path of the stage's inputs.
         counts: Gets what is counted on the way.
         clock: Who counts the seconds of encoding texts.
     """
@@ -147,7 +147,7 @@ class MethodInputs:
             return vectors_in_blocks(self.corpus, self.config, self.counts)
 
     def sample(self, vectors: VectorRows, sizes: Sequence[int]) -> tuple[np.ndarray, int]:
-        """The rows that codebooks are fitted on, ascending, and how many they are, which is said."""
+        """The rows that codebooks are fitted on, ascending; their number is logged."""
         config, per_code = (
             self.config,
             None if self.config.method.startswith("rq_vae") else self.config.train_points_per_code,
@@ -170,7 +170,7 @@ def _make_published(given: MethodInputs) -> CodesAndPoints:
 
 
 def _make_shuffled(given: MethodInputs) -> CodesAndPoints:
-    """The same SIDs, each at another item: the shape of a table without its sense."""
+    """The same SIDs, shuffled among items: the shape of a table without its meaning."""
     codes = _make_published(given).codes
     return CodesAndPoints(codes[np.random.default_rng(given.config.seed).permutation(len(codes))])
 
@@ -260,7 +260,7 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
 
 
 def _check_same_tfidf(folder: Path, config: SidConfig) -> None:
-    """Check that TF-IDF is asked for as it was when the SIDs were first made.
+    """Check that the TF-IDF settings are those of the first SIDs.
 
     Raises:
         ConfigError: Naming the setting that differs.
@@ -293,7 +293,7 @@ def _make_appended(given: MethodInputs) -> CodesAndPoints:
             raise DataError(
                 f"{folder}: with these vectors the SIDs of its {len(known)} known items leave {now:.0%} of the "
                 f"variance; when they were made {before:.0%}. The vectors are of another space, or the texts have "
-                "changed. Take the encoder that made the first ones, or build all SIDs anew."
+                "changed. Use the encoder of the first ones, or rebuild all SIDs."
             )
     gone = len(base) - len(known)
     if gone:
@@ -316,7 +316,7 @@ MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
 
 
 def resolve(made: CodesAndPoints, config: SidConfig) -> Resolution:
-    """Codes of all items of the corpus without collisions, as far as the settings wish."""
+    """Codes of all items of the corpus without collisions, as far as the settings require."""
     books = made.quantiser.codebooks if made.quantiser else None
     if made.new is None or made.kept is None or made.points is None:
         return resolve_collisions(
@@ -342,13 +342,13 @@ def resolve(made: CodesAndPoints, config: SidConfig) -> Resolution:
 
 @dataclass(frozen=True)
 class SidResult:
-    """What `run_build_sids` made.
+    """Result of `run_build_sids`.
 
     Attributes:
         output: The artefact's directory.
         table: The SIDs of all items.
         report: Content of report.json, as `minionerec.sid.report.sid_report` describes it.
-        up_to_date: Whether the output already stood, made from the same settings and inputs.
+        up_to_date: Whether the output already existed, made from the same settings and inputs.
     """
 
     output: Path
@@ -357,7 +357,7 @@ class SidResult:
     up_to_date: bool
 
     def lines(self) -> list[str]:
-        """How many SIDs there are and where they lie."""
+        """The number of SIDs and their path."""
         return [f"{self.table.n_unique} distinct SIDs of {len(self.table)} items: {self.output}"]
 
 
@@ -376,7 +376,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
         config: The stage's settings.
 
     Returns:
-        The table, its report and where they lie.
+        The table, its report and their path.
 
     Raises:
         ArtefactError: If the corpus or the SIDs to append to are missing, or the output cannot be written.
@@ -415,7 +415,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
 
 
 def _say(report: Mapping[str, Any]) -> None:
-    """Log what the table looks like, and warn of a level that hardly tells items apart."""
+    """Log the table's report, and warn of a collapsed level."""
     for line in report_lines(report):
         logger.info("%s", line)
     for use in report["levels"]:

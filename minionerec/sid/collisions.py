@@ -1,4 +1,4 @@
-"""Items that share an SID: counting them in every reading, and moving them apart."""
+"""Items that share an SID: counting them in every definition, and resolving collisions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -53,8 +53,8 @@ def transport_plan(costs: np.ndarray, epsilon: float = EPSILON, iterations: int 
 def encode_together(costs: np.ndarray) -> np.ndarray:
     """The code that gets most of each item under `transport_plan`, ties to the lower code: int64 (B,).
 
-    Where items are far fewer than codes, the rule that every code is to get the same says which codes lie nearer to one
-    item than to the others, not which is the nearest: items are told apart at a high price in distance.
+    Where items are far fewer than codes, the rule that every code is to get the same determines which codes are nearer
+    to one item than to the others, not which is the nearest: items are distinguished at a high cost in distance.
 
     Args:
         costs: float (B, K), cost of each item at each code.
@@ -74,13 +74,13 @@ ROUNDS = 20
 
 @dataclass(frozen=True)
 class CollisionCounts:
-    """How far SIDs tell items apart. "Collision rate" is ambiguous in this field, so each reading has its own name.
+    """Counts of shared SIDs. "Collision rate" is ambiguous in this field, so each definition has its own name.
 
     Attributes:
         items: Number of items, N.
         unique: Number of distinct SIDs.
         groups: SIDs that two or more items share.
-        identified_items: Items that their SID alone names: nobody shares it.
+        identified_items: Items that their SID alone names: no other item shares it.
         sharing_items: Items that share their SID with another item, N - identified_items.
         sharing_rate: sharing_items / N: the share of items that an SID alone does not name.
         surplus_rate: (N - unique) / N: the share of items that would have to move for all to be unique.
@@ -101,7 +101,7 @@ class CollisionCounts:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Codes after collisions were resolved, and what that took.
+    """Codes after collisions were resolved, and the changes made.
 
     Attributes:
         codes: int32 (N, L), or (N, L + 1) where an extra token was added; -1 where an item has no code at the end.
@@ -152,7 +152,7 @@ def count_collisions(codes: np.ndarray) -> CollisionCounts:
 
 @dataclass(frozen=True)
 class _Table:
-    """Codes with collisions, int32 (N, L), and what methods may need to resolve them."""
+    """Codes with collisions, int32 (N, L), and the inputs of methods to resolve them."""
 
     codes: np.ndarray
     vectors: VectorRows | None
@@ -177,13 +177,13 @@ def _keep(table: _Table) -> np.ndarray:
 def _extra_token(table: _Table, everyone: bool = False) -> np.ndarray:
     """Append a level that numbers the members of each colliding group in item order; -1 for all other items.
 
-    Numbers begin at 0, or behind those of the SIDs already taken. With `everyone` an item that is alone has number 0
+    Numbers begin at 0, or after those of the SIDs already taken. With `everyone` an item that is alone has number 0
     (Rajput et al., "Recommender Systems with Generative Retrieval", 2023), so that all SIDs grow by one code.
     """
     codes, levels, taken = table.codes, table.codes.shape[1], table.taken
     groups, group = np.unique(row_keys(np.vstack([taken[:, :levels], codes])), return_inverse=True)
     others, own = np.split(group.reshape(-1), [len(taken)])
-    first_free = np.full(len(groups), -1, dtype=np.int64)  # -1 where nobody else has the SID
+    first_free = np.full(len(groups), -1, dtype=np.int64)  # -1 where no other item has the SID
     np.maximum.at(first_free, others, taken[:, levels:].max(axis=1, initial=-1) + 1)
     sizes = np.bincount(own, minlength=len(groups))
     numbered = (sizes[own] > 1) | (first_free[own] >= 0) | everyone  # (N,)
@@ -217,7 +217,7 @@ def _relocate(table: _Table) -> np.ndarray:
 def _sinkhorn(table: _Table) -> np.ndarray:
     """Encode the members of each group together at the last level, in rounds, until nothing changes (LC-Rec).
 
-    Unlike there, a group chooses among the codes that nobody else has under its prefix, so that no round adds a
+    Unlike there, a group is assigned codes that no other item has under its prefix, so that no round adds a
     collision.
     """
     rows, codebooks = _space(table, "sinkhorn")
@@ -225,7 +225,7 @@ def _sinkhorn(table: _Table) -> np.ndarray:
         raise DataError("sinkhorn needs all item vectors in memory. Take collisions: relocate or extra_token.")
     vectors = rows
     codes, last = table.codes.copy(), codebooks[-1]
-    left = vectors - reconstruct(codes, codebooks) + last[codes[:, -1]]  # (N, D), what the last level stands for
+    left = vectors - reconstruct(codes, codebooks) + last[codes[:, -1]]  # (N, D), the residuals of the last level
     squares = (left * left).sum(axis=1, keepdims=True)
     others = [tuple(row[: len(codebooks)]) for row in table.taken.tolist()]
     for _ in range(ROUNDS):
@@ -268,12 +268,12 @@ def resolve_collisions(
 
     Args:
         codes: int (N, L), row i = item i.
-        method: "keep" leaves them; "relocate" moves whoever finds an SID full, all but the best-placed items of it, to
+        method: "keep" leaves them; "relocate" moves the items of a full SID, all but the nearest ones, to
             the nearest free code at the last level under the same prefix (higher up only where a prefix holds more
-            items than places); "sinkhorn" encodes the members of each group together at the last level, whose codes
-            they share out by entropic optimal transport, and keeps what still collides; "extra_token" adds a level
+            items than free codes); "sinkhorn" encodes the members of each group together at the last level, whose codes
+            they share by entropic optimal transport, and keeps the remaining collisions; "extra_token" adds a level
             that numbers the members of each group, so that SIDs differ in length; "extra_token_all" adds it to all.
-        vectors: float32 (N, D), what the codes were made from; needed by "relocate" and "sinkhorn". They may lie in a
+        vectors: float32 (N, D), from which the codes were made; needed by "relocate" and "sinkhorn". They may lie in a
             file; but "sinkhorn" needs an array.
         codebooks: Per level float32 (C_l, D); needed by "relocate" and "sinkhorn".
         taken: int (P, L or more), SIDs of other items, which stay as they are; none if None.
@@ -328,7 +328,7 @@ def stack_codes(*tables: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.vstack(wide), dtype=np.int32)
 
 
-# Moving items apart that share an SID: to the nearest free code, by arrays and by prefixes, whatever their number.
+# Resolving shared SIDs: to the nearest free code, by arrays and by prefixes, whatever their number.
 
 FEW = 1 << 14
 """Items that move are so few that their distances are sums of squared differences; those of more are products."""
@@ -345,7 +345,7 @@ def relocate(
     capacity: int,
     left: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Move whoever finds an SID full to the nearest free code.
+    """Move items whose SID is full to the nearest free code.
 
     An SID has room for `capacity` items, less those that have taken it already. The members nearest to their
     reconstruction stay (ties: lower index). The others move in order of that distance (ties: lower index), each at the
@@ -371,7 +371,7 @@ def relocate(
         int32 (N, L).
 
     Raises:
-        DataError: If there are fewer places than items.
+        DataError: If there are fewer free SIDs than items.
     """
     levels, sizes = len(codebooks), [len(codebook) for codebook in codebooks]
     others = taken[:, :levels]
@@ -379,7 +379,7 @@ def relocate(
         row_keys(np.vstack([others, codes])), return_index=True, return_inverse=True
     )  # (G,), (G,), (P + N,)
     group = group.reshape(-1)
-    held = np.minimum(np.bincount(group[: len(others)], minlength=len(keys)), capacity)  # (G,), places taken
+    held = np.minimum(np.bincount(group[: len(others)], minlength=len(keys)), capacity)  # (G,), items assigned
     _check_room(len(codes), sizes, capacity, int(held.sum()))
     own = group[len(others) :]
     staying = np.minimum(np.bincount(own, minlength=len(keys)), capacity - held)
@@ -395,7 +395,7 @@ def _check_room(items: int, sizes: Sequence[int], capacity: int, taken: int) -> 
     if capacity * int(np.prod(np.array(sizes, dtype=object))) - taken >= items:
         return
     room = f"{items} distinct SIDs" if capacity == 1 else f"room at {capacity} items an SID"
-    beside = f" beside the {taken} places taken" if taken else ""
+    beside = f" besides the {taken} taken" if taken else ""
     raise DataError(
         f"{items} items have no {room} in codebooks of {'/'.join(map(str, sizes))} codes{beside}. "
         "Raise codebook_sizes, add a level, or take collisions: extra_token."
@@ -433,7 +433,7 @@ def _parts(size: int, rows: int = _ROWS) -> Iterator[slice]:
 
 
 class _Node:
-    """Items that have a place under a prefix: under each code that may follow, and in all."""
+    """Items assigned under a prefix: under each next code, and in all."""
 
     __slots__ = ("all", "first", "last", "under")
 
@@ -442,19 +442,19 @@ class _Node:
 
 
 class _FreeCodes:
-    """Free leaves of the trie of codes, counted under every prefix that was looked at.
+    """Free leaves of the trie of codes, counted under every prefix visited.
 
     Args:
         rows: int32 (G, L), SIDs in order.
-        held: int64 (G,), items that have a place there.
+        held: int64 (G,), items assigned there.
         sizes: Codes per level.
-        capacity: Places of an SID.
+        capacity: Items per SID.
     """
 
     def __init__(self, rows: np.ndarray, held: np.ndarray, sizes: Sequence[int], capacity: int):
         self.rows, self.held, self.sizes = SortedRows(rows), held, sizes
         below = [capacity * int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(len(sizes) + 1)]
-        self.room = [min(number, _MOST) for number in below]  # places under a prefix of each length
+        self.room = [min(number, _MOST) for number in below]  # capacity under a prefix of each length
         self._nodes: dict[tuple[int, ...], _Node] = {(): self._opened((), 0, len(rows))}
 
     def _opened(self, prefix: tuple[int, ...], first: int, last: int) -> _Node:
@@ -472,7 +472,7 @@ class _FreeCodes:
         return found
 
     def occupy(self, sid: tuple[int, ...]) -> None:
-        """Give one more item a place."""
+        """Assign one more item."""
         for depth, code in enumerate(sid):
             node = self.node(sid[:depth])
             node.under[code] += 1
@@ -482,7 +482,7 @@ class _FreeCodes:
 def _moved(
     codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], places: _FreeCodes, movers: np.ndarray
 ) -> np.ndarray:
-    """Codes with every mover at its new place; movers, int64 (M,), in the order in which they choose."""
+    """Codes with every mover at its new code; movers, int64 (M,), in order of assignment."""
     levels, few = len(codebooks), len(movers) <= FEW
     moved = codes.copy()
     kind = np.min_scalar_type(len(codebooks[-1]) - 1)

@@ -45,10 +45,10 @@ class SidConfig(EncoderConfig):
     )
     method: str = setting(
         "residual_kmeans",
-        "how SIDs come about: residual_kmeans (clusters of item vectors), balanced_kmeans (clusters of equal size), "
+        "how SIDs are made: residual_kmeans (clusters of item vectors), balanced_kmeans (clusters of equal size), "
         "opq (clusters of the parts of a turned vector, many unordered digits an item), "
         "rq_vae (an autoencoder with codebooks), rq_vae_plus (one that starts at residual_kmeans), published (read an "
-        "index.json), shuffled (read one and deal its SIDs out at random, by seed: a control) or append (SIDs for new "
+        "index.json), shuffled (read one and assign its SIDs at random, by seed: a control) or append (SIDs for new "
         "items beside those of append_to)",
         known=METHODS,
     )
@@ -81,7 +81,7 @@ class SidConfig(EncoderConfig):
     )
     iterations: int = setting(25, "k-means iterations per level", least=1)
     train_points_per_code: int = setting(
-        _POINTS_PER_CODE, "k-means trains on a sample of at most so many items per code; all items get codes", least=1
+        _POINTS_PER_CODE, "k-means trains on a sample of at most this many items per code; all items get codes", least=1
     )
     fit_rows: int = setting(
         0,
@@ -91,22 +91,20 @@ class SidConfig(EncoderConfig):
         since="0.2",
     )
     threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
-    epochs: int = setting(500, "most passes over the items for rq_vae and rq_vae_plus", least=0)
+    epochs: int = setting(500, "maximum number of epochs of rq_vae and rq_vae_plus", least=0)
     learning_rate: float | None = setting(
         None, "of rq_vae (1e-3 if not given) and rq_vae_plus (1e-4 if not given)", above=0
     )
     train_batch: int = setting(256, "items per training step of rq_vae and rq_vae_plus", least=1)
-    patience: int = setting(
-        10, "rq_vae stops after so many checks, 10 epochs apart, without a new least error", least=1
-    )
+    patience: int = setting(10, "rq_vae stops after this many checks, 10 epochs apart, without a lower error", least=1)
     collisions: str = setting(
         "relocate",
-        "what becomes of items that share an SID: keep them, relocate all but one to the nearest free code, share "
-        "out last codes among them by optimal transport as far as that goes (sinkhorn), give each an extra_token, or "
-        "give every item one, whether it shares or not (extra_token_all)",
+        "how to treat items that share an SID: keep them, relocate all but one to the nearest free code, assign "
+        "last codes among them by optimal transport as far as possible (sinkhorn), give each an extra_token, or "
+        "give every item one, shared or not (extra_token_all)",
         known=tuple(COLLISION_METHODS),
     )
-    capacity: int = setting(1, "most items that may share an SID after collisions relocate", least=1)
+    capacity: int = setting(1, "maximum number of items that share an SID after collisions relocate", least=1)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -144,13 +142,13 @@ class SidConfig(EncoderConfig):
             )
         if self.fit_rows < max(self.wished_sizes):
             raise ConfigError(
-                f"fit_rows is {self.fit_rows}, but codebook_sizes asks for {max(self.wished_sizes)} codes a level; "
+                f"fit_rows is {self.fit_rows}, but codebook_sizes needs {max(self.wished_sizes)} codes a level; "
                 "give at least as many rows as codes."
             )
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the vectors may stay in a file, a sample apart."""
+        """Whether the vectors, except a sample, may stay in a file."""
         fits = self.method in _IN_BLOCKS or (self.method in ("rq_vae", "rq_vae_plus") and self.fit_rows > 0)
         return fits and self.collisions != "sinkhorn"
 
@@ -160,7 +158,7 @@ class SidConfig(EncoderConfig):
         return self.codebook_sizes[:1] * self.digits if self.method == "opq" else self.codebook_sizes
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the result; digits only of the method that has them."""
+        """The settings that affect the result; digits only of the method that has them."""
         return {name: value for name, value in super().deciding().items() if name != "digits" or self.method == "opq"}
 
     def inputs(self) -> dict[str, Path]:

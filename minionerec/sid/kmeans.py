@@ -10,14 +10,14 @@ from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.sid.embed.stored import LARGEST, VectorRows, blocks
 
-# Residual k-means, plain and balanced: level by level, cluster what the levels before have left over.
+# Residual k-means, plain and balanced: level by level, cluster the residuals of the levels before.
 
 logger = get_logger(__name__)
 
 ITEMS_PER_CODE = 14  # the published tables' ratio: 3,686 items on 256 codes
 BALANCED_ITERATIONS = 6  # of centroids and balanced assignment, after plain k-means
-_INIT_POINTS_PER_CODE = 32  # k-means++ looks at so many points: its cost grows with codes x points
-_INIT_WIDTH = 64  # and in so many dimensions: distances of random projections are near enough to choose points by
+_INIT_POINTS_PER_CODE = 32  # points that k-means++ considers per code: its cost grows with codes x points
+_INIT_WIDTH = 64  # and in so many dimensions: distances of random projections are near enough to draw points by
 _ROWS = 1 << 14  # vectors at once
 
 
@@ -77,7 +77,7 @@ def residual_kmeans(
 
     1. k-means (faiss on a CPU) starts from greedy k-means++ on at most 32 points per code instead of random points.
     2. All vectors train every level, unless `train_points_per_code` limits them.
-    3. Balanced: k-means goes on for at most 6 iterations with `minionerec.sid.kmeans.balanced_assign` in place of
+    3. Balanced: k-means continues for at most 6 iterations with `minionerec.sid.kmeans.balanced_assign` in place of
        the nearest centroid, and then all items are assigned that way: each code of a level gets floor(N / C_l) or
        ceil(N / C_l) items (`minionerec.sid.kmeans.balanced_stream` where they are too many). Residuals are those of
        the balanced codes.
@@ -148,7 +148,7 @@ def fit_residual(
     """The codebooks of `residual_kmeans` (not balanced) alone, from the rows that train it.
 
     Args:
-        points: float32 (R, D), C-contiguous; overwritten by what the codebooks leave.
+        points: float32 (R, D), C-contiguous; overwritten by the residuals.
         codebook_sizes: Codes per level.
         seed: As there.
         iterations: As there.
@@ -184,7 +184,7 @@ def _reduce(residuals: np.ndarray, codebook: np.ndarray, codes: np.ndarray) -> N
 def sample_size(
     n_items: int, codebook_sizes: Sequence[int], train_points_per_code: int | None, train_rows: int | None
 ) -> int:
-    """How many rows train: those asked for, or so many per code of the largest level, or all; at most all."""
+    """Number of training rows: as requested, or per code of the largest level, or all."""
     if train_rows is None:
         train_rows = n_items if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
     return min(train_rows, n_items)
@@ -235,13 +235,13 @@ def distances(points: np.ndarray, codebook: np.ndarray, device: str = "cpu") -> 
 
 
 def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
-    """Check that vectors can be clustered, and are enough to fill the codebooks; values in a file are when read.
+    """Check that vectors can be clustered, and are enough to fill the codebooks; those in a file on reading.
 
     Raises:
         DataError: If they are not a finite table, or there are fewer items than codes.
     """
     if len(vectors.shape) != 2 or len(vectors) == 0:
-        raise DataError(f"vectors have shape {vectors.shape}; expected (items, width) with at least one item.")
+        raise DataError(f"vectors have shape {vectors.shape}; expected (items, dimensions) with at least one item.")
     if isinstance(vectors, np.ndarray):
         _check_finite(vectors)
     if not codebook_sizes or min(codebook_sizes) < 1:
@@ -406,7 +406,7 @@ def reconstruct(codes: np.ndarray, codebooks: Sequence[np.ndarray]) -> np.ndarra
 TOLERANCE = 0.05  # in practice the total ends within 0.05 % of the least; a fifth of this takes twice as long
 COSTS_BYTES = 1 << 30
 """Bytes of costs, float32 (items, codes), that are held at once; beyond them most items are assigned by price alone."""
-_CACHED_ROWS = 1 << 13  # at a time: what fits into the cache
+_CACHED_ROWS = 1 << 13  # at a time, to fit into the cache
 
 
 def balanced_assign(
@@ -418,10 +418,10 @@ def balanced_assign(
     """Give every code floor(N / C) or ceil(N / C) items at nearly the least total cost.
 
     An auction (Bertsekas, "The auction algorithm", 1988; with equal objects, Bertsekas and Castañon, 1989): a code has
-    a price and as many places as it may have items. An item without a place bids for the code with the least cost plus
-    price; its bid is the price at which its second choice would be as good, plus epsilon. A code that is full keeps
-    its highest bids, its price is the lowest of them, and whoever is outbid bids again. When all have a place, the
-    total is at most N x epsilon above the least for the same places. Prices from a similar problem (a sample of the
+    a price and a capacity. An unassigned item bids for the code with the least cost plus
+    price; its bid is the price at which its second-best code would be as good, plus epsilon. A code that is full keeps
+    its highest bids, its price is the lowest of them, and outbid items bid again. When all are assigned, the
+    total is at most N x epsilon above the least for the same capacities. Prices from a similar problem (a sample of the
     items, or the iteration before) save most of the bids.
 
     Deviations: the first bids are all made at once, and later ones one by one; the N mod C codes that may have one
@@ -431,7 +431,7 @@ def balanced_assign(
         costs: float32 (N, C), cost of each item at each code; a constant per row changes nothing.
         prices: float (C,), where to start; zeros if None.
         tolerance: Epsilon as a share of the spread of costs: mean over (some of the) rows of mean - minimum.
-        places: int64 (C,), most items of each code, at least 1 each and N in all; equal sizes if None.
+        places: int64 (C,), capacity of each code, at least 1 each and N in all; equal sizes if None.
 
     Returns:
         Codes, int32 (N,), and final prices, float64 (C,). Ties go to the lower code, and to the earlier item.
@@ -465,7 +465,7 @@ def balanced_assign(
 
 
 def _equal_places(wanted: np.ndarray) -> np.ndarray:
-    """Places of each code, int64 (C,): as many in all as items that want one, at most one more here than there."""
+    """Capacity of each code, int64 (C,): as much in all as items, differing by at most one."""
     each, more = divmod(int(wanted.sum()), len(wanted))
     places = np.full(len(wanted), each)
     places[np.argsort(-wanted, kind="stable")[:more]] += 1
@@ -478,11 +478,11 @@ def balanced_stream(
     costs_of: Callable[[np.ndarray], np.ndarray],
     prices: np.ndarray,
 ) -> np.ndarray:
-    """Codes of equal size for more items than have room for their costs in memory, at little more than the least cost.
+    """Codes of equal size for items whose costs exceed memory, at little more than the least cost.
 
     At good prices (those of a large sample) the code with the least cost plus price is nearly balanced. Every item
-    takes it; codes with too many keep those to whom the second choice would be dearest (ties: the earlier), and the
-    others are auctioned among the places that are left (`balanced_assign`).
+    takes it; codes with too many keep those whose second-best code would cost most (ties: the earlier), and the
+    others are auctioned among the remaining capacity (`balanced_assign`).
 
     Args:
         items: Number of items, N, at least that of codes.
@@ -531,11 +531,11 @@ def _take_first_bids(
         codes: int32 (N,), which code each item bids for.
         bids: float64 (N,), how much.
         wanted: int64 (C,), how many items bid for each code.
-        places: int64 (C,), how many it may have.
+        places: int64 (C,), its capacity.
         prices: float64 (C,); those of full codes are set.
 
     Returns:
-        Per code its bids as a heap of (bid, -item): the first is the next to go; and the items without a place.
+        Per code its bids as a heap of (bid, -item): the first is the next to go; and the unassigned items.
     """
     order = np.lexsort((-bids, codes))  # each code's bids, highest first; of equal ones the earlier item
     ends = np.cumsum(wanted)
@@ -559,7 +559,7 @@ def _bid_again(
     room: list[int],
     epsilon: float,
 ) -> None:
-    """Let items without a place bid one by one until all have one; `codes`, `prices` and `heaps` are changed."""
+    """Let unassigned items bid one by one until all are assigned; `codes`, `prices` and `heaps` are changed."""
     queue = deque(waiting)
     values = np.empty(costs.shape[1])
     while queue:
@@ -580,7 +580,7 @@ def _bid_again(
 
 
 def _first_bids(costs: np.ndarray, prices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First choice of each item, and the price up to which it stays the first choice: two (n,)."""
+    """Best code of each item, and the price up to which it stays the best: two (n,)."""
     values = costs + prices.astype(np.float32)
     rows = np.arange(len(values))
     first = values.argmin(axis=1)
@@ -604,12 +604,12 @@ def product_kmeans(
     """Codes of all items by k-means on the parts of a learned rotation of their vectors.
 
     The non-parametric algorithm of Ge et al., "Optimized Product Quantization" (2014, §3.1, alg. 1): a vector x is
-    turned to xR and cut into L parts, and each part is clustered by itself. Every iteration assigns each part to its
+    rotated to xR and split into L parts, and each part is clustered by itself. Every iteration assigns each part to its
     nearest centroid, moves centroids to the means of their points, and turns R to the orthogonal matrix for which
     xR is nearest to the centroids (the Procrustes problem). Deviations:
 
     1. R starts as a random rotation, and centroids as those of greedy k-means++.
-    2. With R settled, k-means (faiss) goes on for as many iterations, which also fills empty clusters.
+    2. With R settled, k-means (faiss) continues for as many iterations, which also fills empty clusters.
     3. Where L does not divide D, the first parts are one wider than the others.
 
     Codebooks are turned back, to the space of the vectors: each lies in a subspace of its own, at right angles to all
@@ -635,8 +635,8 @@ def product_kmeans(
     width, digits = vectors.shape[1], len(codebook_sizes)
     if digits > width:
         raise DataError(
-            f"{digits} digits cannot be cut from vectors {width} wide, one dimension a digit at least. Lower digits, "
-            "or raise dimensions."
+            f"vectors of {width} dimensions cannot be split into {digits} digits of at least one dimension. Lower "
+            "digits, or raise dimensions."
         )
     from threadpoolctl import threadpool_limits
 
@@ -677,7 +677,7 @@ def _columns(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _step(points: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One iteration of k-means: centroids, float32 (C, d), those without a point as they were, and each point's."""
+    """One iteration of k-means: centroids, float32 (C, d), those without a point unchanged, and each point's."""
     codes = distances(points, centroids).argmin(axis=1)
     means, sizes = means_of(points, codes, len(centroids))
     moved = np.where(sizes[:, None] > 0, means, centroids).astype(np.float32)

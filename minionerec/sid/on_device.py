@@ -1,4 +1,4 @@
-"""K-means and nearest codes where a device computes: what is read goes there once, and codes alone come back."""
+"""K-means and nearest codes on a device: points are sent there once, and only codes come back."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +23,7 @@ class CodesOn:
 
     @torch.no_grad()
     def encode(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Nearest code of each residual, level by level, and what is left at the end.
+        """Nearest code of each residual, level by level, and the final residuals.
 
         Args:
             vectors: float32 (n, D), which stay as they are.
@@ -45,7 +45,7 @@ def _nearest(points: torch.Tensor, book: torch.Tensor, squares: torch.Tensor) ->
 
 
 class _Points:
-    """Points of which a device is given blocks: again and again from its own memory where half of it holds them."""
+    """Blocks of points on a device, kept in its memory where half of it holds them."""
 
     def __init__(self, points: np.ndarray, device: str):
         self.points, self.device = points, device
@@ -101,7 +101,7 @@ def lloyd_on(points: np.ndarray, centroids: np.ndarray, iterations: int, device:
 
 
 def _worst_served(blocks: _Points, codes: Sequence[torch.Tensor], books: torch.Tensor, count: int) -> np.ndarray:
-    """Which points lie farthest from their codes, int64 (at most count,)."""
+    """The points farthest from their codes, int64 (at most count,)."""
     left = torch.cat([((block - books[own]) ** 2).sum(1) for block, own in zip(blocks, codes, strict=True)])
     found: np.ndarray = np.argsort(-left.cpu().numpy(), kind="stable")[:count]
     return found

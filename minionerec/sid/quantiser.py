@@ -1,4 +1,4 @@
-"""What turns an item's vector into codes, as it is kept with the SIDs: codebooks, and an encoder where there is one."""
+"""Quantiser of item vectors, saved with the SIDs: codebooks, and an encoder where there is one."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from minionerec.sid.kmeans import encode
 
 CODEBOOKS_FILE = "codebooks.safetensors"
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
-_ROWS = 1 << 14  # vectors at once: hidden layers are wider than what goes in and comes out
+_ROWS = 1 << 14  # vectors at once: hidden layers are larger than input and output
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Codebooks and the way into their space.
+    """Codebooks, and the encoder into their space.
 
     Attributes:
         codebooks: Per level float32 (C_l, D').
@@ -62,19 +62,19 @@ class Quantiser:
 
     @property
     def width(self) -> int:
-        """Width D of the item vectors that this takes."""
+        """Dimensions D of the item vectors."""
         return len(self.encoder.mean) if self.encoder else self.codebooks[0].shape[1]
 
     def points(self, vectors: np.ndarray) -> np.ndarray:
         """Item vectors, float32 (N, D), as points in the space of the codebooks, float32 (N, D').
 
         Raises:
-            DataError: If the vectors have another width.
+            DataError: If the vectors have other dimensions.
         """
         if vectors.shape[1] != self.width:
             raise DataError(
-                f"vectors are {vectors.shape[1]} wide, but the codebooks were made from vectors {self.width} wide. "
-                "Use the encoder and the settings that they were made with."
+                f"vectors have {vectors.shape[1]} dimensions, but the codebooks were made from vectors of "
+                f"{self.width}. Use the encoder and the settings that they were made with."
             )
         return self.encoder(vectors) if self.encoder else vectors
 
@@ -97,7 +97,7 @@ class Quantiser:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Quantiser":
-        """Read what `save` wrote into an artefact of SIDs.
+        """Load a quantiser from an artefact of SIDs.
 
         Raises:
             ArtefactError: If the file is missing or is none of this kind, or a file of the artefact was changed since
@@ -113,7 +113,7 @@ class Quantiser:
             found = _assembled(load(path.read_bytes()))
         except FileNotFoundError:
             raise ArtefactError(
-                f"{path}: no such file, so it is not known how these SIDs came about (a published table has no "
+                f"{path}: no such file, so it is not known how these SIDs were made (a published table has no "
                 "codebooks). Give SIDs that `minionerec build-sids` made from vectors."
             ) from None
         except KeyError as error:
@@ -124,7 +124,7 @@ class Quantiser:
 
 
 class EncodedVectors:
-    """The points of vectors that lie in a file, made when some of them are asked for: float32 (N, D').
+    """The points of vectors in a file, computed on access: float32 (N, D').
 
     Args:
         vectors: float32 (N, D).
@@ -160,7 +160,7 @@ def _assembled(tensors: dict[str, np.ndarray]) -> Quantiser:
     levels = sum(name.startswith("level_") for name in tensors)
     codebooks = [tensors[f"level_{level}"] for level in range(max(1, levels))]
     if any(book.ndim != 2 or book.size == 0 or book.shape[1] != codebooks[0].shape[1] for book in codebooks):
-        raise ValueError("codebooks must be tables of one width")
+        raise ValueError("codebooks must have equal dimensions")
     if len(tensors) == levels:
         return Quantiser(codebooks)
     count = sum(name.endswith(".weight") for name in tensors)
@@ -169,9 +169,9 @@ def _assembled(tensors: dict[str, np.ndarray]) -> Quantiser:
     width = mean.size
     for weight, bias in layers:
         if weight.ndim != 2 or weight.shape[1] != width or bias.shape != weight.shape[:1]:
-            raise ValueError("layers of the encoder do not fit each other")
+            raise ValueError("layers of the encoder do not match each other")
         width = weight.shape[0]
     ends = width == codebooks[0].shape[1] and (not residual.any() or width == mean.size)
     if not layers or mean.ndim != 1 or scale.size != 1 or residual.size != 1 or not ends or float(scale[0]) == 0:
-        raise ValueError("the encoder does not lead to the codebooks")
+        raise ValueError("the output of the encoder does not match the codebooks")
     return Quantiser(codebooks, Encoder(mean, float(scale[0]), layers, bool(residual[0])))

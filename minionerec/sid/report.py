@@ -1,4 +1,4 @@
-"""What a table of codes looks like: use of each level, reconstruction error, collisions before and after."""
+"""Report of a table of codes: use of each level, reconstruction error, collisions before and after."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ from minionerec.sid.table import LEVELS
 
 REPORT_FILE = "report.json"
 ERROR_ROWS = 1 << 16
-"""Items of the sample that errors are measured on where vectors lie in a file."""
+"""Items of the sample that errors are measured on where vectors are in a file."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class LevelUse:
     Attributes:
         level: Letter of the level, as in its tokens.
         items: Items that have a code at this level.
-        size: Codes in the codebook; None where the codebook is not at hand.
+        size: Codes in the codebook; None where the codebook is not available.
         used: Codes that at least one item bears.
-        dead: Codes of the codebook that no item bears; None where the codebook is not at hand.
+        dead: Codes of the codebook without an item; None where the codebook is not available.
         entropy_bits: Entropy of the code of a random item, in bits.
         perplexity: 2 ** entropy_bits: the number of equally used codes with the same entropy.
         gini: Gini coefficient of the items per code, 0 where all have the same number and near 1 where one has all;
-            over the codebook where it is at hand, over the used codes otherwise.
+            over the codebook where it is available, over the used codes otherwise.
         largest: Items on the most used code.
         error: Share of the vectors' variance that the levels up to this one leave unexplained (squared distance of
             vectors and reconstruction, over squared distance of vectors and their mean); None without codebook.
@@ -63,7 +63,7 @@ def level_use(
 
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
-        vectors: float32 (N, D), what the codes were made from, for the error.
+        vectors: float32 (N, D), from which the codes were made, for the error.
         codebooks: Float32 (C_l, D) for the first levels, for sizes and errors.
         rows: int64 (R,), items that `vectors` (R, D) are of, where they are a sample; then so are the errors.
 
@@ -134,14 +134,14 @@ def sid_report(
 
     Keys: `method`; `items`; `unique` (distinct SIDs); `levels` (list of `LevelUse` as objects, for the final codes);
     `collisions` with `method`, `moved`, `distance_paid`, and `before` and `after` (`CollisionCounts` as objects);
-    `counts` (what the stage counted on its way: dimensions, empty and duplicate texts...); of vectors in a file
+    `counts` (the stage's counts: dimensions, empty and duplicate texts...); of vectors in a file
     `error_rows`, the number of items in a sample whose variance the levels' errors are of.
 
     Args:
         method: How the codes were made.
         resolution: Codes before and after collisions were resolved.
-        vectors: float32 (N, D), if the codes were made from vectors at hand. Of those in a file a sample is read.
-        codebooks: Per level float32 (C_l, D), if at hand.
+        vectors: float32 (N, D), if the codes were made from available vectors. Of those in a file a sample is read.
+        codebooks: Per level float32 (C_l, D), if available.
         counts: Anything else that was counted.
         seed: Seed of the sample.
 
@@ -173,7 +173,7 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     """A report as lines of text for the log.
 
     Args:
-        report: What `sid_report` gives.
+        report: Result of `sid_report`.
 
     Returns:
         One line per level, and one each for collisions before and after.
@@ -193,7 +193,7 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     lines.append(_collision_line("SIDs" if same else "before", collisions["before"]))
     if not same:
         paid = collisions["distance_paid"]
-        cost = "" if not paid else f", squared distance paid {paid:.4g}"
+        cost = "" if not paid else f", squared distance added {paid:.4g}"
         lines.append(_collision_line("after", collisions["after"]))
         lines.append(f"collisions: {collisions['method']} changed {collisions['moved']} SIDs{cost}")
     return lines
@@ -208,7 +208,7 @@ def _collision_line(name: str, counts: dict[str, Any] | CollisionCounts) -> str:
     )
 
 
-# What a table of SIDs is worth before any recommender is trained on it.
+# Measures of a table of SIDs before any recommender is trained on it.
 
 FOLDS = 5
 STRENGTH = 100.0  # rows that the prior of a conditional distribution counts for
@@ -217,7 +217,7 @@ HITS = 10
 
 @dataclass(frozen=True)
 class PrefixMeasures:
-    """What the first l codes of an SID say, for one l.
+    """Measures of the first l codes of an SID, for one l.
 
     Attributes:
         length: Codes in the prefix, l.
@@ -245,7 +245,7 @@ class PrefixMeasures:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """All that is measured of one table.
+    """All measures of one table.
 
     Attributes:
         levels: Use of each level.
@@ -254,7 +254,7 @@ class Diagnostics:
         bits_per_item: Bits to name the target of a training row, code by code and then among the items of the SID,
             given its history's last item: mean over rows of -log2 p by counts from the other folds (`next_item_bits`).
         popular_bits: The same without the history.
-        word_chance: Mean cosine of the words of two random items: what `word_purity` is without any order.
+        word_chance: Mean cosine of the words of two random items: `word_purity` by chance.
         buyer_chance: The same for buyers.
     """
 
@@ -269,7 +269,7 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What tables are judged by; the same for all of them.
+    """The data that tables are measured on; the same for all of them.
 
     Attributes:
         vectors: float32 (N, D), a vector of each item.
@@ -295,7 +295,7 @@ def gather_evidence(
     histories: Sequence[np.ndarray],
     targets: np.ndarray,
 ) -> Evidence:
-    """Bring items and training rows into the form in which tables are judged.
+    """Prepare items and training examples for measuring tables.
 
     Args:
         vectors: float32 (N, D), row i = item i.
@@ -312,13 +312,13 @@ def gather_evidence(
     try:
         words = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b", dtype=np.float32).fit_transform(titles)
     except ValueError:
-        raise DataError(
-            f"none of the {len(titles)} titles holds a word, so nothing says which items are alike."
-        ) from None
+        raise DataError(f"none of the {len(titles)} titles holds a word, so similar items cannot be found.") from None
     numbers = np.unique(np.asarray(users, dtype=str), return_inverse=True)[1]
     lengths = np.array([len(history) for history in histories])
     if not lengths.any():
-        raise DataError(f"none of the {len(lengths)} training rows has a history, so no next item can be predicted.")
+        raise DataError(
+            f"none of the {len(lengths)} training examples has a history, so no next item can be predicted."
+        )
     seen = np.concatenate([*histories, targets]).astype(np.int64)
     buyer = np.concatenate([np.repeat(numbers, lengths), numbers])
     pairs = np.unique(np.stack([seen, buyer], axis=1), axis=0)
@@ -337,7 +337,7 @@ def diagnose(codes: np.ndarray, evidence: Evidence, codebooks: Sequence[np.ndarr
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
         evidence: What to judge by.
-        codebooks: Per level float32 (C_l, D'), where they are at hand: their sizes say which codes are dead.
+        codebooks: Per level float32 (C_l, D'), where they are available: their sizes show which codes are unused.
 
     Returns:
         The measures.
@@ -420,7 +420,7 @@ def _variance_left(groups: np.ndarray, vectors: np.ndarray) -> float:
 
 
 def _hits(groups: np.ndarray, evidence: Evidence) -> tuple[float, float]:
-    """Share of rows whose target's group is among the 10 likeliest: without the history, and after the last item's.
+    """Share of examples whose target's group is among the 10 likeliest: without the history, and after the last item's.
 
     The likelihood of group q after p is (n(p, q) + 100 n(q) / n) / (n(p) + 100), with counts n from the other folds;
     ties go to the lower number.
@@ -451,7 +451,7 @@ def _hits(groups: np.ndarray, evidence: Evidence) -> tuple[float, float]:
 
 
 def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = True) -> float:
-    """Bits to name a training row's target given the last item of its history, by counts from the other folds.
+    """Bits to encode a training example's target given the last item of its history, by counts from the other folds.
 
     The table is read as the recommender reads it, code by code. With the target's earlier codes s, the next code c has
     probability
@@ -460,12 +460,12 @@ def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = Tr
         p_k(c | s, h_k) = (n(h_k, s, c) + 100 p_(k-1)(c | s, h_(k-1))) / (n(h_k, s) + 100),   k = 1 ... L
 
     where n counts rows of the other folds, h_k is the prefix of length k of the history's last item, and children(s)
-    is how many codes follow s in the table. Items that share an SID are told apart with log2 of their number.
+    is how many codes follow s in the table. Items that share an SID are distinguished with log2 of their number.
 
     Args:
         codes: int (N, L), -1 at the end of shorter SIDs.
         evidence: What to judge by.
-        use_history: Go on to p_L; otherwise stay with p_0.
+        use_history: Continue to p_L; otherwise stay with p_0.
 
     Returns:
         Mean over rows, in bits. A table in random order with all SIDs distinct would need log2 N without counts.
@@ -489,7 +489,7 @@ def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = Tr
 
 
 def _elsewhere(keys: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """How often the key of each row occurs in the rows of other folds."""
+    """How often the key of each example occurs in other folds."""
     number = np.unique(keys, return_inverse=True)[1].astype(np.int64)
     here = number * FOLDS + fold
     elsewhere: np.ndarray = np.bincount(number)[number] - np.bincount(here)[here]

@@ -30,8 +30,8 @@ class VaeFit:
     Attributes:
         quantiser: Encoder and codebooks of the best check.
         errors: Share of the vectors' variance that decoded items leave, at the start and at each check.
-        best: Place of the least error in `errors`; the quantiser is from there.
-        revived: Codes that were given a new place because no item used them, over all levels and checks.
+        best: Index of the least error in `errors`; the quantiser is from there.
+        revived: Codes that were reset because no item used them, over all levels and checks.
     """
 
     quantiser: Quantiser
@@ -62,7 +62,7 @@ class _Mlp(nn.Module):
 
 
 class _RqVae(nn.Module):
-    """Encoder, residual codebooks, decoder; vectors come in standardised."""
+    """Encoder, residual codebooks, decoder; inputs are standardised."""
 
     def __init__(self, width: int, hidden: Sequence[int], latent: int, residual: bool, generator: torch.Generator):
         super().__init__()
@@ -72,7 +72,7 @@ class _RqVae(nn.Module):
         self.codebooks = nn.ParameterList()
 
     def quantise(self, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-        """Codes (n, L), the codebooks' loss, and what is left before each level and after the last: L + 1 (n, D')."""
+        """Codes (n, L), the codebooks' loss, and the residuals before each level and after the last: L + 1 (n, D')."""
         residuals, codes, loss = [latents], [], latents.new_zeros(())
         for book in self.codebooks:
             left = residuals[-1]
@@ -111,11 +111,12 @@ def fit_rq_vae(
 ) -> VaeFit:
     """Train a residual-quantised VAE (Lee et al., 2022; for semantic IDs, Rajput et al., 2023, section 3.1).
 
-    Encoder and decoder are perceptrons, mirrored; level l takes the nearest code of what the levels before left. Loss:
-    mean squared error of the decoded items, plus the levels' mean of ||sg(r) - e||^2 + 0.25 ||r - sg(e)||^2, all as
-    means over elements; straight-through gradient from decoder to encoder; AdamW. Codebooks start at residual k-means
-    of the first latents. `plus` fine-tunes k-means instead of learning from scratch: the encoder is z = x + MLP(x) with
-    a last layer of zeros and as wide as the vectors, so that training begins at residual k-means of the vectors.
+    Encoder and decoder are perceptrons, mirrored; level l takes the nearest code of the residual of the levels before.
+    Loss: mean squared error of the decoded items, plus the levels' mean of ||sg(r) - e||^2 + 0.25 ||r - sg(e)||^2, all
+    as means over elements; straight-through gradient from decoder to encoder; AdamW. Codebooks start at residual
+    k-means of the first latents. `plus` fine-tunes k-means instead of learning from scratch: the encoder is z = x +
+    MLP(x) with a last layer of zeros with the vectors' dimensions, so that training begins at residual k-means of the
+    vectors.
 
     Deviations:
 
@@ -130,8 +131,8 @@ def fit_rq_vae(
         seed: Of weights, k-means, order of batches and revived codes; equal bytes on the same device with the same
             `threads`.
         plus: Fine-tune residual k-means of the vectors.
-        hidden_sizes: Widths of the encoder's hidden layers; the decoder has them in reverse.
-        latent_size: Width D' of codebooks; with `plus` it is D, whatever is given.
+        hidden_sizes: Sizes of the encoder's hidden layers; the decoder has them in reverse.
+        latent_size: Dimensions D' of codebooks; with `plus` it is D, whatever is given.
         epochs: Most passes over the items; 0 keeps the start.
         learning_rate: Of AdamW, without weight decay.
         batch_size: Items per step.
@@ -140,7 +141,7 @@ def fit_rq_vae(
         device: "auto" (a GPU where there is one), or a device of torch's.
 
     Returns:
-        The quantiser and what training did.
+        The quantiser and the course of training.
 
     Raises:
         DataError: If the vectors are not finite, or there are fewer items than codes.
@@ -172,10 +173,10 @@ def _train(
     batch_size: int,
     patience: int,
 ) -> tuple[list[float], int, int]:
-    """Train until a check fails too often, and put the weights of the best check back.
+    """Train until a check fails too often, and restore the weights of the best check.
 
     Returns:
-        The error at the start and at each check, the place of the least, and how many codes were revived.
+        The error at the start and at each check, the index of the least, and how many codes were revived.
     """
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     errors = [_check(model, standard)[0]]
@@ -209,7 +210,7 @@ def _train(
 
 @dataclass(frozen=True)
 class _Standardised:
-    """Vectors as the model takes them, some rows at a time."""
+    """Vectors standardised for the model, some rows at a time."""
 
     vectors: np.ndarray
     mean: np.ndarray
@@ -271,7 +272,7 @@ def _quantiser(model: _RqVae, standard: _Standardised) -> Quantiser:
 
 @torch.no_grad()
 def _check(model: _RqVae, standard: _Standardised) -> tuple[float, torch.Tensor]:
-    """Share of the variance that decoded items leave, and all codes (N, L)."""
+    """Share of the variance left by decoded items, and all codes (N, L)."""
     left = total = 0.0
     codes = []
     for inputs in standard.blocks():

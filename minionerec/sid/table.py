@@ -28,7 +28,7 @@ _MOST = 2**62
 
 
 def row_keys(codes: np.ndarray) -> np.ndarray:
-    """One number a row: equal where rows are, and in the order of the rows, level by level; -1 comes first.
+    """One number a row: equal where rows are, and in the order of the rows, level by level; -1 is first.
 
     Args:
         codes: int (N, L), at least -1.
@@ -55,13 +55,13 @@ def row_keys(codes: np.ndarray) -> np.ndarray:
 
 
 def group_sizes(codes: np.ndarray) -> np.ndarray:
-    """How many rows each distinct row stands for, in the order of the rows: int64 (G,)."""
+    """Multiplicity of each distinct row, in the order of the rows: int64 (G,)."""
     sizes: np.ndarray = np.unique(row_keys(codes), return_counts=True)[1]
     return sizes
 
 
 class SortedRows:
-    """Rows in their order, in which those under a prefix lie side by side.
+    """Sorted rows, in which those under a prefix are adjacent.
 
     Args:
         rows: int32 (G, L), in the order of the rows.
@@ -71,7 +71,7 @@ class SortedRows:
         self.columns = [np.ascontiguousarray(column) for column in rows.T]
 
     def span(self, prefix: Sequence[int], first: int = 0, last: int | None = None) -> tuple[int, int]:
-        """Places [first, last) of the rows that begin with a prefix.
+        """Positions [first, last) of the rows that begin with a prefix.
 
         Args:
             prefix: Codes of the first levels.
@@ -84,7 +84,7 @@ class SortedRows:
         return first, last
 
     def below(self, level: int, code: int, first: int, last: int) -> tuple[int, int]:
-        """Places of the rows with a code at a level, among [first, last), which agree in the levels before."""
+        """Positions of the rows with a code at a level, among [first, last), which agree in the levels before."""
         column = self.columns[level][first:last]
         wanted = column.dtype.type(code)
         return first + int(column.searchsorted(wanted)), first + int(column.searchsorted(wanted, side="right"))
@@ -95,17 +95,17 @@ class SortedRows:
 T = TypeVar("T")
 CODES_FILE = "codes.parquet"
 LARGE = 1 << 20
-"""Items beyond which a table is written as `codes.parquet`, and its ids and token strings are made when asked for."""
+"""Items beyond which a table is written as `codes.parquet`, and its ids and token strings are made on access."""
 _BLOCK = 1 << 16
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
 
 
 class LazySequence(Sequence[T]):
-    """A sequence whose entries are made when they are asked for.
+    """A sequence whose entries are made on access.
 
     Args:
         size: Number of entries.
-        block: Makes those from one place to before another.
+        block: Makes those from one index to before another.
 
     Example:
         >>> squares = LazySequence(4, lambda start, stop: [i * i for i in range(start, stop)])
@@ -133,7 +133,7 @@ class LazySequence(Sequence[T]):
             return self._block(start, stop) if step == 1 else [self[i] for i in range(start, stop, step)]
         found = place + len(self) if place < 0 else int(place)
         if not 0 <= found < len(self):
-            raise IndexError(f"entry {place} of {len(self)}.")
+            raise IndexError(f"index {place} of {len(self)}.")
         return self._block(found, found + 1)[0]
 
     def __iter__(self) -> Iterator[T]:
@@ -143,7 +143,7 @@ class LazySequence(Sequence[T]):
 
 
 class ItemIds(LazySequence[str]):
-    """Item ids in one array of text, each a `str` only while somebody looks at it.
+    """Item ids in one array of text, each made a `str` only on access.
 
     Args:
         ids: Strings: a list, other `ItemIds`, a pandas or an arrow column.
@@ -163,14 +163,14 @@ class ItemIds(LazySequence[str]):
         return len(self) == len(other) and bool(pc.all(pc.equal(self.column, other.column)).as_py() is not False)
 
     def twice(self) -> str | None:
-        """An id that is there more than once; None where all differ."""
+        """An id that occurs more than once; None where all differ."""
         if pc.count_distinct(self.column).as_py() == len(self):
             return None
         counted = pc.value_counts(self.column)
         return str(counted.filter(pc.greater(counted.field("counts"), 1))[0]["values"].as_py())
 
     def places_of(self, wanted: "ItemIds") -> np.ndarray:
-        """Where each of some ids is in this one: int64 (n,), -1 where it is not."""
+        """Index of each of some ids: int64 (n,), -1 where it is missing."""
         found = pc.fill_null(pc.index_in(wanted.column, value_set=self.column.combine_chunks()), -1)
         places: np.ndarray = found.to_numpy().astype(np.int64)
         return places
@@ -200,7 +200,7 @@ def write_codes(path: str | os.PathLike[str], item_ids: ItemIds, codes: np.ndarr
 
 
 def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[ItemIds, np.ndarray]:
-    """Read what `write_codes` wrote.
+    """Read a table that `write_codes` wrote.
 
     Args:
         path: The file.
@@ -225,7 +225,7 @@ def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[Ite
         for level, name in enumerate(names[1:]):
             column = file.read(columns=[name])[name]
             if column.null_count:
-                raise ValueError(f"column {name!r} has gaps")
+                raise ValueError(f"column {name!r} has missing values")
             codes[:, level] = column.to_numpy()
         if ids.null_count or codes.min(initial=0) < -1:
             raise ValueError("it has items without an id" if ids.null_count else "it has codes below -1")
@@ -234,15 +234,15 @@ def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[Ite
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file.") from None
     except (OSError, ValueError, TypeError, KeyError, MemoryError, pa.ArrowException) as error:
-        said = " ".join(str(error).split())[:200].rstrip(".")
-        raise ArtefactError(f"{path}: cannot be read as a table of codes ({said}). {_REMEDY}") from None
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise ArtefactError(f"{path}: cannot be read as a table of codes ({reason}). {_REMEDY}") from None
 
 
 LEVELS = (*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase))
 """Names of levels: a to z, then aa to zz."""
 INDEX_FILE = "index.json"
 LARGEST_CODE = 2**20 - 1
-"""Codes of a level are 0 to this: tables of codes are made that wide."""
+"""Codes of a level are 0 to this: tables of codes are made that large."""
 
 _TOKEN = re.compile(r"<([a-z]{1,2})_(0|[1-9][0-9]*)>")
 _SID = re.compile(r"(?:<[a-z]{1,2}_(?:0|[1-9][0-9]*)>)+")
@@ -287,7 +287,7 @@ class SidTable:
         item_ids: The N original item ids, in item order.
 
     Raises:
-        DataError: If shapes disagree, an item is there twice or has no code, a code is above `LARGEST_CODE`, or one is
+        DataError: If shapes disagree, an item occurs twice or has no code, a code is above `LARGEST_CODE`, or one is
             missing in the middle of an SID.
 
     Example:
@@ -315,7 +315,7 @@ class SidTable:
         self.item_ids: Sequence[str] = _kept(item_ids)
         twice = _twice(self.item_ids)
         if twice is not None:
-            raise DataError(f"item {twice!r} is there twice; give each item one SID.")
+            raise DataError(f"item {twice!r} occurs twice; give each item one SID.")
 
     def __len__(self) -> int:
         """Number of items, N."""
@@ -332,13 +332,13 @@ class SidTable:
 
     @cached_property
     def token_tuples(self) -> Sequence[tuple[str, ...]]:
-        """Token strings of each item's SID, in item order: a list, made when asked for in a table of millions."""
+        """Token strings of each item's SID, in item order: a list, made on access in a table of millions."""
         tokens = LazySequence(len(self), self._tokens_between)
         return tokens if len(self) > LARGE else list(tokens)
 
     @cached_property
     def sids(self) -> Sequence[str]:
-        """SID string of each item, in item order: a list, made when asked for in a table of millions."""
+        """SID string of each item, in item order: a list, made on access in a table of millions."""
         sids = LazySequence(
             len(self), lambda start, stop: ["".join(tokens) for tokens in self.token_tuples[start:stop]]
         )
@@ -351,7 +351,7 @@ class SidTable:
         return sorted(code_token(level, code) for level, codes in enumerate(used) for code in codes)
 
     def items_of(self, sid: str) -> list[int]:
-        """Item indices that bear an SID, ascending; empty where none does."""
+        """Item indices with an SID, ascending; empty where none does."""
         parts = split_sid(sid)
         if parts is None or len(parts) > self.levels or sid != "".join(parts):
             return []
@@ -386,7 +386,7 @@ class SidTable:
 
     @property
     def distinct_codes(self) -> np.ndarray:
-        """Codes of each distinct SID in the order of `sid_numbers`: int32 (n_unique, L), -1 behind shorter SIDs."""
+        """Codes of each distinct SID in the order of `sid_numbers`: int32 (n_unique, L), -1 after shorter SIDs."""
         return self._distinct[0]
 
     @property
@@ -405,7 +405,7 @@ class SidTable:
         return digest.hexdigest()
 
     def check_items(self, item_ids: Sequence[str], where: str) -> None:
-        """Check that the table speaks of exactly these items in this order.
+        """Check that the table holds exactly these items in this order.
 
         Raises:
             DataError: Naming the first item that differs.
@@ -428,7 +428,7 @@ class SidTable:
         Of more than `LARGE` items `codes.parquet` is written beside it instead (`minionerec.sid.table.write_codes`).
 
         Args:
-            path: Where `index.json` is to lie.
+            path: Path of `index.json`.
         """
         if isinstance(self.item_ids, ItemIds):
             write_codes(Path(path).with_name(CODES_FILE), self.item_ids, self.codes, LEVELS[: self.levels])
@@ -488,7 +488,7 @@ class SidTable:
 
 
 def index_path(path: Path) -> Path:
-    """The file behind the path of an `index.json`: that, or the `codes.parquet` that lies there in its place."""
+    """The file at the path of an `index.json`: that, or the `codes.parquet` in its place."""
     codes = path.with_name(CODES_FILE)
     return codes if path.name == INDEX_FILE and not path.is_file() and codes.is_file() else path
 
@@ -503,14 +503,14 @@ def _without_sid(path: Path, item_id: str) -> DataError:
 
 
 def _kept(item_ids: Sequence[str]) -> Sequence[str]:
-    """Item ids as a table keeps them."""
+    """Item ids in the form of a table."""
     if len(item_ids) > LARGE:
         return item_ids if isinstance(item_ids, ItemIds) else ItemIds([str(item_id) for item_id in item_ids])
     return tuple(str(item_id) for item_id in item_ids)
 
 
 def _twice(item_ids: Sequence[str]) -> str | None:
-    """An id that is there twice, if any."""
+    """An id that occurs twice, if any."""
     if isinstance(item_ids, ItemIds):
         return item_ids.twice()
     if len(set(item_ids)) == len(item_ids):

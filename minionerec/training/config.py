@@ -31,11 +31,11 @@ TRACKERS = (
     "neptune",
     "swanlab",
 )
-"""What transformers can report to."""
+"""Trackers that transformers supports."""
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
 RECENCY = (
-    "weigh a training target by exp(-recency x share of the training rows that came after it); only where the split is "
+    "weigh a training target by exp(-recency x share of the training examples after it); only where the split is "
     "by time, else all weigh alike"
 )
 
@@ -47,7 +47,7 @@ def _unless(condition: bool, message: str) -> Iterator[str]:
 
 @dataclass
 class RunConfig(StageConfig):
-    """What every training stage asks for."""
+    """Settings of every training stage."""
 
     kind: ClassVar[str] = "checkpoint"
 
@@ -60,12 +60,12 @@ class RunConfig(StageConfig):
     weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     evals_per_epoch: float = setting(1.0, "validations (and saved checkpoints) an epoch", above=0)
-    eval_rows: int = setting(1000, "validation rows ranked at each validation; 0: none, -1: all", least=-1)
-    eval_beams: int = setting(20, "beam width of that ranking", least=1)
+    eval_rows: int = setting(1000, "validation examples ranked at each validation; 0: none, -1: all", least=-1)
+    eval_beams: int = setting(20, "number of beams of that ranking", least=1)
     patience: int = setting(0, "stop after this many validations without a better one; 0: never", least=0)
     dtype: str = setting("auto", "dtype of the weights; auto: float32", known=DTYPES)
     mixed_bf16: bool = setting(False, "compute in bfloat16 over float32 weights")
-    max_prompt_length: int = setting(512, "prompts are cut to their last tokens, this many", least=1)
+    max_prompt_length: int = setting(512, "prompts are truncated to their last tokens, this many", least=1)
     seed: int = setting(42, "seed of initialisation, order and dropout", least=0)
     report_to: list[str] = setting(
         [],
@@ -77,7 +77,7 @@ class RunConfig(StageConfig):
     keep_state: bool = setting(
         True,
         "keep the last checkpoint, with the optimiser's state, in OUTPUT.finished, so that the same command with more "
-        "epochs goes on from there",
+        "epochs continues from there",
         affects_result=False,
     )
 
@@ -92,19 +92,19 @@ class RunConfig(StageConfig):
 
 @dataclass
 class RefittableConfig(RunConfig):
-    """What a training stage asks for that can train on all rows, for service."""
+    """Settings of a training stage that can be refitted on all examples, for deployment."""
 
     refit: str = setting(
         "",
-        "checkpoint of this stage whose settings and best epoch are trained anew on all rows, those of valid and test "
-        "too, and nothing is measured: for a model that goes into service; empty: train and validate",
+        "checkpoint of this stage whose settings and best epoch are used to train again on all examples, validation "
+        "and test included, without evaluation: for deployment; empty: train and validate",
         input_kind="checkpoint",
     )
 
 
 @dataclass
 class LanguageRunConfig(RunConfig):
-    """What the stages that train language models ask for."""
+    """Settings of the stages that train language models."""
 
     tasks: dict[str, float] = setting(
         {"next_sid": 1.0},
@@ -118,7 +118,7 @@ class LanguageRunConfig(RunConfig):
 
 @dataclass
 class PackedConfig(LanguageRunConfig):
-    """What the stages ask for whose examples are written into files of OUTPUT.partial, and read from there."""
+    """Settings of the stages whose examples are written into files of OUTPUT.partial, and read from there."""
 
     shuffle_rows: int = setting(
         0,
@@ -144,16 +144,16 @@ class SftConfig(PackedConfig, RefittableConfig):
     inner_size: int = setting(768, "scratch: width of the feed-forward layer", least=1)
     text_vocabulary: int = setting(1000, "scratch: tokens trained on the corpus's texts", least=1)
     tied: bool = setting(True, "scratch: output head shares the input embedding")
-    dropout: float = setting(0.0, "dropout behind embedding, attention and feed-forward", least=0, below=1)
+    dropout: float = setting(0.0, "dropout after embedding, attention and feed-forward", least=0, below=1)
     wording: str = setting("compact", "prompt wording: compact, prose, lcrec, or a YAML file", required=True, path=True)
     all_positions: bool = setting(
         False,
-        "next_sid, title_history_to_title: one row a user window with a loss at every item, instead of one row an "
+        "next_sid, title_history_to_title: one example a user window with a loss at every item, instead of one an "
         "interaction; needs a wording whose prompt is the bare history",
     )
     teacher: str = setting(
         "",
-        "next_sid: catalogue model whose probabilities of the next codes are learned beside the true codes (minionerec "
+        "next_sid: catalogue model to distill from; its next-code probabilities join the true codes (minionerec "
         "train-catalogue); empty: none",
         input_kind="checkpoint",
     )
@@ -161,14 +161,14 @@ class SftConfig(PackedConfig, RefittableConfig):
     recency: float = setting(0.0, RECENCY, least=0)
     variants: int = setting(
         0,
-        "all_positions: further rows of each window, of which items were left out at random; a teacher speaks about "
-        "them as about any history",
+        "all_positions: further copies of each window, with items left out at random; a teacher scores "
+        "them like any history",
         least=0,
     )
     max_tokens: int = setting(
         0,
-        "all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole rows of "
-        "users drawn by seed, and no others are tokenised; 0: all rows",
+        "all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole windows of "
+        "users drawn by seed, and no others are tokenised; 0: all",
         least=0,
         since="0.2",
     )
@@ -192,11 +192,11 @@ class SftConfig(PackedConfig, RefittableConfig):
         )
         yield from _unless(
             self.select_by == "loss" or self.eval_rows != 0,
-            "select_by is ndcg but eval_rows is 0; rank some validation rows, or select by loss.",
+            "select_by is ndcg but eval_rows is 0; rank some validation examples, or select by loss.",
         )
         yield from _unless(
             not self.all_positions or bool({NEXT_SID, NEXT_TITLE} & set(self.tasks)),
-            f"all_positions is about the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
+            f"all_positions applies to the tasks {NEXT_SID} and {NEXT_TITLE}, neither of which is among the tasks "
             f"{', '.join(self.tasks)}.",
         )
         yield from _unless(
@@ -205,16 +205,16 @@ class SftConfig(PackedConfig, RefittableConfig):
         )
         yield from _unless(
             not self.max_tokens or (self.all_positions and list(self.tasks.values()) == [1]),
-            f"max_tokens is {self.max_tokens}, which is about windows; set all_positions to true, and give one task of "
-            "weight 1.",
+            f"max_tokens is {self.max_tokens}, which applies to windows; set all_positions to true, and give one task "
+            "of weight 1.",
         )
         yield from _unless(
             not self.teacher or "next_sid" in self.tasks,
-            f"a teacher speaks about the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
+            f"a teacher applies to the task next_sid, which is not among the tasks {', '.join(self.tasks)}.",
         )
 
     def inputs(self) -> dict[str, Path]:
-        """What is read: also the wording where it is the user's own file, and the model where it is ours."""
+        """Inputs: also the wording where it is the user's own file, and the model where it is ours."""
         own = self.wording not in BUILT_IN and Path(self.wording).is_file()
         found = super().inputs() | ({"wording": Path(self.wording)} if own else {})
         model = name_or_copy(self.model)
@@ -229,12 +229,12 @@ class CatalogueTrainConfig(RefittableConfig):
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     checkpoint: str = setting(
         "",
-        "checkpoint of a catalogue model to go on from, whose shape, vectors and counts stay; empty: random weights",
+        "checkpoint of a catalogue model to continue from, whose shape, vectors and counts stay; empty: random weights",
         input_kind="checkpoint",
     )
     vectors: str = setting(
         "tfidf",
-        "item text beside learned vectors: tfidf, the output of embed-items, a .npy or .parquet file; empty: none",
+        "item text, besides learned vectors: tfidf, the output of embed-items, a .npy or .parquet file; empty: none",
         path=True,
     )
     vector_width: int = setting(128, "width of TF-IDF vectors", least=1)
@@ -243,10 +243,10 @@ class CatalogueTrainConfig(RefittableConfig):
     heads: int = setting(4, "attention heads of a tower", least=1)
     inner_size: int = setting(512, "width of a tower's position-wise networks", least=1)
     towers: int = setting(1, "transformers trained side by side, their probabilities averaged", least=1)
-    dropout: float = setting(0.4, "dropout of item vectors, and behind each part of a layer", least=0, below=1)
+    dropout: float = setting(0.4, "dropout of item vectors, and after each part of a layer", least=0, below=1)
     learned_vectors: bool = setting(True, "give every SID a vector of its own")
     code_vectors: bool = setting(True, "give codes vectors that their SIDs share")
-    pointer: bool = setting(True, "score SIDs of the history by how long ago they came")
+    pointer: bool = setting(True, "score SIDs of the history by how long ago they occurred")
     experts: bool = setting(
         False,
         "pool transition counts, recent popularity and repeats with the model's probabilities, by weights that depend "
@@ -254,9 +254,9 @@ class CatalogueTrainConfig(RefittableConfig):
         since="0.2",
     )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")
-    reach: int = setting(10, "items back that pairs are counted", least=1)
+    reach: int = setting(10, "items back that transitions are counted", least=1)
     decay: float = setting(0.6, "weight of each further item back in the counts", above=0, most=1)
-    reverse: float = setting(0.3, "weight of a pair in the other direction", least=0)
+    reverse: float = setting(0.3, "weight of a transition in the other direction", least=0)
     recency: float = setting(0.0, RECENCY, least=0)
     session_context: bool = setting(
         False,
@@ -277,17 +277,17 @@ class CatalogueTrainConfig(RefittableConfig):
         known=LOSSES,
         since="0.2",
     )
-    negatives: int = setting(256, "sampled: SIDs drawn from all alike, each step", least=1, requires="loss")
-    siblings: int = setting(0, "sampled: SIDs drawn beside each target in the trie", least=0, requires="loss")
+    negatives: int = setting(256, "sampled: SIDs drawn uniformly each step", least=1, requires="loss")
+    siblings: int = setting(0, "sampled: siblings of each target drawn in the trie", least=0, requires="loss")
     unseen_negatives: bool = setting(
         True,
         "likelihood: whether SIDs that no training window holds count as wrong answers; false leaves them out of the "
-        "training loss, so that their scores follow from text and codes, as those of items that come later should",
+        "training loss, so that their scores follow from text and codes, as for items added later",
         since="0.2",
     )
     loss_rows: int = setting(
         -1,
-        "validation rows whose loss is measured, a seeded sample; -1: all",
+        "validation examples whose loss is measured, a seeded sample; -1: all",
         least=-1,
         since="0.2",
     )
@@ -307,14 +307,14 @@ class CatalogueTrainConfig(RefittableConfig):
         )
         yield from _unless(
             self.objective == "likelihood" or bool(self.checkpoint),
-            f"objective {self.objective} sharpens a model that has been trained; give --checkpoint.",
+            f"objective {self.objective} continues from a trained model; give --checkpoint.",
         )
         yield from _unless(
             self.beta == 0 or self.objective != "likelihood",
             f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
         )
         yield from _unless(
-            self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows."
+            self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation examples."
         )
         yield from _unless(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
         yield from self._loss_contradictions()
@@ -324,7 +324,7 @@ class CatalogueTrainConfig(RefittableConfig):
         )
 
     def _loss_contradictions(self) -> Iterator[str]:
-        """What keeps the sampled loss from working, and what is left out of a loss that is not exact."""
+        """Contradictions of the settings of losses."""
         exact = self.objective == "likelihood" and self.loss == "exact"
         yield from _unless(
             self.unseen_negatives or exact,
@@ -360,7 +360,7 @@ GRPO_LOSSES = ("grpo", "bnpo", "dapo", "gspo")
 # Rewards that need a file of their own, the setting that names it, and what it is.
 _SOURCES = (
     ("semantic", "reward_vectors", "the vectors that it compares (minionerec embed-items)"),
-    ("collaborative", "reward_model", "the model that it asks (minionerec train-sequential)"),
+    ("collaborative", "reward_model", "the model that scores items (minionerec train-sequential)"),
 )
 
 
@@ -406,12 +406,12 @@ class GrpoConfig(PackedConfig):
         False,
         "also compute groups whose rewards are all equal; they carry the KL term alone, and are left out otherwise",
     )
-    beta: float = setting(1e-3, "weight of the KL term; 0 does without a reference model", least=0)
+    beta: float = setting(1e-3, "weight of the KL term; 0: no reference model", least=0)
     reference: str = setting(
         "", "checkpoint that the KL term is measured against; empty: the one to start from", input_kind="checkpoint"
     )
-    sync_reference: bool = setting(True, "move the reference towards the policy")
-    sync_steps: int = setting(512, "optimiser steps between two such moves", least=1)
+    sync_reference: bool = setting(True, "update the reference towards the policy")
+    sync_steps: int = setting(512, "optimiser steps between two such updates", least=1)
     sync_share: float = setting(0.6, "share of the policy in the moved reference", least=0, most=1)
     max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
 
@@ -435,7 +435,7 @@ class GrpoConfig(PackedConfig):
                 "otherwise."
             )
         if self.eval_rows == 0:
-            yield "eval_rows is 0; GRPO can hurt, so it must be watched on validation rows."
+            yield "eval_rows is 0; GRPO can hurt, so it must be watched on validation examples."
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the files of a user's own rewards."""
@@ -451,15 +451,15 @@ class DpoConfig(LanguageRunConfig):
 
     checkpoint: str = setting(
         "",
-        "checkpoint to start from (minionerec sft); it also stays as it is, as the reference",
+        "checkpoint to start from (minionerec sft); it is also the frozen reference",
         required=True,
         input_kind="checkpoint",
     )
-    negatives: int = setting(3, "SIDs that each target is to be preferred to (N); 1 is plain DPO", least=1)
+    negatives: int = setting(3, "negatives of each target (N); 1 is plain DPO", least=1)
     negatives_from: str = setting(
         "uniform",
-        "where they come from: uniform (any other SID), popularity (as often as they are training targets), both drawn "
-        "anew in every epoch, or beam (the best of the checkpoint's own search, the same in every epoch)",
+        "source of negatives: uniform (any other SID), popularity (as often as they are training targets), both "
+        "redrawn in every epoch, or beam (the best of the checkpoint's own search, the same in every epoch)",
         known=DPO_NEGATIVES,
     )
     beta: float = setting(1.0, "scale of log-ratios in the loss; the higher, the closer to the checkpoint", above=0)
@@ -470,7 +470,7 @@ class DpoConfig(LanguageRunConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         if self.eval_rows == 0:
-            yield "eval_rows is 0; S-DPO can hurt, so it must be watched on validation rows."
+            yield "eval_rows is 0; S-DPO can hurt, so it must be watched on validation examples."
 
 
 TIGER_OPTIMIZERS = ("adafactor", "adamw")
@@ -493,10 +493,10 @@ class TigerTrainConfig(RunConfig):
     head_size: int = setting(64, "width of a head", least=1)
     inner_size: int = setting(1024, "width of the feed-forward layers", least=1)
     dropout: float = setting(
-        0.1, "dropout of embeddings, attention weights and behind each part of a layer", least=0, below=1
+        0.1, "dropout of embeddings, attention weights and after each part of a layer", least=0, below=1
     )
-    batch_size: int = setting(256, "rows an optimiser step, over all devices", least=1)
-    device_batch_size: int = setting(256, "rows a device computes at a time", least=1)
+    batch_size: int = setting(256, "examples an optimiser step, over all devices", least=1)
+    device_batch_size: int = setting(256, "examples a device computes at a time", least=1)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -507,7 +507,7 @@ class TigerTrainConfig(RunConfig):
                 "mixed_bf16, to compute in bfloat16."
             )
         if self.eval_rows == 0:
-            yield "eval_rows is 0; the best checkpoint is chosen by ranking validation rows."
+            yield "eval_rows is 0; the best checkpoint is chosen by ranking validation examples."
 
 
 EXTEND_STARTS = ("neighbours", "zero")
@@ -521,22 +521,22 @@ class ExtendConfig(StageConfig):
 
     checkpoint: str = setting(
         "",
-        "checkpoint that is to speak more items (sft, grpo, dpo, train-catalogue)",
+        "checkpoint to extend (sft, grpo, dpo, train-catalogue)",
         required=True,
         input_kind="checkpoint",
     )
     corpus: str = setting("", "corpus with the new items (minionerec prepare-data)", required=True, input_kind="corpus")
     sids: str = setting(
         "",
-        "SIDs of its items, appended to those that the checkpoint speaks (minionerec build-sids --method append)",
+        "SIDs of its items, appended to those of the checkpoint (minionerec build-sids --method append)",
         required=True,
         input_kind="sids",
     )
     output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     lift: float = setting(
         0.0,
-        "added to the log-probability of items without a training row in the corpus when the checkpoint recommends, in "
-        "natural logarithms (1: 2.7 times as probable); choose it on validation rows",
+        "added to the log-probability of items without a training example in the corpus when recommending, in "
+        "natural logarithms (1: 2.7 times as probable); choose it on validation examples",
     )
     vectors: str = setting(
         "tfidf",
@@ -548,7 +548,7 @@ class ExtendConfig(StageConfig):
     start: str = setting(
         "neighbours",
         "catalogue model: learned vector and bias of a new SID, and vectors of codes that are new: neighbours (mean of "
-        "the SIDs that share its longest prefix) or zero (text and the codes that it shares speak for it)",
+        "the SIDs that share its longest prefix) or zero (scored by text and shared codes alone)",
         known=EXTEND_STARTS,
     )
 

@@ -73,10 +73,10 @@ def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Se
     """Draw SIDs without replacement, each draw in proportion to the weights of those that are left.
 
     A draw that hits the target or an earlier one is made again. Each has a stream of its own, of which a row takes the
-    number at its place, so that no row depends on another.
+    number at its index, so that no row depends on another.
 
     Args:
-        targets: int64 (R,), SID number of each row's target.
+        targets: int64 (R,), SID number of each example's target.
         weights: float (S,), above 0, of each SID.
         count: SIDs a row (N), fewer than S.
         key: Seed and epoch.
@@ -99,7 +99,7 @@ def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Se
 
 
 def drawn_negatives(targets: np.ndarray, weights: np.ndarray, count: int, seed: int) -> NegativesOf:
-    """Negatives that are drawn anew in every epoch; the arguments are those of `draw_negatives`."""
+    """Negatives that are redrawn in every epoch; the arguments are those of `draw_negatives`."""
 
     @lru_cache(maxsize=1)
     def of_epoch(epoch: int) -> np.ndarray:
@@ -117,7 +117,7 @@ def searched_negatives(
 
     Args:
         prompts: Token ids of each of R rows.
-        targets: int64 (R,), SID number of each row's target.
+        targets: int64 (R,), SID number of each example's target.
         count: SIDs a row (N).
         search: The search of the model that training begins with.
         folder: Where they are kept.
@@ -180,7 +180,7 @@ def softmax_preference_loss(ratios: torch.Tensor, beta: float) -> torch.Tensor:
 
 
 def ratio_figures(ratios: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What is logged of each prompt: float (P,) or (P, N) each.
+    """Logged values of each prompt: float (P,) or (P, N) each.
 
     Args:
         ratios: float (P, 1 + N), log-ratios, the target's first.
@@ -224,20 +224,20 @@ def completion_sums(
 
 
 class SidDpoTrainer(RankingEvaluation, Trainer):
-    """S-DPO: targets are to gain probability over negatives, measured from where the frozen reference puts both.
+    """S-DPO: targets gain probability over negatives, relative to a frozen reference.
 
     Args:
         model: The policy.
         args: The trainer's settings; batch sizes count prompts.
-        rows: What is trained on; as many as fill whole steps.
+        rows: Training prompts; as many as fill whole steps.
         tokenizer: The model's tokenizer.
         reference: The reference; it is put on the trainer's device and never trained.
         negatives: SID numbers of each row's negatives.
         beta: Scale of log-ratios.
         sid_tokens: Token ids of each SID number.
         steps_per_epoch: Optimiser steps an epoch.
-        validation: What is ranked at each validation; nothing if None.
-        callbacks: Beside the trainer's own.
+        validation: Prompts ranked at each validation; none if None.
+        callbacks: In addition to the trainer's own.
     """
 
     measures_loss = False
@@ -332,7 +332,7 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
             )
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Log what the steps since the last time told, beside the trainer's own numbers."""
+        """Log the figures of the steps since the last log, besides the trainer's own."""
         logs.update(self.figures.take())
         super().log(logs, start_time)
 
@@ -341,13 +341,13 @@ _PROMPTS_AT_ONCE = 64  # prompts searched at a time
 
 
 def run_dpo(config: DpoConfig) -> TrainingResult:
-    """Sharpen a checkpoint by S-DPO; resumes an unfinished run, does nothing if it is done.
+    """Train a checkpoint by S-DPO; resumes an unfinished run, does nothing if it is done.
 
     Args:
         config: Settings.
 
     Returns:
-        Where the best checkpoint (by validation NDCG@10) lies; never below the start.
+        Path of the best checkpoint (by validation NDCG@10); never below the start.
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.
@@ -373,7 +373,7 @@ def _train(config: DpoConfig, run: TrainingRun) -> TrainingResult:
         config.beta,
     )
     if prompts.cut:
-        logger.info("%s prompts were too long and were cut to their last tokens.", f"{prompts.cut:,}")
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.cut:,}")
     trainer = _trainer(config, run, bundle, builder, prompts)
     warn_of_rounding(trainer, config)
     run.train(trainer)
@@ -384,7 +384,7 @@ def _train(config: DpoConfig, run: TrainingRun) -> TrainingResult:
 
 
 def load_start(config: DpoConfig) -> Bundle:
-    """The checkpoint to sharpen.
+    """The checkpoint to start from.
 
     Raises:
         ConfigError: If it is a catalogue model, or has too few SIDs for so many negatives.
@@ -394,7 +394,7 @@ def load_start(config: DpoConfig) -> Bundle:
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
             f"{config.checkpoint}: is a catalogue model, whose softmax already compares a target with the whole "
-            "catalogue. Sharpen it with minionerec train-catalogue --objective expected or grpo."
+            "catalogue. Train it with minionerec train-catalogue --objective expected or grpo."
         )
     if bundle.table.n_unique <= config.negatives:
         raise ConfigError(
@@ -442,7 +442,7 @@ def _trainer(
 def negatives_of(
     config: DpoConfig, run: TrainingRun, bundle: Bundle, corpus: Corpus, prompts: PromptRows, trie: Trie
 ) -> NegativesOf:
-    """What the rows' targets are to be preferred to, by the setting `negatives_from`."""
+    """The examples' negatives, by the setting `negatives_from`."""
     targets = np.array([row["target"] for row in prompts.rows])
     if config.negatives_from == "beam":
         model: Any = bundle.model

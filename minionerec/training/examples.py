@@ -1,10 +1,10 @@
-"""Training examples in files: made once, mapped as a data set, and read in an order that follows from the seed.
+"""Training examples in files: written once, mapped as a data set, and read in an order that follows from the seed.
 
 A small corpus gives one part a task, its examples in the corpus's order. One that stays in its files gives a part a
 task and shard, and the processes of a launch share the parts. Each part remembers how far it is: a run that was killed
-goes on with the next few thousand examples, and ends with the same ones.
+continues with the next few thousand examples, and ends with the same ones.
 
-    ExampleMaker   corpus ─▶ lists of numbers, a batch at a time      what an example consists of, a subclass says
+    ExampleMaker   corpus ─▶ lists of numbers, a batch at a time      a subclass defines the columns
     write_examples ─▶ flat columns of each part (`minionerec.data.columns`)
     read_examples  ─▶ `datasets.Dataset` over the mapped columns      nothing is copied
 """
@@ -36,7 +36,7 @@ from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 from minionerec.training.run import choose_examples
 
 SHUFFLED = 65_536
-"""Examples of a corpus in files that are shuffled together where no setting says how many."""
+"""Examples of a corpus in files that are shuffled together where no setting gives their number."""
 _AT_ONCE = 16_384  # examples, or interactions, that are made before the next commit
 _LOOK_AGAIN = 0.2  # seconds
 _SALT = 0x5EED
@@ -109,7 +109,7 @@ def plan_parts(files: Sequence[Path], tasks: Mapping[str, float], folder: Path, 
     Args:
         files: The shards; none for a corpus in memory.
         tasks: Task to its weight; of one task of weight 1 alone where `most` is given.
-        folder: Where the examples lie.
+        folder: Folder of the examples.
         most: Tokens that all examples may have, of each shard as many; 0 for any number.
     """
     parts: list[ExamplePart] = []
@@ -230,11 +230,11 @@ class ExampleMaker(ABC):
         """The columns of some examples, and what is counted of them: `rows` among it."""
 
     def whole_count(self, task: str) -> int:
-        """How many examples a task has, of a corpus in memory."""
+        """Number of examples of a task, of a corpus in memory."""
         return len(self._able_items(task)) if task in ITEM_TASKS else len(self._able_rows(task))
 
     def whole(self, task: str, places: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
-        """Some examples of a task, by their places among all that it has, of a corpus in memory."""
+        """Some examples of a task, by their indices among all that it has, of a corpus in memory."""
         count = self.whole_count(task)
         if task in ITEM_TASKS:
             items = self._able_items(task)[places]
@@ -250,7 +250,7 @@ class ExampleMaker(ABC):
         return np.flatnonzero(self.builder.answerable(task)[self.corpus.rows("train").targets])
 
     def batches(self, part: ExamplePart) -> Iterator[Any]:
-        """A few thousand examples at a time: places of a whole task, ranges of items, or sequences of a shard.
+        """A few thousand examples at a time: indices of a whole task, ranges of items, or sequences of a shard.
 
         Where not all are wanted, row groups come in a random order: neighbours in a file have similar names.
         """
@@ -303,7 +303,7 @@ class Written:
     Attributes:
         part: The part.
         arrays: Their columns.
-        tally: What was counted of them.
+        tally: Their counts.
     """
 
     part: ExamplePart
@@ -341,8 +341,8 @@ class TrainingSet:
 
     Attributes:
         written: The parts.
-        lists: What an example has lists of.
-        scalars: What an example has one of.
+        lists: Columns with a list an example.
+        scalars: Columns with one value an example.
     """
 
     written: Sequence[Written]
@@ -353,7 +353,7 @@ class TrainingSet:
         """The examples, part after part; a part that is trained on twice is there twice.
 
         Args:
-            again: int64 (A,), examples that stand behind all others once more.
+            again: int64 (A,), examples that are repeated after all others.
         """
         tables = [part.table(self.lists, self.scalars) for part in self.written if part.tally["rows"]]
         times = [part.part.times for part in self.written if part.tally["rows"]]
@@ -378,18 +378,18 @@ class TrainingSet:
         return counts
 
     def total(self, name: str) -> int:
-        """What was counted of all examples of an epoch."""
+        """Sums of the counts of all examples of an epoch."""
         return sum(part.part.times * part.tally.get(name, 0) for part in self.written)
 
 
 def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> TrainingSet:
     """The training examples of all tasks by their weights; made where they are not yet, each process its share.
 
-    Every process of a launch must ask for them.
+    Every process of a launch must call this.
 
     Args:
         maker: Makes them.
-        folder: Where they lie, in the folder of the unfinished run.
+        folder: Their folder, in that of the unfinished run.
         max_tokens: Tokens that they may have; 0 for any number.
 
     Raises:
@@ -407,7 +407,7 @@ def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> Trai
     found = TrainingSet([Written.open(part) for part in parts], list(maker.lists), list(maker.scalars))
     for task, count in found.counts.items():
         if not count and max_tokens:
-            raise DataError(f"task {task!r}: max_tokens has no room for a single row. Give more tokens.")
+            raise DataError(f"task {task!r}: max_tokens has no room for a single window. Give more tokens.")
         if not count:
             raise DataError(f"task {task!r} has no example: no item has the text it needs. Leave the task out.")
     return found
@@ -453,7 +453,7 @@ class BlockSampler(Sampler[int]):
         share of process 0   a b c d e f g         given   a b c | p q r | d e f | s t u | g v
         share of process 1   p q r s t u v
 
-    What is left at the end, at most a batch a process, is dealt out as it comes.
+    What is left at the end, at most a batch a process, is dealt out in order.
 
     Args:
         count: Number of examples.

@@ -1,4 +1,4 @@
-"""The stage that lets a checkpoint speak items which came after its training, without training it."""
+"""The stage that extends a checkpoint to items added after its training, without training it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ TEXT_TOLERANCE = 0.1  # share of their squared length by which text vectors of k
 
 @dataclass(frozen=True)
 class ExtendResult:
-    """Where the checkpoint lies, and what is new in it.
+    """Path of the checkpoint, and counts of new items.
 
     Attributes:
         output: Checkpoint directory.
@@ -48,16 +48,16 @@ class ExtendResult:
     counts: Mapping[str, Any]
 
     def lines(self) -> list[str]:
-        """How many items are new, and where the checkpoint lies."""
+        """Number of new items, and path of the checkpoint."""
         return [f"{self.counts['items_new']} of {self.counts['items']} items are new: {self.output}"]
 
 
 def run_extend(config: ExtendConfig) -> ExtendResult:
-    """Write a checkpoint that speaks the SIDs of a larger catalogue: the same weights, and rows for what is new.
+    """Write a checkpoint that generates the SIDs of a larger catalogue: the same weights, and rows for what is new.
 
     Language model: codes that no SID had before get rows (`minionerec.models.backbone.vocabulary.extend_code_rows`).
     Catalogue model: everything that belongs to an SID moves to its new number, new ones get text, vectors and biases
-    (`minionerec.models.backbone.catalogue.extend`), and pairs are counted in the training rows of the new corpus.
+    (`minionerec.models.backbone.catalogue.extend`), and pairs are counted in the training examples of the new corpus.
 
     Args:
         config: Settings.
@@ -95,7 +95,7 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
             write_model_files(extended, place)
             if fitted is not None:
                 fitted.save(place)
-    logger.info("%s speaks %d items, %d of them new.", stage.output, counts["items"], counts["items_new"])
+    logger.info("%s has %d items, %d of them new.", stage.output, counts["items"], counts["items_new"])
     return ExtendResult(stage.output, counts)
 
 
@@ -106,11 +106,11 @@ def check_known_items(before: SidTable, table: SidTable, folder: Path, sids: Pat
         DataError: Naming the first item that has none, or another.
     """
     now = dict(zip(table.item_ids, table.sids, strict=True))
-    remedy = "Append to the SIDs that the checkpoint speaks (minionerec build-sids --method append)"
+    remedy = "Append to the checkpoint's SIDs (minionerec build-sids --method append)"
     missing = [item for item in before.item_ids if item not in now]
     if missing:
         raise DataError(
-            f"{sids}: {len(missing)} of the {len(before)} items of {folder}, such as {missing[0]!r}, are not there. "
+            f"{sids}: {len(missing)} of the {len(before)} items of {folder}, such as {missing[0]!r}, are missing. "
             f"{remedy}, and keep its items in the corpus; an item that is sold no more is left out when recommending."
         )
     for item, sid in zip(before.item_ids, before.sids, strict=True):
@@ -173,7 +173,7 @@ def _check_text(
 
 
 def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> Transitions:
-    """Counts of pairs in the training rows, as `train-catalogue` counts them.
+    """Counts of pairs in the training examples, as `train-catalogue` counts them.
 
     Raises:
         DataError: If there is no pair.
@@ -185,7 +185,7 @@ def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> Transiti
     found = count_transitions_in_parts(parts, table.n_unique, shape.reach, shape.decay, shape.reverse)
     if not len(found.counts):
         raise DataError(
-            "the corpus has no training row with a history, so there is no pair to count. Keep the rows that the "
-            "checkpoint was trained on in it."
+            "the corpus has no training example with a history, so there is no pair to count. Keep the examples "
+            "that the checkpoint was trained on in it."
         )
     return found

@@ -1,4 +1,4 @@
-"""What memory a training step needs, computed from the model's shape before the first step."""
+"""Memory of a training step, computed from the model's shape before the first step."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ def saved_per_token(
     Twice a norm (input in float32, output in the weights' dtype, a float32 scalar), the inputs of the linear maps,
     queries, keys, values and attention's output with a float32 scalar a head, and four activations of the
     feed-forward layer. In mixed precision each linear map converts its input for itself. With dropout there are a mask
-    behind attention and one behind the feed-forward layer.
+    after attention and one after the feed-forward layer.
 
     Args:
         hidden: Width.
@@ -36,7 +36,7 @@ def saved_per_token(
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that one process needs at the peak of a training step, beside the libraries themselves.
+    """Bytes that one process needs at the peak of a training step, besides the libraries.
 
     Measured peaks of small models on a CPU are at most twice that, with libraries that load late and fragments.
 
@@ -44,7 +44,7 @@ class MemoryEstimate:
         weights: Weights, and their bfloat16 copies in mixed precision.
         gradients: Gradients, and what is on its way to other processes.
         optimiser: Adam's two numbers a trained weight; under ZeRO-2 a share of them and of float32 weights.
-        activations: What the blocks keep for the backward pass, and the gradients of one block's share of it.
+        activations: Values that the blocks keep for the backward pass, and the gradients of one block's share of it.
         logits: The head's outputs at labelled positions with their gradients, and one gradient of its matrix.
     """
 
@@ -129,7 +129,7 @@ def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | N
     """Estimate what a step needs of a catalogue model (`minionerec.models.backbone.catalogue`), which is float32.
 
     Every position of a window has a label. Scores of a tower are held twice until the backward pass, once more with
-    their gradient, and once as places of counts.
+    their gradient, and once as indices of counts.
 
     Args:
         model: The model, all weights of which are trained.

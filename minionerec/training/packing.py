@@ -26,10 +26,10 @@ from minionerec.models.decoding.branches import attention_mask_4d
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #
-# The completions of a prompt are a tree behind it: what they begin with in common is there once, and so is the prompt's
-# last token, which predicts all their first tokens. Groups (a prompt with its tree) stand one behind the other in a
-# row. Nodes are laid out depth first, so that everything that may see a position stands in one stretch behind it;
-# `ends` says where that stretch ends, and is the whole attention mask:
+# The completions of a prompt are a tree after it: what they begin with in common is there once, and so is the prompt's
+# last token, which predicts all their first tokens. Groups (a prompt with its tree) follow one another in a
+# row. Nodes are laid out depth first, so that everything that may see a position is one stretch after it;
+# `ends` is where that stretch ends, and is the whole attention mask:
 #
 #     sequence   p0 p1 p2 a0 a1 b1 c0 | q0 q1 d0      prompt p: a0 a1 _, a0 b1 _, c0 _; prompt q: d0 _
 #     position    0  1  2  3  4  4  3 |  0  1  2      a completion's last token predicts nothing and is left out
@@ -51,7 +51,7 @@ class PackedGroups:
     Attributes:
         input_ids: int64 (B, T), 0 at padding.
         position_ids: int64 (B, T), rotary positions, counted from each prompt's first token.
-        ends: int64 (B, T), the position behind the last one that sees this one; a padding position sees itself alone.
+        ends: int64 (B, T), the position after the last one that sees this one; a padding position sees itself alone.
         places: int64 (N,), for each completion token, in the order of groups, completions and tokens, the position
             that predicts it, counted through all rows.
         labels: int64 (N,), the completion tokens themselves.
@@ -205,7 +205,7 @@ def picked_hidden_states(backbone: PreTrainedModel, places: torch.Tensor) -> Ite
 
 
 def picked_logits(model: Any, backbone: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Logits at the picked places of packed rows.
+    """Logits at the selected positions of packed rows.
 
     Args:
         model: Causal language model, or a distributed wrapper of one.
@@ -283,7 +283,7 @@ def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
 
 
 def asked_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
-    """An example as one epoch asks it: where it has several `prompts`, they take turns (all its labels are behind)."""
+    """An example as in one epoch: several `prompts` take turns (all its labels are after them)."""
     prompts = example.get("prompts")
     if not prompts:
         return example
@@ -304,8 +304,8 @@ class TreeCollator:
     Attributes:
         row_tokens: About how many tokens a row is to have. Longer rows have less waste at their ends and share more;
             their attention mask is larger.
-        asks_teacher: Whether the batch says what a teacher is to be asked.
-        epoch: The epoch, from 0, that is being trained: it says how examples with several prompts are asked.
+        asks_teacher: Whether the batch holds a teacher's inputs.
+        epoch: The epoch, from 0, that is being trained: it selects one of several prompts.
     """
 
     row_tokens: int
@@ -353,13 +353,13 @@ class TreeCollator:
 
 
 class HasEpoch(Protocol):
-    """What goes by epochs."""
+    """An object that changes by epoch."""
 
     epoch: int
 
 
 class SetEpoch(TrainerCallback):
-    """Sets the epoch of a collator, and of an order of rows, before its first batch, also if a run goes on inside one.
+    """Sets the epoch of a collator, and of an order of rows, before its first batch, also in a resumed run.
 
     Accelerate does so for samplers too, as far as it finds them in what they were wrapped into.
 
@@ -373,20 +373,20 @@ class SetEpoch(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """An epoch begins, or is gone on with."""
+        """An epoch begins, or is resumed."""
         for one in self.receivers:
             one.epoch = int(state.epoch or 0)
 
 
 def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """What a teacher is asked about examples, in their order.
+    """Inputs of a teacher for examples, in their order.
 
     Returns:
-        `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of the examples that a teacher speaks
+        `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of examples that a teacher is queried
         about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `contexts` int64
         (P,), the session context of each; `levels` int64 (N,), for each labelled token of all examples the place
-        in its target's completion, -1 where no teacher has a say. The tokens of a target follow one another, and
-        targets stand in the order of `rows` and `slots`.
+        in its target's completion, -1 where no teacher applies. The tokens of a target follow one another, and
+        targets are in the order of `rows` and `slots`.
     """
     asked = [example for example in examples if max(example["slots"], default=-1) >= 0]
     histories = torch.zeros(len(asked), max((len(row["histories"]) for row in asked), default=1), dtype=torch.long)

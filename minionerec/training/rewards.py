@@ -11,16 +11,16 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.paths import function_at, function_file
 from minionerec.sid.table import SidTable
 
-# What rewards are functions of.
+# Inputs of rewards.
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The completions of some prompts: G distinct SIDs each, and what is known about the row behind the prompt.
+    """The completions of some prompts: G distinct SIDs each, and what is known about the prompt's example.
 
     Attributes:
         sids: int64 (P, G), SID numbers (`SidTable.sid_numbers`), the most probable first.
-        targets: int64 (P,), SID number of each row's target.
+        targets: int64 (P,), SID number of each example's target.
         scores: float32 (P, G), log-probabilities of the SIDs under the policy that proposed them.
         histories: For each row its item indices, oldest first; None where the prompt is about an item, not a user.
         table: The SIDs of the catalogue.
@@ -40,7 +40,7 @@ class Rollouts:
 
     @property
     def codes(self) -> np.ndarray:
-        """Codes of the completions: int32 (P, G, L), -1 behind the end of an SID shorter than L."""
+        """Codes of the completions: int32 (P, G, L), -1 after the end of an SID shorter than L."""
         found: np.ndarray = self.table.distinct_codes[self.sids]
         return found
 
@@ -119,7 +119,7 @@ def position(rollouts: Rollouts) -> np.ndarray:
     return found
 
 
-# Rewards that know more of items than their SIDs: what their texts say, and what a sequential model thinks of them.
+# Rewards by more than the items' SIDs: by their texts, or by the scores of a sequential model.
 
 Scorer = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
@@ -156,7 +156,7 @@ def make_collaborative(table: SidTable, scorer: Scorer) -> Reward:
     Args:
         table: SIDs of the N items.
         scorer: Takes B histories, item indices from the oldest on, and gives scores float (B, N); each distinct
-            history of a batch is asked once.
+            history of a batch is scored once.
     """
 
     def collaborative(rollouts: Rollouts) -> np.ndarray:
@@ -184,7 +184,7 @@ def make_collaborative(table: SidTable, scorer: Scorer) -> Reward:
 # Rewards by name, what each of them reads, and a user's own by the dotted path of a function.
 
 REWARDS = ("rule", "ndcg", "position", "semantic", "collaborative")
-# Names that stand for several.
+# Names of several rewards.
 PRESETS: dict[str, dict[str, float]] = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
 _SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
 _PLUS = " + "
@@ -192,7 +192,7 @@ _PLUS = " + "
 
 @dataclass(frozen=True)
 class RewardSources:
-    """What rewards are made from.
+    """Sources of rewards.
 
     Attributes:
         table: SIDs of the N items.
@@ -206,7 +206,7 @@ class RewardSources:
 
 
 def reward_weights(rewards: Mapping[str, float]) -> dict[str, float]:
-    """Weights of single rewards, from a setting in which a preset may stand for several.
+    """Weights of single rewards, from a setting in which a preset may name several.
 
     Args:
         rewards: Name, or dotted path of a user's own function, to weight.
@@ -264,7 +264,7 @@ def make_reward(name: str, sources: RewardSources) -> Reward:
     """One reward function.
 
     Raises:
-        ConfigError: If the reward needs a source that is not there, or a user's own cannot be found.
+        ConfigError: If the reward needs a source that is missing, or a user's own cannot be found.
     """
     if name in _SIMPLE:
         return _SIMPLE[name]
@@ -282,7 +282,7 @@ def make_reward(name: str, sources: RewardSources) -> Reward:
     return own
 
 
-# Several rewards with weights, asked together, and their answers checked.
+# Several rewards with weights, called together, and their values checked.
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class WeightedRewards:
     weights: Mapping[str, float]
 
     def ask(self, rollouts: Rollouts) -> np.ndarray:
-        """What each reward says of rollouts: float64 (F, P, G), NaN where it does not apply; see `ask_reward`."""
+        """Values of each reward for rollouts: float64 (F, P, G), NaN where it does not apply; see `ask_reward`."""
         return np.stack([ask_reward(name, reward, rollouts) for name, reward in self.functions.items()])
 
     def total(self, found: np.ndarray) -> np.ndarray:
@@ -317,7 +317,7 @@ class WeightedRewards:
 
 
 def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
-    """What one reward says of rollouts.
+    """Values of one reward for rollouts.
 
     Args:
         name: Its name, for messages.
@@ -353,7 +353,7 @@ def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
     return found
 
 
-# Advantages: how much better a completion is than the others of its group, or than those beside it in the tree.
+# Advantages: how much better a completion is than the others of its group, or than its siblings in the tree.
 
 EPSILON = 1e-4  # added to standard deviations, as in TRL
 _LANES = 8
@@ -412,7 +412,7 @@ def has_signal(rewards: np.ndarray) -> np.ndarray:
 
 
 def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.ndarray) -> np.ndarray:
-    """How much better each completion's branches are than the branches beside them.
+    """How much better each completion's branches are than their siblings.
 
     At each depth of a group, the completions that share a prefix are split by their next code. A branch is worth the
     mean reward of its completions, and gets (worth - mean of the branches) / (standard deviation of the branches, with

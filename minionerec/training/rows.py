@@ -1,4 +1,4 @@
-"""Examples of supervised fine-tuning: token ids, labels where there is a loss, and what a teacher is asked."""
+"""Examples of supervised fine-tuning: token ids, labels where there is a loss, and the inputs of a teacher."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,14 +45,14 @@ class TokenizedExamples:
         input_ids: Token ids of each example.
         labels: Its labels, as many: -100 where there is no loss.
         weights: Weight of each label's loss, as many; 1 where there is no label.
-        histories: What a teacher reads of each: SID numbers from 1, the oldest first; empty where it has no say.
-        slots: For each SID among the example's labels, in their order, the place in the history of the item before it;
-            -1 where there is none, and no teacher is asked; empty where no label is an SID that one could speak about.
+        histories: A teacher's history of each: SID numbers from 1, the oldest first; empty where it does not apply.
+        slots: For each SID among the example's labels, in their order, the index in the history of the item before it;
+            -1 where there is none, and no teacher is queried; empty where no label is an SID of one.
         contexts: For each of those SIDs the session context that a teacher is given, an index into
             `minionerec.data.session.SESSION_CONTEXTS`; empty where none is.
-        prompts: Token ids of each example's prompt in every way to ask, which epochs take in turn from the first on;
+        prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on;
             empty where there is one way. `input_ids` have the wording's first.
-        cut: How many prompts, in every way to ask, were too long and lost their first tokens.
+        cut: How many prompts, by every template, were too long and lost their first tokens.
         cut_completions: How many completions were too long and lost their last tokens.
     """
 
@@ -76,7 +76,7 @@ class TokenizedExamples:
         return {name: getattr(self, name) for name in COLUMNS}
 
     def flat(self, teacher: bool) -> tuple[Columns, dict[str, int]]:
-        """The examples in a few arrays, with or without what a teacher is asked, and what is counted of them."""
+        """The examples in a few arrays, with or without inputs of a teacher, and their counts."""
         found = {name: Ragged.of(getattr(self, name), kind) for name, kind in list(COLUMNS.items())[:3]}
         if teacher:
             found |= {"histories": Ragged.of(self.histories), "slots": Ragged.of(self.slots)}
@@ -88,7 +88,7 @@ class TokenizedExamples:
 
 
 def _counted(columns: Mapping[str, Ragged], cut: int = 0, cut_completions: int = 0) -> dict[str, int]:
-    """How many examples, tokens, and tokens with a loss there are, and what was cut."""
+    """How many examples, tokens, and tokens with a loss there are, and how many were truncated."""
     labels = columns["labels"]
     return {
         "rows": len(labels.lengths),
@@ -107,16 +107,16 @@ def tokenise_examples(
     places: np.ndarray | None = None,
     count: int = 0,
 ) -> TokenizedExamples:
-    """Token ids, and labels that are -100 at prompt tokens, of examples, about which a teacher has no say.
+    """Token ids and labels (-100 at prompt tokens) of examples, without inputs of a teacher.
 
-    Prompts are cut to their last tokens, completions to their first `LONGEST_COMPLETION`. Where there are several ways
-    to ask, the seed says with which one each example begins.
+    Prompts are truncated to their last tokens, completions to their first `LONGEST_COMPLETION`. With several
+    templates, the seed decides with which one each example begins.
 
     Args:
         tokenizer: The model's tokenizer.
         examples: R examples.
         max_prompt_length: Most tokens of a prompt.
-        seed: Seed of the ways to ask.
+        seed: Seed of the templates.
         places: int64 (R,), which examples they are of the `count` that the seed is drawn for; all of them if None.
         count: See `places`.
     """
@@ -145,14 +145,14 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
     """Check that a history with its target is again a prompt, so that one row can hold a loss at every item.
 
     Raises:
-        ConfigError: If the wording asks in several ways, puts anything but the history into the prompt, or marks the
+        ConfigError: If the wording has several prompts, puts anything but the history into the prompt, or marks the
             end of completions.
     """
     ways = len(builder.wording.task(task).prompts)
     if ways > 1:
         raise ConfigError(
-            f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} asks in "
-            f"{ways} ways. Use wording compact."
+            f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} has "
+            f"{ways} prompts. Use wording compact."
         )
     if builder.uses_session_context:
         raise ConfigError(
@@ -173,7 +173,7 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
 def window_texts(
     tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, task: str
 ) -> tuple[list[int], list[list[int]], int]:
-    """What windows are made of: token ids of their beginning and of each item, and how many items were cut.
+    """Token ids of windows: of their beginning and of each item, and how many items were truncated.
 
     Raises:
         ConfigError: See `check_all_positions`.
@@ -189,10 +189,10 @@ def window_texts(
 
 @dataclass(frozen=True)
 class WindowTexts:
-    """What windows are made of.
+    """Token ids of which windows are made.
 
     Attributes:
-        values: int32, the token ids of all items one after another, and what a window begins with behind them.
+        values: int32, the token ids of all items one after another, and what a window begins with after them.
         offsets: int64 (N + 2,), where each begins; the last two are those of the beginning.
         said: bool (N,), whether there is a loss at an item.
         numbers: int32 (N,), SID number of each item, from 1.
@@ -220,7 +220,7 @@ class WindowTexts:
 
 
 def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
-    """How many tokens each window has: int64 (W,)."""
+    """Number of tokens of each window: int64 (W,)."""
     lengths = np.diff(texts.offsets)
     before = np.concatenate([[0], np.cumsum(lengths[:-1][windows.items])])
     found: np.ndarray = before[windows.ends] - before[windows.begins] + lengths[-1]
@@ -236,14 +236,14 @@ def window_columns(
 ) -> tuple[Columns, dict[str, int]]:
     """Windows as examples with a loss at every target, weighed by age, and what is counted of them.
 
-    Of titles there is no loss at items that have none, and no teacher has a say.
+    Of titles there is no loss at items that have none, and no teacher applies.
 
     Args:
-        texts: What they are made of.
+        texts: Their token ids.
         windows: The windows.
         weigh: Gives weights for numbers of training examples.
-        teacher: Whether a teacher is asked.
-        by_sid: Whether it has a say.
+        teacher: Whether there is a teacher.
+        by_sid: Whether it applies.
     """
     sizes = windows.ends - windows.begins
     heads = np.cumsum(sizes) - sizes
@@ -285,7 +285,7 @@ class SftExamples(ExampleMaker):
         by_shard: See `ExampleMaker`.
 
     Raises:
-        ConfigError: If the wording does not allow what is asked for.
+        ConfigError: If the wording does not allow it.
     """
 
     lists = COLUMNS

@@ -1,4 +1,4 @@
-"""The frame of every training stage: up to date or not, where it works, where it goes on from, how it ends.
+"""The frame of every training stage: freshness, folders, resuming, and writing the result.
 
 def run_x(config: XConfig) -> TrainingResult:
     return run_training(config, _train)
@@ -119,7 +119,7 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
         total: Examples an optimiser step, over all devices.
         per_device: Examples a device computes at a time.
         what: The names of these two settings.
-        noun: What an example is called.
+        noun: Name of an example.
 
     Raises:
         ConfigError: If the settings do not divide.
@@ -160,11 +160,11 @@ def choose_examples(count: int, weight: float, seed: int) -> np.ndarray:
     return np.sort(np.concatenate([whole, drawn]))
 
 
-# What the weights' dtype does to small steps, and where bfloat16 is computed.
+# Effect of the weights' dtype on small steps, and where bfloat16 is computed.
 
 
 def check_deepspeed_precision(config: RunConfig) -> None:
-    """Check that a launch of DeepSpeed can compute as it is asked to.
+    """Check that a launch of DeepSpeed supports the requested precision.
 
     Raises:
         ConfigError: If it is to compute in bfloat16 and there is no GPU, which transformers does not do.
@@ -227,7 +227,7 @@ def place_logs(callbacks: Iterable[Any], config: RunConfig) -> None:
             callback.logging_dir = f"{config.output}.tensorboard"
 
 
-# Training on all rows for service: the settings and the best epoch of a checkpoint that validation chose.
+# Training on all examples for deployment: the settings and the best epoch of a checkpoint that validation chose.
 #
 # A refit takes from the chosen checkpoint how long to train, as epochs, and everything else from its own settings,
 # which must be those of the chosen one. The learning rate goes the way of the chosen run, up to where that run's best
@@ -257,14 +257,14 @@ class Refit:
 
 
 def plan_refit(config: RunConfig, inputs: Mapping[str, Path]) -> Refit | None:
-    """What a run is to train on all rows; None for an ordinary run.
+    """The plan of a refit on all examples; None for an ordinary run.
 
     Args:
         config: The stage's settings.
         inputs: Name to path of everything that it reads.
 
     Raises:
-        ArtefactError: If an ordinary run reads what has seen the rows held out, or the chosen checkpoint is no
+        ArtefactError: If an ordinary run reads what has seen the examples held out, or the chosen checkpoint is no
             result of validation.
         ConfigError: If the chosen checkpoint was trained with other settings.
     """
@@ -275,27 +275,27 @@ def plan_refit(config: RunConfig, inputs: Mapping[str, Path]) -> Refit | None:
     manifest = read_manifest(chosen)
     if is_refit(manifest):
         raise ArtefactError(
-            f"{chosen}: is itself trained on all rows; give refit the checkpoint that validation chose."
+            f"{chosen}: is itself trained on all examples; give refit the checkpoint that validation chose."
         )
     _check_settings(config, inputs, chosen, manifest)
     start = inputs.get("checkpoint")
     if start is not None and refitted_behind(start) is None:
         raise ArtefactError(
-            f"{start}: was not trained on all rows, so the run would begin without those of valid and test. Refit it "
+            f"{start}: was not trained on all examples, so the run would start without valid and test. Refit it "
             "first, and give checkpoint its refit."
         )
     found = Refit(chosen, best_epoch(chosen, manifest))
-    logger.info("Training on all rows, for %.2f epochs as %s, without validation.", found.epochs, chosen)
+    logger.info("Training on all examples, for %.2f epochs as %s, without validation.", found.epochs, chosen)
     return found
 
 
 def _check_unseen(config: RunConfig, inputs: Mapping[str, Path]) -> None:
-    """Check that nothing which an ordinary run reads has seen the rows held out, a pretrained model included."""
+    """Check that nothing which an ordinary run reads has seen the examples held out, a pretrained model included."""
     for path in [*inputs.values(), *(Path(value) for value in [getattr(config, "model", "")] if is_artefact(value))]:
         try:
             require_held_out(path)
         except ArtefactError as error:
-            raise ArtefactError(f"{error} A run that validates cannot begin with it; only a refit can.") from None
+            raise ArtefactError(f"{error} A run that validates cannot start from it; only a refit can.") from None
 
 
 def _check_settings(config: RunConfig, inputs: Mapping[str, Path], chosen: Path, manifest: Mapping[str, Any]) -> None:
@@ -337,7 +337,7 @@ def _different_inputs(inputs: Mapping[str, Path], then: Mapping[str, Mapping[str
 
 
 def best_epoch(chosen: Path, manifest: Mapping[str, Any]) -> float:
-    """After how many epochs the weights of a checkpoint stood.
+    """The epoch of a checkpoint's weights.
 
     Raises:
         ArtefactError: If validation chose no step of its run.
@@ -367,7 +367,7 @@ _BEST = ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1")
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Where a run's checkpoint lies, and what it measured.
+    """Checkpoint and metrics of a run.
 
     Attributes:
         output: Checkpoint directory.
@@ -380,17 +380,17 @@ class TrainingResult:
     fresh: bool
 
     def lines(self) -> list[str]:
-        """Where the checkpoint lies, and of a refit what it is for."""
-        said = ["trained on all rows: for service, and not to be measured"] if self.counts.get("refit") else []
+        """Path of the checkpoint, and of a refit its purpose."""
+        said = ["trained on all examples: for deployment, not for evaluation"] if self.counts.get("refit") else []
         return [*said, f"checkpoint: {self.output}"]
 
 
 def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> None:
-    """Go back to the starting weights where no later validation beat the one before the first step.
+    """Restore the starting weights where no later validation beat the one before the first step.
 
     Args:
         trainer: A trainer that has run, with a validation before its first step (`eval_on_start`).
-        checkpoint: What it began with.
+        checkpoint: The checkpoint that it started from.
     """
     state = trainer.state
     start = next(row["eval_ndcg@10"] for row in state.log_history if row["step"] == 0 and "eval_ndcg@10" in row)
@@ -418,12 +418,12 @@ def newest_whole_checkpoint(folder: Path) -> str | None:
         torn = _torn_file(place)
         if torn is None:
             return str(place)
-        logger.info("%s is incomplete (%s) and is left out.", place, torn)
+        logger.info("%s is incomplete (%s) and is ignored.", place, torn)
     return None
 
 
 def _torn_file(checkpoint: Path) -> str | None:
-    """What is missing or cut off in a checkpoint; None where nothing is."""
+    """The missing or truncated file of a checkpoint; None if there is none."""
     processes = world_size()
     random_states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
     for name in ("scheduler.pt", *random_states):
@@ -436,19 +436,19 @@ def _torn_file(checkpoint: Path) -> str | None:
         return "the weights are missing"
     for file in sorted(checkpoint.rglob("*")):
         if file.suffix in (".pt", ".pth") and not zipfile.is_zipfile(file):  # a zip's directory is at its end
-            return f"{file.name} is cut off"
+            return f"{file.name} is truncated"
         if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
-            return f"{file.name} is cut off"
+            return f"{file.name} is truncated"
     try:
         whole = isinstance(read_json(checkpoint / "trainer_state.json"), dict)  # is written last
     except ArtefactError:
         whole = False
-    return None if whole else "trainer_state.json is missing or cut off"
+    return None if whole else "trainer_state.json is missing or truncated"
 
 
 def _is_whole_safetensors(path: Path) -> bool:
-    """Whether the library takes a file's header, and the file is as long as that says."""
-    with path.open("rb"):  # one that may not be read is not taken for one that is cut off
+    """Whether the library takes a file's header, and the file has the length of the header."""
+    with path.open("rb"):  # one that may not be read is not taken for one that is truncated
         pass
     try:
         with safe_open(path, framework="numpy"):
@@ -457,13 +457,13 @@ def _is_whole_safetensors(path: Path) -> bool:
         return False
 
 
-# Locks that a killed build of an extension left behind: whoever needs the extension would wait for ever.
+# Locks that a killed build of an extension left: a process that needs the extension would wait for ever.
 
 _OLD = 600  # seconds, longer than DeepSpeed takes for an extension
 
 
 def check_builds() -> None:
-    """Check that DeepSpeed will not wait for a build that nobody is at work on.
+    """Check that DeepSpeed will not wait for a build that no process is running.
 
     Torch builds extensions on first use, under a lock that is a mere file (torch.utils.file_baton). Its builder holds
     the file open; where none of the processes that can be looked at does, and it is older than ten minutes, the builder
@@ -499,7 +499,7 @@ def _locks() -> Iterator[Path]:
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether a process that can be looked at has the file open; where the system shows none, nobody has."""
+    """Whether a process that can be looked at has the file open; False where the system shows none."""
     for process in psutil.process_iter():
         try:
             if any(file.path == str(lock.resolve()) for file in process.open_files()):
@@ -509,7 +509,7 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-# What all trainers are told alike.
+# Arguments of all trainers.
 
 
 def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder: Path) -> dict[str, Any]:
@@ -558,7 +558,7 @@ _ROWS = "rows"
 
 
 class _Reached(TrainerCallback):
-    """Tells the stage at work of every checkpoint."""
+    """Notifies the running stage of every checkpoint."""
 
     def __init__(self, work: Work):
         self.work = work
@@ -569,12 +569,12 @@ class _Reached(TrainerCallback):
 
 
 class TrainingRun:
-    """A training stage at work.
+    """A running training stage.
 
     Args:
         config: The stage's settings.
-        work: What the stage works with.
-        refit: How long to train on all rows; None for a run that validates.
+        work: The stage's working state.
+        refit: How long to train on all examples; None for a run that validates.
     """
 
     def __init__(self, config: RunConfig, work: Work, refit: Refit | None = None):
@@ -587,48 +587,48 @@ class TrainingRun:
 
     @property
     def folder(self) -> Path:
-        """Where the trainer keeps its checkpoints; every process of a launch must ask for it."""
+        """Folder of the trainer's checkpoints; every process of a launch must read it."""
         return self.work.folder
 
     @property
     def rows(self) -> Path:
-        """Where training examples lie."""
+        """Folder of the training examples."""
         return self.folder / _ROWS
 
     def drop_rows(self) -> None:
-        """Remove the training examples from what is kept of a finished run, which is to be small."""
+        """Remove the training examples from what is kept of a finished run, to keep it small."""
         if is_main_process():
             shutil.rmtree(self.work.stage.finished / _ROWS, ignore_errors=True)
 
     @cached_property
     def checkpoint(self) -> str | None:
-        """The newest whole checkpoint of an unfinished run, to go on from; None to begin."""
+        """The newest whole checkpoint of an unfinished run, to continue from; None to begin."""
         found = newest_whole_checkpoint(self.folder)
         if found is not None:
-            logger.info("Going on from %s.", found)
+            logger.info("Resuming from %s.", found)
         self.work.reached(0 if found is None else int(found.rpartition("-")[2]))
         return found
 
     def load_corpus(self) -> Corpus:
-        """The corpus; of a refit with all rows as training rows."""
+        """The corpus; of a refit with all examples as training examples."""
         corpus = Corpus.load(self.inputs["corpus"])
         return corpus if self.refit is None else corpus.with_every_row()
 
     def sample_corpus(self, corpus: Corpus, eval_rows: int) -> Corpus:
-        """The items of a corpus and a sample of its validation rows, all for 0; of a refit no row."""
+        """The items of a corpus and a sample of its validation examples, all for 0; of a refit no row."""
         sample = SplitRows.none()
         if self.refit is None:
             sample = corpus.sample("valid", eval_rows or -1, self.config.seed)
         return replace(corpus.only_items(), valid=sample)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
-        """What the trainer is told (`trainer_arguments`); of a refit without validation."""
+        """Arguments of the trainer (`trainer_arguments`); of a refit without validation."""
         self.work.tell_batch(plan.per_device, plan.accumulation, plan.total)
         found = trainer_arguments(self.config, plan, select_by, self.folder)
         return found if self.refit is None else without_validation(found)
 
     def callbacks(self, plan: StepPlan) -> list[TrainerCallback]:
-        """What ends the run before its last step: early stopping, or the number of steps of a refit."""
+        """Callbacks that end the run before its last step: early stopping, or the number of steps of a refit."""
         return early_stopping(self.config) if self.refit is None else [StopAt(self.refit.steps(plan.steps_per_epoch))]
 
     def train(self, trainer: RankingEvaluation) -> None:
@@ -659,7 +659,7 @@ class TrainingRun:
 
         Args:
             trainer: A trainer that has run.
-            bundle: What belongs to the model.
+            bundle: The model with its tokenizer and tables.
             counts: Numbers of the stage's own, for the manifest.
         """
         state, log = trainer.state, trainer.state.log_history
@@ -687,21 +687,21 @@ class TrainingRun:
                 (place / CARD_FILE).write_text(card, encoding="utf-8")
             (place / LOG_FILE).write_text(training_log(log), encoding="utf-8")
         if self.refit is not None:
-            logger.info("Trained on all rows for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
+            logger.info("Trained on all examples for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
         else:
             logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, counts["best"])
         return TrainingResult(self.work.stage.output, counts, fresh=True)
 
 
 def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -> TrainingResult:
-    """Run a training stage: it goes on where an unfinished run was, and does nothing if it is done.
+    """Run a training stage: resumes an unfinished run, does nothing if it is done.
 
     Args:
         config: The stage's settings.
         train: Loads, builds, trains and finishes.
 
     Raises:
-        ArtefactError: If an input is missing or does not belong to the others, or has seen the rows held out.
+        ArtefactError: If an input is missing or does not belong to the others, or has seen the examples held out.
         ConfigError: If settings contradict each other or the data, DeepSpeed would wait for a build that was killed, or
             is to compute in bfloat16 without a GPU.
     """

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the language model learns to speak semantic IDs (TRL's SFTTrainer, completion-only loss)."""
+"""Supervised fine-tuning: a language model learns to generate semantic IDs (TRL's SFTTrainer, loss on completions)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ from minionerec.training.trainer import RankingEvaluation, lora_config, plain_mo
 
 # Distillation: a catalogue model as the teacher of a language model.
 #
-# At every code the teacher's distribution over the codes that may follow is a soft target beside the true code (Hinton
+# At every code the teacher's distribution over the codes that may follow is a soft target besides the true code (Hinton
 # et al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The teacher is exact and cheap here: one
 # softmax over the catalogue gives the probability of every prefix of the trie.
 
@@ -62,7 +62,7 @@ class SoftTargets:
 
     Attributes:
         places: int64 (K,), which labelled tokens of the batch they are about.
-        tokens: int64 (K, W), vocabulary ids of the codes that may stand there; any id where there is none.
+        tokens: int64 (K, W), vocabulary ids of the possible codes; any id where there is none.
         probabilities: float32 (K, W), summing to 1; 0 where there is none.
     """
 
@@ -72,7 +72,7 @@ class SoftTargets:
 
 
 class Teacher:
-    """A catalogue model that is asked for the next codes of a batch of `minionerec.training.packing.TreeCollator`.
+    """A catalogue model that is queried for the next codes of a batch of `minionerec.training.packing.TreeCollator`.
 
     Args:
         model: The catalogue model; it is not trained.
@@ -84,7 +84,7 @@ class Teacher:
 
     @torch.no_grad()
     def soft_targets(self, batch: dict[str, torch.Tensor]) -> SoftTargets:
-        """What the teacher says of each code of the batch's SIDs, as it would when recommending.
+        """The teacher's distribution at each code of the batch's SIDs, as when recommending.
 
         Args:
             batch: `labels`, `histories`, `rows`, `slots`, `contexts` and `levels`.
@@ -109,7 +109,7 @@ class Teacher:
                 batch["histories"], batch["rows"][part], batch["slots"][part], batch["contexts"][part]
             )
             below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
-        # What the teacher holds impossible has no logarithm; where that is all there is, all are alike.
+        # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
         probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
         return SoftTargets(places, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1))
 
@@ -142,7 +142,7 @@ def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
 
     Args:
         path: The checkpoint.
-        table: SIDs that the student is to speak.
+        table: SIDs of the student.
         trie: The same SIDs in the student's tokens.
 
     Raises:
@@ -164,10 +164,10 @@ BRANCHES = ("self_attn", "mlp")
 
 
 def add_dropout(model: PreTrainedModel, probability: float) -> int:
-    """Apply dropout behind the embedding and behind every attention and feed-forward block, in training mode only.
+    """Apply dropout after the embedding and after every attention and feed-forward block, in training mode only.
 
     Qwen2 and Llama have no residual dropout of their own; models trained from scratch on small corpora need it
-    (Vaswani et al., 2017, section 5.4, places it so).
+    (Vaswani et al., 2017, section 5.4).
 
     Args:
         model: Causal language model, hooks are registered on its modules.
@@ -204,17 +204,17 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
 
 logger = get_logger(__name__)
 
-# Random micro-batches whose largest stands for the run's.
+# Random micro-batches, the largest of which represents the run's.
 _MEASURED_BATCHES = 16
 
 
 class SidSftTrainer(RankingEvaluation, SFTTrainer):
-    """TRL's SFT trainer on the packed batches of `TreeCollator`, which also ranks validation rows at every evaluation.
+    """TRL's SFT trainer on the packed batches of `TreeCollator`, with ranking of validation examples.
 
     The loss is TRL's: the sum over labelled tokens, divided by their number in the whole step, over all devices.
 
     Attributes:
-        teacher: Whose soft targets are learned beside the labels; none if None.
+        teacher: Whose soft targets are learned besides the labels; none if None.
         teacher_share: Their share of the loss where there are some.
         order: The order of examples, by blocks; None for the trainer's own.
     """
@@ -291,7 +291,7 @@ def report_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
 def _backbone(
     config: SftConfig, corpus: Corpus, table: SidTable, wording: Wording
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model that training begins with, and its tokenizer with a token for each code."""
+    """The model that training starts from, and its tokenizer with a token for each code."""
     titles = corpus.items["title"].tolist()
     if config.model == "scratch":
         words = [" ".join([*text.prompts, text.completion]) for text in wording.tasks.values()]
@@ -320,7 +320,7 @@ def _backbone(
 
 
 def _load(config: SftConfig, run: TrainingRun, whole: Corpus, by_shard: bool) -> tuple[Bundle, ExampleBuilder]:
-    """The model with everything it needs, and what makes its examples."""
+    """The model with everything it needs, and the maker of its examples."""
     corpus = run.sample_corpus(whole, config.eval_rows) if by_shard else whole
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
@@ -385,7 +385,7 @@ def _trainer(
 
 def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, int]) -> None:
     logger.info(
-        "Training %s parameters on %s rows (%s), %s tokens of which %s have a loss.",
+        "Training %s parameters on %s examples (%s), %s tokens of which %s have a loss.",
         f"{bundle.model.num_parameters():,}",
         f"{len(examples):,}",
         ", ".join(f"{task} {count:,}" for task, count in examples.counts.items()),
@@ -393,10 +393,10 @@ def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, in
         f"{counts['losses']:,}",
     )
     if counts["cut_prompts"]:
-        logger.info("%s prompts were too long and were cut to their last tokens.", f"{counts['cut_prompts']:,}")
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{counts['cut_prompts']:,}")
     if counts["cut_completions"]:
         logger.info(
-            "%s completions were too long and were cut to their first %d tokens.",
+            "%s completions were too long and were truncated to their first %d tokens.",
             f"{counts['cut_completions']:,}",
             LONGEST_COMPLETION,
         )
@@ -425,20 +425,20 @@ def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
     report_memory(trainer, config)
     run.train(trainer)
     if builder.cut_texts:
-        logger.info("%d titles and descriptions were cut to %d characters.", builder.cut_texts, LONGEST_TEXT)
+        logger.info("%d titles and descriptions were truncated to %d characters.", builder.cut_texts, LONGEST_TEXT)
     result = run.finish(trainer, bundle, {"rows": examples.counts, **counts, "cut_texts": builder.cut_texts})
     run.drop_rows()
     return result
 
 
 def run_sft(config: SftConfig) -> TrainingResult:
-    """Train a checkpoint that speaks the SIDs of a corpus; resumes an unfinished run, does nothing if it is done.
+    """Train a checkpoint that generates the SIDs of a corpus; resumes an unfinished run, does nothing if it is done.
 
     Args:
         config: Settings.
 
     Returns:
-        Where the checkpoint lies.
+        Path of the checkpoint.
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.

@@ -22,7 +22,7 @@ from minionerec.training.trainer import RankingEvaluation, validation_set
 
 logger = get_logger(__name__)
 
-# What a TIGER trains on: the prompt of each row and its target's SID, equal rows once.
+# Training examples of a TIGER: the prompt of each row and its target's SID, equal rows once.
 
 Columns = dict[str, list[Any]]
 
@@ -30,13 +30,13 @@ Columns = dict[str, list[Any]]
 def distinct_rows(
     builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, split: str, max_prompt_length: int
 ) -> tuple[Columns, int]:
-    """Token ids of the distinct rows of a split, in the order in which they come first.
+    """Token ids of the distinct rows of a split, in order of first occurrence.
 
-    A row that comes n times weighs n times as much as one that comes once; the mean weight is 1.
+    A row that occurs n times weighs n times as much as one that occurs once; the mean weight is 1.
 
     Returns:
         `input_ids` and `labels`, token ids of prompts and of targets, and `weights`, float, a number a row; and how
-        many prompts were cut.
+        many prompts were truncated.
     """
     examples = builder.build("next_sid", split)
     prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
@@ -51,7 +51,7 @@ def distinct_rows(
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """A batch of rows, each column as wide as its longest.
+    """A batch of rows, each column padded to its longest.
 
     Returns:
         `input_ids` int64 (B, T), padded with 0 on the right; `labels` int64 (B, L), padded with -100; `weights`
@@ -85,7 +85,7 @@ class TigerTrainer(RankingEvaluation, Trainer):
 
 
 def row_losses(model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Summed negative log-likelihood of each row's target.
+    """Summed negative log-likelihood of each example's target.
 
     Args:
         model: An encoder-decoder.
@@ -168,13 +168,13 @@ def _train(config: TigerTrainConfig, run: TrainingRun) -> TrainingResult:
     rows, cut = distinct_rows(builder, bundle.tokenizer, "train", config.max_prompt_length)
     counts = {"rows": len(corpus.train), "distinct_rows": len(rows["labels"]), "cut_prompts": cut}
     logger.info(
-        "Training %s parameters on %s rows, %s of them distinct.",
+        "Training %s parameters on %s examples, %s of them distinct.",
         f"{bundle.model.num_parameters():,}",
         f"{counts['rows']:,}",
         f"{counts['distinct_rows']:,}",
     )
     if cut:
-        logger.info("%s prompts were too long and were cut to their last tokens.", f"{cut:,}")
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{cut:,}")
     trainer = _trainer(run, config, bundle, rows, builder)
     run.train(trainer)
     return run.finish(trainer, bundle, counts)
@@ -187,7 +187,7 @@ def run_tiger(config: TigerTrainConfig) -> TrainingResult:
         config: Settings.
 
     Returns:
-        Where the best checkpoint (by validation NDCG@10) lies.
+        Path of the best checkpoint (by validation NDCG@10).
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.

@@ -1,4 +1,4 @@
-"""What trainers share: validation by ranking at every evaluation, and what they log."""
+"""Parts that trainers share: validation by ranking at every evaluation, and what they log."""
 
 import json
 import math
@@ -59,10 +59,10 @@ class ValidationSet:
 def validation_set(
     config: RunConfig, bundle: Bundle, builder: ExampleBuilder, trie: Trie, numbers: np.ndarray | None = None
 ) -> ValidationSet | None:
-    """A fixed random sample of validation rows for ranking.
+    """A fixed random sample of validation examples for ranking.
 
     Args:
-        config: How many rows (-1 for all, 0 for none), the beam width, and the seed of the sample.
+        config: How many rows (-1 for all, 0 for none), the number of beams, and the seed of the sample.
         bundle: Tokenizer, SIDs and prompt length.
         builder: Makes the prompts.
         trie: SIDs, or titles, of the catalogue.
@@ -96,7 +96,7 @@ def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerat
 
 
 def lora_config(bundle: Bundle, rank: int) -> Any:
-    """What peft is to train: every linear map but the head by updates of a rank, and the SID tokens' rows.
+    """Configuration of peft: every linear map but the head by updates of a rank, and the SID tokens' rows.
 
     The updates are scaled by 2 (`lora_alpha` is twice the rank; Hu et al., "LoRA", 2021, section 4.1).
 
@@ -148,12 +148,12 @@ def _has_updates(model: Any) -> bool:
     return isinstance(model, PeftModel)
 
 
-# `train_loss` is the mean since the process began, so it differs where a run was cut off.
+# `train_loss` is the mean since the process began, so it differs where a run was interrupted.
 _VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
 
 
 class StopAt(TrainerCallback):
-    """Ends a run after a number of steps, with a checkpoint, whatever its schedule would go on to.
+    """Ends a run after a number of steps, with a checkpoint, whatever its schedule.
 
     Args:
         step: The last step.
@@ -175,7 +175,7 @@ class RankingEvaluation(Trainer):
     """A mix-in for trainers: every evaluation also ranks a validation set with the evaluator's decoder.
 
     Attributes:
-        validation: What is ranked, set before training; nothing if None.
+        validation: Prompts to rank, set before training; none if None.
         measures_loss: Whether evaluations also measure the trainer's own loss.
         clock: Who counts the seconds of validation.
     """
@@ -236,7 +236,7 @@ class RankingEvaluation(Trainer):
 
 
 def _has_ended(state: TrainerState, args: TrainingArguments) -> bool:
-    """Whether a run has made all steps that it is asked for, or stopped early."""
+    """Whether a run has made all of its steps, or stopped early."""
     callbacks: Any = state.stateful_callbacks
     early = callbacks.get("EarlyStoppingCallback")
     if early and early["attributes"]["early_stopping_patience_counter"] >= early["args"]["early_stopping_patience"]:
@@ -247,7 +247,7 @@ def _has_ended(state: TrainerState, args: TrainingArguments) -> bool:
 
 
 def diverged(args: TrainingArguments, state: TrainerState, sign: str) -> ConfigError:
-    """The error of a training whose weights are no numbers any more, or about to be none; `sign` says what shows it."""
+    """The error of a training whose weights are no numbers any more, or about to be none; `sign` is the evidence."""
     return ConfigError(
         f"training diverged by step {state.global_step}: {sign}. Lower learning_rate (it is {args.learning_rate:g}), "
         f"raise warmup (it is {args.warmup_steps:g}), and begin again with --restart true."
@@ -269,7 +269,7 @@ class StopWhereDiverged(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look at the newest figures."""
+        """Check the newest figures."""
         for name in ("loss", "eval_loss"):
             value = (logs or {}).get(name)
             if value is not None and not math.isfinite(float(value)):
@@ -299,13 +299,13 @@ class LogLines(TrainerCallback):
 
 
 def replace_printer(trainer: Trainer) -> None:
-    """Put `LogLines` in the place of the trainer's own printing of dictionaries."""
+    """Replace the trainer's printing of dictionaries by `LogLines`."""
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(LogLines())
 
 
 def early_stopping(config: RunConfig) -> list[TrainerCallback]:
-    """The callback that ends a run after `patience` validations without a better one, where it is asked for."""
+    """The callback that ends a run after `patience` validations without a better one, where requested."""
     return [EarlyStoppingCallback(config.patience)] if config.patience else []
 
 

@@ -220,7 +220,7 @@ def test_a_killed_training_goes_on_and_ends_the_same(shop):
     assert work.is_dir()
     done = run(words, shop)
     assert done.returncode == 0, done.stderr
-    assert "Going on from" in done.stderr
+    assert "Resuming from" in done.stderr
     assert not work.exists()
     ours, whole = digests(output), digests(shop / "runs/sft")
     assert ours["model.safetensors"] == whole["model.safetensors"]

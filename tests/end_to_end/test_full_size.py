@@ -172,7 +172,7 @@ def run(place):
 
 def test_sft_was_resumed_on_four_processes(run):
     folder, done = run
-    assert "Going on from" in done.stderr
+    assert "Resuming from" in done.stderr
     record = read_run_record(folder / "sft")
     assert record.parts == 2 and record.resumed_from >= 2
     assert record.processes == PROCESSES and record.batch == Batch(16, 4, 256)

@@ -420,7 +420,7 @@ def test_weights_that_lie_elsewhere_are_not_read(shop, tmp_path, name):
     (struck / "sft" / "model.safetensors.index.json").write_text(json.dumps(index))
     sign(struck / "sft")
     refused(
-        lambda: load_bundle(struck / "sft"), "model.safetensors.index.json: names the weights ", "no file beside it"
+        lambda: load_bundle(struck / "sft"), "model.safetensors.index.json: names the weights ", "no file of its folder"
     )
     refused(lambda: load_pretrained(str(struck / "sft"), torch.float32), "names the weights ")
 
@@ -431,7 +431,7 @@ def test_an_adapter_of_a_model_elsewhere_is_not_followed(shop, tmp_path):
     (struck / "sft" / "adapter_config.json").write_text(json.dumps(other))
     sign(struck / "sft")
     refused(
-        lambda: load_bundle(struck / "sft"), "adapter_config.json: names another model, whose weights lie elsewhere"
+        lambda: load_bundle(struck / "sft"), "adapter_config.json: names another model, whose weights are in another"
     )
 
 

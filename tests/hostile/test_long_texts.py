@@ -37,10 +37,11 @@ def test_long_titles_and_descriptions(shop, tmp_path, kind):
     assert done.status == 0, done
     assert time.monotonic() - begin < 60
     counts = read_manifest(place / "sft")["counts"]
-    assert counts["cut_texts"] == 2 and f"2 titles and descriptions were cut to {LONGEST_TEXT} characters" in done.err
+    assert counts["cut_texts"] == 2
+    assert f"2 titles and descriptions were truncated to {LONGEST_TEXT} characters" in done.err
     if kind == "letters":  # of one letter a few tokens hold all
         assert counts["cut_completions"] == 1 and counts["cut_prompts"] >= 1
-        assert f"1 completions were too long and were cut to their first {LONGEST_COMPLETION} tokens" in done.err
+        assert f"1 completions were too long and were truncated to their first {LONGEST_COMPLETION} tokens" in done.err
     assert counts["tokens"] < 2 * (512 + LONGEST_COMPLETION) + 300 * sum(counts["rows"].values())
 
 

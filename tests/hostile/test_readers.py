@@ -187,7 +187,7 @@ def test_rows_with_too_many_cells_are_bad_rows(tmp_path):
 
 def test_a_column_that_is_there_twice(tmp_path):
     content = ("user_id,item_id,timestamp,item_id\n" + "\n".join(f"{line},p9" for line in lines())).encode()
-    assert "column 'item_id' is there twice" in said(tmp_path, content)
+    assert "column 'item_id' occurs twice" in said(tmp_path, content)
     content = ("user_id,item_id,timestamp,,\n" + "\n".join(f"{line},," for line in lines())).encode()
     assert tables(tmp_path, content)[0] == N
 
@@ -434,7 +434,7 @@ def test_recbole_columns_that_meet(tmp_path):
     ):
         read_recbole(path, title_column="item_id")
     twice = put(tmp_path, "b.inter", f"{header}\titem_id:float\n" + rows.replace("\n", "\t1\n") + "\t1")
-    with pytest.raises(MinioneRecError, match="column 'item_id' is there twice"):
+    with pytest.raises(MinioneRecError, match="column 'item_id' occurs twice"):
         read_recbole(twice)
 
 
@@ -517,7 +517,7 @@ def test_published_rows_that_swallow_others(tmp_path):
     with pytest.raises(MinioneRecError, match="line 1: column 'user_id' is missing"):
         read_published(root, category)
     path.write_text(text.replace("\n", ",user_id\n", 1))
-    with pytest.raises(MinioneRecError, match="line 1: column 'user_id' is there twice"):
+    with pytest.raises(MinioneRecError, match="line 1: column 'user_id' is duplicated"):
         read_published(root, category)
     path.write_bytes(text.encode().replace(b"\n", b"\n\xff", 2))
     with pytest.raises(MinioneRecError, match=r"line 2: byte 0xff is not UTF-8"):
@@ -598,9 +598,9 @@ def test_a_table_with_another_separator_says_so(tmp_path, separator, name, remed
 @pytest.mark.parametrize(
     ("kind", "remedy"),
     [
-        ("gzip", "is packed by gzip, whatever its name says, and no text. Unpack it."),
-        ("zip", "is a zip file or a workbook (.xlsx), whatever its name says, and no text. Unpack it, or save the"),
-        ("parquet", "is a parquet file, whatever its name says, and no text. Name it .parquet."),
+        ("gzip", "is packed by gzip, despite its name, not text. Unpack it."),
+        ("zip", "is a zip file or a workbook (.xlsx), despite its name, not text. Unpack it, or save the"),
+        ("parquet", "is a parquet file, despite its name, not text. Name it .parquet."),
     ],
 )
 def test_what_is_no_text_is_told_by_what_it_is(tmp_path, kind, remedy):

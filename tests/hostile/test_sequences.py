@@ -102,11 +102,11 @@ FLAWS = {
         lambda table: put(table, "user", [[each] for each in table["user"].to_pylist()], pa.list_(pa.string())),
         "column 'user' holds list<.*string>; expected texts",
     ),
-    "a user is missing": (instead("user", None), "column 'user' has gaps"),
-    "no user": (lambda table: put(table, "user", [None] * len(table)), "column 'user' has gaps"),
-    **{f"no list of {name}": (instead(name, None), f"column '{name}' has gaps") for name in LISTS},
-    **{f"a gap in {name}": (one(name, None), f"column '{name}' has gaps") for name in LISTS},
-    **{f"only gaps in {name}": (every(name, None), f"column '{name}' has gaps") for name in LISTS},
+    "a user is missing": (instead("user", None), "column 'user' has missing values"),
+    "no user": (lambda table: put(table, "user", [None] * len(table)), "column 'user' has missing values"),
+    **{f"no list of {name}": (instead(name, None), f"column '{name}' has missing values") for name in LISTS},
+    **{f"a gap in {name}": (one(name, None), f"column '{name}' has missing values") for name in LISTS},
+    **{f"only gaps in {name}": (every(name, None), f"column '{name}' has missing values") for name in LISTS},
     "an item beyond the catalogue": (one("items", 12), "column 'items' holds 12; expected 0 to 11"),
     "items beyond the catalogue": (every("items", 99), "column 'items' holds 99; expected 0 to 11"),
     "an item below zero": (one("items", -1), "column 'items' holds -1; expected 0 to 11"),
@@ -119,9 +119,9 @@ FLAWS = {
     **{f"{name} in another's list": (moved(name), f"column '{name}' has lists of other lengths than 'items'")
        for name in ("times", "rows", "splits")},
     "an empty list": (instead("rows", []), "column 'rows' has lists of other lengths than 'items'"),
-    "a row of no split": (one("splits", -1, -1), "'rows' and 'splits' do not agree"),
-    "a split without a row": (one("rows", -1, -1), "'rows' and 'splits' do not agree"),
-    "a first item of a split": (one("splits", 0), "'rows' and 'splits' do not agree"),
+    "a row of no split": (one("splits", -1, -1), "'rows' and 'splits' disagree"),
+    "a split without a row": (one("rows", -1, -1), "'rows' and 'splits' disagree"),
+    "a first item of a split": (one("splits", 0), "'rows' and 'splits' disagree"),
 }  # fmt: skip
 
 
@@ -203,8 +203,8 @@ def test_a_row_that_is_missing_or_there_twice_is_one_line(place, number):
     """Training row 5 is nobody's, or has the number of another, or one that is too large."""
     rewrite(place / FILE, renumbered(number))
     sign(place)
-    refused(place, f"train row 5 is in none of its files, {FILE}", place)
-    with pytest.raises(ArtefactError, match=r"corpus: holds 0 of 1 train rows"):
+    refused(place, f"train example 5 is in none of its files, {FILE}", place)
+    with pytest.raises(ArtefactError, match=r"corpus: holds 0 of 1 train examples"):
         in_files(place).chosen("train", [5])
 
 
@@ -213,7 +213,7 @@ def test_a_sequence_that_is_missing_or_there_twice_is_one_line(place):
     for rows in (list(range(1, len(table))), [0, *range(len(table))]):
         pq.write_table(table.take(rows), place / FILE)
         sign(place)
-        refused(place, rf"(train|valid|test) row \d+ is in none of its files, {FILE}", place)
+        refused(place, rf"(train|valid|test) example \d+ is in none of its files, {FILE}", place)
 
 
 def test_a_file_among_several_is_missing_or_one_too_many(parts):
@@ -223,7 +223,7 @@ def test_a_file_among_several_is_missing_or_one_too_many(parts):
     with pytest.raises(ArtefactError, match=r"sequences/00001.parquet: listed in manifest.json but missing"):
         Corpus.load(parts)
     sign(parts)
-    refused(parts, rf"(train|valid|test) row \d+ is in none of its files, {FILE} to \d+.parquet", parts)
+    refused(parts, rf"(train|valid|test) example \d+ is in none of its files, {FILE} to \d+.parquet", parts)
     file.write_bytes(before)
     sign(parts)
     Corpus.load(parts)
@@ -233,7 +233,7 @@ def test_a_file_among_several_is_missing_or_one_too_many(parts):
         with pytest.raises(ArtefactError, match=r"00099.parquet: is not listed in manifest.json"):
             read(parts)
     sign(parts)
-    refused(parts, rf"(train|valid|test) row \d+ is in none of its files, {FILE} to \d+.parquet", parts)
+    refused(parts, rf"(train|valid|test) example \d+ is in none of its files, {FILE} to \d+.parquet", parts)
     for file in shard_files(parts):
         file.unlink()
     sign(parts)

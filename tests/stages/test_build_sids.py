@@ -232,7 +232,7 @@ def test_append_in_another_space_or_to_a_published_table(tmp_path):
     np.save(tmp_path / "narrow.npy", turned[:, :4])
     for name, message in (
         ("turned", r"base: with these vectors the SIDs of its 89 known items leave \d+% of the"),
-        ("narrow", "vectors are 4 wide, but the codebooks were made from vectors 6 wide"),
+        ("narrow", "vectors have 4 dimensions, but the codebooks were made from vectors of 6"),
     ):
         with pytest.raises(DataError, match=message):
             run_build_sids(SidConfig(**{**vars(more), "encoder": str(tmp_path / f"{name}.npy")}))
@@ -241,7 +241,7 @@ def test_append_in_another_space_or_to_a_published_table(tmp_path):
         Quantiser.load(tmp_path / "base")
     settings = published(tmp_path, {f"i{place}": [f"<a_{place}>"] for place in range(90)})
     run_build_sids(config_for(base.corpus, tmp_path / "given", **settings))
-    with pytest.raises(ArtefactError, match=r"given/.*so it is not known how these SIDs came about"):
+    with pytest.raises(ArtefactError, match=r"given/.*so it is not known how these SIDs were made"):
         run_build_sids(replace(more, append_to=str(tmp_path / "given")))
     assert not (tmp_path / "more").exists()
 

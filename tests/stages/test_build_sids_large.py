@@ -95,7 +95,7 @@ def test_vectors_are_never_read_whole(shop, tmp_path, in_file, monkeypatch):
 def test_the_sample_is_said_and_decides(shop, tmp_path, in_file, caplog):
     with caplog.at_level(logging.INFO, logger="minionerec"):
         run_build_sids(config_for(shop, tmp_path / "sids", fit_rows=150))
-    assert "600 vectors, 8 wide, stay in their file" in caplog.text
+    assert "600 vectors of 8 dimensions stay in their file" in caplog.text
     assert "Fitting on 150 of 600 items, drawn with seed 3" in caplog.text
     assert "variance left is that of a sample of 600 items" in caplog.text
     assert config_for(shop, tmp_path / "sids", fit_rows=150).up_to_date()
@@ -116,7 +116,7 @@ def test_more_rows_than_there_are_items(shop, tmp_path):
         ({"method": "append", "append_to": "x"}, "fit_rows is 50, but method append fits nothing"),
         ({"method": "published", "collisions": "keep"}, "fit_rows is 50, but method published fits nothing"),
         ({"train_points_per_code": 9}, "fit_rows is 50 and train_points_per_code 9; both say how many items"),
-        ({"codebook_sizes": [8, 51]}, "fit_rows is 50, but codebook_sizes asks for 51 codes a level"),
+        ({"codebook_sizes": [8, 51]}, "fit_rows is 50, but codebook_sizes needs 51 codes a level"),
     ],
 )
 def test_settings_that_make_no_sense(shop, tmp_path, settings, message):

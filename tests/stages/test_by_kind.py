@@ -206,7 +206,7 @@ def test_levels_by_kind_as_a_user_asks(shop, tmp_path):
     done = command(Path.cwd(), "calc-level", "--predictions", "batch", *words)
     assert done.status == 0, done.err
     lines = done.out.splitlines()
-    head = next(line for line in lines if line.startswith("Cumulative accuracy by kind of row"))
+    head = next(line for line in lines if line.startswith("Cumulative accuracy by slice"))
     assert head.split()[-8:] == ["@1", "L1", "@1", "L1+L2", "@10", "L1", "@10", "L1+L2"]
     exact = ranking_metrics(sid_ranks(Predictions.load("batch")), [1, 10])
     later = next(line for line in lines if line.strip().startswith("later")).split()
@@ -266,7 +266,7 @@ def test_an_evaluation_by_kind(made, tmp_path, monkeypatch):
     assert gap == pytest.approx(
         part_of(popular["slices"], "time", "later")["metrics"]["HR@4"][0] - exact["HR@4"][:35].mean()
     )
-    table = result.table.partition("NDCG@4 by kind of row")[2]
+    table = result.table.partition("NDCG@4 by slice")[2]
     assert f"{exact['NDCG@4'][:35].mean():.4f} [" in next(line for line in table.splitlines() if "later" in line)
     assert table.splitlines()[2].startswith("time     same time") and " 5 " in table.splitlines()[2]
     assert len(rows) == 40

@@ -48,7 +48,7 @@ def test_predictions_directory_and_file_as_tables(tmp_path):
         ["2", "1.0000", "1.0000", "1.0000", "1.0000"],
         ["2", "1.0000", "1.0000", "1.0000"],
     ]
-    assert "L1 → L2 kept" in done.out and "1 rows" in done.out
+    assert "L1 → L2 kept" in done.out and "1 examples" in done.out
     same = run("--predictions", tmp_path / "p" / "predictions.parquet", "--ks", "1", "2")
     assert same.out == done.out
     beyond = run("--predictions", tmp_path / "p", "--ks", "3")
@@ -61,7 +61,7 @@ def test_without_arguments_it_takes_the_demo_and_makes_it(tmp_path):
     done = run(cwd=tmp_path)
     assert "taking the demo configuration, demo#levels" in done.err
     assert done.status == 0
-    assert "1,509 rows; 0 of 75,450 predictions are no semantic ID" in done.out
+    assert "1,509 examples; 0 of 75,450 predictions are no semantic ID" in done.out
     assert (tmp_path / "runs/demo/eval_grpo/predictions.parquet").is_file()
 
 

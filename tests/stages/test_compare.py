@@ -170,7 +170,7 @@ def test_levels(runs, tmp_path):
 def test_what_comparing_refuses(runs, tmp_path):
     one, *_ = runs
     other = write_run(tmp_path / "other", np.ones((1, ROWS), int), TARGETS[::-1])
-    with pytest.raises(ArtefactError, match="other: its 40 test rows are not the 40 of one"):
+    with pytest.raises(ArtefactError, match="other: its 40 test examples are not the 40 of one"):
         run_report(config_for({"one": one, "other": other}))
     with pytest.raises(ArtefactError, match="no such directory"):
         run_report(config_for({"x": tmp_path / "none"}))
@@ -180,7 +180,7 @@ def test_what_comparing_refuses(runs, tmp_path):
         config_for({"one": one}, metrics=["Hit@10"])
     mixed = write_run(tmp_path / "mixed", np.ones((1, ROWS), int), TARGETS[::-1])
     (one / "seed-10").rename(mixed / "seed-10")
-    with pytest.raises(ArtefactError, match=r"seed-10/predictions: its test rows are not those of .*seed-9"):
+    with pytest.raises(ArtefactError, match=r"seed-10/predictions: its test examples are not those of .*seed-9"):
         run_report(config_for({"mixed": mixed}))
 
 

@@ -208,4 +208,4 @@ def test_the_command(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", shop_titles(20))
     done = command(ROOT, "embed-items", "--corpus", str(corpus), "--output", str(tmp_path / "out"))
     assert done.status == 0, done.err
-    assert done.out == f"vectors of 20 items, 20 wide: {tmp_path / 'out'}\n"
+    assert done.out == f"vectors of 20 items, 20 dimensions: {tmp_path / 'out'}\n"

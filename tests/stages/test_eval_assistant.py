@@ -185,7 +185,7 @@ def test_what_was_finished_without_an_assistant_stands(shop, tmp_path):
 
 
 def test_settings_that_say_nothing_or_too_much_are_refused(shop, tmp_path):
-    with pytest.raises(ConfigError, match=r"length_penalty is 1, which search exact does not know. Take search beam"):
+    with pytest.raises(ConfigError, match=r"length_penalty is 1, which search exact does not support. Use search beam"):
         config(shop, search="exact", length_penalty=1.0)
     with pytest.raises(ConfigError, match="but a ranker of your own is not searched; leave it out"):
         asked(shop, tmp_path, ranker="my_own.make")

@@ -161,7 +161,7 @@ def test_inputs_that_do_not_belong_together(made, tmp_path):
     with pytest.raises(DataError, match="item 5 is 'q', in the SID table 'z'"):
         run_eval(config(made, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "bad")))
     replace(corpus, test=corpus.test.take(slice(0))).save(tmp_path / "empty", config={}, inputs={})
-    with pytest.raises(DataError, match="split 'test' holds no row"):
+    with pytest.raises(DataError, match="split 'test' holds no example"):
         run_eval(config(made, corpus=str(tmp_path / "empty"), output=str(tmp_path / "bad")))
     with pytest.raises(ArtefactError, match="holds a 'sids', expected a 'checkpoint'"):
         run_eval(config(made, checkpoint=str(made / "sids"), output=str(tmp_path / "bad")))

@@ -234,17 +234,17 @@ def test_what_is_refused(shop, tmp_path):
     moved = after.codes.copy()
     moved[2] = [9, 9, 9]
     changes = {"output": str(tmp_path / "out")}
-    with pytest.raises(DataError, match=r"item 'i2' has the SID <a_9><b_9><c_9>, but in .*sft <a_.*Append to the SIDs"):
+    with pytest.raises(DataError, match=r"item 'i2' has the SID <a_9><b_9><c_9>, but in .*sft <a_.*Append to the"):
         sids = table_at(tmp_path / "moved", moved, after.item_ids)
         run_extend(extend_config(shop, "sft", sids=sids, **changes))
     Corpus.load(shop / "before").save(tmp_path / "fewer", config={}, inputs={})
-    with pytest.raises(DataError, match=r"3 of the 24 items of .*sft_after, such as 'i4', are not"):
+    with pytest.raises(DataError, match=r"3 of the 24 items of .*sft_after, such as 'i4', are missing"):
         here = {"corpus": str(tmp_path / "fewer"), "sids": str(shop / "sids"), "checkpoint": str(shop / "sft_after")}
         run_extend(extend_config(shop, "sft", **here, **changes))
     longer = np.concatenate([after.codes, np.full((24, 1), -1)], axis=1)
     longer[4] = [*after.codes[0], 0]
     sids = table_at(tmp_path / "longer", longer, after.item_ids)
-    with pytest.raises(ConfigError, match="the catalogue model speaks SIDs of 3 codes, but one of the new table has 4"):
+    with pytest.raises(ConfigError, match="the catalogue model has SIDs of 3 codes, but one of the new table has 4"):
         run_extend(extend_config(shop, "catalogue", sids=sids, **changes))
     run_extend(extend_config(shop, "sft", sids=sids, output=str(tmp_path / "four")))
     assert "<d_0>" in load_bundle(tmp_path / "four").table.tokens
@@ -253,7 +253,7 @@ def test_what_is_refused(shop, tmp_path):
     corpus = Corpus.load(shop / "after")
     alone = SplitRows.of(corpus.train.users[:3], [[]] * 3, corpus.train.targets[:3])
     replace(corpus, train=alone).save(tmp_path / "alone", config={}, inputs={})
-    with pytest.raises(DataError, match="no training row with a history, so there is no pair to count"):
+    with pytest.raises(DataError, match="no training example with a history, so there is no pair to count"):
         run_extend(extend_config(shop, "catalogue", corpus=str(tmp_path / "alone"), **changes))
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="sids is empty"):

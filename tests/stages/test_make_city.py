@@ -113,7 +113,7 @@ def test_a_run_that_was_cut_off_goes_on_with_the_blocks_that_are_missing(blocks,
     ("settings", "message"),
     [
         ({"items": 1001}, "items is 1001, but a shelf holds 20. Give a multiple of 20: 1000 or 1020."),
-        ({"days": 2}, "days is 2, but with mean_interactions 20 a person may choose 160 times, which takes 3 days"),
+        ({"days": 2}, "days is 2, but with mean_interactions 20 a user may make 160 purchases, which take 3 days"),
     ],
 )
 def test_wrong_sizes_are_refused(settings, message):
@@ -208,7 +208,7 @@ def test_items_may_lie_in_several_pieces(small):
     pieces = replace(corpus, items=pd.concat([corpus.items[:90], corpus.items[90:]], ignore_index=True))
     check_corpus(pieces, read_manifest(small / "city")["counts"], ceiling(small))
     other = replace(corpus, items=pd.concat([corpus.items[90:], corpus.items[:90]], ignore_index=True))
-    with pytest.raises(ConfigError, match="its items are others"):
+    with pytest.raises(ConfigError, match="its items differ"):
         check_corpus(other, read_manifest(small / "city")["counts"], ceiling(small))
 
 
@@ -224,5 +224,5 @@ def test_a_corpus_of_something_else_and_too_long_lists_are_refused(small, tmp_pa
     tables = {"items": str(tmp_path / "items.parquet"), "interactions": str(tmp_path / "bought.parquet")}
     run_prepare(PrepareConfig(source="tables", **tables, output=str(tmp_path / "corpus")))
     config = CeilingConfig(city=str(small / "city"), corpus=str(tmp_path / "corpus"), output=str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match=r"was not made from .*city: its items are others"):
+    with pytest.raises(ConfigError, match=r"was not made from .*city: its items differ"):
         run_city_ceiling(config)

@@ -104,11 +104,11 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
         ({"root": "x"}, "root is 'x', but source is 'demo'.*Set source to 'published'"),
         (
             {"source": "published", "category": "Pots", "split": "leave_last_out"},
-            "split is 'leave_last_out' and max_history 10, but source 'published' comes split by global time",
+            "split is 'leave_last_out' and max_history 10, but source 'published' is already split by global time",
         ),
         (
             {"source": "published", "category": "Pots", "core": 5},
-            "core is 5, but source 'published' comes filtered and split, and is read whole or not at all",
+            "core is 5, but source 'published' is already filtered and split, and can only be read whole",
         ),
         ({"max_title_words": 20}, "max_title_words is 20, but source is 'demo'.*'amazon2018' or 'amazon2023'"),
         ({"quirks": ["widen_window"]}, "quirk 'widen_window' moves the window's start, but start is not given"),

@@ -154,7 +154,7 @@ def test_a_source_without_times_gets_a_note(tmp_path, caplog):
 
 
 def test_the_published_rows_have_no_ties_to_settle():
-    with pytest.raises(ConfigError, match="ties is 'shuffle', but source 'published' comes as rows, without the times"):
+    with pytest.raises(ConfigError, match="ties is 'shuffle', but source 'published' holds no times, so simult"):
         PrepareConfig(source="published", category="Pots", ties="shuffle", output="x")
 
 

@@ -235,7 +235,7 @@ def test_what_was_made_from_an_earlier_checkpoint_of_the_place_is_not_refused(ma
 
 
 def test_a_run_that_validates_does_not_begin_with_it(made, tmp_path):
-    words = "trained on all rows, .* A run that validates cannot begin with it; only a refit can"
+    words = "trained on all rows, .* A run that validates cannot start from it; only a refit can"
     here = {"output": str(tmp_path / "out")}
     with pytest.raises(ArtefactError, match=words):
         run_sft(sft_config(made, teacher=str(made / "catalogue_all"), **here))
@@ -256,7 +256,7 @@ def test_a_taught_and_a_sharpened_model_are_refit_with_refits(made, tmp_path):
         made, checkpoint=str(made / "catalogue"), objective="expected", learning_rate=1e-2, output=str(tmp_path / "r")
     )
     assert run_catalogue(sharp).counts["best_step"] > 0
-    with pytest.raises(ArtefactError, match=r"/catalogue: was not trained on all rows, .* Refit it first"):
+    with pytest.raises(ArtefactError, match=r"/catalogue: was not trained on all examples, .* Refit it first"):
         run_catalogue(replace(sharp, output=str(tmp_path / "r_all"), refit=sharp.output))
     whole = {"checkpoint": str(made / "catalogue_all"), "output": str(tmp_path / "r_all"), "refit": sharp.output}
     counts = run_catalogue(replace(sharp, **whole)).counts
@@ -321,7 +321,7 @@ def test_items_of_an_sid_are_ranked_by_all_rows(made, tmp_path):
             "and 1 more",
         ),
         ("sft", {"teacher": "catalogue"}, ConfigError, r"teacher \(given here, not there\)"),
-        ("sft_all", {}, ArtefactError, "is itself trained on all rows; give refit the checkpoint that validation"),
+        ("sft_all", {}, ArtefactError, "is itself trained on all examples; give refit the checkpoint that validation"),
         ("catalogue", {}, ConfigError, "was made by another stage"),
         ("corpus", {}, ArtefactError, "holds a 'corpus', expected a 'checkpoint'"),
         ("missing", {}, ArtefactError, "missing"),
@@ -364,6 +364,6 @@ def test_the_command_says_what_it_is(made, tmp_path, capsys, monkeypatch):
             main()
         except SystemExit as done:
             assert not done.code
-        assert "trained on all rows: for service, and not to be measured" in capsys.readouterr().out
+        assert "trained on all examples: for deployment, not for evaluation" in capsys.readouterr().out
     assert same_weights(tmp_path / "all", made / "catalogue_all")
     assert torch.isfinite(next(iter(load_bundle(tmp_path / "all").model.parameters()))).all()

@@ -145,7 +145,7 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
 
 def test_predictions_that_do_not_say_what_was_given_are_refused(shop):
     replace(Predictions.load("sft"), given=None).save("old", config={"beams": 20}, inputs={})
-    with pytest.raises(ArtefactError, match="old: does not say what its recommender was given beyond the histories"):
+    with pytest.raises(ArtefactError, match="old: does not record the inputs of its recommender beyond the histories"):
         run_report(config(predictions={"SFT": "old"}, output="other"))
 
 

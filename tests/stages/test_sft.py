@@ -166,7 +166,7 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, cap
     [
         ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
         ({"tasks": {"next_sid": 1.0, "sing": 1.0}}, "unknown task 'sing'"),
-        ({"tasks": {"title_to_sid": 1.0}}, "all_positions is about the tasks next_sid and .* the tasks title_to_sid"),
+        ({"tasks": {"title_to_sid": 1.0}}, "all_positions applies to the tasks next_sid and .* the tasks title_to_sid"),
         ({"select_by": "ndcg", "eval_rows": 0}, "select_by is ndcg but eval_rows is 0"),
         ({"eval_beams": 5}, "eval_beams is 5"),
         ({"lora_rank": 4, "model": "scratch"}, "lora_rank is 4, but model is scratch"),
@@ -232,7 +232,7 @@ def test_cut_prompts_are_counted_and_said(tmp_path, caplog):
     with caplog.at_level("INFO", "minionerec"):
         counts = run_sft(config).counts
     assert counts["cut_prompts"] == 80  # the second and the third row of 40 users; the first history has one item
-    assert "80 prompts were too long and were cut to their last tokens." in caplog.text
+    assert "80 prompts were too long and were truncated to their last tokens." in caplog.text
     assert read_manifest(tmp_path / "sft")["counts"]["cut_prompts"] == 80
 
 

@@ -87,5 +87,5 @@ def test_zero_2_goes_on_from_a_torn_checkpoint(one, tmp_path):
     launch(replace(config, epochs=2), tmp_path)
     (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
     state.write_bytes(state.read_bytes()[:100])
-    assert f"checkpoint-10 is incomplete ({state.name} is cut off)" in launch(config, tmp_path)
+    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in launch(config, tmp_path)
     assert_same_weights(config, whole)

@@ -99,19 +99,25 @@ def header(text, length=None):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda place: cut_in_half(place / "trainer_state.json"), "trainer_state.json is missing or cut off"),
-        (lambda place: cut_in_half(place / "model.safetensors"), "model.safetensors is cut off"),
-        (lambda place: (place / "model.safetensors").write_bytes(b"{"), "model.safetensors is cut off"),
-        (lambda place: (place / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is cut off"),
-        (lambda place: (place / "model.safetensors").write_bytes(header(b'{"a": 5}')), "model.safetensors is cut off"),
-        (lambda place: (place / "model.safetensors").write_bytes(header(b"", 1 << 62)), "model.safetensors is cut off"),
+        (lambda place: cut_in_half(place / "trainer_state.json"), "trainer_state.json is missing or truncated"),
+        (lambda place: cut_in_half(place / "model.safetensors"), "model.safetensors is truncated"),
+        (lambda place: (place / "model.safetensors").write_bytes(b"{"), "model.safetensors is truncated"),
+        (lambda place: (place / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is truncated"),
+        (
+            lambda place: (place / "model.safetensors").write_bytes(header(b'{"a": 5}')),
+            "model.safetensors is truncated",
+        ),
+        (
+            lambda place: (place / "model.safetensors").write_bytes(header(b"", 1 << 62)),
+            "model.safetensors is truncated",
+        ),
         (
             lambda place: (place / "trainer_state.json").write_bytes(b"\xff{}"),
-            "trainer_state.json is missing or cut off",
+            "trainer_state.json is missing or truncated",
         ),
-        (lambda place: (place / "trainer_state.json").write_bytes(b"[]"), "trainer_state.json is missing or cut off"),
-        (lambda place: cut_in_half(place / "optimizer.pt"), "optimizer.pt is cut off"),
-        (lambda place: cut_in_half(place / "rng_state.pth"), "rng_state.pth is cut off"),
+        (lambda place: (place / "trainer_state.json").write_bytes(b"[]"), "trainer_state.json is missing or truncated"),
+        (lambda place: cut_in_half(place / "optimizer.pt"), "optimizer.pt is truncated"),
+        (lambda place: cut_in_half(place / "rng_state.pth"), "rng_state.pth is truncated"),
         (lambda place: (place / "rng_state.pth").unlink(), "rng_state.pth is missing"),
         (lambda place: (place / "optimizer.pt").unlink(), "the optimiser's state is missing"),
         (lambda place: (place / "model.safetensors").unlink(), "the weights are missing"),
@@ -125,7 +131,7 @@ def test_a_torn_checkpoint_is_left_out(cut_off, tmp_path, caplog, damage, words)
     damage(copy / "checkpoint-12")
     with caplog.at_level("INFO", "minionerec"):
         assert newest_whole_checkpoint(copy) == str(copy / "checkpoint-10")
-    assert f"checkpoint-12 is incomplete ({words}) and is left out" in caplog.text
+    assert f"checkpoint-12 is incomplete ({words}) and is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(

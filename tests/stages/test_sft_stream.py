@@ -159,7 +159,7 @@ def test_more_tokens_than_there_are_change_nothing(shards_of, tmp_path):
 
 
 def test_too_few_tokens_for_a_row_are_refused(shards_of, tmp_path):
-    with pytest.raises(DataError, match="max_tokens has no room for a single row"):
+    with pytest.raises(DataError, match="max_tokens has no room for a single window"):
         both_of(shards_of, tmp_path, max_tokens=5, **LIMITED)
 
 
@@ -189,7 +189,7 @@ def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shards_of, tmp_
 
 def test_tokens_are_limited_of_windows_alone(tmp_path):
     for changes in ({}, {**LIMITED, "tasks": {"next_sid": 0.5}}):
-        with pytest.raises(ConfigError, match="max_tokens is 50, which is about windows"):
+        with pytest.raises(ConfigError, match="max_tokens is 50, which applies to windows"):
             sft_config(tmp_path, max_tokens=50, **{"all_positions": False, **changes})
     assert not {"max_tokens", "shuffle_rows"} & sft_config(tmp_path).deciding().keys()
 

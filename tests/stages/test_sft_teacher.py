@@ -232,7 +232,7 @@ def test_newer_targets_weigh_more(trained, tmp_path, monkeypatch):
         (
             {"teacher": "catalogue", "tasks": {"title_to_sid": 1.0}, "all_positions": False},
             ConfigError,
-            "a teacher speaks",
+            "a teacher applies",
         ),
         ({"teacher": "catalogue", "teacher_share": 0.0}, ConfigError, "teacher_share"),
         ({"variants": 1, "all_positions": False}, ConfigError, "variants of windows; set all_positions to true"),

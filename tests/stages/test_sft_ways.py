@@ -94,5 +94,5 @@ def test_one_way_is_all_that_all_positions_can_ask_in(tmp_path):
     wording = load_wording("compact").to_yaml().replace("'{bos}{history}'\n    completion: '{sid}'", "X", 1)
     assert "X" in wording
     (tmp_path / "w.yaml").write_text(wording.replace("X", "['{bos}{history}', '{history}']\n    completion: '{sid}'"))
-    with pytest.raises(ConfigError, match="'compact' asks in 2 ways"):
+    with pytest.raises(ConfigError, match="'compact' has 2 prompts"):
         run_sft(sft_config(tmp_path, wording=str(tmp_path / "w.yaml")))

@@ -178,7 +178,7 @@ def test_the_whole_share_is_the_model_and_none_the_assistant(shop, tmp_path):
 
 
 def test_where_sids_are_needed_it_is_refused(shop, tmp_path):
-    with pytest.raises(ArtefactError, match=r"was trained on title_history_to_title and speaks titles"):
+    with pytest.raises(ArtefactError, match=r"was trained on title_history_to_title and generates titles"):
         run_grpo(grpo_config(shop, output=str(tmp_path / "grpo")))
     ranker = load_ranker(shop / "sft", Corpus.load(shop / "corpus"))
     assert isinstance(ranker, TitleRanker) and ranker.table.n_unique == N - 1

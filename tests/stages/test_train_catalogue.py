@@ -493,9 +493,9 @@ def test_mixed_bfloat16_trains(trained, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "grpo"}, "objective grpo sharpens a model that has been trained; give --checkpoint"),
+        ({"objective": "grpo"}, "objective grpo continues from a trained model; give --checkpoint"),
         ({"beta": 0.1}, "beta is 0.1, but the objective likelihood has no KL term; set it to 0"),
-        ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking validation rows"),
+        ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking validation examples"),
         ({"vectors": "", "learned_vectors": False, "code_vectors": False}, "SIDs have no vector: give vectors"),
         (
             {"unseen_negatives": False, "objective": "expected", "checkpoint": "x"},
@@ -526,7 +526,7 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
     Corpus(corpus.items, fewer, corpus.valid, corpus.test, corpus.split, corpus.max_history).save(
         tmp_path / "corpus", config={}, inputs={}
     )
-    with pytest.raises(ArtefactError, match=r"was trained on another corpus than .*corpus, whose pairs are not those"):
+    with pytest.raises(ArtefactError, match=r"trained on another corpus than .*corpus; its transition counts differ"):
         run_catalogue(sharpening(folder, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "bad")))
     table = SidTable.load_index(folder / "sids")
     codes = table.codes.copy()
@@ -681,7 +681,7 @@ def test_a_sampled_loss_that_cannot_work_is_refused(tmp_path, changes, words):
 def test_the_sampled_loss_has_an_optimiser_of_its_own(trained, tmp_path, monkeypatch):
     folder, _ = trained
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    with pytest.raises(ConfigError, match="an optimiser of its own, but this launch is one of DeepSpeed"):
+    with pytest.raises(ConfigError, match="an optimiser of its own, but this launch uses DeepSpeed"):
         run_catalogue(sampling(folder, output=str(tmp_path / "bad")))
 
 

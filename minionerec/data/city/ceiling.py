@@ -1,4 +1,4 @@
-"""The stage that computes how well any recommender can do on rows of a generated city."""
+"""The stage that computes the best metrics any recommender can expect on examples of a generated city."""
 
 import json
 import math
@@ -26,14 +26,14 @@ from minionerec.data.rows import SplitRows
 
 FILE, ROWS = "ceiling.json", "rows.parquet"
 AT_ONCE = 4096
-"""Rows whose lists are in memory at a time."""
+"""Examples whose lists are in memory at a time."""
 _NORMAL = 1.959964
 _DIGITS = 6
 
 
 @dataclass(frozen=True)
 class CeilingResult:
-    """What `run_city_ceiling` made.
+    """Result of `run_city_ceiling`.
 
     Attributes:
         output: Directory with `ceiling.json` and `rows.parquet`.
@@ -44,17 +44,17 @@ class CeilingResult:
     counts: Mapping[str, Any]
 
     def lines(self) -> list[str]:
-        """The ceiling at the cut-off 10 (or the largest there is), and where it lies."""
+        """The ceiling at cutoff 10 (or the largest), and its path."""
         k = 10 if "ndcg@10" in self.counts else max(int(name[5:]) for name in self.counts if name.startswith("ndcg@"))
-        said = f"no recommender can expect more than NDCG@{k} {self.counts[f'ndcg@{k}']:.4f}"
-        return [f"{said}, HR@{k} {self.counts[f'hr@{k}']:.4f}", f"ceiling: {self.output / FILE}"]
+        summary = f"no recommender can expect more than NDCG@{k} {self.counts[f'ndcg@{k}']:.4f}"
+        return [f"{summary}, HR@{k} {self.counts[f'hr@{k}']:.4f}", f"ceiling: {self.output / FILE}"]
 
 
 def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
-    """Rank by the true probabilities for every row of a split, and write what that may expect.
+    """Rank by the true probabilities for every example of a split, and write the expected metrics.
 
     Raises:
-        ConfigError: If the corpus is not all of this city, its ties were moved, or a cut-off is too large.
+        ConfigError: If the corpus is not all of this city, its ties were moved, or a cutoff is too large.
         ArtefactError: If something cannot be read or written.
     """
     stage = Stage(config)
@@ -68,7 +68,7 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
             check_corpus(corpus, city["counts"], config, form)
             if corpus.max_history < people.memory:
                 raise ConfigError(
-                    f"{config.corpus}: max_history is {corpus.max_history}, but the next choice depends on the last "
+                    f"{config.corpus}: max_history is {corpus.max_history}, but the next purchase depends on the last "
                     f"{people.memory} items. Prepare it with max_history {people.memory} or more."
                 )
         with work.phase("rank"):
@@ -82,16 +82,16 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
 
 
 def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig, form: str = PARQUET) -> None:
-    """Check that a corpus is all of a city, so that the newest item of a history is the last choice.
+    """Check that a corpus is all of a city, so that the newest item of a history is the last purchase.
 
     Raises:
-        ConfigError: Naming what differs.
+        ConfigError: Naming the difference.
     """
     place, city = config.corpus, config.city
     if corpus.counts.get("ties", "keep") != "keep":
         raise ConfigError(
             f"{place}: was made with ties {corpus.counts['ties']!r}, so that the newest item may not be the last "
-            "choice. Prepare it with ties 'keep'."
+            "purchase. Prepare it with ties 'keep'."
         )
     sizes = {"items": corpus.n_items, "interactions": corpus.counts.get("interactions")}
     for name, value in sizes.items():
@@ -103,24 +103,24 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
     held = pa.Table.from_pandas(corpus.items[["item_id"]], preserve_index=False)["item_id"].cast(pa.string())
     expected = pa.chunked_array([ids("p", np.arange(corpus.n_items), form)])
     if not held.equals(expected):
-        raise ConfigError(f"{place}: was not made from {city}: its items are others. Prepare it from there.")
+        raise ConfigError(f"{place}: was not made from {city}: its items differ. Prepare it from there.")
     if max(config.ks) > corpus.n_items:
         raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
 
 
 def contexts_of(rows: SplitRows, form: str = PARQUET, memory: int = 0) -> ChoiceContexts:
-    """What the targets of some rows depend on.
+    """The inputs of the law for the targets of some examples.
 
     Args:
-        rows: The rows.
+        rows: The examples.
         form: Whose ids they have.
         memory: Last items that are not taken once more.
 
     Raises:
-        ConfigError: If the rows have no times.
+        ConfigError: If the examples have no times.
     """
     if rows.times is None:
-        raise ConfigError("the corpus has no times, but the city's choices depend on them. Prepare it from the city.")
+        raise ConfigError("the corpus has no times, but the city's purchases depend on them. Prepare it from the city.")
     newest = rows.newest.astype(np.int64)
     pauses = np.where(newest < 0, -1, rows.times.time - rows.times.previous)
     recent = None
@@ -133,16 +133,16 @@ def contexts_of(rows: SplitRows, form: str = PARQUET, memory: int = 0) -> Choice
 
 
 class Totals:
-    """What the ranking by true probabilities does on R rows, summed up part by part.
+    """Metrics of the ranking by true probabilities on R examples, summed part by part.
 
     Args:
-        people: The city and its people.
-        ks: Cut-offs, ascending.
-        rows: Number of rows, R.
+        people: The city and its users.
+        ks: Cutoffs, ascending.
+        rows: Number of examples, R.
 
     Attributes:
-        probability: float64 (R,), of each row's target.
-        rank: int32 (R,), place of the target from 1; 0 where it lies behind the largest cut-off.
+        probability: float64 (R,), of each example's target.
+        rank: int32 (R,), rank of the target from 1; 0 where it is after the largest cutoff.
     """
 
     def __init__(self, people: People, ks: Sequence[int], rows: int):
@@ -156,12 +156,12 @@ class Totals:
         self._mean, self._variance, self._drawn = (dict.fromkeys(self._gains, 0.0) for _ in range(3))
 
     def add(self, numbers: np.ndarray, contexts: ChoiceContexts, targets: np.ndarray) -> None:
-        """Add some rows.
+        """Add some examples.
 
         Args:
             numbers: int64 (M,), their numbers.
-            contexts: What they depend on.
-            targets: int64 (M,), what was chosen, as rows of the items table.
+            contexts: The states they depend on.
+            targets: int64 (M,), the items bought, as rows of the items table.
         """
         self.probability[numbers] = probability_of(self.people, contexts, targets)
         lists, chances = likeliest(self.people, contexts, self.ks[-1])
@@ -176,11 +176,11 @@ class Totals:
             self._drawn[name] += float(gains[place[place < len(gains)]].sum())
 
     def content(self) -> dict[str, Any]:
-        """What `ceiling.json` says.
+        """Content of `ceiling.json`.
 
         Returns:
-            `rows`; `ceiling`, the expected metrics; `sigma`, one standard deviation of what the same ranking gets when
-            the targets are drawn anew; `low` and `high`, between which that lies in 95 % of cases; `drawn`, what it
+            `rows`; `ceiling`, the expected metrics; `sigma`, one standard deviation of the same ranking's
+            metrics over redrawn targets; `low` and `high`, between which that lies in 95 % of cases; `drawn`, what it
             gets on the targets as they were drawn; `nats`, the mean of -ln of the targets' probabilities, below which
             no model's loss can fall in expectation.
         """
@@ -194,7 +194,7 @@ class Totals:
         return {"rows": self.rows, **rounded, "nats": round(float(-np.log(self.probability).mean()), _DIGITS)}
 
     def table(self) -> pa.Table:
-        """A line a row: its number, the probability of its target, and the target's place (0: behind all cut-offs)."""
+        """A row per example: its number, its target's probability, and its target's rank (0: after all cutoffs)."""
         return pa.table(
             {
                 "row": pa.array(np.arange(self.rows), pa.int64()),
@@ -205,16 +205,16 @@ class Totals:
 
 
 def totals_of(corpus: Corpus, people: People, config: CeilingConfig, form: str = PARQUET) -> Totals:
-    """The totals over all rows of a split, which are read some at a time.
+    """The totals over all examples of a split, read in batches.
 
     Raises:
-        DataError: If the split holds no row.
+        DataError: If the split holds no example.
     """
     size = corpus.sizes[config.split]
     if not size:
-        raise DataError(f"{config.corpus}: split {config.split!r} holds no row. Choose another split.")
+        raise DataError(f"{config.corpus}: split {config.split!r} holds no example. Choose another split.")
     totals = Totals(people, sorted(set(config.ks)), size)
-    for numbers, rows in progress(corpus.batches(config.split), "ranking rows", unit="batch"):
+    for numbers, rows in progress(corpus.batches(config.split), "ranking examples", unit="batch"):
         contexts, targets = contexts_of(rows, form, people.memory), rows.targets.astype(np.int64)
         for begin in range(0, len(rows), AT_ONCE):
             some = np.arange(begin, min(begin + AT_ONCE, len(rows)))

@@ -1,4 +1,4 @@
-"""What the people of a block choose: all of the process that draws, one array operation for all people at a time."""
+"""The purchases of the users of a block: all random draws, one array operation for all users at a time."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ from minionerec.data.city.world import RANK_SHARES, World, around, generator, ta
 FOLLOW, STAY, TASTE, FASHION = range(4)
 """The sources of a shelf."""
 GOES_ON, BEGINS, FIRST = range(3)
-"""The kinds of a choice: within a session, the first of one, the first of a person."""
+"""The kinds of a purchase: within a session, the first of one, the first of a user."""
 SHARES = np.array([[0.50, 0.25, 0.15, 0.10], [0.15, 0.10, 0.55, 0.20], [0.0, 0.0, 0.75, 0.25]])
-"""float64 (3, 4): share of each source in each kind of choice."""
+"""float64 (3, 4): share of each source in each kind of purchase."""
 PARTNER_SHARES = np.array([0.6, 0.3, 0.1])
 """Shares of the shelves that go with the newest item's."""
 SAME_SHELF = 0.6
 """Of what stays: share of the very shelf; the rest is any shelf of its aisle, each as likely."""
 TASTE_SHARES = np.array([0.4, 0.3, 0.2, 0.1])
-"""Shares of the shelves that a person likes."""
+"""Shares of the shelves that a user likes."""
 LOYAL = 0.7
-"""Share of favourite styles among all choices but those of fashion."""
+"""Share of favourite styles among all purchases except those of fashion."""
 STYLE_SHARES = np.array([0.7, 0.3])
 """Shares of the two favourite styles."""
 
@@ -30,10 +30,10 @@ _CHOICES = 2  # the stream of a block; see `minionerec.data.city.people`
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices of a block: M of them, person after person, each in order of time.
+    """The purchases of a block: M of them, user after user, each in order of time.
 
     Attributes:
-        users: int64 (M,), number of the person in the city.
+        users: int64 (M,), number of the user in the city.
         rows: int64 (M,), row of the items table.
         times: int64 (M,), seconds since 1970.
     """
@@ -44,18 +44,18 @@ class Choices:
 
 
 def kinds_of(pauses: np.ndarray) -> np.ndarray:
-    """Kind of each choice (`GOES_ON`, `BEGINS`, `FIRST`) by the seconds since the one before, -1 where none was."""
+    """Kind of each purchase (`GOES_ON`, `BEGINS`, `FIRST`) by the seconds since the one before, -1 where none was."""
     return np.where(pauses < 0, FIRST, np.where(pauses <= SESSION, GOES_ON, BEGINS))
 
 
 def choices_of(people: People, block: int) -> Choices:
-    """Draw what the people of a block choose.
+    """Draw the purchases of the users of a block.
 
-    The shelf of a choice depends on that of the choice before, so shelves are drawn choice by choice, for all people
+    The shelf of a purchase depends on that of the one before, so shelves are drawn purchase by purchase, for all users
     of the block at once; all the rest is drawn for the whole block at once.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         block: Number of the block.
     """
     world, likes, visits = people.world, likes_of(people, block), visits_of(people, block)
@@ -78,11 +78,11 @@ def choices_of(people: People, block: int) -> Choices:
 
 
 def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order in which everybody's first choices come first, then everybody's second, those with most first.
+    """The order by step: first purchases of all users, then second ones, users with most first.
 
     Returns:
-        Places of the choices, person after person, in that order: int64 (M,). How many people have an n-th choice, for
-        each n: int64 (most,).
+        Positions of the purchases, user after user, in that order: int64 (M,). How many users have an n-th purchase,
+        for each n: int64 (most,).
     """
     ranked = np.argsort(-counts, kind="stable")
     widths = np.cumsum(np.bincount(counts)[::-1])[::-1][1:]
@@ -110,7 +110,7 @@ def _shelves(
     where: np.ndarray,
     widths: np.ndarray,
 ) -> np.ndarray:
-    """Shelf of each choice, int64 (M,), in the order of `_by_step`."""
+    """Shelf of each purchase, int64 (M,), in the order of `_by_step`."""
     same = np.zeros(len(source), dtype=np.int64)
     shelves = np.empty(len(source), dtype=np.int64)
     fashion, taste = source == FASHION, source == TASTE
@@ -145,7 +145,7 @@ def _styles(
     which: np.ndarray,
     rank: np.ndarray,
 ) -> np.ndarray:
-    """Style of each choice, int64 (M,): a favourite, or whatever has the rank that was drawn."""
+    """Style of each purchase, int64 (M,): a favourite, or the one of the drawn rank."""
     loyal = (which < LOYAL) & ~fashion
     second = which >= LOYAL * STYLE_SHARES[0]
     favourite = likes.styles[person, second.astype(np.int64)]
@@ -156,7 +156,7 @@ def _styles(
 def _taken(
     people: People, shelves: np.ndarray, wanted: np.ndarray, epochs: np.ndarray, widths: np.ndarray
 ) -> np.ndarray:
-    """Style that is taken by whoever wants one, int64 (M,), in the order of `_by_step`."""
+    """Style that is bought in place of a wanted one, int64 (M,), in the order of `_by_step`."""
     taken, begin = np.empty(len(shelves), dtype=np.int64), 0
     recent = np.full((widths[0], people.memory), -1, dtype=np.int64)  # positions
     for width in widths:
@@ -170,10 +170,10 @@ def _taken(
 
 
 def free_styles(there: np.ndarray, shelves: np.ndarray, recent: np.ndarray) -> np.ndarray:
-    """What is there for a person who does not take the last items once more, unless nothing else is there.
+    """Styles available to a user who does not buy the last items again, unless none is left.
 
     Args:
-        there: bool (R, …, 20), what is there.
+        there: bool (R, …, 20), the styles sold.
         shelves: int64 (R, …), shelves.
         recent: int64 (R, memory), positions of the last items, -1 where there were none.
 

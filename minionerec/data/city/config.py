@@ -21,14 +21,14 @@ class MakeCityConfig(StageConfig):
         required=True,
         affects_result=False,
     )
-    items: int = setting(600, "items of the city, a multiple of 20 (a shelf holds 20)", least=40, most=1_000_000_000)
-    users: int = setting(2000, "people of the city", least=1)
+    items: int = setting(600, "number of items, a multiple of 20 (a shelf holds 20)", least=40, most=1_000_000_000)
+    users: int = setting(2000, "number of users", least=1)
     mean_interactions: int = setting(
-        20, "choices of a person, on average; from 2 to eight times as many come about", least=2, most=10_000
+        20, "purchases per user, on average; single users make from 2 to eight times as many", least=2, most=10_000
     )
     days: int = setting(360, "days that the city is open", least=1, most=36_500)
     epoch_days: int = setting(60, "days after which every shelf has another best seller", least=1, most=36_500)
-    returns: float = setting(RETURNS, "share of a person's choices that begin a session", above=0, most=1, since="0.2")
+    returns: float = setting(RETURNS, "share of a user's purchases that begin a session", above=0, most=1, since="0.2")
     late: float = setting(
         0.0,
         "share of the items, among those that become best sellers while the city is open, that are not sold before",
@@ -37,7 +37,7 @@ class MakeCityConfig(StageConfig):
         since="0.2",
     )
     memory: int = setting(
-        0, "last items of a person that are not taken once more, at most 10", least=0, most=10, since="0.2"
+        0, "latest items of a user that are not bought again, at most 10", least=0, most=10, since="0.2"
     )
     form: str = setting(
         FORMS[0],
@@ -45,9 +45,9 @@ class MakeCityConfig(StageConfig):
         known=FORMS,
         since="0.2",
     )
-    seed: int = setting(42, "seed of all that is drawn", least=0)
+    seed: int = setting(42, "random seed", least=0)
     processes: int = setting(
-        1, "processes that make blocks of people; the result is the same", least=1, affects_result=False
+        1, "processes that generate users; the result does not depend on them", least=1, affects_result=False
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -68,8 +68,8 @@ class MakeCityConfig(StageConfig):
         needed = -(-most * seconds_a_choice(self.returns) // DAY)
         if self.days < needed:
             yield (
-                f"days is {self.days}, but with mean_interactions {self.mean_interactions} a person may choose {most} "
-                f"times, which takes {needed} days. Give more days, or fewer mean_interactions."
+                f"days is {self.days}, but with mean_interactions {self.mean_interactions} a user may make {most} "
+                f"purchases, which take {needed} days. Give more days, or fewer mean_interactions."
             )
 
 
@@ -94,5 +94,5 @@ class CeilingConfig(StageConfig):
         required=True,
         affects_result=False,
     )
-    split: str = setting("test", "rows whose ceiling is computed", known=SPLITS)
-    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cut-offs of the metrics", required=True, least=1)
+    split: str = setting("test", "split whose ceiling is computed", known=SPLITS)
+    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics", required=True, least=1)

@@ -1,4 +1,4 @@
-"""The probability of every next choice, given all that the city knows: exact, for all items or for the likeliest."""
+"""The probability of every next purchase, given the state of the city: exact, for all items or for the likeliest."""
 
 from dataclasses import dataclass
 
@@ -30,15 +30,15 @@ __all__ = ["BEGINS", "FIRST", "GOES_ON", "ChoiceContexts", "likeliest", "probabi
 
 @dataclass(frozen=True)
 class ChoiceContexts:
-    """R choices that are about to be made, and what they depend on.
+    """R purchases to come, and the state they depend on.
 
     Attributes:
-        users: int64 (R,), numbers of the people.
-        newest: int64 (R,), row of the items table that each chose last; -1 where nothing was chosen before.
-        times: int64 (R,), seconds since 1970 of the choice.
-        pauses: int64 (R,), seconds since the choice before; -1 where there was none.
-        recent: int64 (R, memory), rows of the last items, which are not taken once more, the newest first; -1 where
-            there were none. None where people may take everything once more.
+        users: int64 (R,), numbers of the users.
+        newest: int64 (R,), row of the items table that each bought last; -1 where nothing was bought before.
+        times: int64 (R,), seconds since 1970 of the purchase.
+        pauses: int64 (R,), seconds since the purchase before; -1 where there was none.
+        recent: int64 (R, memory), rows of the last items, which are not bought again, the newest first; -1 where
+            there were none. None where users may buy everything again.
     """
 
     users: np.ndarray
@@ -59,17 +59,17 @@ class ChoiceContexts:
 
 @dataclass(frozen=True)
 class _Special:
-    """The shelves that have another source than fashion, and what decides the items of them.
+    """The shelves that have another source than fashion, and what their items depend on.
 
     Attributes:
         shelves: int64 (R, C), C = 3 + 8 + 4, and those of the last items; each shelf of a row counts where it stands
             first.
-        shares: float64 (R, C), share of each in the choice; 0 where it stands for the second time.
-        real: bool (R, C), whether it stands there first.
-        styles: float64 (R, 20), share of each style among loyal choices.
+        shares: float64 (R, C), share of each in the purchase; 0 where it occurs a second time.
+        real: bool (R, C), whether it occurs there first.
+        styles: float64 (R, 20), share of each style among loyal purchases.
         fashion: float64 (R,), share of fashion.
         epochs: int64 (R,).
-        there: bool (R, C, 20), what may be taken; None where everything may.
+        there: bool (R, C, 20), the items that may be bought; None for all.
     """
 
     shelves: np.ndarray
@@ -82,7 +82,7 @@ class _Special:
 
 
 def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Liked shelves int64 (R, 4) and favourite styles int64 (R, 2) of some people."""
+    """Liked shelves int64 (R, 4) and favourite styles int64 (R, 2) of some users."""
     shelves, styles = np.empty((len(users), 4), np.int64), np.empty((len(users), 2), np.int64)
     order = np.argsort(users, kind="stable")
     blocks, begins = np.unique(users[order] // people.block, return_index=True)
@@ -129,12 +129,12 @@ def _recent(people: People, contexts: ChoiceContexts) -> np.ndarray:
     """Positions of the last items, int64 (R, memory), -1 where there were none.
 
     Raises:
-        ValueError: If the contexts have no recent items.
+        ValueError: If the contexts lack them.
     """
     if not people.memory:
         return np.empty((len(contexts), 0), dtype=np.int64)
     if contexts.recent is None or contexts.recent.shape[1] != people.memory:
-        raise ValueError(f"contexts.recent must hold the last {people.memory} items of each choice")
+        raise ValueError(f"contexts.recent must hold the last {people.memory} items of each purchase")
     return np.where(contexts.recent < 0, -1, people.world.positions(np.maximum(contexts.recent, 0)))
 
 
@@ -157,10 +157,10 @@ def _of_shelves(world: World, special: _Special) -> np.ndarray:
 
 
 def probabilities(people: People, contexts: ChoiceContexts) -> np.ndarray:
-    """The exact distribution of each next choice over all items, given what the person likes.
+    """The exact distribution of each next purchase over all items, given what the user likes.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         contexts: The choices.
 
     Returns:
@@ -183,10 +183,10 @@ def probabilities(people: People, contexts: ChoiceContexts) -> np.ndarray:
 
 
 def probability_of(people: People, contexts: ChoiceContexts, rows: np.ndarray) -> np.ndarray:
-    """The exact probability of one item for each choice: float64 (R,).
+    """The exact probability of one item for each purchase: float64 (R,).
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         contexts: The choices.
         rows: int64 (R,), row of the items table.
     """
@@ -205,13 +205,13 @@ def probability_of(people: People, contexts: ChoiceContexts, rows: np.ndarray) -
 
 
 def likeliest(people: People, contexts: ChoiceContexts, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The most probable items of each choice, found without looking at all items.
+    """The most probable items of each purchase, found without looking at all items.
 
     An item outside the special shelves has fashion alone, so the best of these are among the first of fashion: so many
     that k are left when those of special shelves are taken out.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         contexts: The choices.
         k: Items of a list, at most N.
 
@@ -238,7 +238,7 @@ def likeliest(people: People, contexts: ChoiceContexts, k: int) -> tuple[np.ndar
 
 
 def _first_of_fashion(world: World, epoch: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The items that fashion chooses most, at most `count`: positions int64 and shares float64, the first first."""
+    """The items most probable by fashion, at most `count`: positions int64 and shares float64, the first first."""
     appeal = world.appeal(epoch)
     shelves = np.argsort(-appeal, kind="stable")
     if not world.late:

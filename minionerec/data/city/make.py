@@ -1,4 +1,4 @@
-"""The stage that makes a city of any size, block after block of people."""
+"""The stage that makes a city of any size, block after block of users."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -30,33 +30,33 @@ _WRITING: dict[str, Any] = {"compression": "zstd", "dictionary_pagesize_limit": 
 
 @dataclass(frozen=True)
 class MakeCityResult:
-    """What `run_make_city` made.
+    """Result of `run_make_city`.
 
     Attributes:
         output: Directory of the city.
-        counts: `items`, `shelves`, `users`, `interactions`, `blocks` of people, `epochs`.
+        counts: `items`, `shelves`, `users`, `interactions`, `blocks` of users, `epochs`.
     """
 
     output: Path
     counts: Mapping[str, Any]
 
     def lines(self) -> list[str]:
-        """How large the city is, and where it lies."""
-        said = ", ".join(f"{self.counts[name]:,} {name}" for name in ("items", "users", "interactions"))
-        return [said, f"city: {self.output}"]
+        """The size of the city, and its path."""
+        summary = ", ".join(f"{self.counts[name]:,} {name}" for name in ("items", "users", "interactions"))
+        return [summary, f"city: {self.output}"]
 
 
 def city_people(settings: Mapping[str, Any]) -> People:
-    """The people (and the world) of the settings of `make-city`, as configuration or manifest have them."""
+    """The users (and the world) of the settings of `make-city`, as configuration or manifest have them."""
     names = ("items", "users", "mean_interactions", "days", "epoch_days", "seed")
     later = {name: settings[name] for name in ("late", "returns", "memory") if name in settings}
     return people_of(*(int(settings[name]) for name in names), **later)
 
 
 def run_make_city(config: MakeCityConfig) -> MakeCityResult:
-    """Draw all choices and write both tables.
+    """Draw all purchases and write both tables.
 
-    Every block of people is a file of its own until all are there, so a run that was cut off goes on with the blocks
+    Every block of users is a file of its own until all exist, so an interrupted run resumes with the blocks
     that are missing.
 
     Raises:
@@ -80,7 +80,7 @@ def run_make_city(config: MakeCityConfig) -> MakeCityResult:
 
 
 def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path]:
-    """One file a block, in order; those that an earlier run left are taken as they are."""
+    """One file a block, in order; those of an interrupted run are kept."""
     folder = work.folder / _PARTS
     folder.mkdir(exist_ok=True)
     parts = [folder / f"{block:06d}.parquet" for block in range(people.blocks)]
@@ -92,7 +92,7 @@ def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path
             made = _in_turn(people, missing, parts, config.form)
         else:
             made = _at_once(config.processes, work.stage.settings, missing, parts)
-        for _ in progress(made, "making people", total=len(missing), unit="block"):
+        for _ in progress(made, "generating users", total=len(missing), unit="block"):
             done += 1
             work.reached(done)
     return parts
@@ -121,10 +121,10 @@ def _write_block_of(settings: Mapping[str, Any], block: int, path: Path) -> None
 
 
 def write_block(people: People, block: int, path: Path, form: str = PARQUET) -> None:
-    """Draw the choices of one block and write them, whole or not at all.
+    """Draw the purchases of one block and write them atomically.
 
     Args:
-        people: The city and its people.
+        people: The city and its users.
         block: Number of the block.
         path: The parquet file.
         form: Whose ids it holds.

@@ -1,4 +1,4 @@
-"""Who comes to the city, and when: what each person likes, how often and at which times each chooses something."""
+"""The users of the city: what each likes, and how often and when each makes a purchase."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -9,14 +9,14 @@ from minionerec.data.city.sizes import AISLE, DAY, DEPARTMENT, FEWEST, MOST_TIME
 from minionerec.data.city.world import BEGAN, World, generator, power_law, spread, world_of
 
 BLOCK, BLOCK_CHOICES = 8192, 1 << 19
-"""Most people of a block, and most choices that a block holds on average."""
+"""Largest number of users of a block, and of its purchases on average."""
 TASTES = 4
 SESSION = 1800
-"""Seconds between two choices, at most, for one session to go on."""
+"""Maximum seconds between two purchases of one session."""
 FAVOURITES = power_law(SHELF, 1.0, 2.0)
-"""float64 (20,): how often each style is somebody's first favourite; the second is any other, each as likely."""
+"""float64 (20,): how often each style is a user's first favourite; the second is any other, each as likely."""
 
-_LIKES, _VISITS = 0, 1  # streams of a block; 2 is what is chosen
+_LIKES, _VISITS = 0, 1  # streams of a block; 2 draws the purchases
 _BETWEEN = 3600.0
 _PAUSE, _SHORTEST, _LONGEST = 120.0, 15.0, 1500.0
 _STAY_LEAST, _STAY_MOST = 0.1, 0.6
@@ -24,14 +24,14 @@ _STAY_LEAST, _STAY_MOST = 0.1, 0.6
 
 @dataclass(frozen=True)
 class People:
-    """How many people there are and how much they choose, in a world.
+    """The number of users and of their purchases, in a world.
 
     Attributes:
-        world: The city that they come to.
-        users: Number of people.
-        mean: Choices of a person, on average.
-        returns: Share of a person's choices, but for the first, that begin a session.
-        memory: Last items of a person that are not taken once more; at most 19.
+        world: The city.
+        users: Number of users.
+        mean: Purchases of a user, on average.
+        returns: Share of a user's purchases, except the first, that begin a session.
+        memory: Last items of a user that are not bought again; at most 19.
     """
 
     world: World
@@ -42,12 +42,12 @@ class People:
 
     @property
     def all_there(self) -> bool:
-        """Whether every item may be taken at every time."""
+        """Whether every item is sold at every time."""
         return not self.world.late and not self.memory
 
     @cached_property
     def block(self) -> int:
-        """People of a block: fewer where each chooses more, so that a block's size in memory is bounded."""
+        """Users of a block: fewer where each buys more, so that a block's size in memory is bounded."""
         return max(1, min(BLOCK, BLOCK_CHOICES // self.mean))
 
     @property
@@ -56,18 +56,18 @@ class People:
         return -(-self.users // self.block)
 
     def size(self, block: int) -> int:
-        """People of one block."""
+        """Users of one block."""
         return min(self.block, self.users - block * self.block)
 
     @property
     def most(self) -> int:
-        """Most choices of one person."""
+        """Largest number of purchases of one user."""
         return MOST_TIMES * self.mean
 
 
 @dataclass(frozen=True)
 class Likes:
-    """What the people of a block like; nothing else of them outlasts a choice.
+    """The preferences of the users of a block; their only state besides the last purchases.
 
     Attributes:
         shelves: int32 (U, 4), the shelves that each likes, the dearest first; two of them may be the same.
@@ -80,11 +80,11 @@ class Likes:
 
 @lru_cache(maxsize=512)
 def likes_of(people: People, block: int) -> Likes:
-    """What the people of a block like; a process keeps the last blocks that were asked for."""
+    """The preferences of the users of a block; a process caches the last blocks."""
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _LIKES)
     chances = rng.random((7, n))
-    always = np.zeros(n, dtype=np.int64)  # homes are chosen by what sells in the first epoch
+    always = np.zeros(n, dtype=np.int64)  # home shelves are drawn by sales in the first epoch
     home = world.fashionable(chances[0], always)
     near = spread(home, AISLE, world.shelves, chances[1])
     around = spread(home, DEPARTMENT, world.shelves, chances[2])
@@ -97,12 +97,12 @@ def likes_of(people: People, block: int) -> Likes:
 
 @dataclass(frozen=True)
 class Purchases:
-    """When the people of a block choose something: M choices, person after person, each in order of time.
+    """Times of the purchases of a block: M purchases, user after user, each in order of time.
 
     Attributes:
-        counts: int64 (U,), choices of each.
+        counts: int64 (U,), purchases of each.
         times: int64 (M,), seconds since 1970.
-        pauses: int64 (M,), seconds since the person's choice before; -1 at the first.
+        pauses: int64 (M,), seconds since the user's purchase before; -1 at the first.
     """
 
     counts: np.ndarray
@@ -111,10 +111,10 @@ class Purchases:
 
 
 def visits_of(people: People, block: int) -> Purchases:
-    """When the people of a block choose something.
+    """Times of the purchases of the users of a block.
 
-    How often follows a gamma distribution of shape 2 around the mean. A person comes during a part of the city's days,
-    in sessions whose beginnings lie in it by chance and at least an hour behind the session before.
+    How often follows a gamma distribution of shape 2 around the mean. A user is active during a part of the city's
+    days, in sessions that begin at random in it, at least an hour after the session before.
     """
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _VISITS)
@@ -145,7 +145,7 @@ def visits_of(people: People, block: int) -> Purchases:
 
 
 def _restarted(sums: np.ndarray, firsts: np.ndarray, counts: np.ndarray, *, inclusive: bool = False) -> np.ndarray:
-    """Running sums that begin anew with each person, at the first choice with 0, or with its own value."""
+    """Running sums that restart with each user, at the first purchase with 0, or with its own value."""
     before = np.where(firsts > 0, sums[firsts - 1], 0.0) if inclusive else sums[firsts]
     restarted: np.ndarray = sums - np.repeat(before, counts)
     return restarted
@@ -162,5 +162,5 @@ def people_of(
     returns: float = RETURNS,
     memory: int = 0,
 ) -> People:
-    """The people of some settings."""
+    """The users of some settings."""
     return People(world_of(items, days, epoch_days, seed, late), users, mean, returns, memory)

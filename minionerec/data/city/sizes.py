@@ -9,15 +9,15 @@ FORMS = PARQUET, SHOP = "parquet", "shop"
 DAY = 86_400
 """Seconds."""
 FEWEST, MOST_TIMES = 2, 8
-"""Fewest choices of a person; most, as a multiple of the mean."""
+"""Smallest number of purchases of a user; largest, as a multiple of the mean."""
 RETURNS = 0.2
-"""Share of a person's choices that begin a session, unless a city says otherwise."""
+"""Default share of a user's purchases that begin a session."""
 
 
 def seconds_a_choice(returns: float) -> int:
-    """Seconds that a choice takes, pauses between sessions among them: more than the mean, so that days suffice.
+    """Seconds per purchase, pauses between sessions among them: more than the mean, so that days suffice.
 
     Args:
-        returns: Share of the choices that begin a session.
+        returns: Share of the purchases that begin a session.
     """
     return 480 + round(3600 * returns)

@@ -1,4 +1,4 @@
-"""Titles and descriptions of the city's items, by a grammar over words of our own; each title is there once."""
+"""Titles and descriptions of the city's items, by a grammar over words of our own; titles are unique."""
 
 from collections.abc import Sequence
 
@@ -77,7 +77,7 @@ STYLES: tuple[str, ...] = (
     "Copper", "Walnut", "Linen", "Cobalt", "Marble", "Bamboo", "Silver", "Terracotta", "Velvet", "Oak",
     "Crystal", "Leather", "Emerald", "Porcelain", "Iron", "Amber", "Cork", "Pearl", "Scarlet", "Slate",
 )  # fmt: skip
-"""Style of each place on a shelf."""
+"""Style of each position on a shelf."""
 
 PLACES: tuple[str, ...] = (
     "Harbour", "Alpine", "Riverside", "Island", "Desert", "Forest", "Market", "Castle", "Valley", "Meadow", "Canal",
@@ -205,7 +205,7 @@ def items_table(world: World, begin: int, end: int) -> pa.Table:
     Args:
         world: The city.
         begin: First row.
-        end: Row behind the last.
+        end: Row after the last.
 
     Returns:
         Columns `item_id`, `title` and `description`, all strings.
@@ -241,7 +241,7 @@ def _chances(numbers: np.ndarray) -> np.ndarray:
 
 
 def ids(letter: str, numbers: np.ndarray, form: str = PARQUET) -> pa.Array:
-    """Ids of items ("p7") or people ("u7"); of a shop "P008" and "U0008", counted from one."""
+    """Ids of items ("p7") or users ("u7"); of a shop "P008" and "U0008", counted from one."""
     if form == SHOP:
         digits = pc.utf8_lpad(pc.cast(pa.array(numbers + 1), pa.string()), _SHOP_DIGITS[letter], "0")
         return _joined(letter.upper(), digits, by="")

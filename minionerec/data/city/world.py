@@ -1,4 +1,4 @@
-"""What the city is made of before anybody comes: shelves, what goes with what, appeal, and how it drifts."""
+"""The city without its users: shelves, complementary shelves, appeal, and how it drifts."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -8,7 +8,7 @@ import numpy as np
 from minionerec.data.city.sizes import AISLE, DAY, DEPARTMENT, SHELF
 
 YEAR = 365
-"""Days after which seasons come again."""
+"""Days after which seasons repeat."""
 BEGAN = 1_704_067_200
 """When the city opens, seconds since 1970."""
 
@@ -18,7 +18,7 @@ _SEASON = 0.6
 
 
 def generator(seed: int, block: int, stream: int) -> np.random.Generator:
-    """Random numbers of one block of people (or of the world) for one purpose.
+    """Random numbers of one block of users (or of the world) for one purpose.
 
     Args:
         seed: Seed of the city.
@@ -30,27 +30,27 @@ def generator(seed: int, block: int, stream: int) -> np.random.Generator:
 
 
 def power_law(places: int, power: float, offset: float) -> np.ndarray:
-    """Shares that fall as (place + offset) to a negative power, places from 0: float64 (places,), summing to one."""
+    """Shares that fall as (rank + offset) to a negative power, ranks from 0: float64 (ranks,), summing to one."""
     weights: np.ndarray = (np.arange(places) + offset) ** -power
     weights /= weights.sum()
     return weights
 
 
 RANK_SHARES = power_law(SHELF, 1.0, 2.0)
-"""float64 (SHELF,): share of each rank in what a shelf sells, apart from favourite styles."""
+"""float64 (SHELF,): share of each rank in a shelf's sales, apart from favourite styles."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The city without its people.
+    """The city without its users.
 
     Items are numbered twice: by *position* (shelf times 20 plus style, the order of the tree) and by *row* (the order
-    of the items table, drawn by chance so that it says nothing).
+    of the items table, drawn by chance so that it carries no information).
 
     Attributes:
         items: Number of items, a multiple of 20.
         days: Days that the city is open.
-        epoch_days: Days of an epoch; what sells changes from epoch to epoch.
+        epoch_days: Days of an epoch; sales change from epoch to epoch.
         seed: Seed of everything.
         late: Share of the items, among those that become best sellers while the city is open, that are not sold before.
     """
@@ -93,7 +93,7 @@ class World:
 
     @cached_property
     def _drawn(self) -> dict[str, np.ndarray]:
-        """What is drawn once for all: base appeal, phase and first rank of each shelf, and what goes with it."""
+        """The static random draws: base appeal, phase and first rank of each shelf, and what goes with it."""
         rng, n = generator(self.seed, _WORLD_STREAM, 0), self.shelves
         appeal = power_law(n, _SHELF_POWER, _SHELF_OFFSET)[rng.permutation(n)]
         phase, turn = rng.random(n), rng.integers(0, SHELF, n)
@@ -157,7 +157,7 @@ class World:
     def begins(self) -> np.ndarray:
         """Epoch from which each item is sold, by shelf and style: int64 (S, 20).
 
-        An item that comes late comes as the best seller of its shelf. One item of each shelf is always there.
+        An item that is introduced later starts as the best seller of its shelf. One item of each shelf is always sold.
         """
         turn = self._drawn["turn"].astype(np.int64)
         best = -(np.arange(SHELF) + turn[:, None]) % SHELF  # the epoch in which it is the best seller
@@ -171,7 +171,7 @@ class World:
         return found
 
     def epoch_of(self, times: np.ndarray) -> np.ndarray:
-        """Epoch of times in seconds since 1970, from 0: int64; what lies outside counts for the nearest."""
+        """Epoch of times in seconds since 1970, from 0: int64; times outside count for the nearest."""
         epochs: np.ndarray = (np.asarray(times, dtype=np.int64) - BEGAN) // (self.epoch_days * DAY)
         clipped: np.ndarray = np.clip(epochs, 0, self.epochs - 1)
         return clipped
@@ -204,7 +204,7 @@ def spread(shelves: np.ndarray, width: int, n: int, chances: np.ndarray) -> np.n
 
 
 def taken_instead(there: np.ndarray) -> np.ndarray:
-    """The style that is taken by whoever wants each: the same, or the next that is there, round the shelf.
+    """The style that is bought when each is wanted: the same, or the next that is sold, round the shelf.
 
     Args:
         there: bool (…, 20), at least one of each shelf.
@@ -219,11 +219,11 @@ def taken_instead(there: np.ndarray) -> np.ndarray:
 
 
 def as_taken(chances: np.ndarray, there: np.ndarray | None) -> np.ndarray:
-    """Chances that each style is wanted, as chances that it is taken: float64 (…, 20).
+    """Probabilities that each style is wanted, as probabilities that it is bought: float64 (…, 20).
 
     Args:
         chances: float64 (…, 20).
-        there: bool (…, 20), what is there, at least one of each shelf; None where all is.
+        there: bool (…, 20), the styles sold, at least one of each shelf; None for all.
     """
     if there is None:
         return chances

@@ -1,4 +1,4 @@
-"""DuckDB: SQL in this process; what memory does not hold lies on this machine's disk (https://duckdb.org)."""
+"""DuckDB: SQL in this process; data beyond memory spill to this machine's disk (https://duckdb.org)."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ class Duck(Engine):
 
     Args:
         folder: A folder on this machine.
-        memory: Most bytes that it may take; what this process holds itself comes on top.
+        memory: Most bytes that it may take; this process's own data come on top.
 
     Raises:
         ConfigError: If DuckDB takes the folder or the memory for none.
@@ -42,7 +42,7 @@ class Duck(Engine):
             self._session = duckdb.connect(":memory:", config=settings)
         except duckdb.Error as error:
             raise ConfigError(
-                f"{folder.parent}: DuckDB cannot begin there ({' '.join(str(error).split())}). Give another "
+                f"{folder.parent}: DuckDB cannot start there ({' '.join(str(error).split())}). Give another "
                 "engine_folder, or less engine_memory."
             ) from None
 
@@ -116,6 +116,6 @@ class Duck(Engine):
 
     def _failed(self, error: Exception) -> DataError:
         return DataError(
-            f"DuckDB cannot go on ({' '.join(str(error).split())}). Give it more engine_memory, or an engine_folder "
-            "with more room."
+            f"DuckDB failed ({' '.join(str(error).split())}). Give it more engine_memory, or an engine_folder "
+            "with more space."
         )

@@ -1,4 +1,4 @@
-"""What an engine must be able to do, and how one is started: in a folder of its own, which goes with it."""
+"""The interface of engines, and how one is started: in a folder of its own, which is removed with it."""
 
 import fcntl
 import re
@@ -29,12 +29,12 @@ _SIZE = re.compile(r"(\d{1,15})(\.\d{1,3})? ?([A-Za-z]*)")
 
 
 class Engine(ABC):
-    """Runs statements; its tables lie in memory and in a folder of its own until it is closed.
+    """Runs statements; its tables are in memory and in a folder of its own until it is closed.
 
     Attributes:
         name: Its name in settings.
-        folder: Where it keeps what memory does not hold.
-        divide: Its operator for dividing whole numbers, the fraction cut off towards zero.
+        folder: Folder for data beyond memory.
+        divide: Its operator for dividing whole numbers, truncated towards zero.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self, name: str, schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> None:
-        """Make a table of what this process has, batch by batch; errors of the batches are raised as they are."""
+        """Make a table of this process's data, batch by batch; errors of the batches are raised as they are."""
 
     @abstractmethod
     def table(self, name: str, sql: str) -> None:
@@ -123,7 +123,7 @@ def _in_use(folder: Path) -> bool:
 
 @contextmanager
 def started(name: str, size: str | None, parent: Path) -> Iterator[Engine]:
-    """An engine with a folder of its own in another, which is removed in the end, whatever happened.
+    """An engine with a folder of its own in another, which is always removed at the end.
 
     Args:
         name: "duckdb" or "spark".
@@ -148,9 +148,7 @@ def started(name: str, size: str | None, parent: Path) -> Iterator[Engine]:
         raise ConfigError(f"{parent}: engine {name!r} cannot keep its tables there ({error.strerror}).") from None
     left = sorted(str(each) for each in parent.glob(f"{PREFIX}*") if each != Path(folder.name) and not _in_use(each))
     if left:
-        log.warning(
-            "%s: left by runs that were killed, unless another machine works there. Remove them.", ", ".join(left)
-        )
+        log.warning("%s: left by interrupted runs, unless another machine uses them. Remove them.", ", ".join(left))
     with folder as own, open(Path(own) / _LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         engine: Engine

@@ -16,12 +16,12 @@ from minionerec.data.engines.engine import Engine
 
 log = get_logger(__name__)
 HERE = "local[2]"
-"""Where Spark runs if `spark-submit` does not say: two threads of this machine."""
+"""Spark's master without `spark-submit`: two threads of this machine."""
 BATCH = 1 << 18
 
 
 def submitted() -> bool:
-    """Whether `spark-submit` started this process, and so decides where Spark runs and with how much memory."""
+    """Whether `spark-submit` started this process, and so sets Spark's machines and memory."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -30,7 +30,7 @@ class Spark(Engine):
 
     Args:
         folder: An empty folder that all machines of the cluster see under the same path.
-        memory: Most bytes of the Java process; None where `spark-submit` says.
+        memory: Most bytes of the Java process; None where `spark-submit` sets it.
 
     Raises:
         ConfigError: If PySpark or Java is missing.
@@ -54,7 +54,7 @@ class Spark(Engine):
         builder = SparkSession.builder.appName("minionerec prepare-data")
         if not submitted():
             if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-                raise ConfigError("engine is 'spark', but there is no Java. Install Java 17, or set JAVA_HOME.")
+                raise ConfigError("engine is 'spark', but Java is not installed. Install Java 17, or set JAVA_HOME.")
             builder = builder.master(HERE).config("spark.ui.enabled", "false")
             builder = builder.config("spark.local.dir", str(folder / "spill"))
             builder = builder.config("spark.sql.shuffle.partitions", "8")
@@ -87,7 +87,7 @@ class Spark(Engine):
         self._run(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
 
     def numbered(self, name: str, sql: str, order: str, column: str) -> None:
-        """See `Engine`; each part of the sorted rows is numbered by itself, behind those of the parts before it."""
+        """See `Engine`; each part of the sorted rows is numbered by itself, after those of earlier parts."""
         drawn = f"{name}_drawn"
         sorted_rows = self._run(f"SELECT * FROM ({sql}) AS found ORDER BY {order}")
         self._keep(drawn, sorted_rows.selectExpr("*", "monotonically_increasing_id() AS drawn"))
@@ -155,9 +155,9 @@ class Spark(Engine):
         try:
             return work()
         except (self._error, Py4JError) as error:
-            said = " ".join(str(error).split())[:600]
+            reason = " ".join(str(error).split())[:600]
             raise DataError(
-                f"Spark cannot go on ({said}). Give it more memory, or an engine_folder with room."
+                f"Spark failed ({reason}). Give it more memory, or an engine_folder with more space."
             ) from None
 
 

@@ -10,7 +10,7 @@ Tables, in the order in which they are made:
 - `sequences`: a user's interactions, oldest first, numbered by `position` from 0; `step` is the position at which the
   step begins that the interaction belongs to: its own, or with ties together the first of its second. An interaction
   whose step is above 0 is the target of an example.
-- `ordered`: the same numbered by `example`, the order of examples; interactions that are no target come last.
+- `ordered`: the same numbered by `example`, the order of examples; interactions that are no target are last.
 """
 
 from collections.abc import Collection
@@ -79,7 +79,7 @@ SELECT item FROM (
     SELECT n.item, row_number() OVER (ORDER BY f.first_row, n.timestamp, n.source_row) AS met FROM interactions n
     JOIN (SELECT user_key, min(source_row) AS first_row FROM interactions GROUP BY user_key) AS f
     ON n.user_key = f.user_key
-) AS walked GROUP BY item ORDER BY min(met)
+) AS by_user GROUP BY item ORDER BY min(met)
 """
 """Items in the order in which they first appear when one user is read after another, each from old to new."""
 
@@ -136,10 +136,10 @@ class Sequences:
     def table(self) -> str:
         """The statement of `sequences`.
 
-        Beside what the module says: `tied`, whether the interaction before is of the same second; `text_sign`,
-        `number_sign` and `row_sign`, whether ids and source rows rise (1) or fall (-1) from it; `steps_left`, steps to
-        the user's last; `first_row`, the first source row of the user; `tie_size`, how many interactions its second
-        holds, from position `tie_begin`.
+        In addition to the module's description: `tied`, whether the interaction before is of the same second;
+        `text_sign`, `number_sign` and `row_sign`, whether ids and source rows rise (1) or fall (-1) from it;
+        `steps_left`, steps to the user's last; `first_row`, the first source row of the user; `tie_size`, how many
+        interactions its second holds, from position `tie_begin`.
         """
         steps = "row_number() OVER w" if not self.together else "rank() OVER (PARTITION BY user_key ORDER BY time)"
         left = (
@@ -188,7 +188,7 @@ class Sequences:
         )
 
     def ordered(self) -> tuple[str, str]:
-        """What `ordered` is made of, and its order: targets first; split by split where that is known."""
+        """The query of `ordered`, and its order: targets first; split by split where that is known."""
         split = "CASE WHEN steps_left = 0 THEN 2 WHEN steps_left = 1 THEN 1 ELSE 0 END" if self.last_out else "0"
         first = ", first_row" * self.by_user
         found = (

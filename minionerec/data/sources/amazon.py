@@ -33,7 +33,7 @@ _OBJECT = re.compile(rb"\s*\{")
 
 
 def read_blocks(path: str | os.PathLike[str], block_size: int = BLOCK_SIZE) -> Iterator[bytes]:
-    """The text of a file in blocks that end at the end of a line; gzip is told by its first bytes and read once.
+    """The text of a file in blocks that end at the end of a line; gzip is recognised by its first bytes and read once.
 
     Args:
         path: The file.
@@ -43,7 +43,7 @@ def read_blocks(path: str | os.PathLike[str], block_size: int = BLOCK_SIZE) -> I
         Whole lines; the last one of the file gets an end if it has none.
 
     Raises:
-        DataError: If the file is missing, or its gzip data are damaged or cut off.
+        DataError: If the file is missing, or its gzip data are damaged or truncated.
     """
     rest: list[bytes] = []
     held = 0
@@ -85,12 +85,12 @@ def _decompressed(path: Path) -> Iterator[bytes]:
             raise DataError(f"{path}: damaged gzip data ({error}). Download the file again.") from None
         if not ended:
             raise DataError(
-                f"{path}: the gzip data end too soon, so the file is cut off at byte {size}. Download it again."
+                f"{path}: the gzip data end too soon, so the file is truncated at byte {size}. Download it again."
             )
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:
-    """Iterate while a thread makes the next item; what makes it fail is raised here."""
+    """Iterate while a thread makes the next item; its errors are raised here."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -124,7 +124,7 @@ def read_json_lines(
         A table with the columns of `schema`, and the line number of each of its rows, int64.
 
     Raises:
-        DataError: If the file is missing or cut off, or has more bad lines than `bad` allows.
+        DataError: If the file is missing or truncated, or has more bad lines than `bad` allows.
     """
     first = 1
     for block in ahead(read_blocks(path, block_size)):
@@ -184,7 +184,7 @@ def _parse_lines(
             if not isinstance(record, dict):
                 raise ValueError(f"a JSON {type(record).__name__}, expected an object")
             if twice := repeated_keys(record) & set(schema.names):
-                raise ValueError(f"the key {min(twice)!r} is there twice")
+                raise ValueError(f"the key {min(twice)!r} occurs twice")
             records.append(parse(record))
             numbers.append(number)
         except ValueError as error:  # of JSON and of text coding too
@@ -198,7 +198,7 @@ TEXTS = pa.list_(pa.string())
 
 @dataclass(frozen=True)
 class Edition:
-    """Where one edition of the collection keeps what is read; both sites describe their fields.
+    """The fields of one edition of the collection; both sites describe them.
 
     Attributes:
         user: Field of the reviewer.
@@ -224,11 +224,11 @@ EDITIONS = {
     "amazon2023": Edition("user_id", "parent_asin", "timestamp", 1000, "parent_asin", "store", "categories"),
 }
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-_SCRIPT = "<span id"  # what a crawler of 2018 left of pages that it did not understand
+_SCRIPT = "<span id"  # left by a crawler of 2018 from pages that it could not parse
 
 
 def clean_text(text: str) -> str:
-    """Plain text: entities become characters, HTML tags go, every run of white space becomes one space.
+    """Plain text: entities become characters, HTML tags are removed, every run of white space becomes one space.
 
     Example:
         >>> clean_text(" 5&quot; <b>bolts</b> &amp;   nuts ")
@@ -288,7 +288,7 @@ def read_amazon(
         edition: "amazon2018" or "amazon2023".
         interactions: The review file, one JSON object a line, plain or gzip.
         items: The metadata file of the same category.
-        bad: Counts lines that cannot be used; one is an error if None. An item that comes again with the same text is
+        bad: Counts lines that cannot be used; one is an error if None. An item that occurs again with the same text is
             only counted; one with another text is a bad line.
         core: Fewest reviews of an item whose metadata are worth holding.
         max_title_words: Most words of a title; longer ones, as a rule stuffed with search words, count as none. Any
@@ -303,7 +303,7 @@ def read_amazon(
         `items_repeated`.
 
     Raises:
-        DataError: If a file is missing, cut off, or has more bad lines than `bad` allows, or nothing is left.
+        DataError: If a file is missing, truncated, or has more bad lines than `bad` allows, or nothing is left.
     """
     fields, bad = EDITIONS[edition], bad or BadRows()
     user_codes, user_ids, item_codes, item_ids, times = _read_reviews(interactions, fields, bad, block_size)
@@ -462,7 +462,7 @@ def _read_metadata(
                 continue
             bad.add(
                 "duplicate_item",
-                f"{path}, line {number}: item {item_ids[code].as_py()!r} comes a second time with other text. "
+                f"{path}, line {number}: item {item_ids[code].as_py()!r} occurs again with different text. "
                 "Keep one line an item.",
             )
     titled = [code for code, texts in found.items() if texts[0]]

@@ -1,4 +1,4 @@
-"""Ids of rows, as text, and what is said of rows without one."""
+"""Ids of rows, as text, and messages about rows without one."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from minionerec.data.sources.text import TextFile
 
 
 def place_of(table: pd.DataFrame, path: Path, row: int) -> str:
-    """Where a person finds row `row` (from 0): the line of a text file as an editor counts, else the row from 1."""
+    """Position of row `row` (from 0) for messages: the line of a text file as an editor counts, else the row from 1."""
     file: TextFile | None = table.attrs.get("file")
     line = None if file is None else file.line(row)
     return f"{path}, row {row + 1}" if line is None else f"{path}, line {line}"
@@ -36,7 +36,7 @@ def rows_with_ids(
     Args:
         table: The table, from `read_table`.
         path: Its file, for messages.
-        ids: Columns of ids; theirs come as texts.
+        ids: Columns of ids; returned as texts.
         bad: Counts the other rows.
         time: As in `drop_swallowing`.
         known: As in `drop_swallowing`.
@@ -60,11 +60,11 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     wrong = np.zeros(len(column), dtype=bool)
     if pd.api.types.is_float_dtype(column.dtype):
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        wrong = ~missing & ~(np.abs(numbers) < 2.0**53)  # others are no whole numbers that a float can tell apart
+        wrong = ~missing & ~(np.abs(numbers) < 2.0**53)  # others are no whole numbers that a float can distinguish
         column = column.where(~wrong)
         if (column[column.notna()] == column[column.notna()].round()).all():
             column = column.astype("Int64")
-        else:  # the same text of a number, whatever numbers stand beside it
+        else:  # the same text of a number, whatever the other numbers
             texts = [int(number) if number == number // 1 else number for number in column.astype(object)]
             column = pd.Series(texts, column.index, object)
     elif column.dtype == object:

@@ -46,7 +46,7 @@ def read_recbole(
     purchases = _read(path, bad)
     if f"{item_column}_list" in purchases.columns:
         raise DataError(
-            f"{path}: column {item_column + '_list'!r} says that its rows are histories, already split. Give the file "
+            f"{path}: column {item_column + '_list'!r} means that its rows are histories, already split. Give the file "
             "with one interaction a line."
         )
     if items is None:

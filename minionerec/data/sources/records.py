@@ -1,4 +1,4 @@
-"""Where the records of a text table lie, and which of them span lines: a stray quote must not lose rows in silence."""
+"""Positions of the records of a text table, and which of them span lines: a stray quote must not lose rows silently."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ class Records:
 
     Attributes:
         begins: int64 (R,), byte at which each begins.
-        ends: int64 (R,), byte behind it.
+        ends: int64 (R,), byte after it.
         lines: int64 (R,), line at which each begins, from 1, as an editor counts.
         spans: int64 (R,), lines that it covers.
     """
@@ -36,10 +36,10 @@ class Records:
 
 
 def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
-    """Where quoted cells open and close: int64 (Q,) each; a quote inside quotes is written twice.
+    """Positions where quoted cells open and close: int64 (Q,) each; a quote inside quotes is written twice.
 
-    The last one closes at the end of the content where its quote is never closed. Where every quote stands at the
-    border of a cell, cells are told by counting; else one after another, as csv readers do.
+    The last one closes at the end of the content where its quote is never closed. Where every quote is at the
+    border of a cell, cells are found by counting; else one after another, as csv readers do.
     """
     buffer = np.frombuffer(content, np.uint8)
     places = np.flatnonzero(buffer == _QUOTE)
@@ -47,10 +47,10 @@ def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
         return places, places
     borders = _borders(separator)
     first = len(BOM) if content.startswith(BOM) else 0
-    before, behind = borders[buffer[places - 1]], borders[buffer[np.minimum(places + 1, len(buffer) - 1)]]
+    before, after = borders[buffer[places - 1]], borders[buffer[np.minimum(places + 1, len(buffer) - 1)]]
     before[places == first] = True
-    behind[places == len(buffer) - 1] = True
-    if before[0::2].all() and behind[1::2].all():
+    after[places == len(buffer) - 1] = True
+    if before[0::2].all() and after[1::2].all():
         closes = places[1::2] if len(places) % 2 == 0 else np.append(places[1::2], len(buffer))
         return places[0::2], closes
     sign = re.escape(separator.encode())
@@ -61,14 +61,14 @@ def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _borders(separator: str) -> np.ndarray:
-    """Which bytes may stand before a quote that opens and behind one that closes: bool (256,)."""
+    """The bytes allowed before an opening quote and after a closing one: bool (256,)."""
     borders = np.zeros(256, dtype=bool)
     borders[[ord(separator), _NEWLINE, _RETURN, _QUOTE]] = True
     return borders
 
 
 def line_ends(content: bytes) -> np.ndarray:
-    """Where lines end: int64, ascending; a carriage return alone ends one, too."""
+    """Ends of lines: int64, ascending; a carriage return alone ends one, too."""
     buffer = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero(buffer == _NEWLINE)
     if b"\r" in content:
@@ -79,7 +79,7 @@ def line_ends(content: bytes) -> np.ndarray:
 
 
 def _inside(places: np.ndarray, opens: np.ndarray, closes: np.ndarray) -> np.ndarray:
-    """Which places lie in a quoted cell: bool, as many as places."""
+    """Which positions are in a quoted cell: bool, one per position."""
     if not len(opens):
         return np.zeros(len(places), dtype=bool)
     last = np.searchsorted(opens, places) - 1
@@ -92,7 +92,7 @@ def find_records(content: bytes, separator: str, *, quotes: bool = True) -> Reco
 
     Args:
         content: The file.
-        separator: What stands between cells.
+        separator: Separator of cells.
         quotes: Whether quoted cells may span lines.
     """
     ends = line_ends(content)
@@ -128,14 +128,14 @@ def spans_lines(content: bytes, separator: str) -> bool:
 
 
 def _is_plain(content: bytes, separator: str) -> bool:
-    """Whether every quote stands at the border of a cell, and every line holds an even number of them."""
+    """Whether every quote is at the border of a cell, and every line holds an even number of them."""
     borders = _borders(separator)
     ends = np.zeros(256, dtype=bool)
     ends[[_NEWLINE, _RETURN]] = True
     first = len(BOM) if content.startswith(BOM) else 0
     many = 0
     for start in range(first, len(content), _CHUNK):
-        # One byte more on each side; what lies beyond the content counts as the end of a line.
+        # One byte more on each side; beyond the content counts as the end of a line.
         left = content[start - 1 : start] if start > first else b"\n"
         around = np.frombuffer(left + content[start : start + _CHUNK + 1].ljust(_CHUNK + 1, b"\n"), np.uint8)
         places = np.flatnonzero(around[1:-1] == _QUOTE) + 1

@@ -22,7 +22,7 @@ class TableFiles:
     """The files of a table, in the order of its rows.
 
     Attributes:
-        where: What to call the table in messages: the file, or the folder.
+        where: Name of the table in messages: the file, or the folder.
         files: The files.
     """
 
@@ -59,8 +59,8 @@ class TableFiles:
                 )
             if kind != first.suffix.lower():
                 raise DataError(
-                    f"{path}: is of another kind than {first.name} beside it, and {folder} is read as one table. Keep "
-                    "one kind in a folder."
+                    f"{path}: is of another type than {first.name} in the same folder, and {folder} is read as one "
+                    "table. Keep one type per folder."
                 )
         kept = tuple(path for path in files if path.suffix.lower() == PARQUET or path.stat().st_size)
         if not kept:
@@ -121,7 +121,7 @@ def common_schema(files: TableFiles, names: Iterable[str]) -> pa.Schema:
         schema = read_schema(path)
         check_names(schema.names, path, first.names, first_path)
         for name in names:
-            if first.names.count(name) != 1:  # whoever asks for the column says so
+            if first.names.count(name) != 1:  # reported where the column is read
                 continue
             kind, wanted = (_same(one.field(name).type) for one in (schema, first))
             if kind != wanted:

@@ -49,7 +49,7 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
 
 
 def without_index(table: pd.DataFrame) -> pd.DataFrame:
-    """A table that was read from parquet, with the columns that pandas had made its index as columns again."""
+    """A table read from parquet, with the columns that pandas had made its index as columns again."""
     kept = [name for name in table.index.names if name is not None and name not in table.columns]
     for name in kept:
         table[name] = table.index.get_level_values(str(name))
@@ -79,7 +79,7 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     file: TextFile | None = table.attrs.get("file")
     names = list(table.columns) if file is None else [title.partition(":")[0] for title in file.header]
     if (list(table.columns) if name not in names else names).count(name) > 1:
-        raise DataError(f"{path}: column {name!r} is there twice. Name each column once.")
+        raise DataError(f"{path}: column {name!r} occurs twice. Name each column once.")
     column: pd.Series = table[name]
     return column
 
@@ -118,7 +118,7 @@ class Catalogue:
 
 @dataclass
 class _Unknown:
-    """Interactions of unknown items whose times are of one unit: of the first its number, place and item; how many."""
+    """Interactions of unknown items whose times are of one unit: number, position and item of the first, and count."""
 
     row: int
     place: Callable[[], str]
@@ -127,7 +127,7 @@ class _Unknown:
 
 
 class TableSource:
-    """An `InteractionSource` that cleans tables part by part; of units and unknown items it asks all parts together.
+    """An `InteractionSource` that cleans tables part by part, and checks units and unknown items over all parts.
 
     Args:
         catalogue: The items.
@@ -191,7 +191,7 @@ class TableSource:
             )
 
     def _clean(self, path: Path, table: pd.DataFrame) -> Iterator[Batch]:
-        """The rows of a part that have ids and a time; times that may be of different units come in different batches.
+        """The rows of a part that have ids and a time; times of possibly different units are in different batches.
 
         So the numbers of the unit that stays are whole where only those of another unit made doubles of them.
         """
@@ -256,7 +256,7 @@ def read_tables(
         DataError: If a file or column is missing or a column there twice, or files of a folder differ; and, as far as
             `bad` does not allow it, if a row has too many cells or a quote that swallows lines, an id is empty, of
             several lines or (of an item) given twice, a time does not parse or is of another unit, or an interaction's
-            item is unknown. What is wrong with interactions is said when they are read.
+            item is unknown. Errors of interactions are raised when they are read.
     """
     bad = bad or BadRows()
     catalogue, files = read_table(Path(items), bad), TableFiles.at(interactions)
@@ -316,7 +316,7 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
 def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tuple[Path, pd.DataFrame]]:
     """Some columns of parquet files in parts; whole numbers with gaps are doubles in all of them, as in one table."""
     if files.suffix != PARQUET:
-        read_table(files.files[0])  # says what is wrong with it
+        read_table(files.files[0])  # raises the error
     names = list(dict.fromkeys(columns.values()))
     schema = common_schema(files, names)
     whole = without_index(schema.empty_table().to_pandas())

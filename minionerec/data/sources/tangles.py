@@ -1,4 +1,4 @@
-"""Rows whose quotes swallow other rows: found before anything is dropped in silence."""
+"""Rows whose quotes swallow other rows: found before any row is dropped silently."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -60,7 +60,7 @@ def drop_swallowing(
 def _swallows(
     file: TextFile, row: int, ids: tuple[str, ...], time: str | None, known: Mapping[str, Collection[str]]
 ) -> str:
-    """Why a row that spans lines must have swallowed some; "" where it need not have."""
+    """Why a row that spans lines must have swallowed some; "" where it may not have."""
     text = file.text(row)
     cells = next(split_cells(text, file.separator), [])
     for name in (*ids, *([time] if time else [])):

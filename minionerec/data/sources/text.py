@@ -1,4 +1,4 @@
-"""Text tables: every cell as the text it is, and every line either in a row or said to be lost."""
+"""Text tables: every cell as the text it is, and every line in a row or reported as lost."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ _STAND_INS = b"\t\x1f\x1e\x1d\x1c\x01\x02\x03"
 
 @dataclass
 class TextFile:
-    """The file of a text table, as far as messages and checks need it again.
+    """The file of a text table, for messages and checks.
 
     Attributes:
         path: The file.
@@ -43,7 +43,7 @@ class TextFile:
         quotes: Whether cells may be quoted.
         encoding: Of its text.
         tangled: Whether a quoted cell spans lines.
-        dropped: Records that are not in the table, by number from 0 behind the header.
+        dropped: Records that are not in the table, by number from 0 after the header.
         before: Lines of the file before the content, where that is a part of it.
     """
 
@@ -58,7 +58,7 @@ class TextFile:
     before: int = 0
 
     def __deepcopy__(self, memo: Any) -> "TextFile":
-        """Itself: pandas copies what a table carries along with every step."""
+        """Itself: pandas copies a table's attributes in every operation."""
         return self
 
     @cached_property
@@ -114,7 +114,7 @@ def read_text_table(
 def read_text_parts(path: Path, separator: str, bad: BadRows | None = None, size: int = PART) -> Iterator[pd.DataFrame]:
     """The parts of a text table with a header, one after another, each as `read_text_table` gives the whole.
 
-    A quoted cell is never cut, so a quote that swallows much of a file makes a part of it all.
+    A quoted cell is never split, so a quote that swallows much of a file makes a part of it all.
 
     Args:
         path: The file, UTF-8.
@@ -146,7 +146,7 @@ def read_text_parts(path: Path, separator: str, bad: BadRows | None = None, size
 
 
 def _part_end(content: bytes, separator: str) -> int | None:
-    """Where a part may end: behind a record that is whole, before one that is no longer than the header."""
+    """End of a part: after a whole record, before one that is no longer than the header."""
     records = find_records(content, separator)
     if len(records) < 4:
         return None
@@ -156,7 +156,7 @@ def _part_end(content: bytes, separator: str) -> int | None:
         return len(next(split_cells(text, separator), []))
 
     most = cells(0)
-    for last in range(len(records) - 2, 1, -1):  # the last one may go on in what is not read yet
+    for last in range(len(records) - 2, 1, -1):  # the last one may continue in the unread part
         if cells(last) <= most:
             return int(records.begins[last])
     return None
@@ -249,20 +249,20 @@ def _parsed(file: TextFile, content: bytes, options: dict[str, Any], bad: BadRow
         table: pd.DataFrame = pd.read_csv(io.BytesIO(content), **options)
         return table
     except (OSError, ValueError) as error:  # pandas' parsing errors are ValueErrors
-        said = " ".join(str(error).split())
-        if "No columns to parse" in said:
+        reason = " ".join(str(error).split())
+        if "No columns to parse" in reason:
             raise DataError(f"{file.path}: is empty. Expected a header and a row a line.") from None
-        if "EOF inside string" in said:
+        if "EOF inside string" in reason:
             raise _never_closed(file.path, unclosed_quote(content, file.separator)) from None
-        if not _TOO_MANY.search(said):
-            raise DataError(f"{file.path}: cannot be read ({said}). Check its separators and quotes.") from None
+        if not _TOO_MANY.search(reason):
+            raise DataError(f"{file.path}: cannot be read ({reason}). Check its separators and quotes.") from None
     _drop_long(file, content, bad)
     try:
         table = pd.read_csv(io.BytesIO(content), on_bad_lines="skip", **options)
         return table
     except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise DataError(f"{file.path}: cannot be read ({said}). Check its separators and quotes.") from None
+        reason = " ".join(str(error).split())
+        raise DataError(f"{file.path}: cannot be read ({reason}). Check its separators and quotes.") from None
 
 
 def _without_long(file: TextFile, content: bytes, bad: BadRows) -> bytes:
@@ -285,7 +285,7 @@ def _drop_long(file: TextFile, content: bytes, bad: BadRows) -> None:
     allowed = max(len(file.header), sizes[0] if file.has_header and sizes else 0)
     long = [row for row, size in enumerate(sizes) if size > allowed]
     if not long:
-        raise DataError(f"{file.path}: its rows differ in their cells. Check its separators and quotes.")
+        raise DataError(f"{file.path}: its rows differ in their number of cells. Check its separators and quotes.")
     line = file.line(long[0])
     n = int(file.records.spans[long].sum()) if len(file.records) == len(sizes) else len(long)
     bad.add(

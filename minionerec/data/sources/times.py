@@ -1,4 +1,4 @@
-"""Times of a column: numbers or dates, within what can be compared, and all of one unit."""
+"""Times of a column: numbers or dates, comparable, and all of one unit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ def read_times(column: pd.Series, place: Callable[[int], str], bad: BadRows) -> 
 class _Unit:
     """The times of a column that look like one unit: how many, the first of them, and their ends.
 
-    `row` and `value` are the number and the value of the first, and `place` says where it is; `dates` tells whether all
+    `row` and `value` are the number and the value of the first, and `place` gives its position; `dates` is whether all
     are digits of dates, of which `different` holds some.
     """
 
@@ -73,14 +73,14 @@ class _Unit:
             self.different.update(np.unique(times)[:FEWEST].tolist())
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return shown(str(self.value))
 
 
 class TimeColumn:
     """Reads times that can be compared, part by part: numbers as they are, dates as nanoseconds since 1970 (UTC).
 
-    The first row that is either decides: a number asks for numbers everywhere, else ISO dates (2018-11-05,
+    The first row that is either decides: a number requires numbers everywhere, else ISO dates (2018-11-05,
     2018-11-05T12:30:00Z); without a zone they are taken as UTC.
 
     Args:
@@ -88,7 +88,7 @@ class TimeColumn:
             milliseconds, or days) than most.
 
     Attributes:
-        ticks: Ticks in a second, taking numbers for seconds; None as long as no row has said.
+        ticks: Ticks in a second, taking numbers for seconds; None until a row decides.
     """
 
     def __init__(self, bad: BadRows) -> None:
@@ -103,7 +103,7 @@ class TimeColumn:
 
         Args:
             column: Numbers, dates, or text of either.
-            place: Says where a person finds the row of an index value of the column.
+            place: Gives the position, for messages, of the row of an index value.
 
         Returns:
             int64 or float64 (rows,); bool (rows,), which are times; int8 (rows,), the unit that each looks like.
@@ -142,7 +142,7 @@ class TimeColumn:
 
         Raises:
             DataError: Naming the first of them, if `bad` does not allow them; or the first row, if most numbers are the
-                digits of dates, or lie after 2100 in the unit of their size.
+                digits of dates, or are after 2100 in the unit of their size.
         """
         units = self._units
         if self.ticks != SECOND or not units:
@@ -155,7 +155,7 @@ class TimeColumn:
             n = sum(units[unit].count for unit in strange)
             self.bad.add(
                 "bad_time",
-                f"{first.place()}, column {self._name!r}: {first.said} looks like {looks_like(float(first.value))}, "
+                f"{first.place()}, column {self._name!r}: {first.text} looks like {looks_like(float(first.value))}, "
                 f"but most rows like {_OTHERS.get(usual) or UNITS[usual][0]} ({n} such rows). Write all in one unit, "
                 "or drop them.",
                 n,
@@ -168,14 +168,14 @@ class TimeColumn:
             form = date_form(np.array([float(first.value)])) if dates else None
             what = f"a date written as {form}" if form else _AFTER_2100
             raise DataError(
-                f"{first.place()}, column {self._name!r}: {first.said} looks like {what}, as most rows do. Write dates "
+                f"{first.place()}, column {self._name!r}: {first.text} looks like {what}, as most rows do. Write dates "
                 "as 2018-01-31T12:30:00, or seconds since 1970."
             )
         return frozenset(strange)
 
 
 def _parsed(column: pd.Series, ticks: int | None) -> tuple[np.ndarray, np.ndarray, int, str]:
-    """Times, which rows hold one, ticks of a second, and what was expected of the others."""
+    """Times, which rows hold one, ticks of a second, and the expected form of the others."""
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         times, right = _nanoseconds(column)
         return times, right, NANOSECOND, _DATES
@@ -228,7 +228,7 @@ def _nanoseconds(dates: pd.Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def exact(column: pd.Series, times: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """The same times, those of chosen rows exact where all of these are whole numbers and only others made doubles."""
+    """The same times, selected rows exact where all of these are whole numbers and only others made doubles."""
     if times.dtype.kind != "f" or chosen.all() or not chosen.any():
         return times
     numbers, fits = _numbers(pd.to_numeric(_plain(column[chosen]), errors="coerce"))

@@ -15,7 +15,7 @@ from minionerec.data.source import BadRows, Source, item_table, read_lines
 def read_user_items(
     interactions: str | os.PathLike[str], items: str | os.PathLike[str] | None = None, bad: BadRows | None = None
 ) -> Source:
-    """Read one line a user: the user, then the items in the order in which they were chosen, between spaces.
+    """Read one line a user: the user, then the items, oldest first, between spaces.
 
     There are no times, so only leave last out can split these interactions.
 

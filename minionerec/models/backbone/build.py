@@ -1,4 +1,4 @@
-"""Where the language model comes from: a pretrained one by name or path, or a small Qwen2 from scratch."""
+"""Building language models: a pretrained one by name or path, or a small Qwen2 from scratch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class ScratchShape:
-    """Shape of a Qwen2 made from scratch.
+    """Shape of a Qwen2 with random weights.
 
     Attributes:
         hidden_size: Width D.
@@ -135,7 +135,7 @@ def scratch_model(tokenizer: PreTrainedTokenizerBase, shape: ScratchShape, seed:
 
 
 def _check_no_codes(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Check that a stranger's tokenizer has no token that is to be a code's.
+    """Check that a pretrained tokenizer has none of the codes' tokens.
 
     Raises:
         ConfigError: Naming one that it has.
@@ -143,8 +143,8 @@ def _check_no_codes(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     found = [token for token in tokenizer.get_vocab() if token.startswith("<") and split_sid(token) is not None]
     if found:
         raise ConfigError(
-            f"{name}: its tokenizer has the token {min(found)!r} ({len(found)} such), which means something to this "
-            "model and is to mean a code. Give a model that speaks no semantic IDs, or a checkpoint of this project."
+            f"{name}: its tokenizer has the token {min(found)!r} ({len(found)} such), which this model already uses, "
+            "and which a code needs. Give a model without semantic IDs, or a checkpoint of this project."
         )
 
 

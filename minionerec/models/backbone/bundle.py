@@ -55,11 +55,11 @@ class Bundle:
     Attributes:
         model: Causal language model.
         tokenizer: Its tokenizer, one token for each code.
-        table: The SIDs it speaks.
+        table: The SIDs that it generates.
         wording: The prompts it was trained with.
-        max_prompt_length: Prompts are cut to this many last tokens.
+        max_prompt_length: Prompts are truncated to this many last tokens.
         path: Where it was read from.
-        task: The task by which it recommends: next_sid, or title_history_to_title of a model that speaks titles, for
+        task: The task by which it recommends: next_sid, or title_history_to_title of a model that generates titles, for
             which the codes are words like any other.
     """
 
@@ -78,7 +78,7 @@ class Bundle:
 
 
 def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | None = None) -> GenerationConfig:
-    """A generation config that says greedy, without penalty, and nothing else.
+    """A generation config of greedy search without penalties.
 
     `generate` fills fields that a caller leaves unset from this file, so the file itself must be harmless; the
     project's own beam search reads none of them.
@@ -109,7 +109,7 @@ def write_model_files(bundle: Bundle, place: str | os.PathLike[str]) -> None:
 
 
 def bundle_counts(bundle: Bundle) -> dict[str, Any]:
-    """What the manifest of a checkpoint must say of its model, beside what the stage counts."""
+    """Counts of a checkpoint's model for its manifest, besides those of the stage."""
     return {
         "parameters": bundle.model.num_parameters(),
         "sid_table": bundle.table.fingerprint,
@@ -143,11 +143,11 @@ def load_bundle(
         path: A finished checkpoint: files of `write_model_files`, and `bundle_counts` in the manifest.
         dtype: Weights' dtype; as saved if None.
         table: SID table that the caller works with; must be the checkpoint's own.
-        titles: Whether it may also be a model that speaks titles.
+        titles: Whether it may also be a model that generates titles.
 
     Raises:
         ArtefactError: If the directory is not a checkpoint, a file of it was changed or does not belong to the others,
-            it was made with another SID table, or it speaks titles where SIDs are needed.
+            it was made with another SID table, or it generates titles where SIDs are needed.
         DataError: If the tokenizer does not have one token for each code.
     """
     quiet_libraries()
@@ -155,11 +155,11 @@ def load_bundle(
     counts = open_artefact(path, KIND, strangers=_READ_BY_LIBRARIES)["counts"]
     longest = counts.get("max_prompt_length")
     if type(longest) is not int or longest < 1:
-        raise ArtefactError(f"{path}: its manifest counts no max_prompt_length. {_REMEDY}")
+        raise ArtefactError(f"{path}: its manifest has no max_prompt_length. {_REMEDY}")
     task = str(counts.get("task", NEXT_SID))
     if task != NEXT_SID and not titles:
         raise ArtefactError(
-            f"{path}: was trained on {task} and speaks titles, but SIDs are needed here. Give a checkpoint that was "
+            f"{path}: was trained on {task} and generates titles, but SIDs are needed here. Give a checkpoint that was "
             f"trained on {NEXT_SID}."
         )
     own = SidTable.load_index(path / INDEX_FILE)
@@ -185,7 +185,7 @@ def load_bundle(
 
 
 def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray, path: Path) -> None:
-    """Check that every code's token has a logit, and that a catalogue model speaks the codes beside it.
+    """Check that every code's token has a logit, and that a catalogue model has the codes of its table.
 
     Raises:
         ArtefactError: If not.

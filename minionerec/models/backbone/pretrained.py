@@ -1,7 +1,7 @@
-"""The one loader of files of models: safetensors alone, no code but ours, every tensor there and of the right shape.
+"""Loading model files: safetensors alone, no foreign code, every tensor present and of the right shape.
 
-A checkpoint may come from anybody. What transformers would do for one is therefore narrowed down here: code that a
-checkpoint brings along is never run and never asked about, pickled weights are not opened, and a model whose weights do
+A checkpoint may come from anyone. Loading by transformers is therefore restricted here: code that a
+checkpoint contains is never run and never prompted for, pickled weights are not opened, and a model whose weights do
 not fill it exactly is refused instead of being filled up at random.
 """
 
@@ -42,11 +42,11 @@ def load_model(
     Args:
         reader: Class with `from_pretrained`, such as `AutoModelForCausalLM`.
         place: The directory or name.
-        error: What is raised.
-        remedy: What to do about it.
-        spare: Whether a tensor of this name may lie in the files although the model has none.
+        error: Class of the error to raise.
+        remedy: Advice that ends the message.
+        spare: Whether a tensor of this name may be in the files although the model has none.
         absent: Whether a tensor of this name may be missing in the files.
-        settings: What else `from_pretrained` takes, such as `dtype`.
+        settings: Other arguments of `from_pretrained`, such as `dtype`.
 
     Raises:
         error: If there is no such model, it needs code of its own or holds pickled weights, or its tensors are not
@@ -66,7 +66,7 @@ def load_model(
                 f"different models. {remedy}"
             )
     if found["mismatched_keys"]:
-        raise error(f"{place}: tensors are of another shape than {CONFIG_FILE} says. {remedy}")
+        raise error(f"{place}: tensors do not have the shapes of {CONFIG_FILE}. {remedy}")
     return model
 
 
@@ -78,9 +78,9 @@ def load_tokenizer(
     Args:
         reader: Class with `from_pretrained`.
         place: The directory or name.
-        error: What is raised.
-        remedy: What to do about it.
-        settings: What else `from_pretrained` takes.
+        error: Class of the error to raise.
+        remedy: Advice that ends the message.
+        settings: Other arguments of `from_pretrained`.
 
     Raises:
         error: If there is none, or it needs code of its own.
@@ -93,7 +93,7 @@ def load_tokenizer(
 
 @contextmanager
 def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> Iterator[None]:
-    """Turns whatever a library makes of a stranger's files into one line; its own reports are left out."""
+    """Turns a library's errors about files into one line, and silences its own reports."""
     from transformers.utils import logging
 
     spoken = logging.get_verbosity()
@@ -112,11 +112,11 @@ def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy
 
 
 def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> None:
-    """Check, before anything is built, what the configuration in a directory asks for."""
+    """Check the configuration in a directory, before anything is built."""
     folder = Path(place)
     _check_places(folder, error, remedy)
     if not (folder / CONFIG_FILE).is_file():
-        return  # a name of the hub, or nothing: the library says so
+        return  # a name of the hub, or nothing: the library reports it
     config = _read(folder / CONFIG_FILE, error, remedy)
     kind = config.get("model_type")
     if not isinstance(kind, str) or not _is_known(kind):
@@ -134,20 +134,22 @@ def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], r
         value = config.get(key)
         if isinstance(value, int) and value > most:
             raise error(
-                f"{folder / CONFIG_FILE}: {key} is {value}, but no tensor of the {len(shapes)} beside it has that "
+                f"{folder / CONFIG_FILE}: {key} is {value}, but no tensor of the {len(shapes)} of the model has that "
                 f"size. {remedy}"
             )
 
 
 def _check_places(folder: Path, error: type[MinioneRecError], remedy: str) -> None:
-    """Check that no file of a directory has a library read weights that lie elsewhere, which no hash here covers."""
+    """Check that no file of a directory has a library read weights from other folders, which no hash here covers."""
     if (folder / _ADAPTER).is_file():
-        raise error(f"{folder / _ADAPTER}: names another model, whose weights lie elsewhere. Merge them. {remedy}")
+        raise error(
+            f"{folder / _ADAPTER}: names another model, whose weights are in another folder. Merge them. {remedy}"
+        )
     for file in sorted(folder.glob("*.index.json")):
         named = _read(file, error, remedy).get("weight_map")
         for name in named.values() if isinstance(named, dict) else [named]:
             if not isinstance(name, str) or name != Path(name).name or not (folder / name).is_file():
-                raise error(f"{file}: names the weights {shown(name)}, which are no file beside it. {remedy}")
+                raise error(f"{file}: names the weights {shown(name)}, which are no file of its folder. {remedy}")
 
 
 def _is_known(kind: str) -> bool:

@@ -1,8 +1,8 @@
-"""TIGER: an encoder-decoder that reads the semantic IDs of a history and speaks that of the next item.
+"""TIGER: an encoder-decoder that reads the semantic IDs of a history and generates that of the next item.
 
 Rajput et al., "Recommender Systems with Generative Retrieval" (NeurIPS 2023), section 3.2: a T5 (Raffel et al., 2020)
 whose vocabulary are the codes of the SIDs. The encoder reads the history in both directions, the decoder names the next
-SID code by code behind a start token. The model is that of transformers; ours are the vocabulary, the wording, and the
+SID code by code after a start token. The model is that of transformers; ours are the vocabulary, the wording, and the
 branches that searches grow on.
 """
 
@@ -50,7 +50,7 @@ class TigerConfig(T5Config):
     num_heads: int = 6
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check what no tensor's shape says."""
+        """Check settings that no tensor's shape determines."""
         prepare: Callable[..., None] = super().__post_init__
         prepare(**{**kwargs, "decoder_start_token_id": self.pad_token_id})
         if self.pad_token_id is None or not 0 <= self.pad_token_id < self.vocab_size:
@@ -64,11 +64,11 @@ class TigerConfig(T5Config):
 
 # The model: T5 of transformers, which opens branches of its own.
 
-# What searches grow prefixes on, where an encoder has read the prompt and a decoder speaks behind it.
+# Branches where an encoder has read the prompt and a decoder generates.
 #
 # The encoder reads each distinct prompt once, and each layer of the decoder turns it into keys and values once. A
 # branch is a path from the decoder's start token; its queries meet the keys of the tokens on that path, gathered by
-# their slots, and nothing else, so that a step costs the same however many branches there are beside it:
+# their slots, and nothing else, so that a step costs the same however many other branches there are:
 #
 # slots      0 start | 1 a0  2 a1 | 3 b0  4 b1        b1's parent is a0
 # path of b1: 0, 1, 4                                  relative positions -2, -1, 0
@@ -102,7 +102,7 @@ class TigerBranches:
         ]
         empty = states.new_zeros(len(prompts), 0, model.config.num_heads, model.config.d_kv)
         self._own = [[empty, empty] for _ in self._blocks]
-        # Slots on the path of each slot, by depth from the start token; 0 behind its end.
+        # Slots on the path of each slot, by depth from the start token; 0 after its end.
         self._paths = torch.zeros(len(prompts), 0, levels + 1, dtype=torch.long, device=model.device)
         bias = self._blocks[0].layer[0].SelfAttention.compute_bias(levels + 1, levels + 1)  # (1, H, L + 1, L + 1)
         self._bias = bias[0].permute(1, 2, 0)  # (query's depth, key's depth, H)
@@ -112,7 +112,7 @@ class TigerBranches:
         ]
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Run one more token behind each of K branches; see `minionerec.models.decoding.branches.Branches.run`.
+        """Run one more token after each of K branches; see `minionerec.models.decoding.branches.Branches.run`.
 
         Returns:
             float (B, K, D), the decoder's states, as the head takes them.
@@ -140,7 +140,7 @@ class TigerBranches:
         return x.view(*x.shape[:-1], self.model.config.num_heads, self.model.config.d_kv)
 
     def _grow(self, tokens: torch.Tensor, above: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        """Run one token behind each of K paths through the decoder.
+        """Run one token after each of K paths through the decoder.
 
         Args:
             tokens: int64 (B, K).
@@ -195,12 +195,12 @@ class TigerModel(T5ForConditionalGeneration, OpensBranches):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary that prompts and tries speak in."""
+        """Size of the vocabulary of prompts and tries."""
         size: int = self.config.vocab_size
         return size
 
     def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> TigerBranches:
-        """What the project's searches grow prefixes on (`minionerec.models.decoding.branches.open_branches`)."""
+        """Branches for the project's searches (`minionerec.models.decoding.branches.open_branches`)."""
         return TigerBranches(self, prompts, trie.levels)
 
 
@@ -208,7 +208,7 @@ AutoConfig.register(TigerConfig.model_type, TigerConfig)
 AutoModelForCausalLM.register(TigerConfig, TigerModel)
 
 
-# A TIGER with random weights, and the language that it speaks: semantic IDs and nothing else.
+# A TIGER with random weights, and its vocabulary: semantic IDs and nothing else.
 
 TIGER_WORDING = Wording("tiger", "", " ; ", {"next_sid": TaskWording(("{history}{eos}",), "{sid}")})
 """The encoder reads the SIDs of a history, the oldest first, and an end token; the decoder says the SID alone."""

@@ -75,12 +75,12 @@ def initialise_code_rows(
     seed: int,
     spoken: bool = True,
 ) -> None:
-    """Grow the embedding to the tokenizer and give every SID token's row a meaning to start from.
+    """Grow the embedding to the tokenizer's size and initialise the rows of SID tokens.
 
     The row of a code is the mean embedding of the title tokens of all items that bear the code, plus Gaussian noise
     of a tenth of the embedding's own standard deviation, which keeps codes apart whose items share their words. All
-    SID rows are set, also those that lie in spare rows of the pretrained matrix. An untied output head gets the same
-    treatment with its own rows. The rows that make logits are then lifted (`lift_code_rows`), where codes are spoken.
+    SID rows are set, also spare rows of the pretrained matrix. An untied output head gets the same
+    treatment with its own rows. The rows that make logits are then lifted (`lift_code_rows`), where codes follow.
 
     Args:
         model: Causal language model, changed in place.
@@ -88,7 +88,7 @@ def initialise_code_rows(
         table: The SIDs.
         titles: Title of each item, in item order.
         seed: Seed of the noise, and of the SIDs that rows are lifted by.
-        spoken: Whether the model is to speak SIDs; one that speaks titles has their tokens all the same.
+        spoken: Whether the model is to generate SIDs; one that generates titles has their tokens all the same.
     """
     embedding: Any = model.get_input_embeddings()
     old_size = embedding.weight.shape[0]
@@ -126,16 +126,16 @@ def initialise_code_rows(
 def extend_code_rows(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, before: SidTable, table: SidTable
 ) -> int:
-    """Give tokens and rows to the codes that a table has beside those of an earlier one; all other rows stay.
+    """Give tokens and rows to the codes that a table has in addition to an earlier one's; all other rows stay.
 
     A new row is the mean of the rows of the codes of its level that the model knows (of all that it knows, where it
     knows none of that level), in the embedding and in an untied head. Its logit is then the mean of theirs, which is
     less than a known code of that level has on average in probability.
 
     Args:
-        model: Causal language model that speaks the earlier table, changed in place.
+        model: Causal language model of the earlier table, changed in place.
         tokenizer: Its tokenizer, changed in place.
-        before: The SIDs that the model speaks.
+        before: The SIDs of the model.
         table: More SIDs, theirs among them.
 
     Returns:
@@ -163,11 +163,11 @@ def extend_code_rows(
 
 
 def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, table: SidTable, seed: int) -> None:
-    """Move the output rows of all SID tokens by one common vector, so that codes are likely where SIDs are spoken.
+    """Move the output rows of all SID tokens by one common vector, so that codes are likely where SIDs are generated.
 
     A pretrained model gives tokens that it has never met no probability: tens of thousands of words are ahead of them,
-    and it takes many steps of fine-tuning to push those back. The vector lies along the model's mean last hidden state
-    behind codes, which is long, so a vector much shorter than a row raises all codes' logits alike. It gives codes the
+    and it takes many steps of fine-tuning to push those back. The vector is along the model's mean last hidden state
+    after codes, which is long, so a vector much shorter than a row raises all codes' logits alike. It gives codes the
     share `SHARE` of the probability (geometric mean of the odds over positions), and nothing happens where they have
     it already. Where embedding and head are tied, it is at most as long as codes differ from their mean, so that they
     stay apart as inputs. Hewitt (2021, Initializing New Word Embeddings for Pretrained Language Models) describes the

@@ -50,14 +50,14 @@ def beam_search(
     a say.
 
     Args:
-        model: What can be searched, in evaluation mode: a causal language model (Qwen2, Qwen3, Llama), or a model that
+        model: The model to search, in evaluation mode: a causal language model (Qwen2, Qwen3, Llama), or a model that
             opens branches of its own (TIGER, the catalogue model, a mixture).
         prompts: B token id lists, none empty.
         trie: SIDs of the catalogue, on any device.
         num_beams: Beam width K.
         normaliser: "full" (as stock beam search scores) or "renormalised" (over all children, allowed by a guide or
             not).
-        guide: What the prompts may get, and what is added to log-probabilities; made for this trie, B rows.
+        guide: Allowed SIDs of the prompts, and additions to log-probabilities; made for this trie, B rows.
         length_penalty: Scores of complete SIDs are divided by their number of tokens to this power, as by stock beam
             search with `early_stopping="never"`; changes lists only where SIDs differ in length.
 

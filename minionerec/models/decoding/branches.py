@@ -1,6 +1,6 @@
-"""`Branches`: what searches grow prefixes on, and the models that open them.
+"""`Branches`: the interface between searches and models, and how models open them.
 
-A search opens branches for a batch of prompts, asks for the scores of candidate tokens behind them, and runs the tokens
+A search opens branches for a batch of prompts, asks for the scores of candidate tokens after them, and runs the tokens
 that it chose; beam search, exact search and sampling read nothing else of a model. Causal language models get
 `CausalBranches`, and `ForcedBranches` around them where the trie is deep. Any other model (the catalogue model, an
 encoder-decoder, a mixture of two) inherits from `OpensBranches` and opens its own.
@@ -145,7 +145,7 @@ def _log_normaliser(
 
 # One prompt, many branches: a prompt's keys and values are computed once and read by all its branches in place.
 #
-# The branches of a prompt lie side by side in the sequence behind it, and a 4-D attention mask lets each token see the
+# The branches of a prompt are side by side in the sequence after it, and a 4-D attention mask lets each token see the
 # prompt, its own ancestors and itself:
 #
 #     position in the sequence:  [ pad pad p0 p1 p2 | a0 a1 a2 | b0 b1 b2 ]     b1's parent is a0
@@ -166,7 +166,7 @@ class PromptState:
     """A batch of prompts after prefill.
 
     Attributes:
-        cache: Keys and values of the prompts, and of the branch tokens that are run behind them.
+        cache: Keys and values of the prompts, and of the branch tokens that are run after them.
         mask: bool (B, P), True at prompt tokens (prompts are padded on the left).
         lengths: int64 (B,), prompt lengths.
         hidden: (B, D), last hidden state of each prompt's last token.
@@ -178,10 +178,10 @@ class PromptState:
     hidden: torch.Tensor
 
     def keep(self, order: torch.Tensor) -> None:
-        """Keep some of the branch tokens behind the prompts, in a given order.
+        """Keep some of the branch tokens after the prompts, in a given order.
 
         Args:
-            order: int64 (B, W), their places among the branch tokens.
+            order: int64 (B, W), their indices among the branch tokens.
         """
         layer: Any
         for layer in self.cache.layers:
@@ -202,7 +202,7 @@ def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
         full_pass: Tokens that fill the device.
 
     Returns:
-        Groups of places, longest prompts first; equal lengths stay in their order.
+        Groups of indices, longest prompts first; equal lengths stay in their order.
 
     Example:
         >>> prefill_groups([5, 80, 76, 300], full_pass=0)
@@ -231,7 +231,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptS
         prompts: B token id lists, none empty.
 
     Returns:
-        The state that branches go on from.
+        The state that branches continue from.
     """
     device = torch.device(model.device)
     groups = prefill_groups([len(prompt) for prompt in prompts], _FULL_PASS.get(device.type, 4096))
@@ -251,7 +251,7 @@ def _joined(model: PreTrainedModel, states: Sequence[PromptState], order: torch.
     Args:
         model: Causal language model.
         states: The passes, each padded to its own longest prompt.
-        order: int64 (B,), place of each prompt in the passes one after another.
+        order: int64 (B,), index of each prompt in the passes one after another.
     """
     width = max(state.mask.shape[1] for state in states)
 
@@ -299,7 +299,7 @@ def check_backbone(model: PreTrainedModel) -> None:
 
 
 class CausalBranches:
-    """`Branches` of a causal language model: a batch of prompts and the tree of branch tokens behind each of them.
+    """`Branches` of a causal language model: a batch of prompts and the tree of branch tokens after each of them.
 
     Args:
         model: Causal language model.
@@ -326,11 +326,11 @@ class CausalBranches:
         depth: int | torch.Tensor,
         sees: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Run one more token behind each of K branches.
+        """Run one more token after each of K branches.
 
         Args:
             tokens: int64 (B, K).
-            parents: int64 (B, K), slots of the tokens before them; -1 behind the prompt itself.
+            parents: int64 (B, K), slots of the tokens before them; -1 after the prompt itself.
             depth: Branch tokens before them on their paths: one number, or int64 (B, K).
             sees: bool (B, K, K), which of these tokens see which of them, each itself at least; None if no other. A
                 token that sees others has, as its parent, the slot before the first of them, and is never a parent.
@@ -355,7 +355,7 @@ class CausalBranches:
         return hidden
 
     def compact(self, kept: torch.Tensor) -> torch.Tensor:
-        """Forget branch tokens, so that later ones have fewer to look at.
+        """Drop branch tokens, so that later ones attend to fewer.
 
         Args:
             kept: bool (B, count), the slots that stay, with every token the ancestors that it has.
@@ -384,7 +384,7 @@ class CausalBranches:
         normaliser: str = "full",
         temperature: float = 1.0,
     ) -> torch.Tensor:
-        """Log-probabilities of candidate next tokens behind K branches, see `candidate_scores`.
+        """Log-probabilities of candidate next tokens after K branches, see `candidate_scores`.
 
         Args:
             hidden: (B, K, D), of `hidden` or `run`.
@@ -410,7 +410,7 @@ def _extend(
         state: Prefilled prompts; its cache grows by K positions.
         tokens: int64 (B, K), one token a branch.
         sees: bool (B, K, E + K), which of the E branch positions added before, and of these, each token sees.
-        depth: How many branch tokens lie between the prompt and these (0 for the first call); int64 (B, K) where they
+        depth: Number of branch tokens between the prompt and these (0 for the first call); int64 (B, K) where they
             differ.
 
     Returns:
@@ -432,14 +432,14 @@ def _extend(
 
 # Deep tries: what is forced is run at once, and nothing of it stays.
 #
-# The trie of a catalogue's titles has dozens of levels, but a title stands alone after a few of them: from there on
+# The trie of a catalogue's titles has dozens of levels, but a title has no siblings after a few of them: from there on
 # every token is forced. Level by level such a tail would take one pass a token, and fill the cache with tokens that
-# nobody else ever sees. Here all forced tokens behind a prefix are run in one pass, packed behind their prompt, when
-# the first of their scores is asked for; the searches then get them level by level, so that prefixes compete as they
-# would have done anyway. Under renormalised scores a forced token scores 0 whatever the model says, and is never run.
+# no one else ever sees. Here all forced tokens after a prefix are run in one pass, packed after their prompt, when
+# the first of their scores is requested; the searches then get them level by level, so that prefixes compete as they
+# would have done anyway. Under renormalised scores a forced token scores 0 whatever the model, and is never run.
 #
 # level      1    2    3    4    5           pass 1: a, x    pass 2: b, c    pass 3: d and e f together
-# a -> b -> d -> e -> f           (e f are forced behind d, as d is behind nobody else)
+# a -> b -> d -> e -> f           (e f are forced after d)
 # \> c -> ...                   what stays in the cache: a, x, b, c, ...
 
 # Tokens are copied to leave others out once no more than this share of them is of use.
@@ -447,15 +447,15 @@ _WORTH_KEEPING = 0.8
 
 
 class ForcedBranches:
-    """Prefixes behind a batch of prompts (`minionerec.models.decoding.branches.Branches`) in a deep trie.
+    """Prefixes after a batch of prompts (`minionerec.models.decoding.branches.Branches`) in a deep trie.
 
     Args:
         inner: Branches of a causal language model, none run yet.
-        trie: What is searched, on the model's device; tokens that lead out of it are never run.
+        trie: The trie to search, on the model's device; tokens that lead out of it are never run.
 
     Attributes:
         hidden: int64 (B, 1), the slot of each prompt: -1.
-        count: Branch tokens that have been asked for behind each prompt.
+        count: Branch tokens that have been requested after each prompt.
     """
 
     def __init__(self, inner: CausalBranches, trie: Trie):
@@ -464,17 +464,17 @@ class ForcedBranches:
         self.count = 0
         # Of each slot: its node (-1 outside of the trie) and depth; the slot that its forced tokens begin with (its own
         # where it is not forced); the inner slot of the token before it; and, where they have been run, its own inner
-        # slot and the place of its state.
+        # slot and the index of its state.
         names = ("node", "depth", "begin", "parent", "inner", "place")
         self._slots = dict.fromkeys(names, self.hidden[:, :0])
         self._states = inner.hidden.unsqueeze(1)  # (B, T, D); the first is the prompt's
         self._live = self.hidden[:, :0].bool()  # (B, inner slots), those that hold a token
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Put one more token behind each of K branches; see `minionerec.models.decoding.branches.Branches.run`.
+        """Put one more token after each of K branches; see `minionerec.models.decoding.branches.Branches.run`.
 
         Returns:
-            int64 (B, K, 1), the slots themselves: the model is run when their scores are asked for.
+            int64 (B, K, 1), the slots themselves: the model is run when their scores are requested.
         """
         slots = torch.arange(self.count, self.count + tokens.shape[1], device=tokens.device).expand_as(tokens)
         before = self._of("node", parents, 0)
@@ -517,7 +517,7 @@ class ForcedBranches:
         return self._slots[name].gather(1, slots.clamp(min=0)).masked_fill(slots < 0, otherwise)
 
     def _run_model(self, begin: torch.Tensor, forced_too: bool) -> None:
-        """Run what has not been run yet of some slots: int64 (B, K), each with what is forced behind it."""
+        """Run what has not been run yet of some slots: int64 (B, K), each with what is forced after it."""
         node = self._of("node", begin, -1)
         single = self.trie.single[node.clamp(min=0)] & (node >= 0)
         wanted = (begin >= 0) & (node >= 0) & (self._of("place", begin, 0) < 0)
@@ -550,7 +550,7 @@ class ForcedBranches:
             self._compact()
 
     def _compact(self) -> None:
-        """Leave what was forced, and padding, out of what later tokens look at."""
+        """Hide forced tokens and padding from later tokens."""
         numbers = torch.nn.functional.pad(self.inner.compact(self._live), (0, 1), value=-1)
         self._live = torch.arange(self.inner.count, device=numbers.device) < self._live.sum(1, keepdim=True)
         for name in ("inner", "parent"):
@@ -562,7 +562,7 @@ _DEEP = 8
 
 
 class Branches(Protocol):
-    """A batch of prompts, and the tree of tokens that grows behind each of them.
+    """A batch of prompts, and the tree of tokens that grows after each of them.
 
     Every token that is run gets the next free slot of its prompt, counted from 0 along the calls of `run`; by its slot
     it is named as the parent of later ones.
@@ -576,11 +576,11 @@ class Branches(Protocol):
     count: int
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Run one more token behind each of K branches.
+        """Run one more token after each of K branches.
 
         Args:
             tokens: int64 (B, K).
-            parents: int64 (B, K), slots of the tokens before them; -1 behind the prompt itself.
+            parents: int64 (B, K), slots of the tokens before them; -1 after the prompt itself.
             depth: Tokens before them on their paths: one number, or int64 (B, K).
 
         Returns:
@@ -596,7 +596,7 @@ class Branches(Protocol):
         normaliser: str = "full",
         temperature: float = 1.0,
     ) -> torch.Tensor:
-        """Log-probabilities of candidate next tokens behind K branches.
+        """Log-probabilities of candidate next tokens after K branches.
 
         Args:
             hidden: (B, K, D), of `hidden` or `run`.
@@ -617,7 +617,7 @@ class OpensBranches(ABC):
     A model class that also is a `PreTrainedModel` names this class last among its bases, and has `device` from there.
 
     Attributes:
-        row_bound: Whether what it says of a prompt depends on the prompt's place in the batch, so that equal prompts
+        row_bound: Whether its output for a prompt depends on the prompt's index in the batch, so that equal prompts
             are not decoded once.
     """
 
@@ -626,16 +626,16 @@ class OpensBranches(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where the model lies; tries are brought there."""
+        """Device of the model; tries are moved there."""
 
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary that prompts and tries speak in."""
+        """Size of the vocabulary of prompts and tries."""
 
     @abstractmethod
     def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> Branches:
-        """What searches grow prefixes on.
+        """Branches for a search.
 
         Args:
             prompts: B token id lists, none empty.
@@ -667,7 +667,7 @@ class OpensBranches(ABC):
             prompts: B token id lists, none empty.
             trie: SIDs of the catalogue, on the model's device.
             k: How many; fewer are given where there are fewer.
-            guide: What the prompts may get, and what is added to log-probabilities.
+            guide: Allowed SIDs of the prompts, and additions to log-probabilities.
 
         Returns:
             Scores float32 (B, K), descending, minus infinity where there is no SID that is allowed, and SID numbers
@@ -676,7 +676,7 @@ class OpensBranches(ABC):
         return None
 
     def values_at_once(self, trie: Trie) -> int:
-        """Numbers that the model holds of one prompt while it scores it, beside what its layers do."""
+        """Values in memory for one prompt while it is scored, besides those of the layers."""
         return 0
 
 
@@ -689,7 +689,7 @@ def is_row_bound(model: SearchModel) -> bool:
 
 
 def vocabulary_size(model: SearchModel) -> int:
-    """Tokens of the vocabulary that a model's prompts and tries speak in.
+    """Size of the vocabulary of a model's prompts and tries.
 
     Raises:
         ConfigError: If it is a causal language model of a kind that is not scored right here.
@@ -743,7 +743,7 @@ def check_search(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Tri
 
 
 class BrokenScores(DataError):
-    """A model gave scores that are not numbers.
+    """A model's scores are not numbers.
 
     Attributes:
         row: The first prompt of the batch with such a score.
@@ -772,7 +772,7 @@ def check_scores(scores: torch.Tensor) -> None:
 
 @contextmanager
 def evaluating(model: SearchModel) -> Iterator[None]:
-    """Hold a model in evaluation mode, and leave it in the mode that it was in."""
+    """Hold a model in evaluation mode, and restore its mode."""
     if not isinstance(model, torch.nn.Module) or not model.training:
         yield
         return

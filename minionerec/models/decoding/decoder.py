@@ -12,12 +12,12 @@ from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.branches import OpensBranches, SearchModel, evaluating
 from minionerec.models.decoding.trie import Trie
 
-# Ranks SIDs for the prompts at some places: SID numbers int64 (B, K), -1 behind the end, and scores float32 (B, K).
+# Ranks SIDs for the prompts at some indices: SID numbers int64 (B, K), -1 after the end, and scores float32 (B, K).
 Decode = Callable[[Sequence[int]], tuple[np.ndarray, np.ndarray]]
 
 
 def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[list[int]]:
-    """Places of prompts in batches of similar length, the shortest first.
+    """Indices of prompts in batches of similar length, the shortest first.
 
     Example:
         >>> length_batches([[1, 2, 3], [4], [5, 6], [7]], 2)
@@ -37,14 +37,14 @@ def decode_batches(
     """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
 
     Args:
-        decode: Ranks SIDs for the prompts at some places.
+        decode: Ranks SIDs for the prompts at some indices.
         prompts: R token id lists.
         width: Length of the lists, K.
         batch_size: Prompts at a time.
         description: Label of a progress bar; none if None.
 
     Returns:
-        SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K), in prompt order.
+        SID numbers int64 (R, K), -1 after the end of shorter lists, and scores float32 (R, K), in prompt order.
     """
     all_sids = np.full((len(prompts), width), -1, dtype=np.int64)
     all_scores = np.full((len(prompts), width), -np.inf, dtype=np.float32)
@@ -79,7 +79,7 @@ def decode_prompts(
         description: Label of a progress bar; none if None.
 
     Returns:
-        SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K), in prompt order.
+        SID numbers int64 (R, K), -1 after the end of shorter lists, and scores float32 (R, K), in prompt order.
     """
     trie = trie.to(model.device)
 
@@ -92,11 +92,11 @@ def decode_prompts(
 
 
 def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Rank, from 1, of each row's target in its list; 0 where it is not in the list.
+    """Rank, from 1, of each example's target in its list; 0 where it is not in the list.
 
     Args:
         sids: int64 (R, K), SID numbers, -1 for no result.
-        targets: int64 (R,), SID number of each row's target.
+        targets: int64 (R,), SID number of each example's target.
 
     Returns:
         int64 (R,).

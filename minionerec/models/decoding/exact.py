@@ -57,7 +57,7 @@ def exact_search(
         normaliser: "full" or "renormalised", see `beam_search`.
         width: Prefixes opened at a time for each prompt. A small number opens the fewest prefixes, a large one makes
             the fewest passes through the model; the lists are the same.
-        guide: What the prompts may get, and what is added to log-probabilities; made for this trie, B rows.
+        guide: Allowed SIDs of the prompts, and additions to log-probabilities; made for this trie, B rows.
 
     Returns:
         min(K, SIDs that are allowed) SIDs a prompt, best first, and the number of prefixes opened.
@@ -125,7 +125,7 @@ def _best_searched(
 
 
 def _best_known(log_probs: torch.Tensor, k: int, guide: Guide) -> ExactResult:
-    """The best SIDs where the log-probabilities of all are known, float32 (B, S); one prefix is opened."""
+    """The best SIDs from the log-probabilities of all, float32 (B, S); one prefix is opened."""
     check_scores(log_probs.unsqueeze(1))
     if guide.own is not None:
         log_probs = log_probs + guide.own
@@ -161,7 +161,7 @@ class _Complete:
         return cls(torch.full((batch, k), -torch.inf, device=device), sids)
 
     def add(self, scores: torch.Tensor, sids: torch.Tensor) -> None:
-        """Let (B, W) more compete; -1 is no SID."""
+        """Add (B, W) SIDs; -1 is no SID."""
         competing = torch.cat([self.scores, scores.masked_fill(sids < 0, -torch.inf)], 1)
         self.scores, order = top_scores(competing, self.scores.shape[1])
         self.sids = torch.cat([self.sids, sids], 1).gather(1, order)
@@ -188,13 +188,13 @@ class _Waiting:
         return cls(torch.full((batch, 0), -torch.inf, device=device), empty, empty)
 
     def add(self, scores: torch.Tensor, nodes: torch.Tensor, slots: torch.Tensor) -> None:
-        """Put (B, W) more behind."""
+        """Append (B, W) prefixes."""
         self.scores = torch.cat([self.scores, scores], 1)
         self.nodes = torch.cat([self.nodes, nodes], 1)
         self.slots = torch.cat([self.slots, slots], 1)
 
     def keep_above(self, bar: torch.Tensor) -> bool:
-        """Drop what does not exceed (B, 1); whether anything is left. What is left stands in the order of scores."""
+        """Drop what does not exceed (B, 1); whether anything is left. The rest stays in the order of scores."""
         hopeful = self.scores > bar
         most = int(hopeful.sum(1).max())
         if most == 0:
@@ -204,7 +204,7 @@ class _Waiting:
         return True
 
     def take(self, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The first `width`, which wait no longer: scores, nodes, slots."""
+        """Remove and return the first `width`: scores, nodes, slots."""
         scores, self.scores = self.scores.tensor_split([width], dim=1)
         nodes, self.nodes = self.nodes.tensor_split([width], dim=1)
         slots, self.slots = self.slots.tensor_split([width], dim=1)

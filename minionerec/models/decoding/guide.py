@@ -1,6 +1,6 @@
-"""What steers a search beside the model: which SIDs each prompt may get, and a bonus for some of them.
+"""Constraints of a search besides the model: the SIDs allowed for each prompt, and a bonus for some of them.
 
-Both act in the trie, before anything is cut off: a prefix is followed only where an SID that is allowed lies below it,
+Both act in the trie, before beams are dropped: a prefix is followed only where an SID that is allowed lies below it,
 and a prefix is worth the largest bonus below it until the search knows which SID it becomes. So a list is as long as
 there are SIDs to fill it, a prefix never scores less than what lies below it (exact search stays exact), and the bonus
 that an SID ends with is its own.
@@ -16,7 +16,7 @@ from minionerec.models.decoding.trie import Trie
 
 @dataclass(frozen=True)
 class Guide:
-    """What steers a search for a batch of prompts.
+    """Allowed SIDs and bonuses of a search for a batch of prompts.
 
     Attributes:
         nodes: bool (B, M), nodes with an SID that is allowed at or below them; None where everything is allowed.
@@ -32,7 +32,7 @@ class Guide:
 
     @classmethod
     def of(cls, trie: Trie, allowed: torch.Tensor | None = None, bonus: torch.Tensor | None = None) -> "Guide":
-        """What steers a search over a trie.
+        """The guide of a search over a trie.
 
         Args:
             trie: The trie that is searched, S SIDs and M nodes.
@@ -52,7 +52,7 @@ class Guide:
         device = trie.code.device
         for name, given in (("allowed", allowed), ("bonus", bonus)):
             if given is not None and given.shape[-1] != trie.n_sids:
-                raise ConfigError(f"{name} speaks of {given.shape[-1]} SIDs, but the trie has {trie.n_sids}.")
+                raise ConfigError(f"{name} covers {given.shape[-1]} SIDs, but the trie has {trie.n_sids}.")
         if bonus is not None and not bool(torch.isfinite(bonus).all()):
             raise ConfigError("a bonus is not a finite number.")
         nodes = None if allowed is None else reached(trie, allowed.to(device))

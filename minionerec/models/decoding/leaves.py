@@ -1,8 +1,8 @@
-"""Distributions over all leaves of a trie (SIDs, or titles) as what searches grow prefixes on.
+"""Distributions over all leaves of a trie (SIDs, or titles) as branches for a search.
 
 A model that gives every leaf a probability at once gives every prefix one too, the sum of the leaves below it, and a
-step from a prefix to one of its children the ratio of the two. The catalogue model speaks to searches in this way, and
-so does whatever ranks items by itself, once the probabilities of the items behind a leaf are summed.
+step from a prefix to one of its children the ratio of the two. The catalogue model is searched in this way, and
+so does whatever ranks items by itself, once the probabilities of a leaf's items are summed.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _FAINT = -80.0  # nats below the most probable leaf, where single precision has 
 
 
 def sum_to_leaves(item_log_probs: torch.Tensor, leaf_of_item: torch.Tensor, leaves: int) -> torch.Tensor:
-    """Log-probabilities of leaves: of each, the sum over the items behind it.
+    """Log-probabilities of leaves: of each, the sum over its items.
 
     Args:
         item_log_probs: float32 (B, N).
@@ -84,14 +84,14 @@ def _finite(values: torch.Tensor) -> torch.Tensor:
 
 
 class LeafBranches:
-    """Prefixes behind a batch of prompts (`minionerec.models.decoding.branches.Branches`).
+    """Prefixes after a batch of prompts (`minionerec.models.decoding.branches.Branches`).
 
     Args:
         trie: The leaves that the distributions are over, M nodes.
-        masses: float32 (B, M), log-probabilities of all nodes behind each prompt (`node_log_probs`).
+        masses: float32 (B, M), log-probabilities of all nodes after each prompt (`node_log_probs`).
 
     Attributes:
-        hidden: int64 (B, 1), the prefix that stands behind each prompt: the root.
+        hidden: int64 (B, 1), the prefix after each prompt: the root.
         count: Branch tokens that have been run for each prompt.
     """
 
@@ -102,7 +102,7 @@ class LeafBranches:
         self._nodes = self.hidden[:, :0]  # (B, slots)
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Put one more code behind each of K prefixes; see `minionerec.models.decoding.branches.Branches.run`.
+        """Put one more code after each of K prefixes; see `minionerec.models.decoding.branches.Branches.run`.
 
         Returns:
             int64 (B, K, 1), the prefixes reached, 0 where there is none.
@@ -148,7 +148,7 @@ class LeafModel(OpensBranches):
 
     Args:
         leaf_log_probs: float32 (B, S), by the leaves' numbers in the tries that are searched.
-        vocab_size: Tokens of the vocabulary that those tries speak in.
+        vocab_size: Size of the vocabulary of those tries.
     """
 
     row_bound = True
@@ -158,19 +158,19 @@ class LeafModel(OpensBranches):
 
     @property
     def device(self) -> torch.device:
-        """Where the distributions lie."""
+        """Device of the distributions."""
         return self.leaf_log_probs.device
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary that tries speak in; prompts are not read."""
+        """Size of the vocabulary of tries; prompts are not read."""
         return self._vocab_size
 
     def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> LeafBranches:
-        """What searches grow prefixes on; of the prompts only the number counts.
+        """Branches for a search; of the prompts only the number counts.
 
         Raises:
-            ConfigError: If the trie has another number of leaves, or one that stands inside another.
+            ConfigError: If the trie has another number of leaves, or one inside another.
             DataError: If there are more or fewer prompts than rows.
         """
         return LeafBranches(trie, node_log_probs(trie, self.sid_log_probs(prompts, trie)))
@@ -187,7 +187,7 @@ class LeafModel(OpensBranches):
                 "trie.with_tail([end token])."
             )
         if len(prompts) != len(self.leaf_log_probs):
-            raise DataError(f"{len(prompts)} prompts were asked, but {len(self.leaf_log_probs)} rows are known.")
+            raise DataError(f"{len(prompts)} prompts, but {len(self.leaf_log_probs)} distributions are given.")
         return self.leaf_log_probs
 
 
@@ -207,8 +207,8 @@ class MixedBranches:
     """Branches of two models side by side (`minionerec.models.decoding.branches.Branches`).
 
     Args:
-        first: Branches of one model behind a batch of prompts.
-        second: Branches of the other behind the same rows, in the same tokens.
+        first: Branches of one model after a batch of prompts.
+        second: Branches of the other after the same rows, in the same tokens.
         share: The first one's weight, from 0 to 1; the second has the rest. A model of weight 0 is never run.
 
     Attributes:
@@ -222,7 +222,7 @@ class MixedBranches:
         self.count = 0
 
     def run(self, tokens: torch.Tensor, parents: torch.Tensor, depth: int | torch.Tensor) -> torch.Tensor:
-        """Run one more token behind each of K branches; see `minionerec.models.decoding.branches.Branches.run`."""
+        """Run one more token after each of K branches; see `minionerec.models.decoding.branches.Branches.run`."""
         self.count += tokens.shape[1]
         return _pack([part.run(tokens, parents, depth) for part, _ in self.parts])
 
@@ -255,8 +255,8 @@ class Mixture(OpensBranches):
     """Two models that are searched as one.
 
     Args:
-        first: The model whose vocabulary prompts and tries speak in.
-        second: A model that speaks the same tokens.
+        first: The model whose vocabulary prompts and tries have.
+        second: A model with the same tokens.
         share: The first one's weight, from 0 to 1. At 1 the second is never opened, at 0 the first.
 
     Raises:
@@ -272,22 +272,22 @@ class Mixture(OpensBranches):
 
     @property
     def device(self) -> torch.device:
-        """Where the models lie."""
+        """Device of the models."""
         device: torch.device = self.models[0][0].device
         return device
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary that prompts and tries speak in."""
+        """Size of the vocabulary of prompts and tries."""
         return self._vocab_size
 
     def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> Branches:
-        """What searches grow prefixes on."""
+        """Branches for a search."""
         opened = [open_branches(model, prompts, trie) for model, _ in self.models]
         return MixedBranches(opened[0], opened[1], self.share) if len(opened) > 1 else opened[0]
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
-        """Weighted sums of log-probabilities of all SIDs, float32 (B, S); None unless both models know them at once."""
+        """Weighted sums of log-probabilities of all SIDs, float32 (B, S); None unless both models have them at once."""
         total = torch.zeros(len(prompts), trie.n_sids, device=self.device)
         for model, weight in self.models:
             known = model.sid_log_probs(prompts, trie) if isinstance(model, OpensBranches) else None
@@ -298,7 +298,7 @@ class Mixture(OpensBranches):
 
 
 def rerank(found: BeamResult, log_probs: torch.Tensor, share: float) -> BeamResult:
-    """Order what a search of one model has found by a mixture with another.
+    """Rerank the results of one model's search by a mixture with another.
 
     Args:
         found: Lists of the first model, B rows; their scores count `share`.

@@ -1,4 +1,4 @@
-"""Names that settings give to searches and to scores; light to import, so that `--help` answers at once."""
+"""Names of searches and scores in settings; light to import, so that `--help` answers at once."""
 
 from minionerec.core.errors import ConfigError
 
@@ -8,12 +8,12 @@ COMBINATIONS = ("steps", "rerank")
 
 
 def check_length_penalty(search: str, length_penalty: float) -> None:
-    """Check that a search knows a length penalty.
+    """Check that a search supports a length penalty.
 
     Raises:
         ConfigError: If it does not.
     """
     if length_penalty and search != "beam":
         raise ConfigError(
-            f"length_penalty is {length_penalty:g}, which search {search} does not know. Take search beam."
+            f"length_penalty is {length_penalty:g}, which search {search} does not support. Use search beam."
         )

@@ -1,4 +1,4 @@
-"""A catalogue's titles as the leaves of a trie, which a model of titles is searched over; and titles written freely.
+"""A catalogue's titles as the leaves of a trie for search by a model of titles; and unconstrained generation.
 
 Items of one title share a leaf, as items of one SID do; so every figure of such a model has two readings, by title and
 by item. A leaf ends with the tokens that end a completion, so that a title that begins another one can be reached.
@@ -22,7 +22,7 @@ from minionerec.models.prompts.wording import NEXT_TITLE
 
 @dataclass(frozen=True)
 class Titles:
-    """Distinct titles and the items behind them; groups of items as `candidates.CandidateGroups` are.
+    """Distinct titles and their items; groups of items as `candidates.CandidateGroups` are.
 
     Attributes:
         trie: The distinct titles in the tokens of one tokenizer.
@@ -60,7 +60,7 @@ class Titles:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder) -> "Titles":
-        """The titles of a catalogue as completions of the task title_history_to_title, cut as in training."""
+        """The titles of a catalogue as completions of the task title_history_to_title, truncated as in training."""
         texts = [builder.completion(NEXT_TITLE, item) for item in range(len(builder.titles))]
         return cls.build([ids[:LONGEST_COMPLETION] for ids in encode_completion(tokenizer, texts)], builder.titles)
 
@@ -71,7 +71,7 @@ class Titles:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the items' titles, which says whether two artefacts speak of the same ones."""
+        """SHA-256 of the items' titles, which shows whether two artefacts have the same ones."""
         return hashlib.sha256("\0".join(self.sids).encode()).hexdigest()
 
 
@@ -97,11 +97,11 @@ def write_freely(
         length_penalty: A finished beam's log-probability is divided by its length to this power.
 
     Returns:
-        Token ids int64 (B, T), T at most `most`, the end token included; -1 behind it.
+        Token ids int64 (B, T), T at most `most`, the end token included; -1 after it.
     """
     ids, mask = pad_left(prompts, model.device)
     generator: Any = model  # what generate gives depends on its settings, which types do not follow
-    # Every field that ranks, so that nothing of the checkpoint's own file has a say.
+    # Every field that ranks, so that nothing of the checkpoint's own file has an effect.
     fields: dict[str, Any] = {
         "num_beams": num_beams,
         "num_return_sequences": 1,
@@ -114,7 +114,7 @@ def write_freely(
         "pad_token_id": 0,
         "return_dict_in_generate": True,
     }
-    if num_beams > 1:  # greedy search has no use for it, and says so
+    if num_beams > 1:  # greedy search has no use for it, and warns
         fields["length_penalty"] = length_penalty
     read = {}
     if ids.shape[1] > 1:  # the last token is run by the search

@@ -85,7 +85,7 @@ class Trie:
 
     @cached_property
     def max_token(self) -> int:
-        """Largest vocabulary id that the trie speaks of."""
+        """Largest vocabulary id in the trie."""
         return int(self.code_tokens.max())
 
     @cached_property
@@ -94,14 +94,14 @@ class Trie:
         return bool(((self.sid >= 0) & (self.first_child[1:] > self.first_child[:-1])).any())
 
     def check_vocabulary(self, size: int) -> None:
-        """Check that a model with a vocabulary of `size` tokens can speak of every code.
+        """Check that a model with a vocabulary of `size` tokens has one for every code.
 
         Raises:
-            ConfigError: If a code's token lies outside of it.
+            ConfigError: If a code's token is outside of it.
         """
         if self.max_token >= size:
             raise ConfigError(
-                f"the trie speaks of token {self.max_token}, but the model has {size} tokens (0 to {size - 1}): they "
+                f"the trie has token {self.max_token}, but the model has {size} tokens (0 to {size - 1}): they "
                 "belong to different vocabularies. Build the trie with the tokenizer of the model's own checkpoint."
             )
 
@@ -121,11 +121,11 @@ class Trie:
         """Children of a batch of nodes.
 
         Args:
-            nodes: int64 (...), node numbers; -1 stands for no node.
+            nodes: int64 (...), node numbers; -1 is no node.
 
         Returns:
             Node numbers int64 (..., W) and which of them exist, bool (..., W); W is the largest number of children
-            in the batch, at least 1. Places without a child hold 0.
+            in the batch, at least 1. Entries without a child hold 0.
         """
         safe = nodes.clamp(min=0)
         first = self.first_child[safe]
@@ -166,7 +166,7 @@ class Trie:
 
     @cached_property
     def paths(self) -> torch.Tensor:
-        """Nodes from the root to the end of each SID: int64 (n_sids, L + 1), -1 behind the end of shorter ones."""
+        """Nodes from the root to the end of each SID: int64 (n_sids, L + 1), -1 after the end of shorter ones."""
         node, rows = self.node_of_sid, torch.arange(self.n_sids, device=self.code.device)
         found = torch.full((self.n_sids, self.levels + 1), -1, device=self.code.device)
         for _ in range(self.levels + 1):
@@ -184,7 +184,7 @@ class Trie:
 
     @cached_property
     def single(self) -> torch.Tensor:
-        """Nodes at or below which one SID ends, so that every code behind them is forced: bool (M,)."""
+        """Nodes at or below which one SID ends, so that every code after them is forced: bool (M,)."""
         ends = (self.sid >= 0).long()
         for begin, end in reversed(list(pairwise(self.level_start[1:]))):
             ends.index_add_(0, self.parent[begin:end], ends[begin:end].clone())
@@ -231,7 +231,7 @@ class Trie:
     def with_tail(self, tail: Sequence[int]) -> "Trie":
         """The trie of the same SIDs, each followed by the same fixed tokens (a newline, an end token).
 
-        Decoding over it scores those tokens as stock `generate` does when a completion goes on behind the SID. Without
+        Decoding over it scores those tokens as stock `generate` does when a completion continues after the SID. Without
         it they are never run through the model. SIDs keep their numbers; codes are moved up by `len(tail)`.
 
         Args:

@@ -1,4 +1,4 @@
-"""Experts beside a model: counts of training that are multiplied into its probabilities, as much as a state calls for.
+"""Experts of a model: training counts that are multiplied into its probabilities by state-dependent weights.
 
 The distributions of a model and of the experts are pooled log-linearly (Genest and Zidek, "Combining Probability
 Distributions", 1986; a product of experts as in Hinton, 2002):
@@ -21,7 +21,7 @@ from minionerec.data.transitions import Transitions
 from minionerec.models.nn.history import rows_of
 
 EXPERTS = ("model", "transitions", "popularity", "newest popularity", "repeats", "seen")
-"""What is pooled: the model, transition counts, popularity with a half-life of 10 and of 1 % of the training targets,
+"""Pooled: the model, transition counts, popularity with a half-life of 10 and of 1 % of the training targets,
 how often an item of the history is chosen again, and that it is in the history at all."""
 FEATURES = (
     "bias",
@@ -35,25 +35,25 @@ FEATURES = (
     "same session",
     "later session",
 )
-"""What describes a history: x."""
+"""Features of a history: x."""
 ITEM_FEATURES = 4
 DECAY = 0.8
 """Weight of each further step back in transition counts, in counting and in scoring."""
 REACH = 10
 """Items back that transitions are counted and looked up."""
 NO_TRANSITION, NO_SALE = 1e-3, 0.2
-"""What is added to shares of transitions and to counts of targets, so that what never was has a logarithm."""
+"""Added to shares of transitions and to counts of targets, so that zeros have a logarithm."""
 
 
 @dataclass(frozen=True)
 class ExpertTables:
-    """What was counted in training.
+    """Counts of the training targets.
 
     Attributes:
         transitions: Counts between items, newer ones counting more.
         popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either half-life.
         repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against all.
-        items: float32 (N, 4), what `FEATURES` says of items: the logarithm of their sales, of the share of recent and
+        items: float32 (N, 4), the `FEATURES` of items: the logarithm of their sales, of the share of recent and
             of very recent ones among them, and 1 for those that were never sold.
     """
 
@@ -64,7 +64,7 @@ class ExpertTables:
 
 
 def item_features(sales: np.ndarray, recent: np.ndarray, newest: np.ndarray) -> np.ndarray:
-    """What features say of items, by how often each was a target: at all, recently and very recently.
+    """Features of items: how often each was a target, at all, recently and very recently.
 
     Args:
         sales: float (N,), targets that count 1 each.
@@ -118,7 +118,7 @@ class Experts(nn.Module):
         self.turn_off()
 
     def set(self, tables: ExpertTables) -> None:
-        """Take counts over, which must be as many as the module was made for."""
+        """Copy counts, as many as the module was built for."""
         counted, device = tables.transitions, self.counts.device
         for own, given in (
             (self.offsets, counted.offsets),
@@ -144,18 +144,18 @@ class Experts(nn.Module):
         return float(self.weights[0, 0]) == 1 and int(self.weights.count_nonzero()) == 1
 
     def flaw(self) -> str | None:
-        """What is wrong with counts that were read from a file; None where they can be looked up."""
+        """The error in counts that were read from a file; None if there is none."""
         ends = self.offsets[0].item() == 0 and self.offsets[-1].item() == len(self.followers)
         if not ends or bool((self.offsets.diff() < 0).any()):
-            return f"the offsets of its experts do not part {len(self.followers)} counts among {len(self.rarity)} items"
+            return f"the offsets of its experts do not split {len(self.followers)} counts by {len(self.rarity)} items"
         if len(self.followers) and not 0 <= int(self.followers.min()) <= int(self.followers.max()) < len(self.rarity):
-            return f"its experts name items beyond the {len(self.rarity)} that there are"
+            return f"its experts name items beyond its {len(self.rarity)}"
         return None
 
     def features(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, contexts: torch.Tensor
     ) -> torch.Tensor:
-        """What describes the history up to each position: float32 (P, features).
+        """Features of the history up to each position: float32 (P, features).
 
         Args:
             histories: int64 (B, T), items from 1, 0 is padding.
@@ -180,7 +180,7 @@ class Experts(nn.Module):
     def terms(
         self, log_probs: torch.Tensor, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor
     ) -> Iterator[torch.Tensor]:
-        """What each expert says of all items, f_k: float32 (P, N), in the order of `EXPERTS`.
+        """Each expert's values for all items, f_k: float32 (P, N), in the order of `EXPERTS`.
 
         Args:
             log_probs: float32 (P, N), of the model.
@@ -228,7 +228,7 @@ class Experts(nn.Module):
 
     @staticmethod
     def _seen(histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
-        """The items up to each position, int64 (P, T), 0 behind it."""
+        """The items up to each position, int64 (P, T), 0 after it."""
         return histories[row] * (torch.arange(histories.shape[1], device=histories.device) <= slot[:, None])
 
     @staticmethod
@@ -238,7 +238,7 @@ class Experts(nn.Module):
         return found.scatter_(1, items, values)[:, 1:]
 
     def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """What came after the newest items in training, in shares: float32 (P, N)."""
+        """Shares of items that followed the newest ones in training: float32 (P, N)."""
         back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
         position, column = ((items > 0) & (back >= 0) & (back < REACH)).nonzero(as_tuple=True)
         item = items[position, column] - 1

@@ -1,4 +1,4 @@
-"""What the history itself says of the next item, added to a model's scores: repeats, and what followed its items."""
+"""Scores of the next item from the history itself, added to a model's: repeats and item transitions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from minionerec.models.nn.rows import ColumnSubset
 
 
 def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places of all entries of some rows of a table in the form of `Transitions`.
+    """Indices of all entries of some rows of a table in the form of `Transitions`.
 
     Args:
         offsets: int64 (N + 1,).
         rows: int64 (R,).
 
     Returns:
-        For each entry the place of its row in `rows`, and its place in the table; both int64 (E,).
+        For each entry the index of its row in `rows`, and its index in the table; both int64 (E,).
     """
     first, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
     owner = torch.arange(len(rows), device=rows.device).repeat_interleave(lengths)
@@ -37,19 +37,19 @@ def own_counts(
     decay: float,
     reverse: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What windows themselves added to rows of the counts, by their targets from some position on.
+    """Counts that windows themselves added, by their targets from some position on.
 
     Args:
         histories: int64 (K, L), the window of each row; 0 is padding on the right.
         targets: int64 (K, L), as counted; 0 or less where there is none.
         entries: int64 (K,), the entry, from 1, whose row it is.
-        first: int64 (K,), the position behind which targets count.
+        first: int64 (K,), the position after which targets count.
         reach: As counted.
         decay: As counted.
         reverse: As counted.
 
     Returns:
-        Twice float32 (K, L): what was added for the target behind each position, which followed the entry; and for the
+        Twice float32 (K, L): what was added for the target after each position, which followed the entry; and for the
         item at each position, which the entry followed.
     """
     place = torch.arange(histories.shape[1], device=histories.device)
@@ -67,8 +67,8 @@ class Entries:
     """Counts that bear on the positions of a batch: E counts, which add up to C cells of positions and followers.
 
     Attributes:
-        back: int64 (E,), how many items before the position's own the item of the count stands.
-        item: int64 (E,), that item, from 0: its place in `totals`.
+        back: int64 (E,), how many items before the position's own the item of the count is.
+        item: int64 (E,), that item, from 0: its index in `totals`.
         count: float32 (E,).
         cell: int64 (E,), the cell that the count belongs to.
         position: int64 (C,), of each cell.
@@ -87,7 +87,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Places:
-    """Positions of a batch of histories whose next item is asked for, and what depends on no weight there.
+    """Positions of a batch of histories whose next item is predicted, and values that depend on no weight.
 
     Attributes:
         row: int64 (P,), the history of each position.
@@ -109,7 +109,7 @@ class Places:
 
 
 class PairCounts(nn.Module):
-    """How often an item came after another in training, as it was counted (`count_transitions`).
+    """How often an item followed another in training, as it was counted (`count_transitions`).
 
     Args:
         num_items: Number of items, N.
@@ -136,7 +136,7 @@ class PairCounts(nn.Module):
         self.register_buffer("totals", torch.zeros(num_items))
 
     def set(self, counted: Transitions) -> None:
-        """Take counts over, which must be as many as the module was made for."""
+        """Copy counts, as many as the module was built for."""
         self.offsets.copy_(torch.from_numpy(counted.offsets))
         self.followers.copy_(torch.from_numpy(counted.followers))
         self.counts.copy_(torch.from_numpy(counted.counts))
@@ -144,26 +144,26 @@ class PairCounts(nn.Module):
         self.totals.copy_(torch.from_numpy(np.bincount(rows, counted.counts, len(self.totals))))
 
     def flaw(self) -> str | None:
-        """What is wrong with counts that were read from a file; None where they can be looked up."""
+        """The error in counts that were read from a file; None if there is none."""
         offsets, followers = self.offsets, self.followers
         ends = offsets[0].item() == 0 and offsets[-1].item() == len(followers)
         if not ends or bool((offsets[1:] < offsets[:-1]).any()):
-            return f"the offsets of its counts do not part {len(followers)} counts among {len(self.totals)} items"
+            return f"the offsets of its counts do not split {len(followers)} counts by {len(self.totals)} items"
         if len(followers) and not 0 <= int(followers.min()) <= int(followers.max()) < len(self.totals):
-            return f"its counts name items beyond the {len(self.totals)} that there are"
+            return f"its counts name items beyond its {len(self.totals)}"
         return None
 
     @torch.no_grad()
     def places(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None
     ) -> Places:
-        """Look up what followed the items up to each position.
+        """Look up the transitions of the items up to each position.
 
         Args:
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,).
             slot: int64 (P,).
-            labels: int64 (B, T), the counted target behind each column, 0 or less where there is none: what a
+            labels: int64 (B, T), the counted target after each column, 0 or less where there is none: what a
                 position's own and later ones added to the counts is left out.
         """
         position, ago, item = self._behind(histories, row, slot)
@@ -190,11 +190,11 @@ class PairCounts(nn.Module):
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,).
             slot: int64 (P,).
-            columns: The items, C of N, whose scores are asked for.
+            columns: The items, C of N, whose scores are requested.
             labels: See `places`.
 
         Returns:
-            Positions whose entries name columns as followers, and have the totals of the items behind them alone.
+            Positions whose entries name columns as followers, and have the totals of the items after them alone.
         """
         position, ago, item = self._behind(histories, row, slot)
         distinct, which = item.unique(return_inverse=True)
@@ -236,7 +236,7 @@ class PairCounts(nn.Module):
         row: torch.Tensor,
         slot: torch.Tensor,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """What positions take off again, in either direction: which of the K items, follower from 0, -count."""
+        """Counts that positions subtract, in either direction: which of the K items, follower from 0, -count."""
         windows, targets = histories[row[position]], labels[row[position]]  # (K, T)
         after, before = own_counts(windows, targets, item + 1, slot[position], self.reach, self.decay, self.reverse)
         for added, others in ((after, targets), (before, windows)):
@@ -248,14 +248,14 @@ def _entries(found: Sequence[torch.Tensor], positions: int, columns: int, totals
     """Counts with the cells that they add up to.
 
     Args:
-        found: Position, steps back, item (a place in `totals`), follower (a column) and count of each, all (E,).
+        found: Position, steps back, item (an index in `totals`), follower (a column) and count of each, all (E,).
         positions: Number of positions.
         columns: Number of columns.
         totals: float32, summed counts of each item's row.
     """
     position, ago, item, follower, count = found
     keys = position * columns + follower
-    # One entry stands for each cell: the one that was written last. Nothing is read that was not written.
+    # One entry represents each cell: the one that was written last. Nothing is read that was not written.
     last = torch.empty(positions * columns, dtype=torch.int32, device=keys.device)
     number = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
     chosen = last.scatter_(0, keys, number)[keys]
@@ -267,7 +267,7 @@ def _entries(found: Sequence[torch.Tensor], positions: int, columns: int, totals
 class HistoryScores(nn.Module):
     """Two additions to the scores of items, whose strength follows the model's state.
 
-    1. A pointer: items of the history get an additional score that depends on the state and on how long ago they came,
+    1. A pointer: items of the history get an additional score that depends on the state and on how long ago they were,
        as in pointer networks (Vinyals et al., 2015), added to the scores instead of mixed into the probabilities.
     2. Counts: g log(1 + e^b A), where A is how often the item followed the history's items in training, weighted by
        distance and by how common those items are; g and b depend on the state.
@@ -294,7 +294,7 @@ class HistoryScores(nn.Module):
             self.gain = Linear(width, 2)
 
     def start_counts(self, decay: float) -> None:
-        """Begin with the weights of distance as counted, a square root of commonness, and a small gain."""
+        """Initialise the weights of distance as counted, a square root of commonness, and a small gain."""
         with torch.no_grad():
             steps = torch.arange(len(self.distance), dtype=torch.float32)
             self.distance.copy_(torch.log(torch.expm1(float(decay) ** steps)))
@@ -333,7 +333,7 @@ class HistoryScores(nn.Module):
         return scores
 
     def _counts(self, state: torch.Tensor, entries: Entries, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Places of cells among the flat scores, and gain times log(1 + e^b A) there; elsewhere A is 0."""
+        """Indices of cells among the flat scores, and gain times log(1 + e^b A) there; elsewhere A is 0."""
         rarity = (entries.totals + 1) ** -self.commonness  # (N,)
         steps = nn.functional.softplus(self.distance)
         weight = steps.index_select(0, entries.back) * rarity.index_select(0, entries.item) * entries.count

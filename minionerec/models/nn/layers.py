@@ -1,4 +1,4 @@
-"""Layers that several models share, dropout and products that are fast on a CPU, and where padding stands."""
+"""Layers that several models share, dropout products that are fast on a CPU, and padding."""
 
 import math
 from collections.abc import Callable
@@ -112,7 +112,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """As `torch.nn.functional.linear`, x weightᵀ + bias, and faster on some CPUs; differentiable once.
 
     Torch multiplies float32 matrices on x86 with MKL, which leaves AVX-512 unused on processors that are not Intel's.
-    The operator that torch's compiler emits for linear layers calls oneDNN, which asks the processor alone. It computes
+    The operator that torch's compiler emits for linear layers calls oneDNN, which detects AVX-512. It computes
     in float32 too; sums may be ordered otherwise, so that results agree to rounding.
 
     oneDNN prepares itself for every new shape, which takes longer than many a product. Rows are therefore filled up or
@@ -134,7 +134,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 
 
 def _favourable(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether oneDNN is worth its while: the types are its, it is switched on, and nothing casts."""
+    """Whether oneDNN is faster: the types are its, it is switched on, and nothing casts."""
     return bool(
         x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
@@ -203,11 +203,11 @@ class _Linear(torch.autograd.Function):
 _differentiable_product: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor] = _Linear.apply
 
 
-# Where padding stands in a batch of histories, and how to do without most of it.
+# Padding in a batch of histories, and how to avoid most of it.
 
 
 def slot_range(width: int, max_len: int, padding: Side) -> slice:
-    """Which of the `max_len` slots a batch stands at whose padding columns were cut off to `width`."""
+    """Slots, among `max_len`, of a batch whose padding columns were dropped down to `width`."""
     return slice(max_len - width, max_len) if padding == "left" else slice(0, width)
 
 
@@ -249,7 +249,7 @@ def length_groups(histories: torch.Tensor, padding: Side) -> list[tuple[torch.Te
         padding: Side of the padding.
 
     Returns:
-        For each group the places of its rows in the batch, int64 (b,), and the columns that are not padding in all of
+        For each group the indices of its rows in the batch, int64 (b,), and the columns that are not padding in all of
         them.
     """
     width = histories.shape[1]
@@ -270,7 +270,7 @@ def _group_widths(lengths: np.ndarray, width: int) -> list[int]:
     longest = int(np.flatnonzero(counts)[-1])
     below = np.cumsum(counts)[: longest + 1]  # rows of at most that length
     widths = np.arange(longest + 1)
-    middle = (below[None, :] - below[:, None]) * widths[None, :]  # slots between two cuts, at the wider one's width
+    middle = (below[None, :] - below[:, None]) * widths[None, :]  # slots between two bounds, at the wider one's width
     slots = (below * widths)[:, None] + middle + ((len(lengths) - below) * longest)[None, :]
     slots[widths[:, None] > widths[None, :]] = len(lengths) * width + 1
     low, high = np.unravel_index(np.argmin(slots), slots.shape)
@@ -308,7 +308,7 @@ def check_heads(hidden_size: int, num_heads: int) -> None:
 
 
 def causal_mask(histories: torch.Tensor) -> torch.Tensor:
-    """What is added to attention scores so that a query sees the items up to itself, and no padding.
+    """Additive attention mask: a query sees the items up to itself, and no padding.
 
     Args:
         histories: int64 (B, L), 0 is padding.
@@ -323,7 +323,7 @@ def causal_mask(histories: torch.Tensor) -> torch.Tensor:
 
 
 def item_mask(histories: torch.Tensor) -> torch.Tensor:
-    """What is added to attention scores so that every query sees all items, and no padding: float32 (B, 1, 1, L)."""
+    """Additive attention mask, every query sees all items, and no padding: float32 (B, 1, 1, L)."""
     return torch.where(histories > 0, 0.0, MASKED)[:, None, None, :]
 
 
@@ -337,7 +337,7 @@ def by_length(
     is masked alike and the padding takes part.
 
     Args:
-        encode: From int64 (b, w) and the rows' places in the batch, int64 (b,), to float (b, D).
+        encode: From int64 (b, w) and the rows' indices in the batch, int64 (b,), to float (b, D).
         histories: int64 (B, L).
         padding: Side of the padding.
 
@@ -370,7 +370,7 @@ class ItemEmbedding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, histories: torch.Tensor) -> torch.Tensor:
-        """Embed int64 (B, w), w at most max_len, padding columns possibly cut off: float (B, w, D)."""
+        """Embed int64 (B, w), w at most max_len, padding columns possibly dropped: float (B, w, D)."""
         slots = slot_range(histories.shape[1], self.max_len, self.padding)
         embedded: torch.Tensor = self.dropout(self.norm(self.items(histories) + self.positions.weight[slots]))
         return embedded
@@ -401,9 +401,9 @@ def attend(
 
 
 class AttentionFrame(nn.Module):
-    """What stands around attention: maps to queries, keys and values, and LN(x + Drop(O(heads))), LayerNorm eps 1e-12.
+    """The frame of attention: maps to queries, keys and values, and LN(x + Drop(O(heads))), LayerNorm eps 1e-12.
 
-    The projections Q, K and V, each D x D with bias, stand in one matrix.
+    The projections Q, K and V, each D x D with bias, are one matrix.
     """
 
     def __init__(self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float):

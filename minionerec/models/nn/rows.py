@@ -1,4 +1,4 @@
-"""Rows of large tables: taken with a gradient that speaks of these rows alone, and found by their numbers."""
+"""Rows of large tables: taken with a gradient of these rows alone, and found by their numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class ColumnSubset:
         return cls(torch.arange(begin, end, device=device), begin)
 
     def __len__(self) -> int:
-        """How many they are, C."""
+        """Number of columns, C."""
         return len(self.numbers)
 
     def find(self, numbers: torch.Tensor) -> torch.Tensor:

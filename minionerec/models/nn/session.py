@@ -6,7 +6,7 @@ from torch import nn
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
 
 HIDDEN_SHARE = 0.1
-"""Share of contexts that are hidden in training, so that a model also ranks without them."""
+"""How many contexts are hidden in training, so that a model also answers where no one tells it."""
 UNSOLD = 0.2
 """How often every item counts as a target beside what was counted, so that one that never was has a logarithm."""
 

@@ -1,4 +1,4 @@
-"""Examples: corpus rows and items put into the words of one wording, and tokenised the same way everywhere."""
+"""Examples: corpus examples and items as texts of one wording, tokenised the same way everywhere."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ ITEM_TASKS = (
     "sid_to_text",
 )
 LONGEST_COMPLETION = 512
-"""Completions are cut to their first tokens, this many."""
+"""Completions are truncated to their first tokens, this many."""
 
 LONGEST_TEXT = 20_000
 """Of a longer title or description a prompt gets the last characters and a completion the first, this many."""
@@ -38,8 +38,8 @@ class PromptExample:
         task: Task name.
         prompt: Prompt text.
         completion: Completion text, end marks included.
-        target: Item index of the item that the completion speaks of.
-        others: The prompt in the wording's other ways to ask, of training examples; none where it has one way.
+        target: Index of the completion's item.
+        others: The prompt by the wording's other templates, of training examples; none where it has one.
     """
 
     task: str
@@ -50,7 +50,7 @@ class PromptExample:
 
 
 def special_texts(tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
-    """What `{bos}` and `{eos}` stand for: the tokenizer's own tokens, "" where it has none.
+    """Texts of `{bos}` and `{eos}`: the tokenizer's own tokens, "" where it has none.
 
     A tokenizer that puts its own BOS before every text gets no second one.
     """
@@ -78,7 +78,7 @@ class ExampleBuilder:
         cut_texts: Titles and descriptions that are longer than `LONGEST_TEXT`.
 
     Raises:
-        DataError: If corpus and table speak of different items.
+        DataError: If corpus and table have different items.
     """
 
     def __init__(self, corpus: Corpus, table: SidTable, wording: Wording, specials: Mapping[str, str]):
@@ -88,7 +88,7 @@ class ExampleBuilder:
         self.descriptions = [
             _shortened(text, wording.longest_description) for text in corpus.items["description"].tolist()
         ]
-        # Prompts are cut to their last tokens: what those are, the last characters decide.
+        # Prompts are truncated to their last tokens: what those are, the last characters decide.
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
         self._answerable: dict[str, np.ndarray] = {}
         self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
@@ -104,7 +104,7 @@ class ExampleBuilder:
         return without != given
 
     def history_text(self, history: Sequence[int] | np.ndarray) -> str:
-        """The SIDs of a history in words."""
+        """The text of a history's SIDs."""
         return self.wording.separator.join(self.table.sids[item] for item in history)
 
     def prompt(
@@ -115,13 +115,13 @@ class ExampleBuilder:
         way: int = 0,
         context: int = UNKNOWN,
     ) -> str:
-        """Prompt text of one task, from a history or an item, in one of the wording's ways to ask.
+        """Prompt text of one task, from a history or an item, by one of the wording's templates.
 
         Args:
             task: Its name.
-            history: Item indices, oldest first, of a task that asks for what follows.
+            history: Item indices, oldest first, of a task that predicts the next item.
             item: Item index, of any other.
-            way: Which of the wording's ways to ask.
+            way: Which of the wording's templates.
             context: Session context of the next item, an index into
                 `minionerec.data.session.SESSION_CONTEXTS`; used only by a wording that gives it.
         """
@@ -206,7 +206,7 @@ class EncodedPrompts:
 
     Attributes:
         ids: Token ids of each prompt.
-        cut: How many prompts were too long and lost their first tokens; a stage says it in its counts and its log.
+        cut: How many prompts were too long and lost their first tokens; stages report it in their counts and log.
     """
 
     ids: list[list[int]]
@@ -214,7 +214,7 @@ class EncodedPrompts:
 
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None) -> EncodedPrompts:
-    """Token ids of prompts, cut to their last `max_length` ids.
+    """Token ids of prompts, truncated to their last `max_length` ids.
 
     Raises:
         DataError: If a prompt has no token at all.
@@ -223,7 +223,7 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], ma
     for place, ids in enumerate(encoded):
         if not ids:
             raise DataError(
-                f"prompt {place} ({texts[place]!r}) has no token; the wording must leave something to read."
+                f"prompt {place} ({texts[place]!r}) has no token; the wording must not leave prompts empty."
             )
     if not max_length:
         return EncodedPrompts(encoded, 0)

@@ -30,7 +30,7 @@ PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
     "next_description": ("history",),
 }
 OTHERWISE = {"history_titles": "closed_titles"}
-"""Placeholder → one that may stand in its place: titles that each end with the end token, instead of a separator."""
+"""Placeholder → one that may replace it: titles that each end with the end token, instead of a separator."""
 COMPLETION_FIELDS: dict[str, tuple[str, ...]] = {
     "next_sid": ("sid",),
     "title_to_sid": ("sid",),
@@ -47,7 +47,7 @@ COMPLETION_FIELDS: dict[str, tuple[str, ...]] = {
 TASKS = tuple(PROMPT_FIELDS)
 _OF_HISTORIES = [task for task, needed in PROMPT_FIELDS.items() if {"history", "history_titles"} & set(needed)]
 NEXT_SID, NEXT_TITLE = "next_sid", "title_history_to_title"
-"""The tasks that ask for the next item: what a checkpoint recommends by."""
+"""The tasks that predict the next item, by which a checkpoint recommends."""
 BUILT_IN = ("compact", "prose", "lcrec", "session_context")
 LONGEST_DESCRIPTION = "longest_description"
 _SESSION_CONTEXT = "session_context"
@@ -68,7 +68,7 @@ class TaskWording:
     """Templates of one task; `{bos}` and `{eos}` stand for the tokenizer's special tokens, or nothing.
 
     Attributes:
-        prompts: Ways to ask, at least one: training takes them in turn, everything else asks in the first.
+        prompts: Templates, at least one: training takes them in turn, everything else uses the first.
         completion: The answer to any of them.
     """
 
@@ -77,11 +77,11 @@ class TaskWording:
 
     @property
     def prompt(self) -> str:
-        """The first way to ask."""
+        """The first prompt template."""
         return self.prompts[0]
 
     def content(self) -> dict[str, str | list[str]]:
-        """What a wording's file says about the task."""
+        """The task's part of a wording's file."""
         return {"prompt": self.prompt if len(self.prompts) == 1 else [*self.prompts], "completion": self.completion}
 
 
@@ -94,7 +94,7 @@ class Wording:
         separator: Text between the SIDs of a history.
         title_separator: Text between the titles of a history.
         tasks: Task name to its templates.
-        longest_description: Descriptions are cut to so many characters; 0: not cut.
+        longest_description: Descriptions are truncated to so many characters; 0: never.
         session_context: What `{session_context}` stands for where the next item is in the session of the newest one,
             and in a later one; it is nothing where that is unknown. Empty in a wording without session context.
     """

@@ -27,12 +27,12 @@ class CausalShape(AttentionShape):
     """Shape of a `Causal`.
 
     Attributes:
-        dropout: Dropout of item vectors at the input, and behind each part of a layer.
+        dropout: Dropout of item vectors at the input, and after each part of a layer.
         label_smoothing: Share of the target's probability that is spread over all rows of the table.
         positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
             padding it counts from the newest item) or "none".
         text_width: Width T of the text vectors; 0 for none. `Causal.set_text` gives them.
-        pointer: Whether items of the history get an additional score by how long ago they came.
+        pointer: Whether items of the history get an additional score by how long ago they occurred.
         reach: Items back that counts of pairs are looked up; 0 for no counts. `Causal.set_transitions` gives them.
         decay: Weight of each further step back in the counts.
         reverse: Weight of a pair in the other direction in the counts.
@@ -75,7 +75,7 @@ class Causal(CausalEncoder):
 
     An item's vector is e_i + M t_i: a learned vector, and a linear map of a fixed text vector where there is one. A
     history is read by pre-norm layers, x + Drop(attention(LN x)) and x + Drop(W2 gelu(W1 LN x)); items are scored by
-    the product of the last state, behind a LayerNorm, with their vectors, and, where asked for, by what
+    the product of the last state, after a LayerNorm, with their vectors, and, if enabled, by what
     `minionerec.models.nn.history` adds: a pointer to the history, and counts of what followed its items in training,
     from which a training position leaves out its own target and later ones. It is meant to be trained at all positions.
     """

@@ -53,7 +53,7 @@ class GRU4Rec(SequentialModel):
 
     1. Items are read through dense vectors, not one-hot (as Tan et al. 2016), and scored with the same vectors.
     2. The loss is the full softmax over all V rows at the last position, not BPR or TOP1 over a session-parallel batch.
-    3. There is a linear map, with bias, behind the GRU.
+    3. There is a linear map, with bias, after the GRU.
 
     With right padding the GRU stops at the newest item; with left padding it runs through the padding first. The
     forward pass of the WEARec code's variant is `embedding_size=64 hidden_size=64 num_layers=2 dropout=0.5`; it counts
@@ -135,7 +135,7 @@ class Caser(SequentialModel):
        each horizontal filter bank, on top of the loss.
 
     Without `personal` there are no user vectors, and h = ReLU(W' z + b'): for data many of whose users
-    appear only after training, and where the vectors of the others learn the training rows by heart.
+    appear only after training, and where the vectors of the others learn the training examples by heart.
     """
 
     shape_type = CaserShape
@@ -201,9 +201,9 @@ class SASRec(CausalEncoder):
     """A causal post-norm transformer over items (Kang & McAuley, "Self-Attentive Sequential Recommendation", 2018).
 
     Embedding of §III-A, self-attention of §III-B (eq. 2 to 4), tied output of §III-D (eq. 6). Where the published
-    implementations behind the tables depart from the paper:
+    implementations that produced the tables depart from the paper:
 
-    1. Norms stand behind the residual connections (post-norm), not before the layers.
+    1. Norms are after the residual connections (post-norm), not before the layers.
     2. The position-wise network is four times as wide as the model and has a GELU; the paper's keeps the width, with a
        ReLU.
     3. Attention has an output projection and biases.
@@ -246,7 +246,7 @@ class BERT4RecShape(TransformerShape):
         newest_ratio: Share of batches that mask the newest item alone.
 
     Raises:
-        ConfigError: If a ratio lies outside [0, 1], or no item would be scored.
+        ConfigError: If a ratio is outside [0, 1], or no item would be scored.
     """
 
     hidden_dropout: float = 0.2
@@ -273,7 +273,7 @@ class BERT4RecShape(TransformerShape):
 class BERT4Rec(SequentialModel):
     """A bidirectional transformer trained to fill in items (Sun et al., "BERT4Rec", CIKM 2019).
 
-    The mask is item V, behind the V rows of items and padding. Layers as in `SASRec`, without the causal mask; output
+    The mask is item V, after the V rows of items and padding. Layers as in `SASRec`, without the causal mask; output
     as in eq. 7 of the paper, softmax(LN(gelu(W h + b)) Eᵀ + c) over the V rows. The published implementation departs
     from the paper:
 
@@ -282,9 +282,9 @@ class BERT4Rec(SequentialModel):
     2. A batch either masks each item with probability `mask_ratio`, or (with probability `newest_ratio`) the newest
        item of every row and nothing else; the paper mixes both in one set of samples.
     3. At most ⌊mask_ratio · max_len⌋ masked items of a row are scored, the newest ones; and slot 0 is masked like the
-       others but never scored, since its number stands for "none". A row of one item gives nothing to learn in a batch
+       others but never scored, since its number stands for "none". An example of one item adds nothing in a batch
        of newest items.
-    4. For a prediction the mask is put behind the history and then the first slot is dropped, however short the history
+    4. For a prediction the mask is put after the history and then the first slot is dropped, however short the history
        is: its oldest item is always lost.
     5. The head has a norm, which eq. 7 has not, and the padding row is a class.
     """
@@ -316,7 +316,7 @@ class BERT4Rec(SequentialModel):
         return by_length(self._newest_vectors, self.ask_next(histories), self.padding)
 
     def ask_next(self, histories: torch.Tensor) -> torch.Tensor:
-        """Put the mask behind each history, and drop the first slot: int64 (B, L) to (B, max_len)."""
+        """Put the mask after each history, and drop the first slot: int64 (B, L) to (B, max_len)."""
         histories = full_width(histories, self.max_len, self.padding)
         asked = nn.functional.pad(histories[:, 1:], (0, 1))
         return asked.scatter(1, readout_slots(histories, self.padding)[:, None], self.mask_item)

@@ -100,7 +100,7 @@ class FEARecShape(ModelShape):
         num_layers: Layers.
         inner_size: Width of the position-wise network.
         topk_factor: Delays per natural logarithm of `max_len`.
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
 
     Raises:
         ConfigError: If `topk_factor` makes no delay, or more than there are.
@@ -189,7 +189,7 @@ class _FilterSpectrum(torch.autograd.Function):
         transformed, spectrum = ctx.saved_tensors
         length = gradient.shape[-1]
         other = torch.view_as_real(torch.fft.rfft(gradient))
-        # All bins but the first and that of half the length stand for two.
+        # All bins but the first and that of half the length count twice.
         counts = torch.full_like(spectrum[0, 0], 2 / length)
         counts[0] = 1 / length
         if length % 2 == 0:
@@ -294,10 +294,10 @@ class WEARecShape(ModelShape):
         num_heads: Heads with filters of their own; D must be a multiple.
         inner_size: Width of the position-wise network.
         alpha: Share of the Fourier branch, in [0, 1].
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
 
     Raises:
-        ConfigError: If `num_heads` does not divide `hidden_size`, or `alpha` lies outside [0, 1].
+        ConfigError: If `num_heads` does not divide `hidden_size`, or `alpha` is outside [0, 1].
     """
 
     padding: Side = "left"
@@ -326,7 +326,7 @@ class WEARec(UnmaskedEncoder):
     2. The bias of the spectrum is real and equal for all channels of a head: in time it acts mostly on slot 0.
     3. Nothing masks the padding: it takes part in transform, wavelet and context. As row 0 of the item table is drawn
        like the others and learns as a class, left padding tells the model how long the history is.
-    4. All layers begin with the same detail weights, filters and biases; only the linear maps are drawn anew.
+    4. All layers begin with the same detail weights, filters and biases; only the linear maps are redrawn.
     5. The loss is the full softmax over all V rows, the padding row included.
     """
 

@@ -62,9 +62,9 @@ class HSTU(SequentialModel):
     3. Q and K are not scaled by 1 / √d.
     4. The bias b has a part for positions and one for times. The data here have no times; the code would then drop the
        whole bias, this model keeps the positions' part: w[j - i], shared by the heads.
-    5. With `num_negatives` 0 the loss is the full softmax over all V rows; with the code's 128 or 512 it is the sampled
+    5. With `num_negatives` 0 the loss is the full softmax over all V rows; with the code's 128 or 512 the sampled
        softmax, negatives drawn uniformly for each position, those equal to the target struck out.
-    6. The code cuts the normal initialisation of items and slots off at two standard deviations; here it is cut off at
+    6. The code cuts the normal initialisation of items and slots off at two standard deviations; here it is cut at
        -2 and 2, which is hardly ever reached. The results on record were made so.
     """
 

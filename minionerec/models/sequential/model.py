@@ -38,7 +38,7 @@ class ModelShape:
         hidden_size: Width D.
 
     Raises:
-        ConfigError: If there is no item, or a history has no place.
+        ConfigError: If there is no item, or a history has no room.
     """
 
     num_items: int
@@ -83,7 +83,7 @@ class TransformerShape(AttentionShape):
     """Shape of a transformer with an embedding block.
 
     Attributes:
-        hidden_dropout: Dropout behind the embedding and each part of a layer.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
     """
 
     hidden_dropout: float = 0.5
@@ -103,7 +103,7 @@ class SequentialModel(nn.Module):
     """A recommender that gives a vector for a history of items, and ranks items by their product with it (`scores`).
 
     Items are numbered 1 to `num_items`; 0 is padding. A batch of histories is int64 (B, L), L at most `max_len`, oldest
-    item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be cut off
+    item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be dropped
     by a model where that leaves its result unchanged, and only there.
 
     Args:
@@ -115,7 +115,7 @@ class SequentialModel(nn.Module):
         padding: Side on which histories are padded.
         causal: Whether the state at a position depends on no later position, so that the model may be trained at all
             positions of a sequence at once (`position_vectors`).
-        masks_padding: Whether a row's vectors stay the same when columns are cut off that are padding in it, so that
+        masks_padding: Whether a row's vectors stay the same when columns are dropped that are padding in it, so that
             training at all positions may go by groups of similar length.
         needs_users: Whether `user_vectors` reads `users`.
         learns_next: Whether `loss` is that of the next items, so that it may be conditioned on session contexts.
@@ -199,7 +199,7 @@ class SequentialModel(nn.Module):
             histories: int64 (B, L).
 
         Returns:
-            float (B, L, D); what stands at padding has no meaning.
+            float (B, L, D); values at padding have no meaning.
         """
         raise NotImplementedError
 
@@ -229,7 +229,7 @@ class SequentialModel(nn.Module):
         """Scores of all rows of the item table.
 
         Args:
-            vectors: float (..., D), of `user_vectors` or `position_vectors`, behind `asked`.
+            vectors: float (..., D), of `user_vectors` or `position_vectors`, after `asked`.
 
         Returns:
             float (..., V).
@@ -258,7 +258,7 @@ class SequentialModel(nn.Module):
         users: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Training loss of a batch: mean cross-entropy over all V rows, if the model does not say otherwise.
+        """Training loss of a batch: mean cross-entropy over all V rows, if the model does not define another.
 
         Args:
             histories: int64 (B, L).
@@ -290,7 +290,7 @@ class SequentialModel(nn.Module):
     def target_vectors(
         self, histories: torch.Tensor, targets: torch.Tensor, contexts: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Vectors at the positions that have a target, behind `asked`: float (K, D), and their rows and columns.
+        """Vectors at the positions that have a target, after `asked`: float (K, D), and their rows and columns.
 
         Args:
             histories: int64 (B, L).
@@ -319,7 +319,7 @@ class SequentialModel(nn.Module):
 
 
 class CausalEncoder(SequentialModel):
-    """Causal layers, and a norm behind them, over the vectors that a model makes of its histories.
+    """Causal layers, and a norm after them, over a model's input vectors.
 
     Attributes:
         layers: Causal layers.
@@ -332,7 +332,7 @@ class CausalEncoder(SequentialModel):
     norm: nn.Module
 
     def embed(self, histories: torch.Tensor) -> torch.Tensor:
-        """What the first layer reads: int64 (B, L) to float (B, L, D)."""
+        """Input of the first layer: int64 (B, L) to float (B, L, D)."""
         raise NotImplementedError
 
     def scale_residual_maps(self) -> None:
@@ -382,7 +382,7 @@ class MixingLayer(nn.Module):
 
 
 class UnmaskedEncoder(SequentialModel):
-    """Layers that mix all `max_len` slots, padding included, behind an embedding block whose table scores items too.
+    """Layers that mix all `max_len` slots, padding included, after an embedding block whose table scores items too.
 
     Attributes:
         embedding: The embedding block.

@@ -36,7 +36,7 @@ _SILENT = 1e-3
 _TINY = 1e-30
 
 Silence = Literal["kept", "zero angle", "no phase"]
-"""What becomes of slots whose magnitude is at most 0.001: nothing; angle 0, cos 1, sin 0; or cos 0, sin 0."""
+"""Treatment of slots whose magnitude is at most 0.001: none; angle 0, cos 1, sin 0; or cos 0, sin 0."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Phases:
         return (self.cos.diff(dim=-1).square() + self.sin.diff(dim=-1).square()).mean()
 
     def split(self, sizes: list[int]) -> list["Phases"]:
-        """Cut the rows into runs of the given sizes."""
+        """Split the rows into runs of the given sizes."""
         parts = (value.split(sizes) for value in (self.cos, self.sin, self.magnitude))
         return [Phases(*values) for values in zip(*parts, strict=True)]
 
@@ -81,7 +81,7 @@ def to_phases(real: torch.Tensor, imaginary: torch.Tensor, silence: Silence) -> 
     Args:
         real: float (B, S, L), U.
         imaginary: float (B, S, L), V.
-        silence: What becomes of slots of a magnitude of at most 0.001.
+        silence: Treatment of slots of a magnitude of at most 0.001.
     """
     magnitude = (real.square() + imaginary.square() + _FLOOR).sqrt()
     if silence != "no phase":
@@ -137,7 +137,7 @@ class PhaseBank(nn.Module):
     Band s has kernels of k_s = 3, 7, 15, 31 taps at dilations of 1, 2, 4, 8 slots. Its real part is
     U_s(t) = 1/D Σ_c Σ_m w[c, k_s - 1 - m] x[t - m · dilation, c], and V_s likewise with weights of its own; what lies
     before the first slot is 0. The mean over channels is taken first: one product gives all taps at all slots, and
-    their sums along time follow. Taps that lie before the first slot for every slot are left out.
+    their sums along time follow. Taps before the first slot for every slot are left out.
 
     Attributes:
         weights: For each band float (2, D, k_s), real and imaginary, drawn uniformly from ±1/√k_s.
@@ -169,7 +169,7 @@ class PhaseBank(nn.Module):
 
 
 class PhaseAttention(AttentionFrame):
-    """Self-attention that also reads the phases of the slots: `heads` says how; `read`, for one query a row.
+    """Self-attention that also reads the phases of the slots: `heads` for all slots, `read` for one query a row.
 
     For one query neither keys nor values are computed: q · (K x + b) = (Kᵀ q) · x + q · b, and a weighted sum of
     values is the value of a weighted sum.
@@ -201,7 +201,7 @@ class PhaseAttention(AttentionFrame):
     def heads(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, phases: Phases, mask: torch.Tensor
     ) -> torch.Tensor:
-        """What each head gathers at each slot.
+        """Output of each head at each slot.
 
         Args:
             q: float (B, H, L, d).
@@ -216,7 +216,7 @@ class PhaseAttention(AttentionFrame):
 
     @abstractmethod
     def read(self, q: torch.Tensor, x: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
-        """What each head gathers for one query.
+        """Output of each head for one query.
 
         Args:
             q: float (B, H, 1, d).
@@ -292,7 +292,7 @@ class RotatedAttention(PhaseAttention):
         return self.gather(self.attention_dropout(scores.softmax(-1)), x)
 
     def turns(self, phases: Phases) -> torch.Tensor:
-        """What the pairs of each head are multiplied by, as complex numbers (B, H, L)."""
+        """Factors of the pairs of each head, as complex numbers (B, H, L)."""
         angles = torch.complex(phases.cos, phases.sin)
         return angles if self.gamma is None else angles * (1 + self.gamma[:, None] * phases.magnitude)
 
@@ -377,7 +377,7 @@ class PSWRec(SequentialModel):
     Padding is masked as keys, so past the bank a row goes without most of its padding, and the last layer works for the
     slot that is read alone.
 
-    There is no paper; what the published implementations of all versions do beside:
+    There is no paper; the published implementations of all versions also do:
 
     1. Norm and dropout of the embedding are applied twice (`embedding_passes`), with one and the same norm: at dropout
        0.5 only a quarter of the entries survive in training.
@@ -407,7 +407,7 @@ class PSWRec(SequentialModel):
         """Build the attention of one layer."""
 
     def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
-        """What is added to the scores of all layers: float (B, 1 or H, L, L)."""
+        """Additive mask of the scores of all layers: float (B, 1 or H, L, L)."""
         return causal_mask(histories)
 
     def embed(self, histories: torch.Tensor) -> tuple[torch.Tensor, Phases]:
@@ -425,7 +425,7 @@ class PSWRec(SequentialModel):
         histories = full_width(histories, self.max_len, self.padding)
         groups = length_groups(histories, self.padding)
         order, sizes = torch.cat([places for places, _ in groups]), [len(places) for places, _ in groups]
-        # Rows of a group stand together from here on, so that groups are cut from the whole without a copy.
+        # Rows of a group are adjacent from here on, so that groups are slices without a copy.
         histories = histories[order]
         x, phases = self.embed(histories)
         parts = zip(groups, histories.split(sizes), x.split(sizes), phases.split(sizes), strict=True)
@@ -561,7 +561,7 @@ class ScaledAttention(PhaseAttention):
         return features * weight[:, None, None], features
 
     def scale(self, phases: Phases) -> torch.Tensor:
-        """What queries or keys are multiplied by: float (B, H, L, 1)."""
+        """Factors of queries or keys: float (B, H, L, 1)."""
         relative = phases.magnitude / (phases.magnitude.mean(1, keepdim=True) + 1e-8)  # (B, S, L)
         return (1 + 0.5 * (nn.functional.softplus(self.gamma) @ relative).tanh())[..., None]
 
@@ -629,7 +629,7 @@ class PSWRecV12(PSWRec):
     """Attention whose head h turns queries and keys by the phase of band h, and sees slots in step alone (B-RoPE).
 
     Scores are (e^{iφ_h(i)} q_h(i)) · (e^{iφ_h(j)} k_h(j)) / √d. Two different slots whose cos(φ_h(i) - φ_h(j)) is below
-    `sync_threshold` do not see each other in head h. What the published implementation does beside:
+    `sync_threshold` do not see each other in head h. The published implementation also does:
 
     1. All dimensions of a head turn by one angle, that of the slot's content; there is no angle of the slot's number.
     2. A slot whose magnitude is at most 0.001 has angle 0. An angle is atan2(V, U + 1e-8), because the gradient of
@@ -675,7 +675,7 @@ class PSWRecV13(PSWRec):
 
 
 class PSWRecV14(PSWRecV13):
-    """`PSWRecV13` whose γ starts at 0.1, so that magnitudes have a say from the first step."""
+    """`PSWRecV13` whose γ starts at 0.1, so that magnitudes matter from the first step."""
 
     gamma_init = 0.1
 

@@ -1,4 +1,4 @@
-"""Full ranking of every row's target, in chunks, without sorting; sorted lists only where a file of them is wanted."""
+"""Full ranking of every example's target, in chunks, without sorting; sorted lists only for files."""
 
 from collections.abc import Callable, Iterator
 
@@ -49,7 +49,7 @@ def check_items(model: SequentialModel, rows: SplitRows, histories: np.ndarray) 
     if len(wrong):
         raise DataError(
             f"row {wrong[0]} (of {len(items)}) has item {items[wrong[0]]} and target {targets[wrong[0]]}, but the "
-            f"model's table has items 1 to {model.num_items}. Take the data that the model was built for."
+            f"model's table has items 1 to {model.num_items}. Use the data that the model was built for."
         )
 
 
@@ -63,7 +63,7 @@ def masked_scores(
     users: np.ndarray | None = None,
     contexts: np.ndarray | None = None,
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Scores of all items for chunks of rows, with seen items and padding treated as a protocol says.
+    """Scores of all items for chunks of rows, with seen items and padding treated by a protocol.
 
     Args:
         model: The model, in evaluation mode.
@@ -114,7 +114,7 @@ def rank_rows(
     users: np.ndarray | None = None,
     contexts: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Rank of every row's target among all items.
+    """Rank of every example's target among all items.
 
     Args:
         model: The model; it is put into evaluation mode.

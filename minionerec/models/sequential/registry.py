@@ -185,7 +185,7 @@ def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialMode
     most = max((side for value in tensors.values() for side in value.shape), default=0)
     sizes = [about["num_items"], about["max_len"], *(n for n in about["hyper"].values() if isinstance(n, int))]
     if max(sizes) > max(most, _SMALL):
-        raise ArtefactError(f"{file}: speaks of {max(sizes)}, but no tensor is longer than {most}. {_REMEDY}")
+        raise ArtefactError(f"{file}: has a size of {max(sizes)}, but no tensor is longer than {most}. {_REMEDY}")
     try:
         model = build_model(about["model"], num_items=about["num_items"], max_len=about["max_len"], **about["hyper"])
         if conditioned:

@@ -21,7 +21,7 @@ class RPGShape(AttentionShape):
 
     Attributes:
         dropout: Dropout of the input vectors.
-        residual_dropout: Dropout behind each part of a layer.
+        residual_dropout: Dropout after each part of a layer.
         temperature: Divisor of the cosines.
         num_digits: Digits of an item, M. `RPG.set_digits` gives them.
         num_codes: Codes of a digit, C.
@@ -54,7 +54,7 @@ class RPG(CausalEncoder):
     """Parallel prediction of long, unordered semantic IDs (Hou et al., arXiv 2506.05781, §3).
 
     Every item has M digits of C codes each (`minionerec build-sids --method opq`) and no vector of its own: it is read
-    as the mean of its M code vectors. Behind a causal transformer of GPT-2's kind, digit m has a head s + SiLU(W_m s +
+    as the mean of its M code vectors. After a causal transformer of GPT-2's kind, digit m has a head s + SiLU(W_m s +
     b_m) of its own, and its codes are scored by the cosine of that and their vectors, divided by the temperature. The
     loss is the mean cross-entropy of the digits, as if they were independent, and an item's score the mean of
     its digits' log-probabilities. Items with the same digits have the same score. Where this departs from the paper
@@ -114,7 +114,7 @@ class RPG(CausalEncoder):
             raise ConfigError(f"{said}.")
 
     def flaw(self) -> str | None:
-        """What is wrong with the digits; None where nothing is."""
+        """The error in the digits; None if there is none."""
         wrong = ((self.digits < 0) | (self.digits >= self.num_codes)).any(1).nonzero()[:, 0]
         if not len(wrong):
             return None
@@ -126,7 +126,7 @@ class RPG(CausalEncoder):
         return digits + self.num_codes * torch.arange(self.num_digits, device=digits.device)
 
     def item_vectors(self, items: torch.Tensor) -> torch.Tensor:
-        """What stands for items at the input: int64 (...) to float (..., D), zeros for padding."""
+        """Input vectors of items: int64 (...) to float (..., D), zeros for padding."""
         flat = items.flatten()
         means = functional.embedding_bag(self._rows(self.digits[flat]), self.codes.weight, mode="mean")
         vectors: torch.Tensor = (means * (flat > 0)[:, None]).unflatten(0, items.shape)
@@ -139,7 +139,7 @@ class RPG(CausalEncoder):
         return embedded
 
     def item_matrix(self) -> torch.Tensor:
-        """What stands for all items at the input: float (V, D)."""
+        """Input vectors of all items: float (V, D)."""
         return self.item_vectors(torch.arange(self.num_items + 1, device=self.digits.device))
 
     def digit_log_probs(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,7 @@ class RPG(CausalEncoder):
     def logits(self, vectors: torch.Tensor) -> torch.Tensor:
         """Mean log-probability of every item's digits, -inf for padding: float (..., D) to (..., V).
 
-        The M gathered numbers of an item are summed as they are read, so that no (..., V, M) comes about, and in the
+        The M gathered numbers of an item are summed as they are read, so that no (..., V, M) exists, and in the
         same order for every item, so that equal digits give equal scores.
         """
         log_probs = self.digit_log_probs(vectors.reshape(-1, vectors.shape[-1]))

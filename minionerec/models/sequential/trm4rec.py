@@ -33,7 +33,7 @@ class Grid:
     Attributes:
         rows: Number of rows, b.
         width: Length of the longest, w.
-        places: int64 (n,), where each token of these rows stands among the b w places.
+        places: int64 (n,), index of each token of these rows among the b w slots.
         mask: float (b, 1, w, w), `causal_mask` of the rows.
     """
 
@@ -51,7 +51,7 @@ class Packed:
     keeps all its padding as tokens, because there every key is masked alike and the padding takes part.
 
     Attributes:
-        places: int64 (N,), where each token stands among the B L places of the batch.
+        places: int64 (N,), index of each token among the B L slots of the batch.
         grids: At most three.
         newest: int64 (B,), number of the token at which each row is read.
     """
@@ -110,7 +110,7 @@ def rms_norm(x: torch.Tensor) -> torch.Tensor:
 
 
 class RecursiveBlock(nn.Module):
-    """Causal attention, then a SwiGLU, each with a residual connection and an RMS norm without weights behind it.
+    """Causal attention, then a SwiGLU, each with a residual connection and an RMS norm without weights after it.
 
     No map has a bias. Rotary embedding turns channel pair (i, i + d/2) of queries and keys by slot · θ^(-2i/d).
     """
@@ -130,7 +130,7 @@ class RecursiveBlock(nn.Module):
 
         Args:
             x: float (N, D), the tokens of a batch.
-            batch: How they stand in it.
+            batch: Their layout in it.
             turns: complex (N, 1, d / 2), by which channel pairs are multiplied; None for no rotary embedding.
             newest_only: Give the result only where rows are read.
 

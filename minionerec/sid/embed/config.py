@@ -17,7 +17,7 @@ _MODEL_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 @dataclass
 class EncoderSettings(Settings):
-    """Where item vectors come from."""
+    """Settings of the source of item vectors."""
 
     encoder: str = setting(
         "tfidf",
@@ -27,33 +27,33 @@ class EncoderSettings(Settings):
         required=True,
         path=True,
     )
-    dimensions: int = setting(64, "width of TF-IDF vectors; lowered for small catalogues", least=1)
+    dimensions: int = setting(64, "dimensions of TF-IDF vectors; lowered for small catalogues", least=1)
     pooling: str = setting("mean", "how a Hugging Face model's token states become one vector", known=tuple(POOLINGS))
     prefix: str = setting("", "text put before each item's text for a Hugging Face model")
-    max_length: int = setting(512, "most tokens of a text that a Hugging Face model reads", least=1)
+    max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
     batch_size: int = setting(32, "texts per forward pass of a Hugging Face model", least=1)
-    dtype: str = setting("float32", "type of a Hugging Face model's weights", known=DTYPES)
+    dtype: str = setting("float32", "dtype of a Hugging Face model's weights", known=DTYPES)
     normalise: bool = setting(True, "scale vectors of a Hugging Face model to length 1 (TF-IDF vectors always are)")
-    device: str = setting("auto", "where a Hugging Face model runs: auto (GPU where there is one), cpu, cuda, ...")
+    device: str = setting("auto", "device of a Hugging Face model: auto (GPU where there is one), cpu, cuda, ...")
     processes: int = setting(
         1,
-        "processes that run a Hugging Face model, each with a copy of it; they share out the GPUs",
+        "processes that run a Hugging Face model, each with a copy of it; they share the GPUs",
         least=1,
         affects_result=False,
     )
     cache: str | None = setting(
         None,
         "folder that keeps the vectors of a Hugging Face model by the hash of their text, so that only new texts are "
-        "encoded and a killed run goes on; embed-items takes its output's name with .cache by default",
+        "encoded and a killed run resumes; embed-items takes its output's name with .cache by default",
         affects_result=False,
         writes=True,
     )
-    seed: int = setting(42, "seed of everything random in this stage", least=0)
+    seed: int = setting(42, "random seed of this stage", least=0)
 
 
 @dataclass
 class EncoderConfig(EncoderSettings, StageConfig):
-    """What every stage asks for that makes vectors of a corpus's items."""
+    """Settings common to stages that make vectors of a corpus's items."""
 
     corpus: str = setting("", "directory of the corpus whose items are encoded", required=True, input_kind="corpus")
 

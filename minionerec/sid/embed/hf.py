@@ -34,12 +34,12 @@ def pool_mean(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
 
 def pool_last(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
     """State of the last real token of each text; arguments and result as in `pool_mean`."""
-    places = mask.cumsum(dim=1).argmax(dim=1)  # the first place where the count of real tokens is full
+    places = mask.cumsum(dim=1).argmax(dim=1)  # the first position where the count of real tokens is full
     return hidden[_rows(hidden), places]
 
 
 def pool_first(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
-    """State of the first real token (CLS in BERT's kin); arguments and result as in `pool_mean`."""
+    """State of the first real token (CLS in BERT-like models); arguments and result as in `pool_mean`."""
     return hidden[_rows(hidden), mask.argmax(dim=1)]
 
 
@@ -58,12 +58,12 @@ POOLINGS: dict[str, Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]] 
 
 @dataclass(frozen=True)
 class TextVectors:
-    """Vectors of texts and what their tokens were.
+    """Vectors of texts and statistics of their tokens.
 
     Attributes:
         vectors: float32 (N, D); zeros for a text without a token.
         tokens: int32 (N,), tokens read of each text, special ones included.
-        truncated: bool (N,), whether the text was cut.
+        truncated: bool (N,), whether the text was truncated.
     """
 
     vectors: np.ndarray
@@ -89,7 +89,7 @@ class HFEncoder:
         model_name_or_path: Name on the hub, or directory, of a model with its tokenizer.
         pooling: "mean" over real tokens, "last" real token, or "cls", the first real token.
         batch_size: Texts per forward pass.
-        max_length: Most tokens kept of a text, special tokens included; lowered to what the model can read.
+        max_length: Most tokens kept of a text, special tokens included; lowered to the model's limit.
         device: "auto" (CUDA where there is one, else CPU) or a torch device such as "cuda:1".
         prefix: Put before every text, e.g. "passage: " for encoders trained with one.
         dtype: Type of the weights in memory: "float32", "bfloat16" or "float16". Pooling is in float32 always.
@@ -190,7 +190,7 @@ def _device(device: str) -> "torch.device":
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
-            f"device {device!r} is not to be had ({str(error).splitlines()[0]}). Use auto or cpu."
+            f"device {device!r} is not available ({str(error).splitlines()[0]}). Use auto or cpu."
         ) from None
     return place
 
@@ -244,9 +244,9 @@ def _token_limit(tokenizer: Any, model: Any, max_length: int) -> int:
 
 
 def _tokenise(tokenizer: Any, texts: list[str], limit: int) -> tuple[list[list[int]], list[int]]:
-    """Token ids of each text, cut to `limit`, and the places of those that were cut."""
+    """Token ids of each text, truncated to `limit`, and the indices of truncated texts."""
     token_ids = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
     long = [place for place, ids in enumerate(token_ids) if len(ids) > limit]
-    for place in long:  # asked again, so that the special tokens at the end survive the cut
+    for place in long:  # tokenised again, so that the special tokens at the end survive truncation
         token_ids[place] = tokenizer(texts[place], truncation=True, max_length=limit)["input_ids"]
     return token_ids, long

@@ -1,4 +1,4 @@
-"""Vectors in files: read a block at a time, and those that were made before, here or elsewhere."""
+"""Vectors in files: read a block at a time, and ready vectors, made here or elsewhere."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ class VectorRows(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and width, (N, D)."""
+        """Rows and dimensions, (N, D)."""
 
     def __len__(self) -> int:
         """Number of rows, N."""
@@ -51,7 +51,7 @@ class VectorFile:
         path: A file of version 1 to 3 with a table (N, D) of float16, float32, float64 or whole numbers, row by row.
 
     Raises:
-        DataError: If the file is missing, no `.npy` file, holds something else, or is shorter than its header says.
+        DataError: If the file is missing, no `.npy` file, holds something else, or is shorter than its header states.
 
     Example:
         >>> import tempfile
@@ -72,15 +72,15 @@ class VectorFile:
         except FileNotFoundError:
             raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
         except (OSError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
-            said = cut(str(error), 200)
+            reason = cut(str(error), 200)
             raise DataError(
-                f"{path}: not a readable .npy file of numbers ({said}). Write it with numpy.save."
+                f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save."
             ) from None
         self.dtype = dtype
         wrong = len(shape) != 2 or dtype.kind not in "fiu" or 0 in shape[1:]
         if wrong or fortran:
             what = "columns one after another" if fortran and not wrong else f"{dtype} of shape {shape}"
-            raise DataError(f"{path}: holds {what}; expected numbers of shape (items, width), row by row.")
+            raise DataError(f"{path}: holds {what}; expected numbers of shape (items, dimensions), row by row.")
         self.shape: tuple[int, int] = (shape[0], shape[1])
         self._row_bytes = shape[1] * dtype.itemsize
         wanted = self._start + shape[0] * self._row_bytes
@@ -174,7 +174,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def _runs(ascending: np.ndarray, gap: int, most: int) -> Iterator[tuple[int, int]]:
-    """Places [first, last) of ascending rows that are read at once: at most `gap` rows apart, `most` rows in all."""
+    """Positions [first, last) of ascending rows that are read at once: at most `gap` rows apart, `most` rows in all."""
     breaks = np.flatnonzero(np.diff(ascending) > gap) + 1
     for first, last in zip(np.r_[0, breaks].tolist(), np.r_[breaks, len(ascending)].tolist(), strict=True):
         while first < last:
@@ -191,7 +191,7 @@ def blocks(vectors: VectorRows, size: int = _ROWS) -> Iterator[tuple[slice, np.n
 
 
 def is_large(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a `.npy` file that `VectorFile` can read and whose vectors are to stay there."""
+    """Whether a file is a `.npy` file that `VectorFile` can read and whose vectors should stay there."""
     try:
         shape = VectorFile(path).shape
     except DataError:
@@ -206,8 +206,8 @@ def save_vectors(path: str | os.PathLike[str], vectors: VectorRows) -> None:
         return
     dtype = np.dtype(np.float16 if getattr(vectors, "dtype", None) == np.float16 else np.float32)
     with open(path, "wb") as file:
-        said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": vectors.shape}
-        np.lib.format.write_array_header_1_0(file, said)
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": vectors.shape}
+        np.lib.format.write_array_header_1_0(file, header)
         for _, block in blocks(vectors):
             file.write(block.astype(dtype, copy=False).tobytes())
 
@@ -225,7 +225,7 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
     Args:
         vectors: Any array.
         n_items: Number of items, N.
-        where: What to call the vectors in messages, e.g. the file's path.
+        where: Name of the vectors in messages, e.g. the file's path.
 
     Returns:
         float32 (N, D).
@@ -236,7 +236,8 @@ def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
     """
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or vectors.shape[1] == 0:
         raise DataError(
-            f"{where}: holds {vectors.dtype} of shape {vectors.shape}; expected numbers of shape ({n_items}, width)."
+            f"{where}: holds {vectors.dtype} of shape {vectors.shape}; "
+            f"expected numbers of shape ({n_items}, dimensions)."
         )
     _check_rows(len(vectors), n_items, where)
     with np.errstate(over="ignore"):
@@ -296,8 +297,8 @@ def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
     except Exception as error:  # its header is a Python literal, which can fail in every way that those can
-        said = cut(str(error), 200)
-        raise DataError(f"{path}: not a readable .npy file of numbers ({said}). Write it with numpy.save.") from None
+        reason = cut(str(error), 200)
+        raise DataError(f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save.") from None
     if not isinstance(vectors, np.ndarray):
         raise DataError(f"{path}: holds several arrays; expected one .npy array with one row per item.")
     return check_vectors(vectors, n_items, str(path))
@@ -316,7 +317,7 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
         float32 (N, D), row i of the i-th item.
 
     Raises:
-        DataError: If the file cannot be read or lacks a column, an item is missing or comes twice, or vectors differ
+        DataError: If the file cannot be read or lacks a column, an item is missing or occurs twice, or vectors differ
             in length or are not finite.
     """
     try:
@@ -346,7 +347,7 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
 
 
 def load_vector_artefact(path: str | os.PathLike[str], item_ids: Sequence[str]) -> np.ndarray:
-    """Read the output of `run_embed` and check that it speaks of these items in this order.
+    """Read the output of `run_embed` and check that it is for these items in this order.
 
     Raises:
         ArtefactError: If `path` is not a finished artefact of kind "vectors".

@@ -1,4 +1,4 @@
-"""Texts of items: how they are read and put together, their TF-IDF vectors, and what these were fitted on."""
+"""Texts of items: reading and joining, TF-IDF vectors, and the texts that these were fitted on."""
 
 import json
 import os
@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 
 
 class HasItems(Protocol):
-    """Whatever knows the items of a corpus: the corpus, or `ItemTexts`."""
+    """Protocol of objects with the items of a corpus: the corpus, or `ItemTexts`."""
 
     @property
     def items(self) -> pd.DataFrame:
@@ -35,7 +35,7 @@ class ItemTexts:
     """The items of a corpus, row i = item index i.
 
     Attributes:
-        items: Column `item_id`; `title` and `description` where texts were asked for.
+        items: Column `item_id`; `title` and `description` where texts were requested.
     """
 
     items: pd.DataFrame
@@ -52,19 +52,19 @@ class ItemTexts:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
                 its items cannot be read.
         """
-        said = open_artefact(path, "corpus")["counts"].get("items")
+        expected = open_artefact(path, "corpus")["counts"].get("items")
         columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
         remedy = "Run the stage that makes the corpus again (minionerec prepare-data)."
         file = Path(path) / "items.parquet"
         items = read_parquet(file, columns, only=not texts, remedy=remedy)
-        if len(items) != said:
-            raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {said}. {remedy}")
+        if len(items) != expected:
+            raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {expected}. {remedy}")
         return cls(items)
 
 
 @dataclass(frozen=True)
 class TextCounts:
-    """What a list of item texts is made of.
+    """Counts of a list of item texts.
 
     Attributes:
         texts: Number of texts, N.
@@ -141,7 +141,7 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
 
     Args:
         texts: N texts.
-        dimensions: Wished width D; clipped to what the fitted texts and their terms can fill, and said so.
+        dimensions: Wished dimensions D; clipped to what the fitted texts and their terms can fill, with a log message.
         seed: Seed of the randomised SVD.
         fitted_on: M texts that decide which words count, how much each weighs, and the axes; `texts` themselves if
             None. With the texts of an earlier call, in their order, those get their vectors again, bit by bit.
@@ -169,13 +169,13 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
         ) from None
     if weights.shape[1] < 2:
         raise DataError(
-            f"the {len(learned)} texts hold one word between them, so TF-IDF cannot tell them apart. Give item titles, "
-            "or ready vectors (encoder: PATH.npy)."
+            f"the {len(learned)} texts hold one word between them, so TF-IDF cannot distinguish them. Give item "
+            "titles, or ready vectors (encoder: PATH.npy)."
         )
     fitting = min(dimensions, *weights.shape)
     if fitting < dimensions:
         logger.info(
-            "TF-IDF: %d texts with %d terms fill %d dimensions; %d were asked for.", *weights.shape, fitting, dimensions
+            "TF-IDF: %d texts with %d terms fill %d dimensions; %d were requested.", *weights.shape, fitting, dimensions
         )
     with threadpool_limits(limits=1):
         axes = TruncatedSVD(fitting, random_state=seed).fit(weights)
@@ -191,14 +191,14 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
         return vectors[[known[text] for text in texts]]
 
 
-# The texts that TF-IDF was first fitted on, so that items which came later get vectors of the same space.
+# The texts that TF-IDF was first fitted on, so that later items get vectors of the same space.
 
 FITTED_FILE = "fitted_items.json"
 
 
 @dataclass(frozen=True)
 class FittedTexts:
-    """Items that TF-IDF was fitted on, in the order in which it met them, as a later corpus shows them.
+    """Items that TF-IDF was fitted on, in fitting order, with the texts of a later corpus.
 
     Attributes:
         item_ids: M item ids.
@@ -211,17 +211,17 @@ class FittedTexts:
     gone: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, place: Path) -> None:
-        """Write the ids, and the texts of those that are gone, into an artefact."""
+        """Write the ids, and the texts of removed items, into an artefact."""
         content = {"items": list(self.item_ids), "gone": dict(self.gone)}
         write_text_atomic(place / FITTED_FILE, json.dumps(content) + "\n")
 
     @classmethod
     def of(cls, folder: Path, own_items: Sequence[str], corpus: HasItems) -> "FittedTexts":
-        """What the vectors behind an artefact were fitted on, found again.
+        """The items that an artefact's vectors were fitted on.
 
-        An artefact that was itself extended says so in a file; any other was fitted on the items that it has. Texts
+        An artefact that was itself extended records so in a file; any other was fitted on the items that it has. Texts
         are those of `corpus`. An item that is not there any more has its text from that file, or from the corpus that
-        the artefact was made from, where that lies unchanged at its old place.
+        the artefact was made from, where that is unchanged at its path.
 
         Args:
             folder: SIDs, or a checkpoint.
@@ -231,23 +231,23 @@ class FittedTexts:
         Raises:
             DataError: If the text of an item is lost.
         """
-        said: dict[str, Any] = {"items": list(own_items), "gone": {}}
+        fitted: dict[str, Any] = {"items": list(own_items), "gone": {}}
         if (folder / FITTED_FILE).is_file():
-            said = read_json(folder / FITTED_FILE)
+            fitted = read_json(folder / FITTED_FILE)
         known = _texts(corpus)
-        lost = [item for item in said["items"] if item not in known and item not in said["gone"]]
+        lost = [item for item in fitted["items"] if item not in known and item not in fitted["gone"]]
         before = _corpus_before(folder) if lost else None
         earlier = {} if before is None else _texts(before)
         missing = [item for item in lost if item not in earlier]
         if missing:
             raise DataError(
-                f"{folder}: TF-IDF was fitted on {len(said['items'])} items, and {len(missing)} of them, such as "
-                f"{missing[0]!r}, are neither in the new corpus nor found in the one of then. Keep them among the "
-                "items, put that corpus back to its place, or build all SIDs anew."
+                f"{folder}: TF-IDF was fitted on {len(fitted['items'])} items, and {len(missing)} of them, such as "
+                f"{missing[0]!r}, are neither in the new corpus nor in the former one. Keep these items, "
+                "restore the former corpus at its path, or rebuild all SIDs."
             )
-        gone = {item: text for item, text in {**said["gone"], **earlier}.items() if item not in known}
-        gone = {item: gone[item] for item in said["items"] if item in gone}
-        return cls(said["items"], [known[item] if item in known else gone[item] for item in said["items"]], gone)
+        gone = {item: text for item, text in {**fitted["gone"], **earlier}.items() if item not in known}
+        gone = {item: gone[item] for item in fitted["items"] if item in gone}
+        return cls(fitted["items"], [known[item] if item in known else gone[item] for item in fitted["items"]], gone)
 
 
 def _texts(corpus: HasItems) -> dict[str, str]:
@@ -255,6 +255,6 @@ def _texts(corpus: HasItems) -> dict[str, str]:
 
 
 def _corpus_before(folder: Path) -> HasItems | None:
-    """The corpus that an artefact was made from; None where it is no more what it was."""
+    """The corpus that an artefact was made from; None where it has changed."""
     place = unchanged_input(folder, "corpus")
     return None if place is None else ItemTexts.load(place)

@@ -50,7 +50,7 @@ def text_key(text: str) -> bytes:
 
 
 class VectorCache:
-    """A folder with the vectors of one encoder: files of keys, vectors and token counts, each written in one piece.
+    """A folder with the vectors of one encoder: files of keys, vectors and token counts, each written atomically.
 
     Several processes may write into it at the same time.
 
@@ -90,12 +90,12 @@ class VectorCache:
             yield load_file(path)
 
     def missing(self, texts: Sequence[str]) -> list[str]:
-        """Those texts, each once, whose vector is not here, in the order given."""
+        """The distinct texts without a cached vector, in the order given."""
         known = {row.tobytes() for part in self._parts() for row in part["keys"]}
         return [text for text in dict.fromkeys(texts) if text_key(text) not in known]
 
     def read(self, texts: Sequence[str]) -> TextVectors:
-        """The vectors of texts that are all here.
+        """The vectors of texts, all of them cached.
 
         Raises:
             ArtefactError: If one is not.
@@ -122,7 +122,7 @@ def encode_cached(
 ) -> TextVectors:
     """Vectors of texts, encoding only those that the cache lacks and keeping each part as soon as it is made.
 
-    A run that was killed goes on where it was. Since batches hold what is missing, a vector may differ in its last
+    A killed run resumes. Since batches hold what is missing, a vector may differ in its last
     bits from that of a run in one go, as it may with another batch size.
 
     Args:
@@ -159,7 +159,7 @@ def encode_cached(
 def _encode_parts(
     parts: list[list[str]], cache: VectorCache, place: int, processes: int, device: str, encoder: dict[str, Any]
 ) -> None:
-    """What one of several processes does."""
+    """The work of one of several processes."""
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
@@ -178,7 +178,7 @@ def make_vectors(
     Args:
         corpus: The corpus.
         settings: Which encoder, and how.
-        counts: Gets the number of items and dimensions, and what the encoder counts.
+        counts: Gets the number of items and dimensions, and the encoder's counts.
         fitted_on: Texts that TF-IDF is fitted on; those of the corpus if None. Other encoders have no need of them.
 
     Returns:
@@ -226,7 +226,7 @@ def large_vectors(encoder: str) -> Path | None:
 
 
 def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any]) -> VectorRows:
-    """As `make_vectors`, for those who can do with some rows at a time: large `.npy` files stay where they are.
+    """As `make_vectors`, read in blocks: large `.npy` files stay where they are.
 
     Args:
         corpus: The corpus.
@@ -246,7 +246,7 @@ def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[
     ready, ids = encoder_inputs(settings.encoder)["vectors"], corpus.items["item_id"]
     vectors = open_vectors(ready, len(ids)) if ready.is_file() else open_vector_artefact(ready, ids)
     counts.update(items=len(ids), dimensions=vectors.shape[1])
-    logger.info("%s: %d vectors, %d wide, stay in their file and are read in blocks.", ready, *vectors.shape)
+    logger.info("%s: %d vectors of %d dimensions stay in their file and are read in blocks.", ready, *vectors.shape)
     return vectors
 
 
@@ -270,7 +270,7 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
         raise DataError(f"{settings.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
     if counts["truncated"]:
         logger.warning(
-            "%d of %d texts were cut at %d tokens; raise max_length to keep more.",
+            "%d of %d texts were truncated to %d tokens; raise max_length to keep more.",
             counts["truncated"],
             len(texts),
             int(encoded.tokens.max()),
@@ -281,7 +281,7 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
 
 
 def _encoder_key(settings: EncoderSettings) -> str:
-    """Name of the cache folder of one model and manner of reading, of all that decides what a vector is."""
+    """Name of the cache folder of one model and its settings: all that affects a vector."""
     files = {name: file_sha256(path) for name, path in encoder_inputs(settings.encoder).items()}
     model = files or [settings.encoder, hub_commit(settings.encoder)]
     manner = [model, settings.pooling, settings.prefix, settings.max_length, settings.dtype]
@@ -293,12 +293,12 @@ def _encoder_key(settings: EncoderSettings) -> str:
 
 @dataclass(frozen=True)
 class EmbedResult:
-    """What `run_embed` made.
+    """Result of `run_embed`.
 
     Attributes:
         output: The artefact's directory.
-        counts: Items, dimensions, and what the encoder counted (empty, duplicate and truncated texts...).
-        up_to_date: Whether the output already stood, made from the same settings and inputs.
+        counts: Items, dimensions, and the encoder's counts (empty, duplicate and truncated texts...).
+        up_to_date: Whether the output already existed, made from the same settings and inputs.
     """
 
     output: Path
@@ -306,8 +306,8 @@ class EmbedResult:
     up_to_date: bool
 
     def lines(self) -> list[str]:
-        """How many vectors, how wide, and where they lie."""
-        return [f"vectors of {self.counts['items']} items, {self.counts['dimensions']} wide: {self.output}"]
+        """The number of vectors, their dimensions and their path."""
+        return [f"vectors of {self.counts['items']} items, {self.counts['dimensions']} dimensions: {self.output}"]
 
 
 def run_embed(config: EmbedConfig) -> EmbedResult:
@@ -315,13 +315,13 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
 
     `vectors.npy` is float32 (N, D), row i = item i of the corpus's items (float16 where those are copied from a large
     file of float16, see `minionerec.sid.embed.stored`); `items.json` lists the N item ids in that
-    order, so that a later stage can tell whether the vectors are of its items.
+    order, so that a later stage can check that the vectors are of its items.
 
     Args:
         config: The stage's settings.
 
     Returns:
-        Where the vectors lie and what was counted.
+        The path of the vectors and the counts.
 
     Raises:
         ArtefactError: If the corpus is missing or the output cannot be written.
@@ -342,5 +342,5 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
         with work.finish(seed=config.seed, counts=counts) as place:
             save_vectors(place / VECTORS_FILE, vectors)
             write_text_atomic(place / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")
-    logger.info("Vectors of %d items, %d wide, are in %s.", *vectors.shape, stage.output)
+    logger.info("Vectors of %d items, %d dimensions, are in %s.", *vectors.shape, stage.output)
     return EmbedResult(stage.output, to_plain(counts), up_to_date=False)

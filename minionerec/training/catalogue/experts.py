@@ -1,4 +1,4 @@
-"""What experts count in training windows, and how much a state calls for each: fitted on held-out examples."""
+"""Experts' counts in training windows, and their state-dependent weights, fitted on held-out examples."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,7 @@ def _ages(weights: np.ndarray, newest: float, recency: float) -> np.ndarray:
 
 
 def count_experts(windows: SidWindows, size: int, recency: float) -> ExpertTables:
-    """Count what experts say.
+    """Count the tables of experts.
 
     Args:
         windows: Training windows.
@@ -83,12 +83,12 @@ def count_experts(windows: SidWindows, size: int, recency: float) -> ExpertTable
 
 
 class _Candidates:
-    """What the experts say of some candidates of held-out examples, among them the target where one of them names it.
+    """Values of the experts for some candidates of held-out examples, among them the target where one of them names it.
 
     Attributes:
         terms: float32 (E, M, experts), of the candidates of those E of R examples whose target is among them.
         of_target: float32 (E, experts), of the target.
-        others: bool (E, M), whether a candidate stands against the target: once, and not itself.
+        others: bool (E, M), whether a candidate competes with the target: once, and not itself.
         features: float32 (E, features).
         place: int64 (E,), which of the R examples.
         count: R.
@@ -139,7 +139,7 @@ class _Candidates:
 def _asked(
     model: CatalogueModel, examples: SidWindows, contexts: np.ndarray, part: slice
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of some held-out examples: what each expert says of all SIDs, (E, N, experts), features, and targets from 0."""
+    """Of some held-out examples: each expert's values for all SIDs, (E, N, experts), features, and targets from 0."""
     assert model.experts is not None
     histories, labels, asked = (
         torch.from_numpy(np.array(values[part], dtype=np.int64)).to(model.device)
@@ -172,7 +172,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
 
 
 def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> dict[str, Any] | None:
-    """Fit what experts count for, and use it where it ranks held-out targets better.
+    """Fit the experts' weights, and use them where they rank held-out targets better.
 
     The weights maximise a smoothed NDCG@10 of targets among the candidates that the experts name. Whether they rank
     better is told by three parts of the examples, consecutive in time, each ranked by weights of the other two. At
@@ -255,7 +255,7 @@ def _fit(
 
 @torch.inference_mode()
 def _scale(model: CatalogueModel, weights: torch.Tensor, examples: SidWindows, contexts: np.ndarray) -> float:
-    """What all weights are multiplied by, so that the targets of some examples are most likely."""
+    """Factor of all weights with which the targets of some examples are most likely."""
     weights, losses = weights.to(model.device), np.zeros(len(_SCALES))
     chosen = np.sort(np.random.default_rng(0).permutation(len(contexts))[:_SCALED_ROWS])
     examples = {name: values[chosen] for name, values in examples.items()}
@@ -268,7 +268,7 @@ def _scale(model: CatalogueModel, weights: torch.Tensor, examples: SidWindows, c
 
 
 def set_weights(model: CatalogueModel, found: dict[str, Any] | None) -> None:
-    """Give a model's experts what `fit_experts` found; None turns them off."""
+    """Give a model's experts the weights of `fit_experts`; None turns them off."""
     if model.experts is None:
         return
     model.experts.turn_off()

@@ -1,4 +1,4 @@
-"""What a catalogue model can be trained for: likelihood, or a reward.
+"""Training objectives of a catalogue model: likelihood, or a reward.
 
 Rewards need no rollouts here, for the model's distribution over the whole catalogue is at hand at every position:
 
@@ -67,7 +67,7 @@ def sampled_tables(model: CatalogueModel) -> dict[str, torch.nn.Parameter]:
 
 
 def keep_from_torch(model: CatalogueModel) -> None:
-    """Keep what is as long as there are SIDs from being sent around among processes, as torch does at every step.
+    """Exclude tensors with a row for each SID from torch's synchronisation of processes at every step.
 
     The gradients of the tables are averaged by `RowAdamW`; buffers (text, counts) are the same everywhere and stay so.
     """
@@ -76,7 +76,7 @@ def keep_from_torch(model: CatalogueModel) -> None:
 
 
 class CatalogueTrainer(RankingEvaluation, Trainer):
-    """The trainer of transformers on histories, with validation by ranking and, beside likelihood, rewards.
+    """The trainer of transformers on histories, with validation by ranking and, besides likelihood, rewards.
 
     Attributes:
         objective: "likelihood", "expected" or "grpo".
@@ -84,7 +84,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         table: The SIDs of the catalogue.
         beta: Weight of the KL divergence from the reference.
         reference: The starting model, where `beta` is above 0.
-        sampler: What draws the SIDs of a step of the sampled likelihood; None where all are scored.
+        sampler: Draws the SIDs of a step of the sampled likelihood; None where all are scored.
         candidates: bool (N,), the SIDs that the exact likelihood is normalised over in training; all if None.
     """
 
@@ -130,7 +130,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
             inputs["sample"] = self._sampled(inputs)
         if self.candidates is not None and model.training:
             inputs["candidates"] = self.candidates.to(inputs["labels"].device)
-        if model.training and "contexts" in inputs:  # before the reference is queried, which gets the same
+        if model.training and "contexts" in inputs:  # before the reference is queried, which is told the same
             inputs["contexts"] = hidden(inputs["contexts"], inputs["labels"])
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -173,7 +173,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         return sample
 
     def _rows(self) -> RowAdamW:
-        """The optimiser, out of what accelerate put around it."""
+        """The optimiser, without accelerate's wrapper."""
         return cast(RowAdamW, getattr(self.optimizer, "optimizer", self.optimizer))
 
 
@@ -188,6 +188,6 @@ class SettleRows(TrainerCallback):
         self.optimizer = optimizer
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """A step is done; what was decided to follow it stands in `control`."""
+        """End of a step; `control` holds what follows it."""
         if control.should_evaluate or control.should_save or control.should_training_stop:
             self.optimizer.settle()

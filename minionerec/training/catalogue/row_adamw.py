@@ -1,4 +1,4 @@
-"""AdamW of large tables of which a step reads a few rows: what the others are owed, they get when they are read.
+"""AdamW of large tables of which a step reads a few rows; other rows are updated when they are next read.
 
 AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019) moves every weight at every step, also
 where the gradient is zero: the moments fade, the last gradients still push, the weight decays. All of that is known in
@@ -19,7 +19,7 @@ between, which makes rare rows learn several times slower.
 Rows must be brought up to date before they are read: `refresh` those of the next step, `settle` all before weights are
 evaluated or written.
 
-Of several processes each has the gradients of its own windows. Dense ones are averaged by whoever wraps the model
+Of several processes each has the gradients of its own windows. Dense ones are averaged by the wrapper of the model
 (DistributedDataParallel); those of `tables` are left out there, and averaged here, at the step, of their rows alone.
 Weights and moments stay the same in all processes to the bit: what one of them brings up to date and reads has a
 gradient in the same step, with which the others bring it up to date, too.
@@ -39,7 +39,7 @@ from minionerec.core.processes import world_size
 
 
 def gathered(values: torch.Tensor) -> torch.Tensor:
-    """What all processes have, one behind the other, the same in each of them; with one process what is given.
+    """Values of all processes, concatenated, the same in each of them; with one process what is given.
 
     Every process must call it as often as the others, with values of one dtype and shape but for the first dimension.
 
@@ -93,7 +93,7 @@ class RowAdamW(torch.optim.Optimizer):
 
     A parameter with sparse gradients (`minionerec.models.nn.rows.take_rows`) has its moments per row; any other is
     treated as by `torch.optim.AdamW`. A parameter without gradient in a step is one whose gradient is zero. Sparse
-    gradients are taken over as soon as they are there, so that those who look at `grad`, for its norm, meet dense ones
+    gradients are taken over as soon as they are there, so that readers of `grad`, for its norm, find dense ones
     alone.
 
     Args:
@@ -142,7 +142,7 @@ class RowAdamW(torch.optim.Optimizer):
             param.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         self._sparse.clear()
         super().zero_grad(set_to_none)
 
@@ -174,7 +174,7 @@ class RowAdamW(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state; the numbers of the steps stay on the CPU, wherever the state was moved."""
+        """Load a state; the numbers of the steps stay on the CPU, wherever the state was moved."""
         super().load_state_dict(state_dict)
         self._brought.clear()
         for group in self.param_groups:
@@ -218,7 +218,7 @@ class RowAdamW(torch.optim.Optimizer):
         push[since] += size * ratio ** (step - since).double() * (decayed[since] - decayed[step]).exp()
 
     def _numbers(self, group: dict[str, Any], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is kept of each step, `decayed` and `push`, on a device, brought there once a step."""
+        """Values kept of each step, `decayed` and `push`, on a device, brought there once a step."""
         step, place = group["steps"], (id(group), device)
         if place not in self._brought or self._brought[place][0] != step:
             decayed, push = (group[name][: step + 1].to(device) for name in ("decayed", "push"))
@@ -232,10 +232,10 @@ class RowAdamW(torch.optim.Optimizer):
         return state
 
     def _catch_up(self, group: dict[str, Any], param: torch.Tensor, rows: torch.Tensor | None) -> None:
-        """Give distinct rows, all if None, what they are owed up to the last step."""
+        """Bring distinct rows, all if None, up to the last step."""
         state, now = self.state[param], group["steps"]
         if "last" not in state:
-            if rows is None:  # dense so far: never behind
+            if rows is None:  # dense so far: always up to date
                 return
             self._state(param)["last"] = torch.zeros(len(param), device=param.device)
         late = state["last"] < now if rows is None else state["last"][rows] < now

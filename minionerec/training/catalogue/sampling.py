@@ -9,7 +9,7 @@ from minionerec.models.nn.rows import ColumnSubset
 
 
 class Sampler:
-    """Draws the SIDs of a step: targets of its windows, SIDs from all alike, and SIDs beside targets in the trie.
+    """Draws the SIDs of a step: targets of its windows, SIDs drawn uniformly, and siblings of targets in the trie.
 
     All draws are with replacement and come from torch's generator. A sibling is one of the other SIDs below a target's
     prefix, which is all of its codes but the last. The processes of a launch, whose generators begin alike, draw all of
@@ -19,7 +19,7 @@ class Sampler:
         codes: int (N, L), the distinct SIDs, in ascending order.
         counts: int64 (N,), how often each is a training target.
         negatives: SIDs drawn from all alike, each step.
-        siblings: SIDs drawn beside each target.
+        siblings: Siblings drawn for each target.
     """
 
     def __init__(self, codes: np.ndarray, counts: np.ndarray, negatives: int, siblings: int):

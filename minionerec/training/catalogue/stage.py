@@ -142,7 +142,7 @@ def fit_popularity(
 
 
 def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: SidWindows, contexts: np.ndarray) -> np.ndarray:
-    """NDCG@10 of each held-out row by each of the weights of logarithms, float32 (3, N): float64 (weights, R)."""
+    """NDCG@10 of each held-out example by each of the weights of logarithms, float32 (3, N): float64 (weights, R)."""
     found = np.zeros((len(WEIGHTS), len(contexts)))
     for start in progress(range(0, len(contexts), _ROWS), "weighing popularity", unit="parts"):
         part = slice(start, start + _ROWS)
@@ -167,7 +167,7 @@ _MUCH = 2**30  # bytes from which on memory is worth a line
 
 
 def _check_corpus(checkpoint: Path, corpus: Path) -> None:
-    """Check that a checkpoint to go on from counted its pairs in this corpus.
+    """Check that a checkpoint to continue from counted its pairs in this corpus.
 
     Raises:
         ArtefactError: If it was another one.
@@ -175,16 +175,16 @@ def _check_corpus(checkpoint: Path, corpus: Path) -> None:
     counted = read_manifest(checkpoint, "checkpoint")["inputs"].get("corpus", {})
     if counted.get("sha256") != fingerprint(corpus):
         raise ArtefactError(
-            f"{checkpoint}: was trained on another corpus than {corpus}, whose pairs are not those of its counts. Give "
-            "its own corpus."
+            f"{checkpoint}: was trained on another corpus than {corpus}; its transition counts differ. "
+            "Give its own corpus."
         )
 
 
 def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
-    """The checkpoint that training goes on from.
+    """The checkpoint that training continues from.
 
-    The likelihood is learned without the popularity that was weighed behind it, as in a first training; rewards are for
-    what the model recommends, and that counts it. Experts stand behind whatever is trained, and are fitted anew.
+    The likelihood is learned without the popularity that was weighed after it, as in a first training; rewards are for
+    what the model recommends, and that counts it. Experts follow every training, and are refitted.
 
     Raises:
         ConfigError: If it holds another kind of model.
@@ -192,7 +192,7 @@ def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
     bundle = load_bundle(checkpoint, table=table)
     if not isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
-            f"{checkpoint}: holds a {type(bundle.model).__name__}, not a catalogue model. Sharpen it with minionerec "
+            f"{checkpoint}: holds a {type(bundle.model).__name__}, not a catalogue model. Train it with minionerec "
             "grpo."
         )
     if objective == "likelihood" and bundle.model.popularity is not None:
@@ -206,7 +206,7 @@ def _uses_session_context(config: CatalogueTrainConfig, start: Path | None) -> b
     """Whether the model is conditioned on the session context, by the settings or the checkpoint to start from.
 
     Raises:
-        ConfigError: If the settings ask for what that checkpoint does not know.
+        ConfigError: If the settings need what that checkpoint does not have.
     """
     if start is None:
         return config.session_context
@@ -282,7 +282,7 @@ def _trainer(
 
 
 def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows: SidWindows) -> None:
-    """Say what memory a step needs where it is more than there is, or much."""
+    """Report the memory of a step where it is more than there is, or much."""
     size, width = min(config.device_batch_size, len(windows["histories"])), windows["histories"].shape[1]
     columns = size * width * (1 + config.siblings) + config.negatives if config.loss == "sampled" else None
     estimate, free = estimate_catalogue(model, windows=size, width=width, columns=columns), free_memory()
@@ -301,7 +301,7 @@ def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows:
 def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     if config.loss == "sampled" and uses_deepspeed():
         raise ConfigError(
-            "the sampled loss has an optimiser of its own, but this launch is one of DeepSpeed, which brings another. "
+            "the sampled loss has an optimiser of its own, but this launch uses DeepSpeed, which has another. "
             "Launch without DeepSpeed (accelerate launch --multi_gpu, or torchrun), or set loss to exact."
         )
     start = run.inputs.get("checkpoint")
@@ -328,7 +328,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     )
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(
-        "Training %s parameters in %d tower(s) on %s windows with %s targets; %s counts of pairs.",
+        "Training %s parameters in %d tower(s) on %s windows with %s targets; %s transition counts.",
         f"{bundle.model.num_parameters():,}",
         bundle.model.config.towers,
         f"{counts['windows']:,}",
@@ -356,7 +356,7 @@ def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:
         config: Settings.
 
     Returns:
-        Where the best checkpoint (by validation NDCG@10) lies.
+        Path of the best checkpoint (by validation NDCG@10).
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.

@@ -1,4 +1,4 @@
-"""What a catalogue model trains on: windows of histories over SID numbers, with a loss at every target."""
+"""Training windows of a catalogue model: histories of SID numbers, with a loss at every target."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32, "con
 
 
 class WindowDataset(Dataset[dict[str, np.ndarray]]):
-    """Windows one by one for a trainer, read from their files when they are asked for.
+    """Windows one by one for a trainer, read from their files on access.
 
     Args:
         windows: The windows.
@@ -34,7 +34,7 @@ class WindowDataset(Dataset[dict[str, np.ndarray]]):
         self.windows = windows
 
     def __len__(self) -> int:
-        """How many windows."""
+        """Number of windows."""
         return len(self.windows["histories"])
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -57,7 +57,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
         corpus: The corpus.
         table: SIDs of its items.
         recency: How fast the weight of targets falls with their age: exp(-recency · age), where a target's age is the
-            share of the training examples that came after its own. Only a split by global time has its examples in the
+            share of the training examples after its own. Only a split by global time has its examples in the
             order of time; with any other all targets weigh 1.
         folder: Where the arrays are written; it is made.
         session_context: Whether to give the session context of each target.
@@ -69,7 +69,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
     width = corpus.max_history
     count = sum(len(padded_windows(found, width, "right")) for found in corpus.windows("train"))
     if not count:
-        raise DataError("no training row has a history, so there is nothing to train on.")
+        raise DataError("no training example has a history, so there is nothing to train on.")
     made: SidWindows = {
         name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width))
         for name, kind in _TYPES.items()
@@ -100,11 +100,11 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
 
 
 def read_windows(folder: Path) -> SidWindows:
-    """What `write_windows` wrote, mapped from its files.
+    """Map the files of `write_windows`.
 
     Returns:
         `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
-        float32, of mean 1 over the labels; with `session_context` also `contexts`, int8, indices into
+        float32, of mean 1 over the labels; where requested `contexts`, int8, places in
         `minionerec.data.session.SESSION_CONTEXTS`. There is a loss at every target of a window.
     """
     files = {name: folder / f"{name}.npy" for name in _TYPES}
@@ -164,7 +164,7 @@ def seen_sids(windows: SidWindows, size: int) -> np.ndarray:
 
 
 def window_transitions(windows: SidWindows, size: int, reach: int, decay: float, reverse: float) -> Transitions:
-    """What followed what in windows; see `minionerec.data.transitions.count_transitions`."""
+    """Item transitions of windows; see `minionerec.data.transitions.count_transitions`."""
     parts = parts_of(len(windows["labels"]))
     counted = ((windows["histories"][part], np.maximum(windows["labels"][part], 0)) for part in parts)
     return count_transitions_in_parts(counted, size, reach, decay, reverse)

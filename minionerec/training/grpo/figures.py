@@ -1,4 +1,4 @@
-"""What a step tells the training log, over all devices."""
+"""Figures of a step for the training log, over all devices."""
 
 import math
 from collections import defaultdict
@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from minionerec.training.grpo.loss import CLIP, LossTerms, RolloutGroups
 from minionerec.training.rewards import Rollouts, WeightedRewards
 
-# What is not a mean over the step; a share lies between 0 and 1.
+# Figures that are no mean over the step; a share is between 0 and 1.
 _SUMMARIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "clip_ratio/low_min": lambda values: values.nan_to_num(1.0).min(),
     "clip_ratio/high_max": lambda values: values.nan_to_num(0.0).max(),
@@ -53,14 +53,14 @@ class Figures:
         self.add(found)
 
     def take(self) -> dict[str, float | None]:
-        """The mean of each number since it was last asked, and forget them; None where there was none but NaN."""
+        """The mean of each number since the last call, and reset; None where all were NaN."""
         known = {name: [value for value in values if not math.isnan(value)] for name, values in self._values.items()}
         self._values.clear()
         return {name: sum(values) / len(values) if values else None for name, values in known.items()}
 
 
 def rollout_figures(rollouts: Rollouts, accelerator: Accelerator) -> dict[str, float]:
-    """How good the rollouts are.
+    """Quality of the rollouts.
 
     Returns:
         `hit@g`, the share of groups that hold the target; `beam_mass`, the probability of all G together, mean over
@@ -82,7 +82,7 @@ def reward_figures(rewards: WeightedRewards, found: np.ndarray, accelerator: Acc
 
     Args:
         rewards: The rewards.
-        found: float64 (F, P, G), what they said of this device's rollouts.
+        found: float64 (F, P, G), their values for this device's rollouts.
         accelerator: Knows the other devices.
 
     Returns:
@@ -133,7 +133,7 @@ def _extent(lengths: np.ndarray) -> dict[str, float]:
 
 
 def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: RolloutGroups) -> dict[str, torch.Tensor]:
-    """What is known of each scored token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
+    """Figures of each scored token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
 
     Args:
         terms: The slice's loss.

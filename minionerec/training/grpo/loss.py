@@ -20,7 +20,7 @@ from minionerec.training.rewards import Rollouts
 # Third part of a step: log-probabilities of the completions of those groups that matter.
 #
 # Groups stay whole: a device computes whole groups at a time, in the order in which they were rolled out. A group whose
-# rewards are all equal has no advantage, and is left out of the reference and policy passes; its place in every mean is
+# rewards are all equal has no advantage, and is left out of the reference and policy passes; its share in every mean is
 # kept, so that the gradient is that of the whole batch but for such groups' KL term.
 
 
@@ -31,7 +31,7 @@ class RolloutGroups:
     Attributes:
         prompts: Token ids of each prompt.
         completions: Token ids of the G completions of each prompt.
-        mask: bool (P * G, C), where a completion has a token; completions stand group by group.
+        mask: bool (P * G, C), where a completion has a token; completions are ordered by group.
         advantages: float32 (P * G,).
         scored: bool (P,), the groups that are computed.
         tokens: Completion tokens of the whole step, over all devices.
@@ -78,11 +78,11 @@ class RolloutGroups:
 
 
 def completions_of(rollouts: Rollouts, rows: Sequence[Row], sid_tokens: Sequence[list[int]]) -> list[list[list[int]]]:
-    """Token ids of each prompt's completions: the SID's, and the tail that the wording puts behind it.
+    """Token ids of each prompt's completions: the SID's, and the tail that the wording puts after it.
 
     Args:
         rollouts: The SIDs.
-        rows: What was rolled out.
+        rows: The prompts of the rollouts.
         sid_tokens: Token ids of each SID number.
     """
     found = zip(rollouts.sids.tolist(), rows, strict=True)
@@ -105,7 +105,7 @@ def make_groups(
         advantages: float32 (P, G).
         scored: bool (P,).
         tokens: Completion tokens of the step, over all devices.
-        device: Where the tensors lie.
+        device: Device of the tensors.
     """
     lengths = torch.tensor([len(ids) for group in completions for ids in group])
     return RolloutGroups(
@@ -127,7 +127,7 @@ def completion_logps(
     Args:
         model: The language model, or a distributed wrapper of it.
         backbone: The model itself, without wrapper.
-        groups: What is asked about.
+        groups: The groups to score.
 
     Returns:
         Log-probabilities float32 (P * G, C), and, where the head computes them, entropies of the distributions that the
@@ -163,7 +163,7 @@ CLIP = 0.2  # ratios are clipped to 1 - CLIP and 1 + CLIP
 
 @dataclass(frozen=True)
 class LossTerms:
-    """A loss, and what it is made of.
+    """A loss and its terms.
 
     Attributes:
         loss: Scalar with gradient, divided by the slices of the step.

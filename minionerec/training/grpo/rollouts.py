@@ -1,7 +1,7 @@
 """First part of a step: the policy answers each prompt with G distinct SIDs of the catalogue, best first.
 
 They are found by the evaluator's own beam search, or drawn without replacement. Beams are not samples of the policy;
-`beam_mass` in the log says how far the two are apart.
+`beam_mass` in the log shows how far the two are apart.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,11 @@ from minionerec.sid.table import SidTable
 from minionerec.training.examples import Asked, Columns, ExampleMaker, Ragged, training_set
 from minionerec.training.rewards import Rollouts
 
-# What a step begins with: prompts as token ids, each with the number of its own target.
+# Inputs of a step: prompts as token ids, each with the number of its own target.
 
 
 class PromptSettings(Protocol):
-    """The settings that say which prompts there are: tasks with weights, prompts a step, and the seed."""
+    """The settings that select prompts: tasks with weights, prompts a step, and the seed."""
 
     tasks: dict[str, float]
     prompts_per_step: int
@@ -37,7 +37,7 @@ class PromptSettings(Protocol):
 
 
 class Row(TypedDict):
-    """A prompt, and what is known about it.
+    """A prompt, and the data of its example.
 
     Attributes:
         prompt: Token ids.
@@ -68,7 +68,7 @@ class PromptRows:
 
     @property
     def filled_up(self) -> int:
-        """How many rows are there a second time."""
+        """Number of rows that are repeated."""
         return len(self.rows) - sum(self.counts.values())
 
 
@@ -88,7 +88,7 @@ class PromptExamples(ExampleMaker):
 
     Args:
         tokenizer: The model's tokenizer.
-        max_prompt_length: Prompts are cut to this many last tokens.
+        max_prompt_length: Prompts are truncated to this many last tokens.
         about: The other arguments are those of `ExampleMaker`.
 
     Raises:
@@ -137,8 +137,8 @@ def grpo_rows(
         builder: Makes the examples.
         tokenizer: The model's tokenizer.
         config: Tasks, prompts of a step, seed.
-        max_prompt_length: Prompts are cut to this many last tokens.
-        folder: Where the prompts lie, and are written where they do not yet.
+        max_prompt_length: Prompts are truncated to this many last tokens.
+        folder: Folder of the prompts, written where they do not exist yet.
         corpus: A corpus whose examples are read from its files; that of the builder if None.
 
     Raises:
@@ -154,7 +154,7 @@ def grpo_rows(
     return PromptRows(found.dataset(again), found.counts, found.total("cut"))
 
 
-PROMPTS_AT_ONCE = 64  # prompts rolled out, and asked the reference about, at a time
+PROMPTS_AT_ONCE = 64  # prompts rolled out, and scored by the reference, at a time
 
 Search = Callable[[PreTrainedModel, Sequence[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
 """Takes a model and P prompts; gives SID numbers int64 and log-probabilities float32, both (P, G), best first."""
@@ -200,7 +200,7 @@ def samples(trie: Trie, generations: int, end_token: int) -> Search:
 
 
 def roller(search: Search, table: SidTable) -> RollOut:
-    """What rolls rows out: prompts in, `Rollouts` out.
+    """The rollout function: prompts in, `Rollouts` out.
 
     Args:
         search: Finds the SIDs.

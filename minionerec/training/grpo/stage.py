@@ -76,7 +76,7 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
     device = decoding_device()
     model = load_sequential(path).to(device)
     if model.needs_users:
-        raise ConfigError(f"{path}: {type(model).__name__} has a vector for each user of its data; take another model.")
+        raise ConfigError(f"{path}: {type(model).__name__} has a vector for each user of its data; use another model.")
 
     @torch.inference_mode()
     def score(histories: Sequence[Sequence[int]]) -> np.ndarray:
@@ -94,13 +94,13 @@ logger = get_logger(__name__)
 
 
 def run_grpo(config: GrpoConfig) -> TrainingResult:
-    """Sharpen a checkpoint by GRPO; resumes an unfinished run, does nothing if it is done.
+    """Train a checkpoint by GRPO; resumes an unfinished run, does nothing if it is done.
 
     Args:
         config: Settings.
 
     Returns:
-        Where the best checkpoint (by validation NDCG@10) lies.
+        Path of the best checkpoint (by validation NDCG@10).
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others.
@@ -138,7 +138,7 @@ def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
 
 
 def load_policy(config: GrpoConfig) -> Bundle:
-    """The checkpoint to sharpen.
+    """The checkpoint to start from.
 
     Raises:
         ConfigError: If it is a catalogue model, or has fewer SIDs than a group.
@@ -147,7 +147,7 @@ def load_policy(config: GrpoConfig) -> Bundle:
     check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
-            f"{config.checkpoint}: is a catalogue model, whose rewards need no rollouts. Sharpen it with "
+            f"{config.checkpoint}: is a catalogue model, whose rewards need no rollouts. Train it with "
             "minionerec train-catalogue --objective expected or grpo."
         )
     if bundle.table.n_unique < config.generations:
@@ -177,7 +177,7 @@ def load_reference(config: GrpoConfig, bundle: Bundle) -> Mapping[str, torch.Ten
 
 
 def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: PromptRows) -> WeightedRewards:
-    """The rewards with what they are made from."""
+    """The rewards and their sources."""
     weights = reward_weights(config.rewards)
     about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in prompts.counts]
     check_histories(weights, about, list(prompts.counts))
@@ -202,11 +202,11 @@ def _say(config: GrpoConfig, prompts: PromptRows, rewards: WeightedRewards) -> N
         ", ".join(f"{name} x {weight:g}" for name, weight in rewards.weights.items()),
     )
     if prompts.cut:
-        logger.info("%s prompts were too long and were cut to their last tokens.", f"{prompts.cut:,}")
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.cut:,}")
 
 
 def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: PromptRows) -> GRPOConfig:
-    """What TRL's trainer is told."""
+    """Arguments of TRL's trainer."""
     names = "prompts_per_step and prompts_per_device"
     plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
     return GRPOConfig(
@@ -257,7 +257,7 @@ def build_trainer(
 
 
 def roll_out_by(config: GrpoConfig, bundle: Bundle, trie: Trie) -> RollOut:
-    """How completions come about, by the setting `rollouts`."""
+    """The rollout function, by the setting `rollouts`."""
     if config.rollouts == "sampling":
         search = samples(trie, config.generations, bundle.tokenizer.eos_token_id)
     else:

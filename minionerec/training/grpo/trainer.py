@@ -1,4 +1,4 @@
-"""One step of GRPO: roll out, reward, compare, ask the reference, and the loss of each slice.
+"""One step of GRPO: roll out, reward, compare, query the reference, and the loss of each slice.
 
 Everything that a step needs is given when the trainer is made. What one part finds reaches the next as an argument:
 `make_step` is the way from rows to what the loss takes, `slice_loss` the way from there to the loss.
@@ -36,7 +36,7 @@ REFERENCE_FILE = "reference.safetensors"
 
 @dataclass(frozen=True)
 class Objective:
-    """What a step is to make better.
+    """The training objective: rewards, loss and advantages.
 
     Attributes:
         rewards: Rewards with weights.
@@ -71,13 +71,13 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
     Args:
         model: The policy.
         args: TRL's settings.
-        rows: What is trained on.
+        rows: Training prompts.
         tokenizer: The model's tokenizer.
         roll_out: Answers prompts.
         objective: Rewards, advantages and loss.
         sid_tokens: Token ids of each SID number.
-        validation: What is ranked at each validation; nothing if None.
-        callbacks: Beside the trainer's own.
+        validation: Prompts ranked at each validation; none if None.
+        callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
     """
 
@@ -105,7 +105,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
 
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
-        """Roll out the rows of a step, reward and compare them, and ask the reference about the groups that matter."""
+        """Roll out the rows of a step, reward and compare them, and query the reference for groups that are scored."""
         every = [row for part in rows for row in part]
         with self.accelerator.autocast():
             rollouts = self.roll_out(self.accelerator.unwrap_model(self.model), every)
@@ -166,7 +166,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         return terms.loss
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Log what the steps since the last time told, beside the trainer's own numbers."""
+        """Log the figures of the steps since the last log, besides the trainer's own."""
         logs.update(self.figures.take())
         super().log(logs, start_time)
 
@@ -181,7 +181,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         self.accelerator.unwrap_model(self.ref_model).load_state_dict(weights)
 
     def restore_reference(self, checkpoint: str) -> None:
-        """Take the reference model of the checkpoint that training goes on from.
+        """Load the reference model of the checkpoint that training resumes from.
 
         Raises:
             ArtefactError: If the checkpoint has none.
@@ -189,7 +189,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         path = Path(checkpoint) / REFERENCE_FILE
         if not path.is_file():
             raise ArtefactError(
-                f"{path}: the reference of the unfinished run is not there. Give --restart true to begin again."
+                f"{path}: the reference of the unfinished run is missing. Give --restart true to begin again."
             )
         reference = self.accelerator.unwrap_model(self.ref_model)
         load_model(reference, path, device=str(reference.device))

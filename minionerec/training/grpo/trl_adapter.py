@@ -1,8 +1,8 @@
-"""The one place where GRPO touches TRL: what its trainer is asked for, what is put in its place, and what is private.
+"""The interface of GRPO to TRL: what is used of its trainer, what is replaced, and what is private.
 
 TRL's `GRPOTrainer` makes the reference model (also for DeepSpeed), moves it towards the policy, and gives both a head
 that computes log-probabilities of chosen tokens; as a `Trainer` of transformers it runs, logs, validates and saves. A
-step of ours does not go through TRL's rollouts, rewards, advantages and loss (docs/decisions/trl.md says why).
+step of ours does not go through TRL's rollouts, rewards, advantages and loss (reasons in docs/decisions/trl.md).
 
 An optimiser step takes its rows from the published `get_batch_samples`. They are turned into what the loss takes when
 the first slice of the step is computed, for then the random state of an unfinished run is back:
@@ -77,7 +77,7 @@ class EpochSampler(Sampler[int]):
 
 
 class DeferredStep:
-    """The rows of an optimiser step on this device, and the slices that are made of them when the first is asked for.
+    """The rows of an optimiser step on this device, and the slices that are made of them when the first is requested.
 
     Args:
         rows: The rows of each slice.
@@ -89,19 +89,19 @@ class DeferredStep:
 
     @cached_property
     def slices(self) -> list[RolloutGroups]:
-        """What the loss is computed of, one slice after the other."""
+        """Inputs of the loss, one slice after the other."""
         return self.make(self.rows)
 
 
 class StepTrainer(GRPOTrainer):
-    """TRL's trainer on steps: a subclass says what a step is made of, and what its loss is.
+    """TRL's trainer on steps: a subclass defines a step's slices and loss.
 
     Args:
         model: The policy.
         args: TRL's settings; batch sizes count completions there.
-        rows: What is trained on.
+        rows: Training prompts.
         tokenizer: The model's tokenizer.
-        callbacks: Beside the trainer's own.
+        callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
     """
 
@@ -130,7 +130,7 @@ class StepTrainer(GRPOTrainer):
 
     @abstractmethod
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
-        """What the loss is computed of, one slice after the other.
+        """Inputs of the loss, one slice after the other.
 
         Args:
             rows: The rows of each slice of a step, on this device.
@@ -178,5 +178,5 @@ class StepTrainer(GRPOTrainer):
 
 
 def _ask_no_reward(*_: Any, **__: Any) -> list[float | None]:
-    """TRL insists on a reward function; ours are functions of rollouts and are asked in `make_step`."""
+    """TRL insists on a reward function; ours are functions of rollouts and are called in `make_step`."""
     raise NotImplementedError

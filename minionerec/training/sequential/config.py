@@ -21,7 +21,7 @@ _OF_LISTS = ("list_length", "resamples")
 
 @dataclass
 class SequentialConfig(StageConfig):
-    """Settings of `run_sequential`; None takes what the protocol says."""
+    """Settings of `run_sequential`; None takes the protocol's value."""
 
     kind: ClassVar[str] = MODEL_KIND
 
@@ -35,7 +35,7 @@ class SequentialConfig(StageConfig):
     )
     protocol: str = setting(
         "a",
-        "a: last two out, seen items masked; b: 5-core, last two out, seen items compete; rows: the corpus's own rows",
+        "a: last two out, seen items masked; b: 5-core, last two out, seen items compete; rows: the corpus's splits",
         known=PROTOCOL_NAMES,
     )
     output: str = setting("", "directory for the folders model and predictions", required=True, affects_result=False)
@@ -64,12 +64,12 @@ class SequentialConfig(StageConfig):
     stop_after: int | None = setting(
         None, "stop after this many epochs in a row without improvement (default: the protocol's)", least=1
     )
-    batch_size: int | None = setting(None, "rows (or windows) a step (default: the protocol's)", least=1)
+    batch_size: int | None = setting(None, "examples (or windows) a step (default: the protocol's)", least=1)
     learning_rate: float = setting(1e-3, "learning rate of Adam", above=0)
     beta2: float = setting(0.999, "second beta of Adam", least=0, below=1)
     weight_decay: float = setting(0.0, "decoupled weight decay of matrices and tables", least=0)
     all_positions: bool = setting(
-        False, "train at all positions of user windows instead of on rows: another recipe; causal models"
+        False, "train at all positions of user windows instead of on single examples: another recipe; causal models"
     )
     session_context: bool = setting(
         False,
@@ -84,9 +84,9 @@ class SequentialConfig(StageConfig):
         known=SEEN,
     )
     monitor: str | None = setting(
-        None, "validation metric that decides (default: the protocol's, NDCG@10)", known=MONITORS
+        None, "validation metric that selects the epoch (default: the protocol's, NDCG@10)", known=MONITORS
     )
-    list_length: int = setting(50, "items of each row in the predictions file", least=1)
+    list_length: int = setting(50, "items of each example in the predictions file", least=1)
     shuffle_rows: int = setting(
         0,
         "examples (or windows) that are shuffled together, of blocks in random order; 0: all, and 65,536 of a corpus "
@@ -122,10 +122,10 @@ class SequentialConfig(StageConfig):
                 "protocol rows, or leave session_context out."
             )
         if self.eval_rows == 0:
-            yield "eval_rows is 0, but the best epoch is chosen by validation rows; say how many, or -1."
+            yield "eval_rows is 0, but the best epoch is chosen by validation examples; say how many, or -1."
 
     def inputs(self) -> dict[str, Path]:
-        """Everything that is read; of the text vectors what their source reads."""
+        """Inputs; of the text vectors what their source reads."""
         found = super().inputs()
         if self.vectors:
             from minionerec.sid.embed.config import encoder_inputs
@@ -134,11 +134,11 @@ class SequentialConfig(StageConfig):
         return found
 
     def up_to_date(self) -> bool:
-        """Whether model and predictions stand, made from these settings and from inputs of the same content."""
+        """Whether model and predictions exist, made from these settings and from inputs of the same content."""
         return all(stage.current(say=False) is not None for stage in (self.model_stage(), self.predictions_stage()))
 
     def resolved_protocol(self) -> "Protocol":
-        """The protocol with what the settings change in it."""
+        """The protocol with the changes of the settings."""
         from minionerec.data.protocols import PROTOCOLS
 
         wanted = {name: getattr(self, name) for name in _OF_PROTOCOL}
@@ -147,7 +147,7 @@ class SequentialConfig(StageConfig):
         )
 
     def model_stage(self) -> "Stage":
-        """The training, in OUTPUT/model. What only lists and metrics depend on has no say in it."""
+        """The training, in OUTPUT/model. Settings of lists and metrics alone do not affect it."""
         from minionerec.core.stage import Stage
 
         protocol = self.resolved_protocol()

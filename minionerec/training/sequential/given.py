@@ -1,4 +1,4 @@
-"""What a model is built from and learns from: rows, hyper-parameters, text vectors, counts, digits, SIDs."""
+"""Inputs of a model and its training: examples, hyper-parameters, text vectors, counts, digits, SIDs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ MEASURED = ("valid", "test")
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What every seed of a configuration has in common.
+    """Inputs that every seed of a configuration shares.
 
     Attributes:
         corpus: Items and training examples.
@@ -41,7 +41,7 @@ class ModelInputs:
         counts: Numbers of examples, users, items and windows, for the manifest.
         hyper: Hyper-parameters of the model, with those that the data set.
         text: Text vectors of the items, float32 (N, T); None without.
-        transitions: What followed what in the training windows; None without.
+        transitions: Item transitions in the training windows; None without.
         digits: Digits of the items, int32 (N, M); None without.
         table: SIDs of the items; None where nothing is measured at their level.
         session_context: Whether the model is conditioned on the session context of the next item.
@@ -59,7 +59,7 @@ class ModelInputs:
     session_context: bool = False
 
     def build(self, model: str, max_len: int, seed: int) -> SequentialModel:
-        """The model with weights drawn from a seed, and all that it reads beside histories."""
+        """The model with weights drawn from a seed, and all that it reads besides histories."""
         torch.manual_seed(seed)
         built = build_model(model, num_items=self.corpus.n_items, max_len=max_len, **self.hyper)
         if self.text is not None:
@@ -106,7 +106,7 @@ def check_corpus(config: SequentialConfig) -> None:
 
 
 def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
-    """Read what a configuration names.
+    """Read the inputs of a configuration.
 
     Args:
         config: The settings.
@@ -213,7 +213,7 @@ def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
 
 
 def _count(hyper: Mapping[str, Any], corpus: Corpus, protocol: Protocol) -> Transitions | None:
-    """What followed what in the training windows; None where the hyper-parameters ask for no counts."""
+    """Item transitions in the training windows; None where the hyper-parameters ask for no counts."""
     if not hyper.get("reach"):
         return None
     padded = (padded_windows(part, protocol.max_len, protocol.padding) for part in corpus.windows("train"))

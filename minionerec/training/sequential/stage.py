@@ -1,7 +1,7 @@
-"""The stage that trains a sequential recommender and measures it as its protocol says.
+"""The stage that trains a sequential recommender and evaluates it by its protocol.
 
 OUTPUT/model         kind "sequential_model": weights, description, history of the training
-OUTPUT/predictions   kind "predictions": ranked lists of the test rows, ranks of validation and test, metrics
+OUTPUT/predictions   kind "predictions": ranked lists of the test examples, ranks of validation and test, metrics
 
 A recipe runs it with several seeds (`seeds`, docs/recipes.md), each in a folder seed-N; `compare` has mean and sd.
 """
@@ -40,7 +40,7 @@ from minionerec.training.sequential.train import TrainingExamples, TrainSettings
 
 
 def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: torch.device) -> dict[str, Ranked]:
-    """Where the targets of validation and test examples stand in the ranking of the whole catalogue.
+    """Ranks of the targets of validation and test examples among the whole catalogue.
 
     Args:
         model: The model.
@@ -85,7 +85,7 @@ def list_predictions(
 ) -> Predictions:
     """Ranked lists in the form that all recommenders share.
 
-    Items stand in the order of their own scores, so items that share an SID need not follow one another.
+    Items are in the order of their own scores, so items that share an SID need not follow one another.
 
     Args:
         model: The model.
@@ -120,12 +120,12 @@ ROWS = "rows"
 """Folder of the training examples of a large corpus, in that of the unfinished run."""
 Reader = Callable[[], ModelInputs]
 SHUFFLED = 65_536
-"""Examples of a large corpus that are shuffled together where `shuffle_rows` does not say."""
+"""Examples of a large corpus that are shuffled together where `shuffle_rows` is not set."""
 
 
 @dataclass(frozen=True)
 class SequentialResult:
-    """What `run_sequential` made.
+    """Result of `run_sequential`.
 
     Attributes:
         output: Directory of model and predictions.
@@ -138,7 +138,7 @@ class SequentialResult:
     trained: bool
 
     def lines(self) -> list[str]:
-        """Every metric with its 95 percent interval, and where things lie."""
+        """Every metric with its 95 percent interval, and the paths."""
         lines = []
         for split, levels in self.metrics.items():
             for level, metrics in levels.items():
@@ -164,10 +164,10 @@ def pick_device(name: str) -> torch.device:
 
 
 def run_sequential(config: SequentialConfig) -> SequentialResult:
-    """Train and measure; what stands already is kept, and an interrupted training is resumed after its last epoch.
+    """Train and measure; finished artefacts are kept, and an interrupted training is resumed after its last epoch.
 
     The output gets `model` (kind "sequential_model": `model.safetensors`, `model.json`, `history.json`) and
-    `predictions` (kind "predictions": the test rows' ranked lists, `ranks.parquet` with every row's rank in validation
+    `predictions` (kind "predictions": the test examples' ranked lists, `ranks.parquet` with every rank in validation
     and test, `metrics.json`).
 
     Args:
@@ -175,7 +175,7 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
 
     Raises:
         ConfigError: If the model or a hyper-parameter is unknown, a setting does not fit it, or an unfinished run with
-            other settings or inputs lies there.
+            other settings or inputs is there.
         DataError: If the data are malformed or too small.
         ArtefactError: If an input is missing or was changed, or the output cannot be written.
     """
@@ -245,7 +245,7 @@ def _train(
 def _predict(
     config: SequentialConfig, protocol: Protocol, given: Callable[[], ModelInputs], device: torch.device
 ) -> None:
-    """Rank, list and measure with the trained model, as it lies on disk."""
+    """Rank, list and measure with the trained model, as saved."""
     stage = config.predictions_stage()
     if stage.current() is not None:
         return

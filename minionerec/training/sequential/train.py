@@ -1,4 +1,4 @@
-"""One trainer for every sequential recommender: epochs over arrays, early stopping, and a state that can go on."""
+"""One trainer for every sequential recommender: epochs over arrays, early stopping, and a resumable state."""
 
 import json
 import math
@@ -58,7 +58,7 @@ class TrainSettings:
 
 @dataclass
 class Progress:
-    """How far a training has come.
+    """Progress of a training.
 
     Attributes:
         epoch: Epochs that are done.
@@ -105,14 +105,14 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | No
 
 @dataclass(frozen=True)
 class TrainingExamples:
-    """What a model is trained on: rows, or windows for training at all positions.
+    """Training examples of a model: single ones, or windows for training at all positions.
 
     Attributes:
         max_len: Most items of a history that the model reads, L.
         padding: Side of the padding.
         rows: The rows; None where there are windows.
         windows: The windows; None where there are rows.
-        users: int64 (R,), the number of each row's user; None where nobody asks.
+        users: int64 (R,), the number of each row's user; None if not used.
         contexts: int8 (R,), session context of each row's target, indices into
             `minionerec.data.session.SESSION_CONTEXTS`; None where no time is known.
     """
@@ -143,13 +143,13 @@ class TrainingExamples:
             padding: Side of the padding.
             all_positions: Whether windows are wanted.
             users: See `TrainingExamples`.
-            folder: Where the arrays of a large corpus lie, and are written where they do not yet.
+            folder: Folder of the arrays of a large corpus, written where they do not exist yet.
 
         Raises:
             ConfigError: If there is none.
         """
         if not corpus.sizes["train"]:
-            raise ConfigError("there is no training row; take data with longer histories.")
+            raise ConfigError("there is no training example; take data with longer histories.")
         on_disk = folder if corpus.in_files else None
         if all_positions:
             found = corpus.windows("train")
@@ -159,7 +159,7 @@ class TrainingExamples:
                 else mapped_windows(found, on_disk / "windows", max_len, padding)
             )
             if not len(windows):
-                raise ConfigError("there is no training row; take data with longer histories.")
+                raise ConfigError("there is no training example; take data with longer histories.")
             contexts = training_contexts(corpus) if corpus.has_times else None
             return cls(max_len, padding, None, windows, None, contexts)
         if on_disk is None:
@@ -220,9 +220,9 @@ def train_epoch(
     settings: TrainSettings,
     epoch: int,
 ) -> float:
-    """One pass over the training rows or windows.
+    """One pass over the training examples or windows.
 
-    Torch's generator is set anew from seed and epoch.
+    Torch's generator is seeded from seed and epoch.
 
     Returns:
         Mean loss of the batches.
@@ -261,14 +261,14 @@ def fit(
     device: torch.device,
     clock: Clock = NO_CLOCK,
 ) -> Progress:
-    """Train until the protocol says stop; the model ends with the weights of its best epoch.
+    """Train until the protocol's early stopping; the model ends with the weights of its best epoch.
 
-    After every epoch the state is written to `place` in one file, and a run that finds one there goes on from it: the
+    After every epoch the state is written to `place` in one file, and a run that finds one there continues from it: the
     result is the same as without the break.
 
     Args:
         model: Freshly built.
-        examples: What it is trained on.
+        examples: Its training examples.
         valid: Gives the ranks of the validation examples' targets, int64 (R,).
         protocol: How to validate and when to stop.
         settings: How to optimise.
@@ -280,7 +280,7 @@ def fit(
         The finished training.
 
     Raises:
-        ConfigError: If the model cannot be trained at all positions though asked to, or training diverges.
+        ConfigError: If the model cannot be trained at all positions though requested, or training diverges.
         DataError: If an item is not in the model's table.
     """
     if settings.all_positions and not model.causal:
@@ -297,7 +297,7 @@ def fit(
     done = Progress(0, -1, -math.inf, 0, [])
     if place.is_file():
         done, best_weights = _read_state(place, model, optimizer)
-        logger.info("Going on after epoch %d.", done.epoch - 1)
+        logger.info("Resuming after epoch %d.", done.epoch - 1)
     clock.reached(done.epoch)
     stopper = protocol.stopper()
     stopper.best, stopper.worse = done.best, done.worse

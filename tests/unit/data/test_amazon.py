@@ -94,7 +94,7 @@ def test_no_history_holds_its_future(visits, max_history, by_time):
     try:
         built = build(source, split="global_time" if by_time else "leave_last_out", max_history=max_history)
     except DataError as error:
-        assert "holds no row" in str(error)
+        assert "holds no example" in str(error)
         return
     corpus, order = built.corpus(), {}
     names = corpus.items["item_id"].astype(int).to_numpy()
@@ -242,7 +242,7 @@ BROKEN = [
         "meta",
         (1, '{"asin": "B0", "title": "Other"}'),
         "duplicate_item",
-        "line 2: item 'B0' comes a second time with other text",
+        "line 2: item 'B0' occurs again with different text",
     ),
 ]
 

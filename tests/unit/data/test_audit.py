@@ -71,7 +71,7 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
         "neighbouring pairs with one timestamp: 960 of 1,240 (77.4%)",
         "  item ids as text rise in 100.0% of 960 (95 % interval 99.6% to 100.0%); else in 100.0% of 280 (95 % "
         "interval 98.6% to 100.0%)",
-        "  places in the file rise in 100.0% of 960 (95 % interval 99.6% to 100.0%)",
+        "  positions in the file rise in 100.0% of 960 (95 % interval 99.6% to 100.0%)",
     ]
     plain = json.loads(json.dumps(found.counts()))
     assert plain == {

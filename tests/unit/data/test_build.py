@@ -193,7 +193,7 @@ def test_settings_that_cannot_be(engine):
 
 @pytest.mark.parametrize("size", ["99999999TB"])
 def test_what_duckdb_does_not_begin_with_is_one_line(tmp_path, size):
-    said = r"a.*: DuckDB cannot begin there \(.*\)\. Give another engine_folder"
+    said = r"a.*: DuckDB cannot start there \(.*\)\. Give another engine_folder"
     with pytest.raises(ConfigError, match=said), started("duckdb", size, tmp_path / "a"):
         pass
     assert not list((tmp_path / "a").glob(".minionerec*"))
@@ -204,7 +204,7 @@ def test_folders_that_killed_engines_left_are_named(tmp_path, caplog):
     with started("duckdb", "1GB", tmp_path), started("duckdb", "1GB", tmp_path):
         pass
     (said,) = {record.message for record in caplog.records}
-    assert said.startswith(f"{tmp_path}/.minionerec-engine-old: left by runs that were killed")
+    assert said.startswith(f"{tmp_path}/.minionerec-engine-old: left by interrupted runs")
 
 
 def test_splits_are_those_of_the_statements():

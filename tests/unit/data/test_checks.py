@@ -29,15 +29,15 @@ def test_a_training_row_beyond_a_test_row_leaks():
     present = [("ann", [1], 2)]
     other = [("bob", [4], 5)]
     check_histories(corpus_of(present, other, future))
-    with pytest.raises(DataError, match=r"leaks: test row 1 \(user 'ann', 1 items of history\)"):
+    with pytest.raises(DataError, match=r"leaks: test example 1 \(user 'ann', 1 items of history\)"):
         check_histories(corpus_of(future, other, present))
-    with pytest.raises(DataError, match="leaks: valid row 2"):
+    with pytest.raises(DataError, match="leaks: valid example 2"):
         check_histories(corpus_of(future, [*other, *present], []))
 
 
 def test_the_same_row_in_two_splits_leaks():
     row = [("ann", [1], 2)]
-    with pytest.raises(DataError, match="leaks: test row 1"):
+    with pytest.raises(DataError, match="leaks: test example 1"):
         check_histories(corpus_of(row, [("bob", [4], 5)], row))
 
 
@@ -60,7 +60,7 @@ def test_missing_rows_are_counted():
 
 
 def test_an_empty_split_is_named_with_all_sizes():
-    with pytest.raises(DataError, match=r"shop\.csv: split 'valid' holds no row \(train 1, valid 0, test 1\)"):
+    with pytest.raises(DataError, match=r"shop\.csv: split 'valid' holds no example \(train 1, valid 0, test 1\)"):
         check_filled({"train": 1, "valid": 0, "test": 1}, "shop.csv")
 
 

@@ -129,7 +129,7 @@ def test_recbole_without_items_and_with_histories(tmp_path):
     assert source.items["item_id"].tolist() == list(dict.fromkeys(item for _, item, _ in RATINGS))
     assert source.items["title"].tolist() == ["", "", ""]
     (tmp_path / "s.inter").write_text("user_id:token\titem_id_list:token_seq\titem_id:token\n1\t2 3\t4\n")
-    with pytest.raises(DataError, match=r"s\.inter: column 'item_id_list' says that its rows are histories"):
+    with pytest.raises(DataError, match=r"s\.inter: column 'item_id_list' means that its rows are histories"):
         read_recbole(tmp_path / "s.inter")
     with pytest.raises(DataError, match="column 'when' is missing; it has user_id, item_id, rating, timestamp"):
         read_recbole(interactions, time_column="when")

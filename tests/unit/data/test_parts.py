@@ -283,7 +283,7 @@ def test_columns_that_are_missing_or_there_twice(check, folder, kind):
     (folder / "twice.csv").write_text("user_id,item_id,timestamp,item_id\nu,a,1,b\n")
     table = pa.table([pa.array(["u"]), pa.array(["a"]), pa.array([1]), pa.array([2])], [*bought(), "item_id"])
     pq.write_table(table, folder / "twice.parquet")
-    assert "column 'item_id' is there twice" in read(folder / f"twice.{kind}", folder / "items.parquet")
+    assert "column 'item_id' occurs twice" in read(folder / f"twice.{kind}", folder / "items.parquet")
 
 
 def _spoil(many, how):
@@ -292,7 +292,7 @@ def _spoil(many, how):
     first, last = names[0], names[-1]
     if how == "another kind":
         (many / "part-2.tsv").write_text("user_id\titem_id\ttimestamp\n")
-        return f"{many}/part-2.tsv: is of another kind than {first} beside it"
+        return f"{many}/part-2.tsv: is of another type than {first} in the same folder"
     if how == "no table":
         (many / "read me.txt").write_text("x")
         return f"{many}/read me.txt: is no table (.csv, .tsv, .parquet), but lies in {many}"

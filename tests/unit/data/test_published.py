@@ -99,7 +99,7 @@ def test_a_missing_column(root):
 
 def test_an_empty_split(root):
     write_rows(root, "valid", [])
-    with pytest.raises(DataError, match=r"split 'valid' holds no row \(train 2, valid 0, test 1\)"):
+    with pytest.raises(DataError, match=r"split 'valid' holds no example \(train 2, valid 0, test 1\)"):
         read_published(root, "Pots")
 
 
@@ -158,7 +158,7 @@ def test_a_row_with_too_few_cells(root):
 
 def test_a_leak_is_found(root):
     write_rows(root, "train", [row("A1", [0, 1, 2, 2], 3)])
-    with pytest.raises(DataError, match=r"leaks: valid row 1 \(user 'A1', 2 items of history\)"):
+    with pytest.raises(DataError, match=r"leaks: valid example 1 \(user 'A1', 2 items of history\)"):
         read_published(root, "Pots")
 
 

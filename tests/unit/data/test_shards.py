@@ -129,7 +129,7 @@ def test_rows_that_do_not_continue_begin_a_sequence():
 
 def test_a_history_that_the_corpus_cannot_hold_is_refused(tmp_path):
     rows = as_rows([("u", [0, 1, 2], 1)])
-    with pytest.raises(DataError, match="train row 0 has a history of 3 items; max_history is 2"):
+    with pytest.raises(DataError, match="train example 0 has a history of 3 items; max_history is 2"):
         corpus_of(rows, rows, rows, max_history=2).save(tmp_path / "c", config={}, inputs={})
     assert not (tmp_path / "c").exists()
 
@@ -189,11 +189,11 @@ def put(place, value):
         (column("items", put(0, N)), f"column 'items' holds {N}; expected 0 to {N - 1}"),
         (column("items", put(0, -1)), "column 'items' holds -1"),
         (column("splits", put(0, 3)), "column 'splits' holds 3; expected -1 to 2"),
-        (column("rows", put(1, -1)), "'rows' and 'splits' do not agree"),
-        (column("rows", put(1, 7)), "train row 0 is in none of its files"),
-        (column("user", lambda users: users.__setitem__(0, None)), "column 'user' has gaps"),
-        (lambda table: table.slice(1), "row 0 is in none of its files"),
-        (lambda table: pa.concat_tables([table, table]), "train row 2 is in none of its files"),
+        (column("rows", put(1, -1)), "'rows' and 'splits' disagree"),
+        (column("rows", put(1, 7)), "train example 0 is in none of its files"),
+        (column("user", lambda users: users.__setitem__(0, None)), "column 'user' has missing values"),
+        (lambda table: table.slice(1), "example 0 is in none of its files"),
+        (lambda table: pa.concat_tables([table, table]), "train example 2 is in none of its files"),
     ],
 )
 def test_a_forged_file_is_named(tmp_path, change, message):
@@ -235,7 +235,7 @@ def test_rows_that_are_not_there(tmp_path):
     stored = in_files(tmp_path / "c")
     assert stored.sizes == dict.fromkeys(SPLITS, 1)  # counted, for the manifest does not say
     for numbers in ([1], [-1], []):
-        with pytest.raises(DataError, match="has rows 0 to 0"):
+        with pytest.raises(DataError, match="has examples 0 to 0"):
             stored.chosen("test", np.array(numbers, dtype=np.int64))
     with pytest.raises(DataError, match="unknown split 'tests'"):
         next(stored.batches("tests"))

@@ -190,8 +190,8 @@ def test_users_with_one_interaction_are_counted(tmp_path):
         ),
         (lambda b: b.assign(timestamp=["1", *["inf"] * 23]), "line 3.*'inf' is not a number"),
         (lambda b: b.assign(timestamp=["1", *[""] * 23]), "line 3.*'' is not a number"),
-        (lambda b: b[:2], r"split 'train' holds no row"),
-        (lambda b: b[:0], r"split 'train' holds no row \(train 0, valid 0, test 0\)"),
+        (lambda b: b[:2], r"split 'train' holds no example"),
+        (lambda b: b[:0], r"split 'train' holds no example \(train 0, valid 0, test 0\)"),
     ],
 )
 def test_bad_interactions(tmp_path, change, message):

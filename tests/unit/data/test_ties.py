@@ -27,7 +27,7 @@ def built(pairs, **settings):
     try:
         return build(source_of(pairs), **settings).corpus()
     except DataError as error:
-        assume("holds no row" not in str(error))
+        assume("holds no example" not in str(error))
         raise
 
 
@@ -126,7 +126,7 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
         ([0, 2], 1, [-1, 1]),
         ([0, 1, 2, 3, 4], 3, [-1, -1, -1, 2, 3]),
     ]
-    assert "2 of 4 train rows begin a window in which the user's row before is no target" in caplog.text
+    assert "2 of 4 train examples begin a window in which the user's previous example is no target" in caplog.text
     assert row_times(corpus, "train").later.all()
     joined = corpus.with_every_row()
     assert joined.train.times.time.tolist() == [1, 1, 2, 3, 4, 5] and len(user_windows(joined)) == 3
@@ -191,5 +191,5 @@ def test_ties_need_timestamps(ties):
 
 
 def test_one_timestamp_is_no_corpus():
-    with pytest.raises(DataError, match="made up: split 'train' holds no row"):
+    with pytest.raises(DataError, match="made up: split 'train' holds no example"):
         build(source_of([(user, 5) for user in range(3)] * 5), ties="together")

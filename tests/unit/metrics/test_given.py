@@ -48,7 +48,7 @@ def test_what_older_manifests_tell_by_their_settings(config, counts, given, tmp_
     assert read_given(tmp_path / "old") == given
     assert Predictions.load(tmp_path / "old").given == given
     if given is None:
-        with pytest.raises(ArtefactError, match="old: does not say what its recommender was given beyond the hist"):
+        with pytest.raises(ArtefactError, match="old: does not record the inputs of its recommender beyond the hist"):
             Ranked.load(tmp_path / "old", "test")
     else:
         assert Ranked.load(tmp_path / "old", "test").given == given
@@ -60,7 +60,7 @@ def test_a_file_by_itself_does_not_say_it_and_is_not_made_to(tmp_path):
     assert found.given is None
     found.save(tmp_path / "saved", config={}, inputs={})
     assert read_given(tmp_path / "saved") is None
-    with pytest.raises(ArtefactError, match="does not say what its recommender was given"):
+    with pytest.raises(ArtefactError, match="does not record the inputs of its recommender"):
         Ranked.from_predictions(found)
 
 

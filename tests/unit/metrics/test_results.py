@@ -94,7 +94,7 @@ def test_lists_give_ranks_at_both_levels_and_written_ranks_are_the_same(tmp_path
     assert found.runs[0].ranks["sid"].tolist() == sid_ranks(lists).tolist()
     assert found.runs[0].ranks["item"].tolist() == [rank if rank <= 20 else 0 for rank in RANKS["one"][0]]
     assert (found.width, dict(found.about), splits_of(tmp_path / "lists")) == (20, {}, ["test"])
-    with pytest.raises(ArtefactError, match="is about the test rows, not the valid rows"):
+    with pytest.raises(ArtefactError, match="is about the test examples, not the valid examples"):
         Recommender.load("x", [tmp_path / "lists"], "valid")
     with write_artefact(tmp_path / "ranked", "predictions", config={}, counts={"split": "test", "given": []}) as place:
         write_ranks(place, {"test": found.runs[0]})
@@ -108,11 +108,11 @@ def test_examples_are_held_against_one_another():
     one, other = (results_of({name: RANKS["one"]}, METRICS).recommenders[name] for name in ("x", "y"))
     other.check_same_examples(one, "test")
     few = Recommender("y", [Ranked(["u"], TARGETS[:1], {"item": RANKS["one"][0, :1]}, None)])
-    with pytest.raises(ArtefactError, match="y: its 1 test rows are not the 100 of x"):
+    with pytest.raises(ArtefactError, match="y: its 1 test examples are not the 100 of x"):
         few.check_same_examples(one, "test")
     users = [*one.users[:-1], "v"]
     other = Recommender("y", [Ranked(users, TARGETS, {"item": RANKS["one"][0]}, None)])
-    with pytest.raises(ArtefactError, match="y: its test row 99 is of user 'v', that of x of 'u99'"):
+    with pytest.raises(ArtefactError, match="y: its test example 99 is of user 'v', that of x of 'u99'"):
         other.check_same_examples(one, "test")
 
 
@@ -140,7 +140,7 @@ def test_of_few_examples_or_users_nothing_is_measured():
     }  # fmt: skip
     text = format_slices(results, "HR@10")
     assert text.splitlines()[2].split() == ["g", "few", "29", "29.0", "%", "-", "-"]
-    assert text.endswith(f"-: fewer than {FEWEST} rows or users")
+    assert text.endswith(f"-: fewer than {FEWEST} examples or users")
     assert f"{values('two', 'HR@10')[:, ~few].mean():.4f} [" in text.splitlines()[3]
     many = np.arange(ROWS) < 70
     of_one_user = results_of(RANKS, METRICS, {"g": {"a": many, "b": ~many}}, users=np.where(many, 0, TARGETS))

@@ -31,5 +31,5 @@ def test_many_recommenders_stand_below_one_another():
     few, many = ({f"r{n}": evaluation for n in range(count)} for count in (8, 9))
     assert format_metrics_table(few).splitlines()[0].split() == ["SID-level", *few]
     lines = format_metrics_table(many).splitlines()
-    assert lines[0].split() == ["SID-level", "HR@1", "NDCG@1", "MRR@1", "invalid", "coverage", "rows"]
+    assert lines[0].split() == ["SID-level", "HR@1", "NDCG@1", "MRR@1", "invalid", "coverage", "examples"]
     assert [line.split()[0] for line in lines[2:]] == list(many)

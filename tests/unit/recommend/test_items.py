@@ -107,7 +107,7 @@ def test_search_finds_beginnings_of_words_whole_ones_first(items):
     [
         ("id,price\na,1\n", "column 'item_id' is missing; it has id, price"),
         ("item_id,price\na,1\na,2\n", "item 'a' is there twice"),
-        ("item_id,price,price\na,1,2\n", "column 'price' is there twice"),
+        ("item_id,price,price\na,1,2\n", "column 'price' occurs twice"),
         ("item_id,price\na,1\n,2\n", "line 3, column 'item_id': the id is empty"),
         ('item_id,note,price\na,"good,1\nb,fine,2\nd,"bad",3\n', "line 2: the row holds 'b,fine,2', which is a row"),
         ('item_id,price\n"a,1\nb,2\nd",3\n', "line 2: column 'item_id' is .*swallows lines to 4"),

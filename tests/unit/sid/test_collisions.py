@@ -112,7 +112,7 @@ def test_taken_sids_stay_taken():
     assert (moved.before.items, moved.before.unique, moved.after.unique) == (5, 3, 5)
     added = resolve_collisions(np.array([[0, 1], [0, 2], [0, 2], [1, 1]]), "extra_token", taken=taken)
     assert added.codes.tolist() == [[0, 1, 0], [0, 2, 2], [0, 2, 3], [1, 1, -1]]
-    with pytest.raises(DataError, match="have no 2 distinct SIDs in codebooks of 2/4 codes beside the 7 places taken"):
+    with pytest.raises(DataError, match="have no 2 distinct SIDs in codebooks of 2/4 codes besides the 7 taken"):
         full = [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1], [1, 2]]
         resolve_collisions(codes, "relocate", vectors=vectors, codebooks=LINE, taken=np.array(full))
 

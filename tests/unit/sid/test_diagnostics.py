@@ -137,5 +137,5 @@ def test_bad_input():
     rows = (["u"], [np.array([0])], np.array([1]))
     with pytest.raises(DataError, match="none of the 2 titles holds a word"):
         gather_evidence(np.zeros((2, 1), np.float32), ["", "..."], *rows)
-    with pytest.raises(DataError, match="none of the 1 training rows has a history"):
+    with pytest.raises(DataError, match="none of the 1 training examples has a history"):
         gather_evidence(np.zeros((2, 1), np.float32), ["a b", "c"], ["u"], [np.array([], int)], np.array([1]))

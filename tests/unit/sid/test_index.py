@@ -62,7 +62,7 @@ def test_written_and_read(few, tmp_path):
     assert SidTable.load_index(tmp_path, ["ä"]).levels == 2  # as of an index.json
     with pytest.raises(DataError, match=r"codes\.parquet: item 'x' has no SID\. Build SIDs"):
         SidTable.load_index(tmp_path, ["w", "x"])
-    with pytest.raises(DataError, match="item 'w' is there twice"):
+    with pytest.raises(DataError, match="item 'w' occurs twice"):
         SidTable.load_index(tmp_path, ["w", "y", "w"])
 
 
@@ -78,7 +78,7 @@ def test_items_of_large_tables_are_checked(few):
     made.check_items(IDS, "corpus")
     with pytest.raises(DataError, match="corpus: item 2 is 'z', in the SID table 'y'"):
         made.check_items(["w", "ä", "z", '"', "v\\", "last"], "corpus")
-    with pytest.raises(DataError, match="item 'w' is there twice"):
+    with pytest.raises(DataError, match="item 'w' occurs twice"):
         SidTable(CODES, ["w", "ä", "y", '"', "v\\", "w"])
     with pytest.raises(DataError, match=r"item 'y' has codes .* a level is missing"):
         SidTable(np.array([[1], [1], [-1], [1]]), ["w", "x", "y", "z"])
@@ -92,7 +92,7 @@ def test_items_of_large_tables_are_checked(few):
         ({"item_id": ["x"], "b": pa.array([1], pa.int32())}, "it has columns item_id, b; expected"),
         ({"item_id": ["x"], "a": [1]}, "it has columns item_id, a; expected item_id, text"),
         ({"item_id": [1], "a": pa.array([1], pa.int32())}, "it has columns item_id, a; expected item_id, text"),
-        ({"item_id": ["x", "y"], "a": pa.array([1, None], pa.int32())}, "column 'a' has gaps"),
+        ({"item_id": ["x", "y"], "a": pa.array([1, None], pa.int32())}, "column 'a' has missing values"),
         ({"item_id": ["x", None], "a": pa.array([1, 2], pa.int32())}, "items without an id"),
         ({"item_id": ["x"], "a": pa.array([-2], pa.int32())}, "codes below -1"),
     ],

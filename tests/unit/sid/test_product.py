@@ -87,7 +87,9 @@ def test_a_sample_trains_and_equal_vectors_get_equal_digits():
 
 
 def test_what_cannot_be_cut():
-    with pytest.raises(DataError, match=r"13 digits cannot be cut from vectors 12 wide.* Lower digits, or raise dim"):
+    with pytest.raises(
+        DataError, match=r"vectors of 12 dimensions cannot be split into 13 digits.* Lower digits, or raise dim"
+    ):
         product_kmeans(correlated(50), [4] * 13)
     with pytest.raises(DataError, match="50 items cannot fill a codebook of 64 codes"):
         product_kmeans(correlated(50), [64] * 3)

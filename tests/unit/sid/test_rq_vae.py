@@ -60,7 +60,7 @@ def test_the_saved_quantiser_gives_the_same_codes(tmp_path, plus):
     loaded = Quantiser.load(tmp_path)
     assert loaded.encode(vectors).tobytes() == quantiser.encode(vectors).tobytes()
     assert loaded.encoder.residual is plus
-    with pytest.raises(DataError, match="vectors are 9 wide, but the codebooks were made from vectors 10 wide"):
+    with pytest.raises(DataError, match="vectors have 9 dimensions, but the codebooks were made from vectors of 10"):
         loaded.points(vectors[:, :9])
 
 
@@ -69,7 +69,7 @@ def test_codebooks_alone_are_a_quantiser(tmp_path):
     codes, codebooks = residual_kmeans(vectors, (5, 4), 0, 10)
     Quantiser(codebooks).save(tmp_path / CODEBOOKS_FILE)
     assert Quantiser.load(tmp_path).encode(vectors).tolist() == codes.tolist() == encode(vectors, codebooks).tolist()
-    with pytest.raises(ArtefactError, match="no such file, so it is not known how these SIDs came about"):
+    with pytest.raises(ArtefactError, match="no such file, so it is not known how these SIDs were made"):
         Quantiser.load(tmp_path / "nowhere")
 
 

@@ -85,7 +85,7 @@ def test_check_items():
         ([[-1, 1]], ["x"], r"item 'x' has codes \[-1, 1\]: a level is missing"),
         ([[0, -1, 1]], ["x"], "a level is missing"),
         (np.zeros((0, 2)), [], "the SID table is empty"),
-        ([[0], [1], [2]], ["x", "y", "x"], "item 'x' is there twice; give each item one SID"),
+        ([[0], [1], [2]], ["x", "y", "x"], "item 'x' occurs twice; give each item one SID"),
         (np.zeros((1, 703)), ["x"], "1 to 702 levels"),
     ],
 )

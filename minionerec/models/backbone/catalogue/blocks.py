@@ -2,7 +2,7 @@
 
 Nothing here is as large as positions times SIDs. Two passes over the blocks give log-probabilities: the first adds up
 each tower's softmax, the second has what each SID's probability is. What is kept of it are the best SIDs, or the sums
-of prefixes above the last level; the SIDs below a prefix are scored when a search comes there.
+of prefixes above the last level; the SIDs below a prefix are scored when a search reaches it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -102,7 +102,7 @@ class Blocks:
 
         Args:
             k: How many.
-            guide: What may be listed, and what is added to log-probabilities.
+            guide: Allowed SIDs, and additions to log-probabilities.
 
         Returns:
             Scores float32 (P, K), descending, minus infinity where there are no more, and numbers int64 (P, K).
@@ -118,7 +118,7 @@ class Blocks:
             if guide.sids is not None:
                 found = found.masked_fill(~guide.sids[:, begin:end], -torch.inf)
             part = found.topk(min(k, end - begin), dim=1)
-            # What was found first stands first among equals.
+            # Of equal scores the one found first comes first.
             scores = torch.cat([scores, part.values], 1)
             sids = torch.cat([sids, part.indices + begin], 1)
             scores, order = scores.sort(dim=1, descending=True, stable=True)
@@ -130,7 +130,7 @@ class Blocks:
 
         Args:
             trie: All SIDs, of one length.
-            totals: What `totals` gives.
+            totals: Result of `totals`.
         """
         count = trie.level_start[trie.levels]
         found = torch.full((len(self.row), count), -torch.inf, device=self.row.device)
@@ -147,11 +147,11 @@ class Blocks:
 
 
 class BlockBranches(LeafBranches):
-    """As `LeafBranches`, with the masses of prefixes above the last level at hand, and those of SIDs when asked for.
+    """As `LeafBranches`, with the masses of prefixes above the last level at hand, and those of SIDs on request.
 
     Args:
         trie: All SIDs of the model.
-        blocks: Scores behind each of B prompts.
+        blocks: Scores after each of B prompts.
     """
 
     def __init__(self, trie: Trie, blocks: Blocks):
@@ -177,7 +177,7 @@ def newest_slots(histories: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def most_values(shape: Sequence[int]) -> int:
-    """Numbers that scoring one position holds at a time.
+    """Values in memory while one position is scored.
 
     Args:
         shape: SIDs and nodes of the trie, and towers.

@@ -26,7 +26,7 @@ def build_catalogue(
         code_tokens: int64 (L, C), vocabulary ids of codes (`minionerec.models.backbone.vocabulary.code_token_ids`).
         text: float32 (N, T), text vectors of the distinct SIDs, in the order of SID numbers; None for none.
         transitions: Counts between SID numbers; None for none.
-        experts: What experts counted, by SID numbers; None for none.
+        experts: Counts of the experts, by SID numbers; None for none.
 
     Raises:
         ConfigError: If SIDs differ in length, or the text vectors do not fit.

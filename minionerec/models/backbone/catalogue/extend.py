@@ -1,4 +1,4 @@
-"""A catalogue model for a catalogue that has grown: what it learned stays bit by bit, new SIDs begin at a guess."""
+"""Extending a catalogue model to a larger catalogue: learned weights stay, new SIDs get initial values."""
 
 import copy
 
@@ -15,7 +15,7 @@ from minionerec.models.nn.session import UNSOLD
 
 
 def places_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each row of codes stands among others.
+    """The index of each row of codes among others.
 
     Args:
         known: int (N, k), distinct rows.
@@ -35,13 +35,13 @@ def places_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def grown_rows(values: torch.Tensor, known: np.ndarray, wanted: np.ndarray, start: str) -> torch.Tensor:
-    """What belongs to rows of codes, for more of them.
+    """Values of rows of codes, extended to more rows.
 
     Args:
         values: float (N, ...), of each known row.
         known: int (N, k), distinct rows of codes.
         wanted: int (M, k).
-        start: What rows that are not known get: "neighbours", the mean of those known that share the longest prefix
+        start: Values of new rows: "neighbours", the mean of those known that share the longest prefix
             with them (of all, if none shares the first code), or "zero".
 
     Returns:
@@ -78,7 +78,7 @@ def check_lengths(model: CatalogueModel, codes: np.ndarray) -> None:
     if (lengths != model.config.levels).any():
         other = int(lengths[lengths != model.config.levels][0])
         raise ConfigError(
-            f"the catalogue model speaks SIDs of {model.config.levels} codes, but one of the new table has {other}. "
+            f"the catalogue model has SIDs of {model.config.levels} codes, but one of the new table has {other}. "
             "Append with collisions relocate or keep."
         )
 
@@ -97,7 +97,7 @@ def extended_catalogue(
 
     Everything that belongs to an SID moves to its new number. Known SIDs keep their text, vectors, biases and
     popularity, so that the differences between their scores change by counts alone. New ones get text and counts as
-    given, and the learned vector, the bias and the vectors of their codes that `start` says. Their popularity, where
+    given, and the learned vector, the bias and the vectors of their codes by `start`. Their popularity, where
     the model has any, is that of SIDs that never were a target, or with "neighbours" the geometric mean of theirs; of
     what else experts count they have what items have that were never sold.
 
@@ -159,7 +159,7 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
 
 
 def _grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, start: str) -> ExpertTables:
-    """What experts counted, for more SIDs."""
+    """Counts of the experts, for more SIDs."""
     number, size = places_among(after, before), len(after)
     kept = {name: value.cpu() for name, value in experts.state_dict().items()}
     owner = np.repeat(number, kept["offsets"].diff().numpy())

@@ -1,4 +1,4 @@
-"""The catalogue model: towers, their average, and the language that it speaks to searches and to stock `generate`."""
+"""The catalogue model: towers, their average, and its interface for searches and stock `generate`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
 from minionerec.models.nn.rows import ColumnSubset
 from minionerec.models.nn.session import LearnedPopularity
 
-# What a text of tokens says in SIDs, and which prefix it has reached.
+# SIDs in a text of tokens, and the prefix that it has reached.
 
 
 def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,7 +45,7 @@ def read_tokens(trie: Trie, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torc
     tokens = ids.masked_fill(~mask, -1)
     sids, nodes = torch.full_like(ids, -1), torch.zeros_like(ids)
     # The prefix that began `depth` tokens before: one ends where the next token is none of its children, for another
-    # can begin there but not go on.
+    # can begin there but not continue.
     reached = torch.zeros_like(ids)
     for depth in range(min(trie.levels, ids.shape[1])):
         reached = trie.find(reached[:, : ids.shape[1] - depth].clamp(min=0), tokens[:, depth:]).where(
@@ -66,7 +66,7 @@ def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
         count: Most SIDs of a row.
 
     Returns:
-        int64 (B, H), numbers from 1, 0 behind the end.
+        int64 (B, H), numbers from 1, 0 after the end.
     """
     order = (sids < 0).long().argsort(dim=1, stable=True)
     kept = (sids.gather(1, order) + 1)[:, : max(1, int((sids >= 0).sum(1).max()))]
@@ -95,12 +95,12 @@ def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, t
     return torch.where(newest >= 0, said.gather(1, newest.clamp(min=0)), 0)
 
 
-# What a catalogue model gives.
+# Output of a catalogue model.
 
 
 @dataclass
 class CatalogueOutput(ModelOutput):
-    """What the model says of histories.
+    """Output of the model for histories.
 
     Attributes:
         loss: float scalar, mean over towers and labels of the negative log-probability; only with labels.
@@ -150,13 +150,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         PreTrainedModel.post_init(self)
 
     def flaw(self, codes: np.ndarray) -> str | None:
-        """What is wrong with a model that was read from files; None where nothing is.
+        """The error in a model that was read from files; None if there is none.
 
         Args:
-            codes: int (S, L), the distinct SIDs that it should speak.
+            codes: int (S, L), the distinct SIDs of the model.
         """
         if not np.array_equal(self.codes.cpu().numpy(), codes):
-            return "its SIDs are others"
+            return "its SIDs differ"
         if self.config.code_vectors:
             most, sizes = self.code_rows.amax(1).tolist(), list(self.config.code_sizes)
             fits = len(most) == len(sizes) and all(row < size for row, size in zip(most, sizes, strict=True))
@@ -189,7 +189,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     @property
     def trie(self) -> Trie:
-        """The SIDs that the model speaks, on its device."""
+        """The SIDs of the model, on its device."""
         if self._trie.code.device != self.device:
             self._trie = self._trie.to(self.device)
         return self._trie
@@ -199,7 +199,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return Trie.build(self.codes.cpu().numpy(), self.code_tokens.cpu().numpy())
 
     def set_dropout(self, probability: float) -> None:
-        """Set the dropout of item vectors at the input and behind each part of a layer; checkpoints do not keep it."""
+        """Set the dropout of item vectors at the input and after each part of a layer; checkpoints do not keep it."""
         for module in self.modules():
             if isinstance(module, Dropout):
                 module.p = probability
@@ -296,7 +296,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, *_: Any, attention_mask: torch.Tensor | None = None, **__: Any
     ) -> dict[str, Any]:
-        """Whole sequences at every step of stock `generate`, for there are no keys and values to go on from."""
+        """Whole sequences at every step of stock `generate`, for there are no keys and values to continue from."""
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
     def with_popularity(
@@ -441,17 +441,17 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary that prompts and tries speak in."""
+        """Size of the vocabulary of prompts and tries."""
         return self.config.vocab_size
 
     def branches(self, prompts: Sequence[Sequence[int]], trie: Trie) -> LeafBranches:
-        """What the project's searches grow prefixes on (`minionerec.models.decoding.branches.open_branches`).
+        """Branches for the project's searches (`minionerec.models.decoding.branches.open_branches`).
 
         Raises:
-            ConfigError: If the trie holds SIDs that the model does not speak.
+            ConfigError: If the trie holds SIDs that the model does not have.
         """
         if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
-            raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing behind an SID.")
+            raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing after an SID.")
         histories, contexts = self.questions_of(prompts)
         if self.by_blocks:
             return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), contexts))
@@ -473,7 +473,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return Blocks(self, histories, *newest_slots(histories), contexts).best(k, guide)
 
     def values_at_once(self, trie: Trie) -> int:
-        """Numbers that the model holds of one prompt while it scores it, beside what its layers do."""
+        """Values in memory for one prompt while it is scored, besides those of the layers."""
         return blocks.most_values((self.config.num_sids, len(self.trie.code), self.config.towers))
 
     def _speaks(self, trie: Trie) -> bool:

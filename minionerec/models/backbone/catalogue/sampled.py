@@ -1,8 +1,8 @@
 """The likelihood of a catalogue model by a sample of its SIDs, where a score of all of them is too much.
 
 The softmax's sum over all N SIDs is estimated from the SIDs that a step happens to hold, C of them, each once: the
-targets of all its windows, SIDs that were drawn at random, and SIDs that were drawn beside targets in the trie. Each
-counts as often as it stands for others, the inverse of the probability pi that it is there (Horvitz and Thompson,
+targets of all its windows, SIDs that were drawn at random, and SIDs that are siblings of targets in the trie. Each
+counts as often as it represents others, the inverse of the probability pi that it is there (Horvitz and Thompson,
 1952):
 
     -log p(y) is estimated by  -s(y) + log( exp s(y) + sum over the other SIDs c of the step of exp(s(c) - log pi(c)) )

@@ -62,11 +62,11 @@ class Tower(nn.Module):
         self._frozen = found
 
     def thaw(self) -> None:
-        """Forget what `freeze` computed."""
+        """Discard the vectors that `freeze` computed."""
         self._frozen = None
 
     def train(self, mode: bool = True) -> "Tower":
-        """Set training or evaluation mode; training forgets what `freeze` computed."""
+        """Set training or evaluation mode; training discards the vectors that `freeze` computed."""
         if mode:
             self.thaw()
         return super().train(mode)
@@ -91,7 +91,7 @@ class Tower(nn.Module):
         text: torch.Tensor | None,
         code_rows: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Scores of all SIDs at the asked positions.
+        """Scores of all SIDs at the requested positions.
 
         Args:
             histories: int64 (B, T), SIDs from 1, 0 is padding on the right.
@@ -109,7 +109,7 @@ class Tower(nn.Module):
         return scored
 
     def state(self, histories: torch.Tensor, places: Places, matrix: torch.Tensor) -> torch.Tensor:
-        """What the layers make of the history at each asked position: float (P, D).
+        """Output of the layers at each requested position: float (P, D).
 
         Args:
             histories: int64 (B, T), rows of `matrix`, 0 is padding on the right.
@@ -183,7 +183,7 @@ class Tower(nn.Module):
         text: torch.Tensor | None,
         code_rows: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Scores of some SIDs by states that are known: float (P, C).
+        """Scores of some SIDs from given states: float (P, C).
 
         Args:
             columns: The SIDs.
@@ -203,7 +203,7 @@ class Tower(nn.Module):
         return scored
 
     def scores_at(self, part: "SidBlock", text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
-        """Scores of some SIDs at the asked positions, equal to those columns of `scores`: float (P, C).
+        """Scores of some SIDs at the requested positions, equal to those columns of `scores`: float (P, C).
 
         Args:
             part: Which SIDs, and where.
@@ -225,7 +225,7 @@ class SidBlock:
     Attributes:
         columns: The SIDs that are scored, C numbers from 0.
         rows: int64 (R,), SIDs whose vectors that takes: those, then the others of the histories.
-        histories: int64 (B, T), places in `rows` from 1, 0 is padding.
+        histories: int64 (B, T), indices in `rows` from 1, 0 is padding.
         seen: int64 (B, T), columns from 1; 0 is padding, or an SID that is not scored.
         places: The positions, whose entries name columns.
     """

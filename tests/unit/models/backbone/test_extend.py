@@ -185,7 +185,7 @@ def test_grown_rows_are_those_of_a_plain_search(data):
 
 def test_sids_of_another_length_are_refused():
     codes = np.concatenate([np.c_[KNOWN, -np.ones(6, int)], [[0, 0, 0, 1]]])
-    with pytest.raises(ConfigError, match="speaks SIDs of 3 codes, but one of the new table has 4"):
+    with pytest.raises(ConfigError, match="has SIDs of 3 codes, but one of the new table has 4"):
         extended_catalogue(trained(), codes, token_ids(4, 5), 40, texts(7), None)
 
 

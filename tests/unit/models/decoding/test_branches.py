@@ -151,7 +151,7 @@ def test_foreign_prompts_tries_and_models_are_refused():
         beam_search(model, [[1], []], trie, 2)
     with pytest.raises(DataError, match="prompt 2 of the batch holds token 64, but the model has 64 tokens"):
         beam_search(model, [[1], [2], [3, 64]], trie, 2)
-    with pytest.raises(ConfigError, match="the trie speaks of token 70, but the model has 64 tokens"):
+    with pytest.raises(ConfigError, match="the trie has token 70, but the model has 64 tokens"):
         beam_search(model, [[1]], Trie.build(np.array([[0, 1]]), ids(2, 3) + 60), 2)
     sliding = tiny(use_sliding_window=True, max_window_layers=0, sliding_window=8)
     with pytest.raises(ConfigError, match="uses sliding-window attention"):

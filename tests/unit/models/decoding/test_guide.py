@@ -104,7 +104,7 @@ def test_nodes_are_reached_where_something_allowed_lies_below_them():
 
 def test_what_does_not_fit_the_trie_is_said():
     trie, _ = random_trie(np.random.default_rng(2), n=20)
-    with pytest.raises(ConfigError, match=rf"allowed speaks of 3 SIDs, but the trie has {trie.n_sids}"):
+    with pytest.raises(ConfigError, match=rf"allowed covers 3 SIDs, but the trie has {trie.n_sids}"):
         Guide.of(trie, torch.ones(1, 3, dtype=torch.bool))
     with pytest.raises(ConfigError, match="a bonus is not a finite number"):
         Guide.of(trie, None, torch.full((trie.n_sids,), torch.inf))

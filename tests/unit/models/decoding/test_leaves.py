@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_said():
     trie, _ = random_trie(np.random.default_rng(3), n=9)
     with pytest.raises(ConfigError, match=f"the distribution is over 4 SIDs, but the trie has {trie.n_sids}"):
         beam_search(LeafModel(torch.zeros(1, 4), VOCABULARY), [[1]], trie, 2)
-    with pytest.raises(DataError, match="2 prompts were asked, but 1 rows are known"):
+    with pytest.raises(DataError, match="2 prompts, but 1 distributions are given"):
         beam_search(LeafModel(torch.zeros(1, trie.n_sids), VOCABULARY), [[1], [1]], trie, 2)
     mixed = Trie.build(np.array([[0, -1], [0, 1]]), token_ids(2, 2))
     with pytest.raises(ConfigError, match="some SIDs begin other SIDs"):

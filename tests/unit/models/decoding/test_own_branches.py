@@ -98,7 +98,7 @@ def test_a_mixture_is_sampled_and_decoded_in_batches(mixture):
 
 def test_what_a_mixture_cannot_do_is_said(mixture):
     trie = Trie.build(np.array([[0, 1]]), np.array([[5, 6], [7, VOCABULARY]]))
-    with pytest.raises(ConfigError, match=f"speaks of token {VOCABULARY}, but the model has {VOCABULARY} tokens"):
+    with pytest.raises(ConfigError, match=f"has token {VOCABULARY}, but the model has {VOCABULARY} tokens"):
         beam_search(mixture, [[1]], trie, 1)
     trie, _ = random_trie(np.random.default_rng(0), n=4)
     with pytest.raises(DataError, match="prompt 0 of the batch is empty"):

@@ -82,5 +82,5 @@ def test_bad_tables_are_named():
         Trie.build(np.array([[0, 3]]), ids(2, 3))
     with pytest.raises(DataError, match="code 0 of level 2 has no token"):
         Trie.build(np.array([[0, 0]]), ids(1, 3))
-    with pytest.raises(ConfigError, match=r"speaks of token 10, but the model has 10 tokens \(0 to 9\)"):
+    with pytest.raises(ConfigError, match=r"has token 10, but the model has 10 tokens \(0 to 9\)"):
         Trie.build(np.array([[0, 0]]), ids(2, 3)).check_vocabulary(10)

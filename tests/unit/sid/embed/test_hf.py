@@ -110,7 +110,7 @@ def test_text_without_a_token_gets_the_zero_vector(tmp_path):
     [
         ({"pooling": "max"}, "unknown pooling 'max'; known: mean, last, cls"),
         ({"dtype": "int3"}, "unknown dtype 'int3'; known: float32"),
-        ({"device": "toaster"}, "device 'toaster' is not to be had"),
+        ({"device": "toaster"}, "device 'toaster' is not available"),
         ({"model_name_or_path": "./no/such/model"}, "'./no/such/model': no such directory"),
     ],
 )

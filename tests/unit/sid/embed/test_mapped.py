@@ -72,7 +72,7 @@ def test_values_that_are_too_large(tmp_path):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (np.zeros(4), r"holds float64 of shape \(4,\); expected numbers of shape \(items, width\), row by row"),
+        (np.zeros(4), r"holds float64 of shape \(4,\); expected numbers of shape \(items, dimensions\), row by row"),
         (np.zeros((4, 0)), r"shape \(4, 0\)"),
         (np.array([["a"]]), "holds <U1"),
         (np.asfortranarray(np.zeros((4, 3))), "holds columns one after another"),

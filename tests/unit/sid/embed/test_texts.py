@@ -69,7 +69,7 @@ def test_tfidf_keeps_single_characters_and_gives_zeros_to_empty_texts():
 def test_tfidf_lowers_dimensions_for_small_catalogues_and_says_so(caplog):
     with caplog.at_level("INFO", logger="minionerec"):
         assert tfidf_svd(["red lamp", "blue lamp"], 64, 0).shape == (2, 2)
-    assert "fill 2 dimensions; 64 were asked for" in caplog.text
+    assert "fill 2 dimensions; 64 were requested" in caplog.text
 
 
 def test_tfidf_without_words_is_an_error():

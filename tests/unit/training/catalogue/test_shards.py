@@ -102,5 +102,5 @@ def test_a_corpus_of_rows_without_history_has_no_window(tmp_path):
     empty = [np.zeros(0, np.int32)] * len(corpus.train)
     corpus = replace(corpus, train=SplitRows.of(corpus.train.users, empty, corpus.train.targets))
     corpus.save(tmp_path / "corpus", config={}, inputs={})
-    with pytest.raises(DataError, match="no training row has a history, so there is nothing to train on"):
+    with pytest.raises(DataError, match="no training example has a history, so there is nothing to train on"):
         write_windows(in_files(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows")
