@@ -1,16 +1,16 @@
-# make quickstart       set up what it needs and run the whole pipeline on the demo shop
-# make test-fast        the unit tests, for the loop of a day
+# make quickstart       set up and run the whole pipeline on the demo shop
+# make test-fast        the unit tests
 # make test             set up and run linters and all tests but the slow ones
 # make test-gpu         what a GPU computes against the CPU, where there is one
 # make hostile          50,000 mutated files and settings against every reader (tests/hostile/README.md); ARGS=... passes on
 # make slow             the tests that take minutes, and the one that installs a wheel
-# make serve            serve the model of the demo shop over HTTP, trained first where need be
+# make serve            serve the model of the demo shop over HTTP, trained first where needed
 # make industrial       the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
 # make industrial-best  the catalogue model there: the best small model, in minutes
-# make demo-shop        write the files of data/demo again from data/demo/shop.yaml
-# make hashes           write hashes.txt anew from constraints.txt (wants uv on the path)
-# make docs           write the documentation as a site, build/site
-# make coverage       the unit tests, and which lines they run: build/coverage
+# make demo-shop        rebuild the files of data/demo from data/demo/shop.yaml
+# make hashes           rebuild hashes.txt from constraints.txt (needs uv on the path)
+# make docs             build the documentation site, build/site
+# make coverage         the unit tests with their line coverage: build/coverage
 # make lint, make format, make venv, make clean
 
 SHELL := /bin/bash
@@ -20,26 +20,26 @@ STAMP := $(VENV)/.installed
 FIRST := $(VENV)/.quickstart
 FIRST_EXTRAS := plots,serve
 EXTRAS := dev,completion,docs,plots,tensorboard,peft,search,serve
-# The quickstart and the server do without these: linters, tests, and what other extras bring.
+# Packages that the quickstart and the server do not need: linters, tests, and those of other extras.
 LATER := absl-py alembic ast-serialize attrs babel backrefs certifi charset-normalizer colorama colorlog coverage execnet ghp-import griffelib grpcio hypothesis iniconfig librt mako markdown mergedeep mkdocs mkdocs-autorefs mkdocs-get-deps \
 	mkdocs-material mkdocs-material-extensions mkdocstrings mkdocstrings-python mypy mypy-extensions optuna outcome \
 	paginate pandas-stubs peft platformdirs protobuf py4j pymdown-extensions pysocks pyspark pytest pytest-cov pytest-timeout \
 	pytest-xdist pyyaml-env-tag requests ruff selenium shtab sniffio sortedcontainers sqlalchemy tensorboard tensorboard-data-server trio trio-websocket types-pyyaml \
 	types-tqdm urllib3 watchdog websocket-client werkzeug wsproto
-# Hashes of the files that packages come as; HASHES= does without, for packages that you build yourself.
+# Hashes of package files; HASHES= turns them off, for packages that you build yourself.
 HASHES ?= hashes.txt
-# These come as another file for each kind of machine, or are built on it, or are large and wanted by few.
+# Packages without hashes: another file for each kind of machine, built on it, or large and rarely needed.
 UNHASHED := torch|deepspeed|pyspark|py4j
-# Python compiles a module when it is first imported and keeps that, unless it is told not to: packages hold many that are
-# never imported, so pip need not compile them all.
+# Python compiles a module when it is first imported and caches it, unless that is turned off: packages hold many that
+# are never imported, so pip need not compile them all.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
-# uv where it is on the path; pip where it is not, or where uv does not find what pip is told of.
+# uv where it is on the path; pip otherwise, or where uv fails.
 UV := $(shell command -v uv)
 install = $(if $(UV),$(UV) pip install --python $(BIN)/python $(1) ||) $(PIP) $(1)
-# The lines of the hashes file that are not about packages of LATER.
+# The lines of the hashes file without packages of LATER.
 FIRST_HASHES = <(awk -v later=' $(LATER) ' '/^[a-z]/ { split($$1, name, "=="); keep = !index(later, " " name[1] " ") } keep' $(HASHES))
-# Tests run in this many processes of one thread each; a file's tests stay in one, for they share what is slow to make.
-# The slow files come first by their folders' names, so that no process is left with one in the end.
+# Tests run in this many processes of one thread each; a file's tests stay in one, since they share slow
+# fixtures. Slow files come first by their folders' names, so that no process is left with one at the end.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests and the pipelines of the demo and of Industrial need no network.
@@ -64,7 +64,7 @@ quickstart: $(FIRST)
 test: venv
 	$(MAKE) --no-print-directory -j 2 lint tests
 
-# Strict: a link that leads nowhere is an error.
+# Strict: a broken link is an error.
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
@@ -115,15 +115,15 @@ format: venv
 
 venv: $(STAMP)
 
-# Every file of each version, of all platforms, so that the list holds wherever there is such a file.
+# Every file of each version, of all platforms, so that the list holds on each of them.
 hashes:
 	{ echo "# Hashes of every file of the versions in constraints.txt, but for $(UNHASHED). Written by: make hashes"; \
 	uv pip compile --quiet --no-deps --no-header --no-annotate --universal --generate-hashes \
 		<(grep -Ev '^(#|($(UNHASHED))==)' constraints.txt); } > .hashes.writing
 	mv .hashes.writing hashes.txt
 
-# What is the same file everywhere comes first, each file held against its hash. Then torch, on its own: what is built
-# on the machine looks at it. The last step finds nothing left to fetch but that, and what other platforms want besides.
+# Platform-independent files come first, each checked against its hash. Then torch, on its own: packages built on the
+# machine need it. The last step fetches only those, and packages of other platforms.
 $(STAMP): pyproject.toml constraints.txt $(HASHES)
 	@$(MAKE_VENV)
 	$(if $(HASHES),$(call install,--no-deps --require-hashes -r $(HASHES)))
@@ -131,7 +131,7 @@ $(STAMP): pyproject.toml constraints.txt $(HASHES)
 	$(call install,-c constraints.txt $(if $(HASHES),--no-build-isolation) -e '.[$(EXTRAS)]')
 	@touch $(FIRST) $(STAMP)
 
-# The same without LATER, and without what is built on the machine (DeepSpeed). make venv adds the rest.
+# The same without LATER, and without packages built on the machine (DeepSpeed). make venv adds the rest.
 $(FIRST): pyproject.toml constraints.txt $(HASHES)
 	@$(MAKE_VENV)
 	$(if $(HASHES),$(call install,--no-deps --require-hashes -r $(FIRST_HASHES)))

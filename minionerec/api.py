@@ -1,4 +1,4 @@
-"""The Python interface: every stage as a function of data frames, finished outputs and keyword arguments.
+"""The Python interface: stages as functions of data frames, finished outputs and keyword arguments.
 
     import minionerec
 
@@ -55,7 +55,7 @@ def _run(stage: str, settings: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as a settings file would give it: paths as texts, tuples as lists, results as their folders."""
+    """A value as in a settings file: paths as texts, tuples as lists, results as their folders."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -111,7 +111,7 @@ def prepare_data(
 
     Args:
         items: A data frame, or the path of a table, with the columns `item_id`, `title` and perhaps `description`.
-        interactions: The same, with `user_id`, `item_id` and `timestamp`, one row an interaction. Ids may be numbers.
+        interactions: The same, with `user_id`, `item_id` and `timestamp`, one row per interaction. Ids may be numbers.
         output: Folder to write. Data frames are kept beside it, as `OUTPUT.items.parquet` and
             `OUTPUT.interactions.parquet`.
         settings: Settings of the stage.
@@ -128,7 +128,7 @@ def prepare_data(
 
 
 def _table(table: Any, file: str) -> str | None:
-    """The path of a table; of a data frame the file that it is written to, which is left where it holds the same."""
+    """The path of a table; of a data frame the file that it is written to, unless that holds the same already."""
     import pandas as pd
 
     if table is None or not isinstance(table, pd.DataFrame):
@@ -206,14 +206,14 @@ def grpo(corpus: Input, checkpoint: Input, *, output: str | os.PathLike[str], **
 
 @dataclass(frozen=True)
 class EvaluatedLists:
-    """What recommenders reach on the examples of a split.
+    """Metrics of recommenders on the examples of a split.
 
     Attributes:
         output: The folder of the predictions.
-        metrics: One row a recommender (the model, then the baselines beside it), reading of a hit and metric:
+        metrics: One row per recommender (the model, then the baselines), reading of a hit and metric:
             `recommender`, `reading` ("sid" or "item"), `metric` ("NDCG@10", ...), `mean`, and the bounds `low` and
             `high` of its 95 % bootstrap interval.
-        examples: One row an example, in the order of the split: `user`, `target` (item index), and by reading
+        examples: One row per example, in the order of the split: `user`, `target` (item index), and by reading
             `item_rank` and `sid_rank`, the position of the target in the model's list from 1, 0 where it is not in it.
     """
 
@@ -229,7 +229,7 @@ def evaluate(
     """Recommend for the examples of a split, by constrained beam search, and measure.
 
     Args:
-        checkpoint: What recommends: a checkpoint, or a sequential model.
+        checkpoint: The recommender: a checkpoint, or a sequential model.
         corpus: The corpus whose examples are measured.
         output: Folder of predictions to write.
         split: "test", "valid" or "train".

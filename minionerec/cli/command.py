@@ -14,7 +14,7 @@ from minionerec.core.stages import StageSpec, stage_spec
 
 
 def demo_step(spec: StageSpec, words: Sequence[str]) -> str | None:
-    """The step of the demo whose settings a command line takes; None where it names a file, an input or an output."""
+    """The demo step whose settings a command line uses; None where it names a file, an input or an output."""
     given = {word.split("=")[0].removeprefix("--") for word in words if word.startswith("--")}
     return None if given & {"config", *path_settings(spec.config_class())} else spec.demo
 
@@ -22,8 +22,8 @@ def demo_step(spec: StageSpec, words: Sequence[str]) -> str | None:
 def run_stage(name: str) -> None:
     """Run one stage with the words of the command line.
 
-    Where the words name no `--config`, no input and no output, the stages that have a script take the settings of the
-    demo, and first make what those read, where it is missing or stale. Otherwise what is not given has its default.
+    Where the words name no `--config`, no input and no output, the stages that have a script use the settings of the
+    demo, and first make its inputs, where they are missing or stale. Otherwise settings have their defaults.
 
     Args:
         name: Key of `STAGES`.

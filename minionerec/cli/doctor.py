@@ -1,7 +1,7 @@
-"""`minionerec doctor`: one page on what is installed, what stands where, and what a recipe's stages would do and why.
+"""`minionerec doctor`: one page on installed packages, artefacts, and what each step of a recipe would do and why.
 
-It is made to be pasted into a report of a defect: it names packages, settings and paths below where it was started, and
-holds no row, no title and no text of the user's, nor the path of their home.
+It is made to be pasted into a bug report: it names packages, settings and paths below the current directory, and holds
+no row, title or text of the user, nor the path of their home folder.
 """
 
 import os
@@ -22,7 +22,7 @@ from minionerec.core.records import read_run_record
 from minionerec.core.settings import Settings, StageConfig
 from minionerec.core.stage import RECORD_FILE, Stage
 
-SUMMARY = "Say what is installed, which artefacts stand and verify, and what the steps of a recipe would do and why."
+SUMMARY = "Show what is installed, which artefacts verify, and what the steps of a recipe would do and why."
 _SHOWN = 4
 """Differences that a line names."""
 
@@ -40,16 +40,16 @@ def report(folder: str, recipe: str | None) -> list[str]:
 
     Args:
         folder: Folder whose artefacts are verified.
-        recipe: Recipe whose steps are asked; none if None.
+        recipe: Recipe whose steps are shown; none if None.
 
     Raises:
-        ConfigError: If the recipe is malformed, or the folder was given and is not there.
+        ConfigError: If the recipe is malformed, or the given folder does not exist.
     """
-    place = Path(folder)
-    if folder != "runs" and not place.is_dir():
+    path = Path(folder)
+    if folder != "runs" and not path.is_dir():
         raise ConfigError(f"{folder}: no such folder. Give the one that holds the outputs of stages.")
-    lines = ["Installed", *_installed(), "", "Machine", *_machine(place), "", f"Artefacts below {folder}"]
-    lines += [*_artefacts(place)] or ["  none"]
+    lines = ["Installed", *_installed(), "", "Machine", *_machine(path), "", f"Artefacts below {folder}"]
+    lines += [*_artefacts(path)] or ["  none"]
     if recipe is not None:
         lines += ["", f"Steps of {recipe}"]
         jobs = plan_of(recipe).values()
@@ -59,7 +59,7 @@ def report(folder: str, recipe: str | None) -> list[str]:
 
 
 def _private(text: str) -> str:
-    """A text without the path of the home or of where the user stands."""
+    """A text without the paths of the home folder and of the current directory."""
     for root, sign in ((Path.cwd(), "."), (Path.home(), "~")):
         if len(root.parts) > 1:
             text = re.sub(re.escape(str(root)) + r"(?![\w.-])", sign, text)
@@ -74,7 +74,7 @@ def _installed() -> Iterator[str]:
         yield "  " + ", ".join(words[start : start + 5])
 
 
-def _machine(place: Path) -> Iterator[str]:
+def _machine(folder: Path) -> Iterator[str]:
     import psutil
     import torch
 
@@ -83,7 +83,7 @@ def _machine(place: Path) -> Iterator[str]:
     yield f"  {os.cpu_count()} CPUs, {usable_cores()} usable, {threads}"
     memory = psutil.virtual_memory()
     yield f"  memory {_gb(memory.total)}, free {_gb(memory.available)}"
-    disk = shutil.disk_usage(place if place.is_dir() else Path.cwd())
+    disk = shutil.disk_usage(folder if folder.is_dir() else Path.cwd())
     yield f"  disk free {_gb(disk.free)} of {_gb(disk.total)}"
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for number in range(count):
@@ -97,20 +97,20 @@ def _gb(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
-def _artefacts(place: Path) -> Iterator[str]:
+def _artefacts(root: Path) -> Iterator[str]:
     """One line for each artefact and each unfinished run below a folder."""
-    found = sorted({file.parent for name in (MANIFEST, RECORD_FILE) for file in place.rglob(name)})
+    found = sorted({file.parent for name in (MANIFEST, RECORD_FILE) for file in root.rglob(name)})
     for folder in found:
-        if any(part.startswith(".") for part in folder.relative_to(place).parts):
+        if any(part.startswith(".") for part in folder.relative_to(root).parts):
             continue
-        name = "." if folder == place else str(folder.relative_to(place))
+        name = "." if folder == root else str(folder.relative_to(root))
         yield f"  {name:<40} {_state(folder)}"
 
 
 def _state(folder: Path) -> str:
     if not is_artefact(folder):
         what = "the last state of a finished run" if folder.name.endswith(".finished") else "an unfinished run"
-        return f"{what}: the same command goes on from there"
+        return f"{what}: the same command resumes it"
     try:
         manifest = read_manifest(folder)
         changed = changed_file(folder)
@@ -126,9 +126,9 @@ def _state(folder: Path) -> str:
 
 
 def would_do(config: Settings) -> str:
-    """What a step of these settings would do now, and why, in one line."""
+    """The action of a step of these settings now, and the reason, in one line."""
     if not isinstance(config, StageConfig) or not config.output:
-        return "prints, and writes nothing"
+        return "only prints"
     try:
         if config.up_to_date():
             return "up to date"
@@ -136,7 +136,7 @@ def would_do(config: Settings) -> str:
     except MinioneRecError as error:
         return f"cannot run yet: {error}"
     except (OSError, KeyError, TypeError, AttributeError) as error:
-        return f"cannot be told: {type(error).__name__}"
+        return f"unknown: {type(error).__name__}"
 
 
 def _why(config: StageConfig) -> str:
@@ -145,10 +145,10 @@ def _why(config: StageConfig) -> str:
         before = read_record(stage.partial / RECORD_FILE)
         differences = _differences(before["settings"], before["inputs"], stage)
         if differences:
-            return f"would be refused: an unfinished run lies there that differs in {differences}"
-        return "would go on with an unfinished run"
+            return f"would be refused: an unfinished run there differs in {differences}"
+        return "would resume an unfinished run"
     if not is_artefact(stage.output):
-        return "would run: nothing is there yet"
+        return "would run: no output yet"
     manifest = read_manifest(stage.output)
     if manifest["kind"] != stage.kind:
         return f"would be refused: its output holds a {manifest['kind']}"
@@ -163,7 +163,7 @@ def _why(config: StageConfig) -> str:
 
 
 def _differences(then: Mapping[str, Any], made_from: Mapping[str, str], stage: Stage) -> str:
-    """In which settings and inputs a stage differs from what it was before; "" where in none."""
+    """The settings and inputs in which a stage differs from its last run; "" where in none."""
     changed = [
         f"{name} was {_value(then.get(name))}, is {_value(value)}"
         for name, value in stage.settings.items()
@@ -177,7 +177,7 @@ def _differences(then: Mapping[str, Any], made_from: Mapping[str, str], stage: S
 
 
 def _value(value: Any) -> str:
-    """A value of a setting, as far as it can hold nothing of the user's."""
+    """A value of a setting, without the user's texts."""
     if value is None or isinstance(value, bool | int | float):
         return str(value)
     return "another text" if isinstance(value, str) else f"another {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""`minionerec init`: a recipe for two tables, with every size chosen from them."""
+"""`minionerec init`: a recipe for two tables, with all sizes derived from them."""
 
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from minionerec.data.build import BuiltCorpus
     from minionerec.data.chains import Chains
 
-SUMMARY = "Write a recipe for two tables of your own, with every size chosen from them"
+SUMMARY = "Write a recipe for two tables of your own, with all sizes derived from them"
 BASE = "own/_base"
 _COLUMNS = ("item_column", "title_column", "description_column", "user_column", "time_column")
 _LANGUAGE = ("sft", "eval_sft")
@@ -30,12 +30,12 @@ _LANGUAGE = ("sft", "eval_sft")
 def init_arguments(program: str) -> CommandParser:
     """The options of `minionerec init`."""
     described = PrepareConfig.__dataclass_fields__
-    parser = CommandParser(prog=program, description=f"{SUMMARY}; `minionerec run NAME` then does all of it.")
-    parser.add_argument("items", metavar="ITEMS", help="csv, tsv or parquet with one row an item: item_id, title")
+    parser = CommandParser(prog=program, description=f"{SUMMARY}; `minionerec run NAME` then runs it.")
+    parser.add_argument("items", metavar="ITEMS", help="csv, tsv or parquet with one row per item: item_id, title")
     parser.add_argument(
         "interactions",
         metavar="INTERACTIONS",
-        help="csv, tsv or parquet with one row an interaction: user_id, item_id, timestamp; or a folder of such files",
+        help="csv, tsv or parquet with one row per interaction: user_id, item_id, timestamp; or a folder of such files",
     )
     parser.add_argument("name", metavar="NAME", help="the recipe to write: NAME.yaml, whose results go to runs/NAME")
     for name in _COLUMNS:
@@ -48,13 +48,13 @@ def init_arguments(program: str) -> CommandParser:
         "--minutes",
         default="40",
         metavar="N",
-        help="most minutes on one core that the run may take; beyond them it has no language model (default: 40)",
+        help="most minutes on one core that the run may take; if it takes more, it has no language model (default: 40)",
     )
     return parser
 
 
 def run_init(program: str) -> None:
-    """Write the recipe that the command line asks for, and say what it is and how to run it.
+    """Write the recipe that the command line asks for, and print its size and how to run it.
 
     Raises:
         ConfigError: If the recipe's file exists, or the catalogue is too small.
@@ -63,7 +63,7 @@ def run_init(program: str) -> None:
     given = init_arguments(program).parse_args()
     file = Path(given.name if given.name.endswith(".yaml") else f"{given.name}.yaml")
     if file.exists():
-        raise ConfigError(f"{file}: is there already. Give another NAME, or remove it.")
+        raise ConfigError(f"{file}: exists already. Give another NAME, or remove it.")
     minutes = float(convert(given.minutes, float, "--minutes"))
     columns = {name: getattr(given, name) for name in _COLUMNS}
     config = PrepareConfig(
@@ -82,21 +82,21 @@ def run_init(program: str) -> None:
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.") from None
     steps = len(plan_of(file))
-    print(f"{file}: {steps} steps for {_size(shape)}, about {_said(_total(shape, minutes))} on one core.")
+    print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(_total(shape, minutes))} on one core.")
     print(f"Run them with: minionerec run {given.name}")
 
 
 def shape_of(config: PrepareConfig) -> Shape:
-    """What sizes follow from, of two tables, which are read once and split as `prepare-data` would.
+    """The counts of two tables that sizes follow from; they are read once and split as `prepare-data` would.
 
     Args:
-        config: Settings of `prepare-data`; `max_history` and `ties` are left to be chosen.
+        config: Settings of `prepare-data`; `max_history` and `ties` are not read.
 
     Raises:
         ConfigError: If there are fewer than 10 items.
         DataError: If a table cannot be used, or a split would be empty.
     """
-    from minionerec.data.build import build_corpus  # where it is needed, so that --help answers at once
+    from minionerec.data.build import build_corpus  # here, so that --help answers at once
     from minionerec.data.engines.engine import started
     from minionerec.data.prepare import read_source
     from minionerec.data.source import BadRows
@@ -138,7 +138,7 @@ def _size(shape: Shape) -> str:
     return f"{shape.items:,} items, {shape.users:,} users and {shape.interactions:,} interactions"
 
 
-def _said(time: float) -> str:
+def _time_text(time: float) -> str:
     minutes = round(time / 60)
     return "a minute" if minutes <= 1 else f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
@@ -163,7 +163,7 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
     Args:
         config: Settings of `prepare-data` that name the tables.
         shape: The data.
-        name: What the report's title and the folder of results are called.
+        name: The report's title and the name of the results folder.
         minutes: Most minutes on one core.
     """
     chosen, times = _steps(shape, minutes)
@@ -175,7 +175,7 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
     chosen["report"] = StepSettings({"title": name}, {})
     lines = [
         f"# {name}: {_size(shape)}.",
-        f"# Written by minionerec init; it takes about {_said(sum(times.values()))} on one core.",
+        f"# Written by minionerec init; it takes about {_time_text(sum(times.values()))} on one core.",
         "# Every line may be changed: docs/recipes.md says how, `minionerec STAGE --help` what each setting means.",
         f"base: {BASE}",
         f"output: {_yaml(str(Path('runs', name)))}",
@@ -185,16 +185,16 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
         lines.append(f"without: [{', '.join(_LANGUAGE)}]")
         chosen["report"] = StepSettings({"title": name, "predictions": {"catalogue model": "{eval_catalogue}"}}, {})
     lines.append("steps:")
-    for step, said in chosen.items():
-        lines += [f"  {step}:", *(f"    {line}" for line in _settings(said))]
+    for step, settings in chosen.items():
+        lines += [f"  {step}:", *(f"    {line}" for line in _settings(settings))]
     return "\n".join(lines) + "\n"
 
 
-def _settings(said: StepSettings) -> Iterator[str]:
+def _settings(step: StepSettings) -> Iterator[str]:
     """Settings of a step as lines, each reason above its setting."""
-    for key, value in said.values.items():
-        if key in said.why:
-            yield f"# {said.why[key]}"
+    for key, value in step.values.items():
+        if key in step.why:
+            yield f"# {step.why[key]}"
         yield f"{key}: {_yaml(value)}"
 
 

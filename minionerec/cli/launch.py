@@ -1,4 +1,4 @@
-"""How a stage is started as a process of its own: plain, or by `accelerate launch`."""
+"""Starting a stage as a process of its own: plain, or by `accelerate launch`."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ _COMMAND = ["-m", "minionerec"]
 
 
 def default_launch_file() -> Path | None:
-    """The launch file for this machine: one GPU; without a GPU None, for one process on the CPU needs no launcher."""
+    """The launch file for this machine: one GPU; without a GPU None, since one process on the CPU needs no launcher."""
     import torch
 
     return find_path("ds_configs") / "single_gpu.yaml" if torch.cuda.is_available() else None
@@ -34,7 +34,7 @@ def stage_words(
     Args:
         name: The stage.
         config: Its settings: a file, or RECIPE#STEP.
-        launched: Whether `accelerate launch` starts it, where there is anything to launch it on.
+        launched: Whether `accelerate launch` starts it, where a launch file or a GPU exists.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
         threads: CPU threads of its process; the library's own choice if None.
     """
@@ -42,7 +42,7 @@ def stage_words(
     file = (launch or default_launch_file()) if launched else None
     if file is None:
         return words
-    # --quiet: the stage has said what was wrong; the launcher's own traceback would only hide it.
+    # --quiet: the stage has reported its error; the launcher's own traceback would only hide it.
     launcher = [*_LAUNCHER, "--config_file", str(file)]
     count = stage_environment(threads).get("OMP_NUM_THREADS")
     if count:
@@ -51,7 +51,7 @@ def stage_words(
 
 
 def stage_environment(threads: int | None) -> dict[str, str]:
-    """The environment of a stage: this process's, without what a distributed launcher put there.
+    """The environment of a stage: this process's, without the variables of a distributed launcher.
 
     The stage's number of threads is added; an `OMP_NUM_THREADS` that is already set wins.
     """
@@ -62,20 +62,20 @@ def stage_environment(threads: int | None) -> dict[str, str]:
 
 
 def shown_command(words: Sequence[str]) -> str:
-    """A stage's words as a user would type them, where the user stands."""
-    text = " ".join(_shown_word(words, place) for place in range(len(words)))
+    """A stage's words as a user would type them in the current directory."""
+    text = " ".join(_shown_word(words, position) for position in range(len(words)))
     if text.startswith(" ".join(_LAUNCHER)):
         return text.replace(" ".join(_LAUNCHER), "accelerate launch", 1)
     return text.replace(" ".join(_COMMAND), "minionerec", 1)
 
 
-def _shown_word(words: Sequence[str], place: int) -> str:
-    """A word, shortened where it is a path; the launcher looks for its file only where it is said to be."""
-    word = words[place]
+def _shown_word(words: Sequence[str], position: int) -> str:
+    """A word, shortened where it is a path; the launcher looks for its file only at the given path."""
+    word = words[position]
     if os.sep not in word:
         return word
     short = shown_path(word)
-    return word if words[place - 1] == "--config_file" and not Path(short).exists() else short
+    return word if words[position - 1] == "--config_file" and not Path(short).exists() else short
 
 
 def run_words(words: Sequence[str], threads: int | None, stdout: Any = None) -> subprocess.CompletedProcess[str]:
@@ -94,12 +94,12 @@ def run_words(words: Sequence[str], threads: int | None, stdout: Any = None) -> 
 
 @contextmanager
 def started_words(words: Sequence[str], threads: int | None, log: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A stage that was just started, at work by itself: the head of a process group, which takes no signal of ours.
+    """A stage that was just started, as the head of a process group of its own, which receives none of our signals.
 
     Args:
         words: What follows the name of Python's interpreter.
         threads: CPU threads of its process.
-        log: An open file for what it prints and says; None for what this process prints to.
+        log: An open file for its output and messages; None for this process's own streams.
     """
     with _found_deepspeed_file(list(words)) as found:
         yield subprocess.Popen(
@@ -114,19 +114,19 @@ def started_words(words: Sequence[str], threads: int | None, log: Any) -> Iterat
 
 @contextmanager
 def _found_deepspeed_file(words: list[str]) -> Iterator[list[str]]:
-    """The same words; where a launch file names a DeepSpeed file that is not here but is shipped, with its place."""
+    """The same words; where a launch file names a shipped DeepSpeed file, with a launch file of its full path."""
     if "--config_file" not in words:
         yield words
         return
-    place = words.index("--config_file") + 1
-    launch = read_yaml(words[place])
+    index = words.index("--config_file") + 1
+    launch = read_yaml(words[index])
     deepspeed = launch.get("deepspeed_config") or {}
     name = deepspeed.get("deepspeed_config_file")
     if not name or Path(name).exists():
         yield words
         return
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / Path(words[place]).name
+        file = Path(folder) / Path(words[index]).name
         deepspeed = {**deepspeed, "deepspeed_config_file": str(find_path(name))}
         file.write_text(yaml.safe_dump({**launch, "deepspeed_config": deepspeed}), encoding="utf-8")
-        yield [*words[:place], str(file), *words[place + 1 :]]
+        yield [*words[:index], str(file), *words[index + 1 :]]

@@ -25,14 +25,14 @@ from minionerec.recommend.serve.config import ServeConfig
 
 logger = get_logger(__name__)
 
-_PUT = "Put finished artefacts where a URL says, to be read from there by any stage"
-_SERVE = "Serve a model over HTTP: POST /v1/recommend, a page at /, the description of all paths at /docs."
+_PUT = "Upload finished artefacts to a URL, from which any stage can read them"
+_SERVE = "Serve a model over HTTP: POST /v1/recommend, a page at /, documentation of all paths at /docs."
 _SERVED = ("--checkpoint", "runs/demo/catalogue", "--items", "data/demo/items.csv")
 _OWN = {
     "init": f"{INIT}, e.g. minionerec init items.csv interactions.csv my_shop",
     "run": f"{RUN}, e.g. minionerec run demo",
-    "recipes": "List the shipped recipes; `minionerec recipes copy NAME FILE` gives one to be edited",
-    "doctor": "Say what is installed, which artefacts verify, and what a recipe's steps would do and why",
+    "recipes": "List the shipped recipes; `minionerec recipes copy NAME FILE` copies one to be edited",
+    "doctor": "Show what is installed, which artefacts verify, and what a recipe's steps would do and why",
     "put": f"{_PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus",
     "serve": "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
     "completion": 'Print the completion script of a shell, e.g. eval "$(minionerec completion bash)"',
@@ -52,7 +52,7 @@ def recipe_arguments(program: str) -> CommandParser:
 def completion_arguments(program: str) -> CommandParser:
     """The options of `minionerec completion`."""
     parser = CommandParser(prog=program, description=f"{_OWN['completion']}.")
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="shell that is to run the script")
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="shell that runs the script")
     return parser
 
 
@@ -90,11 +90,11 @@ def put_arguments(program: str) -> CommandParser:
     """The options of `minionerec put`."""
     parser = CommandParser(
         prog=program,
-        description=f"{_PUT}. What lies there already is left; the same command goes on after an interruption.",
+        description=f"{_PUT}. Finished artefacts there are kept; the same command resumes after an interruption.",
     )
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="output of a stage, such as runs/shop/corpus")
     parser.add_argument(
-        "url", metavar="URL", help="where it is to lie, such as s3://bucket/corpus; of several folders what is above"
+        "url", metavar="URL", help="URL of it, such as s3://bucket/corpus; of several folders that of the one above"
     )
     parser.add_argument(
         "--replace",
@@ -102,17 +102,17 @@ def put_arguments(program: str) -> CommandParser:
         const="true",
         default="false",
         metavar="true|false",
-        help="replace another artefact that lies there (default: false)",
+        help="replace another artefact there (default: false)",
     )
     return parser
 
 
 def serve_arguments(words: Sequence[str], program: str = "minionerec serve") -> tuple[ServeConfig, bool]:
-    """The settings that a command line gives, and whether it names no model, so that they are the demo's.
+    """The settings of a command line, and whether it names no model, so that the demo's is served.
 
     Args:
-        words: The words behind `minionerec serve`.
-        program: What the command is called, for `--help`.
+        words: The words after `minionerec serve`.
+        program: Name of the command, for `--help`.
 
     Raises:
         ConfigError: On an unknown flag or a value that does not fit.
@@ -131,34 +131,34 @@ def _recipes(program: str) -> None:
         return
     found = shipped_recipes()
     width = max(map(len, found)) + 2
-    for name, said in found.items():
-        print(f"{name:<{width}}{said}".rstrip())
+    for name, summary in found.items():
+        print(f"{name:<{width}}{summary}".rstrip())
 
 
 def _put(program: str) -> None:
-    """Put the artefacts that the command line names; of several each goes below the URL, by its own name.
+    """Upload the artefacts that the command line names; of several each goes below the URL, by its own name.
 
     Raises:
         ConfigError: If two have one name, or the URL cannot be written to.
-        ArtefactError: If one is not finished, or something else lies where it is to go.
+        ArtefactError: If one is not finished, or something else is at its URL.
     """
     given = put_arguments(program).parse_args()
     replace = bool(convert(given.replace, bool, "--replace"))
-    places = dict.fromkeys(given.folders, given.url)
+    urls = dict.fromkeys(given.folders, given.url)
     if len(given.folders) > 1:
-        places = {folder: f"{given.url.rstrip('/')}/{Path(folder).resolve().name}" for folder in given.folders}
-        if len(set(places.values())) < len(given.folders):
-            raise ConfigError("two of the folders have one name, so both would go to one place. Put each by itself.")
-    for folder, url in places.items():
+        urls = {folder: f"{given.url.rstrip('/')}/{Path(folder).resolve().name}" for folder in given.folders}
+        if len(set(urls.values())) < len(given.folders):
+            raise ConfigError("two of the folders have one name, so both would go to one URL. Upload each by itself.")
+    for folder, url in urls.items():
         print(put(folder, url, replace=replace).line(), flush=True)
 
 
 def run_serve(program: str, words: Sequence[str]) -> None:
-    """Serve what the command line names; where it names no model, that of the demo, trained first where need be.
+    """Serve the model that the command line names, or else that of the demo, trained first where needed.
 
     Args:
-        program: What the command is called, for `--help`.
-        words: The words behind it.
+        program: Name of the command, for `--help`.
+        words: The words after it.
     """
     config, demo = serve_arguments(words, program)
     from minionerec.recommend.serve.server import check_extra, serve  # models, so not for every command
@@ -171,9 +171,9 @@ def run_serve(program: str, words: Sequence[str]) -> None:
 
 
 def usage() -> str:
-    """What the command can do, one line each."""
+    """The usage text: one line for each command."""
     lines = ["usage: minionerec COMMAND [options]", "", "commands:"]
-    lines += [f"  {name:<18}{said}" for name, said in _OWN.items()]
+    lines += [f"  {name:<18}{summary}" for name, summary in _OWN.items()]
     lines += [f"  {name:<18}{spec.summary}" for name, spec in STAGES.items()]
     return "\n".join([*lines, "", "minionerec COMMAND --help shows the options of a command."])
 
@@ -189,7 +189,7 @@ def dispatch() -> None:
         print(f"minionerec {__version__}")
         return
     if name == "study":
-        raise ConfigError("there is no command 'study' any more; a study is a recipe: minionerec run studies/NAME.")
+        raise ConfigError("the command 'study' was removed; a study is a recipe: minionerec run studies/NAME.")
     if name not in _OWN and name not in STAGES:
         known = [*_OWN, *STAGES]
         raise ConfigError(f"unknown command {name!r}; known: {', '.join(known)}.{did_you_mean(name, known)}")

@@ -1,12 +1,12 @@
-"""A recipe's plan: each step of each case, data set and seed as a job, with its settings, its output and what it needs.
+"""A recipe's plan: each step of each case, data set and seed as a job, with settings, output and dependencies.
 
-OUTPUT/STEP                                   what a step of a recipe without cases makes, unless it says another place;
+OUTPUT/STEP                                   output of a step of a recipe without cases, unless it names another one;
                                               of a training with the recipe's seeds, the folder of its seed-N
 
-OUTPUT/DATA/prepared/STEP                     what is made once for a data set, unless its step says another place
-OUTPUT/DATA/CASE/STEP/seed-N                  what a step makes; of one that is run once, STEP alone
+OUTPUT/DATA/prepared/STEP                     output made once for a data set, unless its step names another one
+OUTPUT/DATA/CASE/STEP/seed-N                  output of a step; of one that is run once, STEP alone
 OUTPUT/DATA/CASE/STEP/seed-N/predictions      predictions, where comparisons look for the seeds of a recommender
-OUTPUT/DATA/CASE/STEP/seed-N.yaml, .log       the step's settings, and what it said
+OUTPUT/DATA/CASE/STEP/seed-N.yaml, .log       the step's settings and its log
 """
 
 import os
@@ -49,7 +49,7 @@ _SEEDED = ("checkpoint", "sids", "preference", *TRAINED)
 
 
 class Key(NamedTuple):
-    """Which step it is: of which data set and case (`PREPARED`: of the data set itself), with which seed, if one.
+    """Key of a step: its data set, its case (`PREPARED`: the data set itself), and its seed, if any.
 
     In a recipe without cases both are "".
     """
@@ -61,7 +61,7 @@ class Key(NamedTuple):
 
     @property
     def title(self) -> str:
-        """How it is called in what a user reads."""
+        """Its name in messages."""
         name = "/".join(part for part in self[:3] if part)
         return name if self.seed is None else f"{name}, seed {self.seed}"
 
@@ -71,15 +71,15 @@ class Job:
     """One step of a plan, ready to be started.
 
     Attributes:
-        key: Which step it is.
+        key: Its step.
         spec: The stage.
         settings: Its settings.
         config: What `--config` names: RECIPE#STEP, or the file that the settings are written to.
-        values: What the settings say beside defaults.
-        needs: The steps whose outputs it reads.
+        values: The settings that are given, without defaults.
+        needs: Its dependencies: the steps whose outputs it reads.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
         threads: CPU threads of its process; the library's own choice if None.
-        log: The file of what it says; None where that is not kept.
+        log: Its log file; None where there is none.
     """
 
     key: Key
@@ -94,18 +94,18 @@ class Job:
 
     @property
     def title(self) -> str:
-        """How it is called in what a user reads."""
+        """Its name in messages."""
         return self.key.title
 
     @property
     def output(self) -> Path | None:
-        """Where it writes, None where it writes nothing."""
+        """Its output, None where it writes nothing."""
         writes = isinstance(self.settings, StageConfig) and self.settings.output
         return Path(os.path.normpath(writes)) if writes else None
 
     @property
     def folder(self) -> Path:
-        """Where it writes, of a job that does."""
+        """The output of a job that writes one."""
         return Path(str(self.output))
 
     @property
@@ -121,14 +121,14 @@ class Job:
         )
 
     def is_current(self) -> bool:
-        """Whether it need not be started; where something is wrong, the stage itself says what."""
+        """Whether it need not be started; errors are left to the stage itself to report."""
         try:
             return isinstance(self.settings, StageConfig) and bool(self.output) and self.settings.up_to_date()
         except (MinioneRecError, OSError, KeyError):
             return False
 
     def prepare(self) -> None:
-        """Write the file of the step's settings, unless its recipe says them."""
+        """Write the file of the step's settings, unless its recipe holds them."""
         if "#" not in self.config:
             file = Path(self.config)
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -140,10 +140,10 @@ class Plan:
     """Makes the jobs of a recipe.
 
     Attributes:
-        recipe: What its file says.
+        recipe: The recipe.
         seeds: The seeds of cases that name none of their own; the recipe's if None.
         jobs: The jobs made so far.
-        behind: RECIPE#STEP whose settings are being read, for a recipe that leads back to itself.
+        behind: RECIPE#STEP whose settings are being read, to detect a recipe that refers to itself.
     """
 
     recipe: Recipe
@@ -156,7 +156,7 @@ class Plan:
         """Every job; prepared data first, then one seed after another, so that an early stop leaves every case one.
 
         Raises:
-            ConfigError: If a placeholder leads nowhere, settings do not fit, or two steps write one place.
+            ConfigError: If a placeholder is unknown, settings do not fit, or two steps write one output.
         """
         for data in self.recipe.data:
             for step in self.recipe.data[data]:
@@ -180,7 +180,7 @@ class Plan:
         return bool(self.recipe.settings.seeds) and not step.once and "seed" not in step.values and _takes_seed(step)
 
     def job(self, data: str, case: Case | None, name: str, seed: int | None) -> Job:
-        """The job of a step of a case (None: of a data set), made where it is not there yet."""
+        """The job of a step of a case (None: of a data set), made on first use."""
         while case is not None and case.base is not None and all(step.name != name for step in case.steps):
             case = self.recipe.cases[case.base]
         steps = self.recipe.data[data] if case is None else case.steps
@@ -221,8 +221,8 @@ class Plan:
             values["output"] = str(base)
         settings = at([step.where, *step.places.values()][-1], lambda: kind(**values))
         file = str(base.with_name(f"{base.name}.yaml")) if cases else f"{self.recipe.name}#{step.name}"
-        said = self.recipe.settings
-        launch = text.of(said.launch, f"{self.recipe.file}: launch") if said.launch else None
+        common = self.recipe.settings
+        launch = text.of(common.launch, f"{self.recipe.file}: launch") if common.launch else None
         job = Job(
             key,
             step.spec,
@@ -231,7 +231,7 @@ class Plan:
             values,
             tuple(text.needs),
             launch and _launch_file(self.recipe, launch),
-            said.threads,
+            common.threads,
         )
         log = Path(file).with_suffix(".log") if cases else None
         return replace(job, log=log)
@@ -246,13 +246,13 @@ class Plan:
 def recipe_values(
     kind: type[Settings], reference: str, beside: Path | None = None, behind: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """What a step of a recipe says of its settings, placeholders filled.
+    """The settings of a step of a recipe, placeholders filled.
 
     Args:
         kind: Class of the settings that are wanted.
         reference: RECIPE#STEP.
-        beside: Folder that a recipe is looked for in first.
-        behind: References that lead here.
+        beside: Folder that is searched for a recipe first.
+        behind: References that led here.
 
     Raises:
         ConfigError: If there is no such recipe or step, or the step is of another stage.
@@ -264,7 +264,7 @@ def recipe_values(
         raise ConfigError(f"{reference} takes its settings from itself, by way of other steps. Change one.")
     if recipe.has_cases:
         raise ConfigError(
-            f"{reference}: {recipe.name} runs its steps for several cases; the settings of each lie beside its output, "
+            f"{reference}: {recipe.name} runs its steps for several cases; the settings of each are beside its output, "
             f"as {recipe.place}/DATA/CASE/STEP/seed-N.yaml."
         )
     (case,) = recipe.cases.values()
@@ -306,7 +306,7 @@ def plan_of(name: str | os.PathLike[str]) -> dict[Key, Job]:
 
 @dataclass
 class Filled:
-    """Puts values for placeholders in the texts of one step, and notes the steps that they name."""
+    """Fills the placeholders in the texts of one step, and collects the steps that they name."""
 
     plan: Plan
     key: Key
@@ -350,7 +350,7 @@ class Filled:
             yield step
 
     def _variable(self, name: str, where: str) -> Any:
-        """The value of a variable, in which others may stand."""
+        """The value of a variable, which may hold others."""
         if name in self._variables:
             ring = " -> ".join([*self._variables[self._variables.index(name) :], name])
             raise ConfigError(f"{where}: the variables {ring} name each other in a circle. Write one of them out.")
@@ -378,14 +378,14 @@ class Filled:
             return self._output(other, step, where)
         known = ", ".join(f"{{{word}}}" for word in [*self._known(), *(f"{OF_DATA}.{one.name}" for one in data)])
         more = " and {CASE.STEP}" if self.case is not None and self.plan.recipe.has_cases else ""
-        raise ConfigError(f"{where} names {{{name}}}, which stands for nothing here; known: {known or 'none'}{more}.")
+        raise ConfigError(f"{where} names {{{name}}}, which is unknown here; known: {known or 'none'}{more}.")
 
     def _output(self, case: Case | None, name: str, where: str) -> str:
         seed = None if case is None else self._seed_in(case, name, where)
         found = [self.plan.job(self.key.data, case, name, seed)]
         if found[0].output is None:
-            raise ConfigError(f"{where} names {{{name}}}, but that step only prints, and writes nothing.")
-        place = found[0].folder
+            raise ConfigError(f"{where} names {{{name}}}, but that step only prints.")
+        folder = found[0].folder
         if (
             case is not None
             and not self.plan.recipe.has_cases
@@ -393,9 +393,9 @@ class Filled:
             and self.key.seed is None
         ):
             found = [self.plan.job(self.key.data, case, name, each) for each in self.plan.seeds_of(case)]
-            place = place.parent  # the folder of all seeds
+            folder = folder.parent  # the folder of all seeds
         self.needs += [job.key for job in found if job.key not in self.needs]
-        return str(place)
+        return str(folder)
 
     def _seed_in(self, case: Case, name: str, where: str) -> int | None:
         """The seed with which a case's step is read: this one's, or its only one."""
@@ -413,7 +413,7 @@ class Filled:
 
 
 def chosen(jobs: Mapping[Key, Job], wanted: Iterable[Key]) -> dict[Key, Job]:
-    """Some jobs, with all that they need, in the same order."""
+    """Some jobs, with all of their dependencies, in the same order."""
     needed: set[Key] = set()
     waiting = list(wanted)
     while waiting:
@@ -425,10 +425,10 @@ def chosen(jobs: Mapping[Key, Job], wanted: Iterable[Key]) -> dict[Key, Job]:
 
 
 def between(jobs: Mapping[Key, Job], first: str | None, last: str | None, recipe: str) -> dict[Key, Job]:
-    """The jobs of the steps from one name to another, in every case; what they need of others is taken as it is.
+    """The jobs of the steps from one name to another, in every case; outputs of other steps are used as they are.
 
     Raises:
-        ConfigError: If there is no step of such a name, or they stand the other way round.
+        ConfigError: If there is no step of such a name, or they are in the wrong order.
     """
     names = list(dict.fromkeys(key.step for key in jobs))
     for option, name in (("--from", first), ("--until", last)):
@@ -448,7 +448,7 @@ def jobs_before(jobs: Mapping[Key, Job], settings: Settings) -> dict[Key, Job]:
 
 
 def _takes_seed(step: RecipeStep) -> bool:
-    """Whether what a step makes follows from a case's seed."""
+    """Whether the output of a step depends on a case's seed."""
     return getattr(step.kind, "kind", "") in _SEEDED and "seed" in {each.name for each in fields(step.kind)}
 
 
@@ -470,10 +470,10 @@ def _launch_file(recipe: Recipe, name: str) -> Path:
 
 
 def _by_output(jobs: Mapping[Key, Job]) -> dict[str, Key]:
-    """Where each job writes.
+    """Output of each job to its key.
 
     Raises:
-        ConfigError: If two write one place.
+        ConfigError: If two write one output.
     """
     found: dict[str, Key] = {}
     for key, job in jobs.items():
@@ -486,16 +486,16 @@ def _by_output(jobs: Mapping[Key, Job]) -> dict[str, Key]:
 def _read_of(settings: Settings, by_output: Mapping[str, Key]) -> list[Key]:
     """The jobs whose outputs settings name by path, or a folder in them, such as the `model` of a training."""
     found = (
-        by_output.get(os.path.normpath(place))
+        by_output.get(os.path.normpath(folder))
         for path in settings.named_paths()
         if not is_remote(path)
-        for place in (path, *path.parents)
+        for folder in (path, *path.parents)
     )
     return list(dict.fromkeys(key for key in found if key is not None))
 
 
 def _with_paths(jobs: Mapping[Key, Job]) -> dict[Key, Job]:
-    """The jobs, with those as needs too whose outputs their settings name by path."""
+    """The jobs, with dependencies also on those whose outputs their settings name by path."""
     by_output = _by_output(jobs)
     found = {}
     for key, job in jobs.items():
@@ -506,7 +506,7 @@ def _with_paths(jobs: Mapping[Key, Job]) -> dict[Key, Job]:
 
 
 def _check_order(jobs: Mapping[Key, Job]) -> None:
-    """Check that no step needs itself, by way of others."""
+    """Check that no step depends on itself through others."""
     done: set[Key] = set()
     left = dict(jobs)
     while left:

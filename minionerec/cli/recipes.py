@@ -1,6 +1,6 @@
-"""Recipes: what a file says, read and checked, with nothing run yet; `docs/recipes.md` explains every key.
+"""Recipes: reading and checking their files, without running them; `docs/recipes.md` explains every key.
 
-A recipe names steps, each a stage with its settings; placeholders such as `{sids}` stand for outputs of other steps:
+A recipe names steps, each a stage with its settings; placeholders such as `{sids}` are outputs of other steps:
 
     # Semantic IDs of my shop
     output: runs/shop
@@ -8,8 +8,8 @@ A recipe names steps, each a stage with its settings; placeholders such as `{sid
       corpus: {stage: prepare-data, interactions: shop.csv}
       sids: {stage: build-sids, corpus: "{corpus}"}
 
-A recipe may take everything from another (`base`) and change it, and it may run its steps for several data sets, cases
-and seeds. Shipped recipes lie in `configs/FOLDER/NAME.yaml`; a folder's name alone means its recipe `language`.
+A recipe may inherit everything from another (`base`) and change it, and it may run its steps for several data sets,
+cases and seeds. Shipped recipes are in `configs/FOLDER/NAME.yaml`; a folder's name alone means its recipe `language`.
 """
 
 import os
@@ -37,9 +37,9 @@ USUAL = "language"
 DEMO = "demo/language"
 OF_DATA, OF_CASE = "data", "case"
 WORDS = (OF_DATA, OF_CASE, "seed", "runs")
-"""Placeholders that are no step's output."""
+"""Placeholders that are not outputs of steps."""
 TAKEN = ("prepared", "compare", "log", "search", *WORDS)
-"""What no step, data set or case of a recipe with cases may be called."""
+"""Names that no step, data set or case of a recipe with cases may have."""
 PLACEHOLDER = re.compile(r"\{([A-Za-z0-9][\w.-]*)\}")
 NAME = re.compile(r"[A-Za-z0-9][\w-]{0,59}")
 _OWN_KEYS = ("base", "without", "variables", "data", "steps", "cases", "compare", "log", "search")
@@ -50,9 +50,9 @@ _OF_STEP = ("stage", "config", "once")
 
 @dataclass
 class RecipeSettings(Settings):
-    """What a recipe says of the whole."""
+    """Settings of a whole recipe."""
 
-    output: str = setting("", "folder of what its steps make, unless they name a place of their own")
+    output: str = setting("", "folder of its steps' outputs, unless they name their own")
     seeds: list[int] = setting(
         [],
         "seeds of every case that names none of its own; without cases, of every training that names no seed",
@@ -61,44 +61,44 @@ class RecipeSettings(Settings):
     jobs: int = setting(1, "steps that run at a time", least=1)
     threads: int | None = setting(None, "CPU threads of each step; the library's own choice if not given", least=1)
     launch: str | None = setting(None, "file for `accelerate launch`; chosen by the machine if not given", path=True)
-    serve: str = setting("", "step whose model the last line of a run says how to serve; none if empty")
+    serve: str = setting("", "step whose model is to be served: a run ends with the command; none if empty")
 
 
 @dataclass
 class CaseSettings(Settings):
-    """What a recipe says of one case, beside its steps."""
+    """Settings of one case of a recipe, other than its steps."""
 
     label: str = setting("", "name in the tables; that of the case if empty")
-    base: str = setting("", "case whose steps it takes and changes; the recipe's own steps if empty")
+    base: str = setting("", "case whose steps it inherits and changes; the recipe's own steps if empty")
     data: list[str] = setting([], "data sets that it is run on; all if empty")
     seeds: list[int] = setting([], "its own seeds; the recipe's if empty", least=0)
 
 
 @dataclass
 class SearchSettings(Settings):
-    """What a recipe says of a search over settings, beside what is searched."""
+    """Settings of a recipe's search, other than the ranges."""
 
     case: str = setting("", "case whose settings are searched", required=True)
-    step: str = setting("", "its step whose settings they are", required=True)
-    measure: str = setting("", "its step whose predictions of validation rows are measured", required=True)
-    metric: str = setting("NDCG@10", "what is to be highest: HR@K, NDCG@K or MRR@K", required=True)
-    level: str = setting("item", "which reading of a hit", known=("item", "sid"))
-    trials: int = setting(20, "settings to try", least=1)
+    step: str = setting("", "step of the case whose settings are searched", required=True)
+    measure: str = setting("", "step of the case whose predictions on validation examples are measured", required=True)
+    metric: str = setting("NDCG@10", "metric to maximise: HR@K, NDCG@K or MRR@K", required=True)
+    level: str = setting("item", "reading of a hit", known=("item", "sid"))
+    trials: int = setting(20, "number of trials", least=1)
     data: str = setting("", "data set to search on; the first if empty")
-    seeds: list[int] = setting([], "seeds of each trial, whose mean counts; the case's first if empty", least=0)
+    seeds: list[int] = setting([], "seeds of each trial, which are averaged; the case's first if empty", least=0)
     seed: int = setting(0, "seed of the search itself", least=0)
-    name: str = setting("best", "case that the winner becomes", required=True)
+    name: str = setting("best", "name of the case with the best settings", required=True)
 
 
 @dataclass(frozen=True)
 class RecipeStep:
-    """One step, as the file says it.
+    """One step, as in the file.
 
     Attributes:
-        name: What it is called.
+        name: Its name.
         where: File, line and key, for messages.
-        stage: Its stage; "" where a step of the base says it.
-        config: Settings that it begins with: a file, or RECIPE#STEP; "" for none. May hold placeholders.
+        stage: Its stage; "" where a step of the base names it.
+        config: Settings that it inherits: a file, or RECIPE#STEP; "" for none. May hold placeholders.
         values: Settings of its own, which may hold placeholders.
         once: Whether it is run once for all seeds.
         places: Setting to file, line and key, for messages.
@@ -124,11 +124,11 @@ class RecipeStep:
 
     @property
     def writes(self) -> bool:
-        """Whether its stage leaves an artefact, and does not only print."""
+        """Whether its stage writes an artefact, and does not only print."""
         return issubclass(self.kind, StageConfig)
 
     def changed(self, by: "RecipeStep") -> "RecipeStep":
-        """The step, called as another, with what that says put over it."""
+        """The step with the name and the settings of another one over its own."""
         return replace(
             self,
             name=by.name,
@@ -149,12 +149,12 @@ class Case:
     """One case.
 
     Attributes:
-        name: What it is called; "" for the only one of a recipe without cases.
-        label: What tables call it.
+        name: Its name; "" for the only one of a recipe without cases.
+        label: Its name in tables.
         data: Data sets that it is run on.
         seeds: Its seeds.
         steps: Its own steps, in order.
-        base: Case whose steps it shares beside its own; None where it has all.
+        base: Case whose other steps it shares; None where all are its own.
         where: File, line and key, for messages.
         own_seeds: Whether it names its seeds itself.
     """
@@ -175,14 +175,14 @@ class Recipe:
 
     Attributes:
         file: Its file.
-        settings: What it says of the whole.
+        settings: Its settings as a whole.
         variables: Placeholder to its value, which may hold others.
         data: Data set to the steps that prepare it; "" alone in a recipe without cases.
         cases: The cases, by name; "" alone in a recipe without cases.
         compare: Table to its settings; `of` names the step whose predictions it compares.
         log: Settings of the experiment log; None for no log.
         search: The search; None for none.
-        over: Setting to the values that are searched, as the file says them.
+        over: Setting to the values that are searched, as in the file.
     """
 
     file: Path
@@ -197,17 +197,17 @@ class Recipe:
 
     @property
     def has_cases(self) -> bool:
-        """Whether it runs its steps for data sets, cases and seeds; else it is its steps."""
+        """Whether it runs its steps for data sets, cases and seeds, and not just once."""
         return "" not in self.cases
 
     @property
     def place(self) -> Path:
-        """The folder of what it makes."""
+        """The folder of its outputs."""
         return Path(self.settings.output)
 
     @property
     def name(self) -> str:
-        """What commands know it by: its name where it is shipped, else its path."""
+        """Its name in commands: that of a shipped recipe, else its path."""
         home = shipped_root() / HOME
         if self.file.resolve().is_relative_to(home):
             return str(self.file.resolve().relative_to(home).with_suffix(""))
@@ -215,7 +215,7 @@ class Recipe:
 
 
 def shipped_recipes() -> dict[str, str]:
-    """Name of each shipped recipe to what its first line says; files whose name begins with _ are only bases."""
+    """Name of each shipped recipe to the comment in its first line; files whose name begins with _ are only bases."""
     home = shipped_root() / HOME
     found = {}
     for file in sorted(home.glob("*/[!_]*.yaml")):
@@ -230,16 +230,16 @@ def find_recipe(name: str | os.PathLike[str], beside: Path | None = None) -> Pat
 
     Args:
         name: Path or name.
-        beside: Folder that is looked into first.
+        beside: Folder that is searched first.
 
     Raises:
         ConfigError: If there is neither.
     """
     home = shipped_root() / HOME
     for root in ([beside] if beside else []) + [Path(), shipped_root(), home]:
-        for place in (root / name, root / f"{name}.yaml", root / name / f"{USUAL}.yaml"):
-            if place.is_file() and place.suffix == ".yaml":
-                return place
+        for file in (root / name, root / f"{name}.yaml", root / name / f"{USUAL}.yaml"):
+            if file.is_file() and file.suffix == ".yaml":
+                return file
     if (Path(name) / "pipeline.yaml").is_file():
         raise ConfigError(
             f"{name}: is a folder with a pipeline.yaml, as recipes were in version 0.1; a recipe is one file now. "
@@ -247,25 +247,25 @@ def find_recipe(name: str | os.PathLike[str], beside: Path | None = None) -> Pat
         )
     close = get_close_matches(str(name), shipped_recipes(), 3, 0.5)
     raise ConfigError(
-        f"{name}: no recipe there; expected a YAML file, or the name of a shipped one"
+        f"{name}: no such recipe; expected a YAML file, or the name of a shipped one"
         f"{', such as ' + ' or '.join(close) if close else ''}. minionerec recipes lists them."
     )
 
 
 def copy_recipe(name: str, target: str | os.PathLike[str]) -> Path:
-    """Write a recipe as one file, to be edited: what it takes from its bases is written out.
+    """Write a recipe as one file, to be edited, with the content of its bases.
 
     Args:
         name: Name of a shipped recipe, or path.
         target: A new file that ends in .yaml, or a folder, in which the file gets the recipe's own name.
 
     Raises:
-        ConfigError: If there is no such recipe, or something lies where it is to go.
+        ConfigError: If there is no such recipe, or the file exists.
     """
     source, file = find_recipe(name), Path(target)
     file = file if file.suffix == ".yaml" else file / source.name
     if file.exists():
-        raise ConfigError(f"{file}: is there already; give a new file.")
+        raise ConfigError(f"{file}: exists already; give a new file.")
     text = source.read_text(encoding="utf-8")
     content, _ = yaml_with_lines(source)
     if "base" in content:
@@ -275,29 +275,29 @@ def copy_recipe(name: str, target: str | os.PathLike[str]) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomic(file, text)
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another place.") from None
+        raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another path.") from None
     return file
 
 
 def _written_out(file: Path) -> str:
     """A recipe without its base, as YAML."""
     layer = _Layer.read(file)
-    said = {key: value for key, (value, _) in layer.said.items()}
+    rest = {key: value for key, (value, _) in layer.said.items()}
     content: dict[str, Any] = {"variables": layer.variables} if layer.variables else {}
-    content |= {key: said.pop(key) for key in list(said) if key in RecipeSettings.__dataclass_fields__}
+    content |= {key: rest.pop(key) for key in list(rest) if key in RecipeSettings.__dataclass_fields__}
     if layer.data:
-        content["data"] = {name: _steps_as_said(steps) for name, steps in layer.data.items()}
+        content["data"] = {name: _steps_content(steps) for name, steps in layer.data.items()}
     if layer.steps:
-        content["steps"] = _steps_as_said(layer.steps)
+        content["steps"] = _steps_content(layer.steps)
     if layer.cases:
         content["cases"] = {
-            name: {**case.values, **({"steps": _steps_as_said(case.steps)} if case.steps else {})}
+            name: {**case.values, **({"steps": _steps_content(case.steps)} if case.steps else {})}
             for name, case in layer.cases.items()
         }
-    return yaml.safe_dump(content | said, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return yaml.safe_dump(content | rest, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
 
 
-def _steps_as_said(steps: Steps) -> dict[str, Any]:
+def _steps_content(steps: Steps) -> dict[str, Any]:
     return {
         step.name: {
             **({"stage": step.stage} if step.stage not in ("", step.name) else {}),
@@ -310,7 +310,7 @@ def _steps_as_said(steps: Steps) -> dict[str, Any]:
 
 
 def read_recipe(name: str | os.PathLike[str]) -> Recipe:
-    """A recipe, every name in it checked.
+    """A recipe with all of its names checked.
 
     Args:
         name: Path of its file, or the name of a shipped one.
@@ -322,10 +322,10 @@ def read_recipe(name: str | os.PathLike[str]) -> Recipe:
 
 
 def at(where: str, make: Callable[[], T]) -> T:
-    """What a function gives; an error of its settings says where they stand.
+    """The result of a function; an error of its settings is prefixed with file, line and key.
 
     Raises:
-        ConfigError: As the function raises it, with the place before it.
+        ConfigError: As the function raises it, with that prefix.
     """
     try:
         return make()
@@ -356,8 +356,8 @@ class _File:
     def where(self, *keys: str) -> str:
         """File, line and key, for messages."""
         found = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), None)
-        place = str(self.file) if found is None else f"{self.file}, line {found}"
-        return f"{place}: {'.'.join(keys)}" if keys else place
+        position = str(self.file) if found is None else f"{self.file}, line {found}"
+        return f"{position}: {'.'.join(keys)}" if keys else position
 
     def named(self, value: Any, *keys: str) -> dict[str, Any]:
         """A mapping whose keys name folders and placeholders."""
@@ -389,7 +389,7 @@ class _File:
 
 
 def _merged(base: Steps, own: Steps) -> dict[str, RecipeStep]:
-    """Steps with others put over them; a new one comes after the one that it follows in its file, or last."""
+    """Steps with others over them; a new one is placed after the one that it follows in its file, or last."""
     names = list(base)
     before: str | None = None
     for name in own:
@@ -403,7 +403,7 @@ def _merged(base: Steps, own: Steps) -> dict[str, RecipeStep]:
 
 
 def _inherited(step: RecipeStep, steps: Steps, behind: tuple[str, ...] = ()) -> RecipeStep:
-    """A step with the settings of the other one of the recipe that its `config` names by #STEP, all but its output."""
+    """A step with the settings of the other step that its `config` names by #STEP, all but its output."""
     if not step.config.startswith("#"):
         return step
     name = step.config[1:]
@@ -412,7 +412,7 @@ def _inherited(step: RecipeStep, steps: Steps, behind: tuple[str, ...] = ()) -> 
         raise ConfigError(
             f"{step.where}: config is {shown(step.config)}, "
             + (
-                f"which leads back to the step itself; its other steps: {names}."
+                f"which refers back to the step itself; its other steps: {names}."
                 if name in steps
                 else f"but there is no such step; the others: {names}."
             )
@@ -426,14 +426,14 @@ def _inherited(step: RecipeStep, steps: Steps, behind: tuple[str, ...] = ()) -> 
 
 
 def _complete(steps: Steps, case: str) -> tuple[RecipeStep, ...]:
-    """Steps that each have a stage: the one that they name, or that they are called by."""
+    """Steps that each have a stage: the one that they name, or that of their own name."""
     found = []
     for step in steps.values():
         step = _inherited(step, steps)
         if not step.stage and step.name not in STAGES:
             others = ", ".join(name for name in steps if name != step.name) or "none"
             raise ConfigError(
-                f"{step.where}: has no stage, and no step that it changes has this name; give it a `stage`, or the "
+                f"{step.where}: has no stage, and no step of the base has this name; give it a `stage`, or the "
                 f"name of one of the others: {others}."
             )
         found.append(step if step.stage else replace(step, stage=step.name))
@@ -446,7 +446,7 @@ def _complete(steps: Steps, case: str) -> tuple[RecipeStep, ...]:
 
 @dataclass(frozen=True)
 class _RawCase:
-    """A case as the file says it: settings, the steps that it changes or adds, and where."""
+    """A case as in the file: settings, the steps that it changes or adds, and file, line and key."""
 
     values: Mapping[str, Any]
     steps: Steps
@@ -455,11 +455,11 @@ class _RawCase:
 
 @dataclass
 class _Layer:
-    """What a file says, put over what its base says.
+    """The content of a file over that of its base.
 
     Attributes:
         source: The file.
-        said: Key to its value and where that stands; what is not steps.
+        said: Key to its value and file, line and key; all but steps.
         variables: Placeholder to value.
         data: Data set to its steps.
         steps: Steps.
@@ -527,7 +527,7 @@ class _Layer:
         self.said |= {key: (value, source.where(key)) for key, value in content.items()}
 
     def recipe(self) -> Recipe:
-        """All that is said, checked."""
+        """The checked recipe."""
         settings = RecipeSettings()
         for key in RecipeSettings.__dataclass_fields__:
             if key in self.said:
@@ -602,7 +602,7 @@ class _Layer:
 
 
 def _cases(layer: _Layer, settings: RecipeSettings) -> dict[str, Case]:
-    """The cases in the order of the file, each made after the one that it is based on."""
+    """The cases in the order of the file, each made after its base."""
     found: dict[str, Case] = {}
 
     def add(key: str, waiting: list[str]) -> Case:
@@ -623,7 +623,7 @@ def _cases(layer: _Layer, settings: RecipeSettings) -> dict[str, Case]:
         else:
             steps = _complete(_merged(layer.steps, raw.steps), key)
         if not steps:
-            raise ConfigError(f"{raw.where}: has no steps; give it `steps`, or a `base` and what is changed.")
+            raise ConfigError(f"{raw.where}: has no steps; give it `steps`, or a `base` and changes.")
         found[key] = Case(
             key,
             own.label or key,
@@ -648,11 +648,11 @@ def all_steps(case: Case, cases: Mapping[str, Case]) -> list[RecipeStep]:
 
 
 def changed_steps(steps: list[RecipeStep], changes: Steps, where: str) -> tuple[RecipeStep, ...]:
-    """Steps with some changed: those that are, and those that read them, directly or through others.
+    """The changed steps, and those that read them, directly or through others.
 
     Args:
         steps: All steps of a case.
-        changes: What is changed or added.
+        changes: The steps that are changed or added.
         where: File, line and key, for messages.
 
     Raises:
@@ -694,7 +694,7 @@ def _search(
     if found.case not in cases:
         raise ConfigError(f"{where}: case is {found.case!r}; known: {', '.join(cases)}.")
     if found.name in cases or found.name in TAKEN or not NAME.fullmatch(found.name):
-        raise ConfigError(f"{where}: name is {found.name!r}, which is taken; choose another for the winner.")
+        raise ConfigError(f"{where}: name is {found.name!r}, which is taken; choose another for the best settings.")
     names = [step.name for step in all_steps(cases[found.case], cases)]
     for key, name in (("step", found.step), ("measure", found.measure)):
         if name not in names:
@@ -705,6 +705,6 @@ def _search(
 
 
 def settings_file(name: str, beside: Path | None = None) -> Path:
-    """A file of settings: as named, among what is shipped, or in a folder."""
+    """A file of settings: as named, among the shipped files, or in a folder."""
     found = find_path(name)
     return found if beside is None or found.exists() or not (beside / name).is_file() else beside / name

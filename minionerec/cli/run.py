@@ -1,4 +1,4 @@
-"""`minionerec run`: the jobs of a recipe's plan, and the tables that a recipe with cases ends in."""
+"""`minionerec run`: the jobs of a recipe's plan, and the tables of a recipe with cases."""
 
 import argparse
 import shlex
@@ -41,15 +41,15 @@ from minionerec.core.settings import Settings, typed_values
 from minionerec.core.stages import STAGES
 from minionerec.data.config import PrepareConfig
 
-# What a recipe with cases ends in: comparisons of its cases and the experiment log, as jobs of their own.
+# The final jobs of a recipe with cases: comparisons of its cases and the experiment log.
 
 COMPARE, REPORT, LOG, PREFERENCE = "compare", "report", "experiment-log", "preference-report"
 _OF_ENTRY = ("corpus", "items", "protocol", "sids", "reference", "split")
-"""Settings of the log that are said of each data set."""
+"""Settings of the log that each data set has."""
 
 
 def check_tables(recipe: Recipe) -> None:
-    """Check what the file says of tables and log, before anything is run.
+    """Check the settings of tables and log, before anything is run.
 
     Raises:
         ConfigError: If a table is about a step without predictions, or its settings do not fit.
@@ -67,11 +67,11 @@ def check_tables(recipe: Recipe) -> None:
 
 
 def _table(recipe: Recipe, data: str, name: str) -> tuple[str, str, dict[str, Any]]:
-    """The step whose outputs a table compares, the stage that makes it, and what its settings say of the rest."""
-    said, where = dict(recipe.compare[name]), f"{recipe.file}: compare.{name}"
-    of = str(said.pop("of", name))
+    """The step whose outputs a table compares, the stage that makes the table, and its other settings."""
+    values, where = dict(recipe.compare[name]), f"{recipe.file}: compare.{name}"
+    of = str(values.pop("of", name))
     stage = PREFERENCE if _measured(recipe, of, where) == "preference" else REPORT
-    return of, stage, _typed(stage, _filled(recipe, data, said, where), where)
+    return of, stage, _typed(stage, _filled(recipe, data, values, where), where)
 
 
 def _measured(recipe: Recipe, of: str, where: str) -> str:
@@ -85,26 +85,26 @@ def _measured(recipe: Recipe, of: str, where: str) -> str:
 
 
 def tables(recipe: Recipe, say: Callable[[str], None]) -> Iterator[Job]:
-    """The jobs of all tables and of the log, of what stands now.
+    """The jobs of all tables and of the log, over the outputs that are up to date.
 
     Args:
         recipe: The recipe.
-        say: What a line about a case that is left out goes to.
+        say: Called with a line about each case that is left out.
     """
-    standing = _Standing(recipe, Plan(recipe).all())
+    current = _Current(recipe, Plan(recipe).all())
     for data in recipe.data:
         for name in recipe.compare:
             of, stage, values = _table(recipe, data, name)
-            found = standing.places(data, of, say)
-            if runs := {label: str(place) for label, (place, stands) in found.items() if stands}:
+            found = current.folders(data, of, say)
+            if runs := {label: str(folder) for label, (folder, exists) in found.items() if exists}:
                 values |= {**_compared(stage, runs), "output": str(recipe.place / data / COMPARE / name)}
                 yield _job(recipe, Key(data, COMPARE, name, None), stage, values)
     if recipe.log is not None:
         of = str(recipe.log.get("of", "test"))
-        every = {data: standing.places(data, of, lambda line: None) for data in recipe.data}
-        stages = {data: {label: str(place) for label, (place, _) in found.items()} for data, found in every.items()}
-        stages = {data: places for data, places in stages.items() if places}
-        if any(stands for found in every.values() for _, stands in found.values()):
+        every = {data: current.folders(data, of, lambda line: None) for data in recipe.data}
+        stages = {data: {label: str(folder) for label, (folder, _) in found.items()} for data, found in every.items()}
+        stages = {data: folders for data, folders in stages.items() if folders}
+        if any(exists for found in every.values() for _, exists in found.values()):
             yield _job(recipe, Key("all", "log", LOG, None), LOG, _log_settings(recipe, stages))
 
 
@@ -124,14 +124,14 @@ def _job(recipe: Recipe, key: Key, stage: str, values: Mapping[str, Any]) -> Job
 
 
 def _compared(stage: str, runs: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of a table that name what it compares."""
+    """The settings of a table that name its inputs."""
     return {"runs": runs} if stage == PREFERENCE else {"predictions": runs, "layout": "comparison"}
 
 
 def _typed(stage: str, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key in ("runs", "predictions", "layout", "entries", "output"):
         if key in values:
-            raise ConfigError(f"{where}: {key} is the recipe's own to say; leave it out.")
+            raise ConfigError(f"{where}: {key} is set by the recipe itself; leave it out.")
     return typed_values(STAGES[stage].config_class(), values, where)
 
 
@@ -142,7 +142,7 @@ def _filled(recipe: Recipe, data: str, values: Mapping[str, Any], where: str) ->
 
 
 def _log_settings(recipe: Recipe, stages: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """What the experiment log is told: one entry a data set.
+    """The settings of the experiment log: one entry per data set.
 
     Args:
         recipe: The recipe.
@@ -151,9 +151,9 @@ def _log_settings(recipe: Recipe, stages: Mapping[str, Mapping[str, str]]) -> di
     where, said = f"{recipe.file}: log", dict(recipe.log or {})
     _measured(recipe, str(said.pop("of", "test")), where)
     entries: dict[str, Any] = {}
-    for data, places in stages.items():
+    for data, folders in stages.items():
         own = {key: value for key, value in said.items() if key in _OF_ENTRY}
-        entries[data] = {**_filled(recipe, data, own, where), "stages": dict(places)}
+        entries[data] = {**_filled(recipe, data, own, where), "stages": dict(folders)}
     values = _typed(LOG, {key: value for key, value in said.items() if key not in _OF_ENTRY}, where)
     values |= {"entries": entries, "output": str(recipe.place / "log")}
     at(where, lambda: STAGES[LOG].config_class()(**values))
@@ -161,8 +161,8 @@ def _log_settings(recipe: Recipe, stages: Mapping[str, Mapping[str, str]]) -> di
 
 
 @dataclass
-class _Standing:
-    """Tells which outputs are what the recipe says, by way of all that they were made from.
+class _Current:
+    """Finds the outputs that are up to date, with everything that they were made from.
 
     Attributes:
         recipe: The recipe.
@@ -173,13 +173,13 @@ class _Standing:
     jobs: Mapping[Key, Job]
     _known: dict[Key, bool] = field(default_factory=dict, repr=False)
 
-    def places(self, data: str, of: str, say: Callable[[str], None]) -> dict[str, tuple[Path, bool]]:
-        """Label of each case with such a step to the folder of its seeds, and whether predictions stand there.
+    def folders(self, data: str, of: str, say: Callable[[str], None]) -> dict[str, tuple[Path, bool]]:
+        """Label of each case with such a step to the folder of its seeds, and whether it holds predictions.
 
         Args:
             data: The data set.
             of: Name of the step.
-            say: What a line about a case that is left out goes to.
+            say: Called with a line about each case that is left out.
         """
         found = {}
         for case in self.recipe.cases.values():
@@ -188,34 +188,34 @@ class _Standing:
             own = {key.seed: job for key, job in self.jobs.items() if key[:3] == (data, case.name, of)}
             job = next(iter(own.values()))
             trained = getattr(type(job.settings), "kind", "") in TRAINED
-            place = job.folder.parent if trained else job.folder.parent.parent
-            there = sorted(int(path.parent.name[5:]) for path in place.glob("seed-*/predictions") if path.is_dir())
-            stale = [seed for seed in there if not self._is_ours(own.get(seed), seed, case)]
+            folder = job.folder.parent if trained else job.folder.parent.parent
+            seeds = sorted(int(path.parent.name[5:]) for path in folder.glob("seed-*/predictions") if path.is_dir())
+            stale = [seed for seed in seeds if not self._is_ours(own.get(seed), seed, case)]
             if stale:
                 say(
-                    f"{data}, {of}: {case.label} is left out of the table: {place}/seed-{stale[0]} is of other "
+                    f"{data}, {of}: {case.label} is left out of the table: {folder}/seed-{stale[0]} is of other "
                     "settings or inputs, or of a seed that the recipe does not name. Run the recipe, or remove it."
                 )
             else:
-                found[case.label] = (place, bool(there))
+                found[case.label] = (folder, bool(seeds))
         return found
 
     def _is_ours(self, job: Job | None, seed: int, case: Case) -> bool:
-        """Whether the predictions of a seed are what the recipe says."""
-        return job is not None and seed in case.seeds and self._stands(job.key)
+        """Whether the predictions of a seed are up to date."""
+        return job is not None and seed in case.seeds and self._is_current(job.key)
 
-    def _stands(self, key: Key) -> bool:
-        """Whether a step is up to date, and all that it needs."""
+    def _is_current(self, key: Key) -> bool:
+        """Whether a step is up to date, with all of its dependencies."""
         if key not in self._known:
             job = self.jobs[key]
-            self._known[key] = all(self._stands(need) for need in job.needs) and job.is_current()
+            self._known[key] = all(self._is_current(need) for need in job.needs) and job.is_current()
         return self._known[key]
 
 
 logger = get_logger(__name__)
 
-SUMMARY = "Run the steps of a recipe, each after what it reads"
-_MOST = 2**20  # bytes of a log that are shown when its step has ended
+SUMMARY = "Run the steps of a recipe, each after its dependencies"
+_MOST = 2**20  # bytes of a log that are printed when its step has ended
 _Wanted = Callable[[Recipe], dict[Key, Job]]
 
 
@@ -223,15 +223,18 @@ def run_arguments(program: str) -> CommandParser:
     """The options of `minionerec run`."""
     parser = CommandParser(
         prog=program,
-        description=f"{SUMMARY}. What is up to date is left as it is; the same command goes on after an interruption.",
+        description=f"{SUMMARY}. Up-to-date steps are skipped; the same command resumes after an interruption.",
         formatter_class=argparse.HelpFormatter,
     )
     parser.add_argument("recipe", help="name of a shipped recipe, e.g. demo, or a YAML file (docs/recipes.md)")
-    parser.add_argument("--dry-run", "--list", dest="dry", action="store_true", help="say what each step would do, why")
+    parser.add_argument("--dry-run", "--list", dest="dry", action="store_true", help="show what each step would do")
     parser.add_argument("--from", dest="first", metavar="STEP", help="begin with this step, e.g. grpo")
     parser.add_argument("--until", dest="last", metavar="STEP", help="end with this step, e.g. eval_sft")
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="these cases, or steps of a recipe without cases, and what they need"
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        help="these cases, or steps without cases, and their dependencies",
     )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds of the recipe's")
     parser.add_argument(
@@ -245,11 +248,11 @@ def run_recipe(program: str, words: Sequence[str]) -> None:
     """Run, or list, the recipe that the command line names; without any word, print the usage.
 
     Args:
-        program: What the command is called.
-        words: The words behind it.
+        program: Name of the command.
+        words: The words after it.
 
     Raises:
-        ConfigError: If the recipe or a name in it is wrong, or another run of its cases is at work.
+        ConfigError: If the recipe or a name in it is wrong, or another run of its cases is running.
         SystemExit: With the status of the first step that failed, or of the signal that ended the run.
     """
     parser = run_arguments(program)
@@ -283,7 +286,7 @@ def _locked(recipe: Recipe) -> FileLock:
     try:
         lock.acquire()
     except Timeout:
-        raise ConfigError(f"{recipe.place}: another run of this recipe is at work. Wait for it.") from None
+        raise ConfigError(f"{recipe.place}: another run of this recipe is running. Wait for it.") from None
     return lock
 
 
@@ -291,24 +294,24 @@ def with_changes(recipe: Recipe, jobs: int | None, threads: int | None) -> Recip
     """A recipe with another number of steps at a time, or of threads.
 
     Raises:
-        ConfigError: If a number is none, or several steps at a time would each start processes on all devices.
+        ConfigError: If a number is invalid, or several steps at a time would each start processes on all devices.
     """
-    said = recipe.settings
+    before = recipe.settings
     settings = replace(
-        said, jobs=said.jobs if jobs is None else jobs, threads=said.threads if threads is None else threads
+        before, jobs=before.jobs if jobs is None else jobs, threads=before.threads if threads is None else threads
     )
     check_launch(settings.jobs, settings.launch, recipe.name)
     return replace(recipe, settings=settings)
 
 
 def wanted_jobs(recipe: Recipe, only: Sequence[str] | None, seeds: Sequence[int] | None) -> dict[Key, Job]:
-    """The jobs of a recipe, as far as the command line asks for them; everything in the file is checked.
+    """The jobs of a recipe that the command line selects; everything in the file is checked.
 
     Raises:
         ConfigError: If there is no such case, step or seed, or the file is wrong.
     """
     if seeds is not None and not recipe.settings.seeds:
-        raise ConfigError(f"--seeds {seeds[0]}: {recipe.name} has no `seeds`; its steps name their seeds themselves.")
+        raise ConfigError(f"--seeds {seeds[0]}: {recipe.name} has no `seeds`; its steps set their own.")
     strange = [seed for seed in seeds or () if seed not in recipe.settings.seeds]
     if strange:
         seeds_known = ", ".join(map(str, recipe.settings.seeds))
@@ -328,29 +331,29 @@ def wanted_jobs(recipe: Recipe, only: Sequence[str] | None, seeds: Sequence[int]
 
 
 def listed(recipe: Recipe, jobs: Mapping[Key, Job]) -> list[str]:
-    """What each step would do, and why, a line each."""
+    """A line for each step: what it would do, and why."""
     width = max((len(key.title) for key in jobs), default=0)
     lines, current = [], set()
     if recipe.search is not None:
-        lines.append(f"search: {recipe.search.trials} trials; the winner is the case {recipe.search.name}")
+        lines.append(f"search: {recipe.search.trials} trials; the best settings are the case {recipe.search.name}")
     for key, job in jobs.items():
         later = next((need for need in job.needs if need not in current), None)
         if later is None:
-            said = would_do(job.settings)
-            if said == "up to date":
+            action = would_do(job.settings)
+            if action == "up to date":
                 current.add(key)
         else:
-            said = f"would run, after {later.title}"
-        lines.append(f"{key.title:<{width}}  {said}")
+            action = f"would run, after {later.title}"
+        lines.append(f"{key.title:<{width}}  {action}")
     ends = [f"compare {name}" for name in recipe.compare] + ["the experiment log"] * (recipe.log is not None)
     then = f" Then: {', '.join(ends)}." if ends else ""
     return [*lines, f"{len(current)} of {len(jobs)} steps are up to date.{then}"]
 
 
 def _run_steps(recipe: Recipe, jobs: Mapping[Key, Job]) -> int:
-    """Run the steps of a recipe without cases, then print what each took, and the report's table once more.
+    """Run the steps of a recipe without cases, then print their times, and the report's table once more.
 
-    One at a time prints as it goes; of several, each one's words stand in `OUTPUT.log`, and are printed when it ends.
+    One at a time prints as it runs; of several, each one's output is in `OUTPUT.log`, and is printed when it ends.
     """
     live = recipe.settings.jobs == 1
     begun = time.monotonic()
@@ -363,7 +366,7 @@ def _run_steps(recipe: Recipe, jobs: Mapping[Key, Job]) -> int:
         again = shown and (shown[-1] != ended[-1] or not live)
         closing = _words(jobs[shown[-1]]) if again else []
     if lost:
-        for line in [*lost, "Mend it and run again to go on."]:
+        for line in [*lost, "Fix it and run again to resume."]:
             logger.error("%s", line)
         return _status(outcomes)
     print("\nWall time")
@@ -382,7 +385,7 @@ def serving(recipe: Recipe, jobs: Mapping[Key, Job]) -> list[str]:
 
     Args:
         recipe: The recipe.
-        jobs: What was run.
+        jobs: The jobs that were run.
     """
     found = [job for job in jobs.values() if job.key.step == recipe.settings.serve]
     if not found:
@@ -435,7 +438,7 @@ def _run_cases(recipe: Recipe, only: Sequence[str] | None, wanted: _Wanted) -> i
     if not lost:
         return 0
     bad = sum(not outcome.good for outcome in outcomes.values())
-    logger.error("%d of %d steps have no result; mend what failed and run again to go on:", bad, len(outcomes))
+    logger.error("%d of %d steps have no result; fix what failed and run again to resume:", bad, len(outcomes))
     for line in lost:
         logger.error("  %s", line)
     return _status(outcomes)
@@ -450,7 +453,7 @@ def _page(job: Job) -> str:
 
 
 def ensure_before(recipe: str, settings: Settings) -> None:
-    """Make what settings read of a recipe's outputs, where it is missing or stale.
+    """Make the outputs of a recipe that settings read, where they are missing or stale.
 
     In a launch of several processes the first one does it and the others wait. What the stages print goes to standard
     error, so that standard output holds the caller's own alone.

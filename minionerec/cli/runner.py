@@ -1,4 +1,4 @@
-"""Runs steps: several at a time, each after what it needs, its words in a file; goes on past failures."""
+"""Running steps: several at a time, each after its dependencies, with log files; continues after failures."""
 
 import os
 import signal
@@ -37,13 +37,13 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a step ended.
+    """The outcome of a step.
 
     Attributes:
         word: "done", "up to date", "failed" or "left out".
         status: Exit status of its process; 0 where there was none.
-        said: Its last words, where it failed.
-        seconds: How long it took.
+        said: Its last message, where it failed.
+        seconds: Its time.
     """
 
     word: str
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Whether its output stands."""
+        """Whether its output is up to date."""
         return self.word in ("done", "up to date")
 
 
@@ -70,7 +70,7 @@ class Runner:
 
     Attributes:
         most: Steps at a time.
-        say: What a line of progress goes to.
+        say: Called with each line of progress.
         started: Called with each step when it is started.
         ended: Called with each step that was started, when it has ended.
     """
@@ -83,13 +83,13 @@ class Runner:
     _running: dict[Key, _Running] = field(default_factory=dict)
 
     def run(self, jobs: Mapping[Key, Job]) -> dict[Key, Outcome]:
-        """Run jobs, each after those that it needs.
+        """Run jobs, each after its dependencies.
 
         Args:
-            jobs: The jobs, those first that are to be started first; what one needs is among them.
+            jobs: The jobs in the order in which they are started; all dependencies are among them.
 
         Returns:
-            How each ended, in the order in which they did.
+            The outcome of each, in the order in which they ended.
 
         Raises:
             Interrupted: After a signal to end; no process is left then.
@@ -145,7 +145,7 @@ class Runner:
                 self.ended(job)
 
     def _end_all(self) -> None:
-        """End every process that is at work, with all that it has started."""
+        """End every running process, with all that it has started."""
         for running in self._running.values():
             _signal_group(running.process, signal.SIGTERM)
         until = time.monotonic() + _PATIENCE
@@ -159,7 +159,7 @@ class Runner:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Note signals to end, and never leave a process behind."""
+        """Note signals to end, and leave no process running."""
 
         def note(number: int, _: FrameType | None) -> None:
             self._signal = number
@@ -175,13 +175,13 @@ class Runner:
 
 @contextmanager
 def ending_by_signal() -> Iterator[None]:
-    """Let a command that a signal has ended end as a shell expects it."""
+    """End a command that a signal has interrupted with the status that a shell expects."""
     try:
         yield
     except Interrupted as signalled:
         if signalled.number == signal.SIGINT:
             raise KeyboardInterrupt from None
-        sys.stderr.write("ended by a signal; run the same command again to go on\n")
+        sys.stderr.write("ended by a signal; run the same command again to resume\n")
         raise SystemExit(128 + signalled.number) from None
 
 
@@ -191,7 +191,7 @@ def check_launch(jobs: int, launch: str | os.PathLike[str] | None, where: str | 
     Args:
         jobs: Steps at a time.
         launch: File for `accelerate launch --config_file`, if one is named.
-        where: The file that says so.
+        where: The file with the setting.
 
     Raises:
         ConfigError: If they would.
@@ -223,16 +223,16 @@ def _signal_group(process: Popen[bytes], number: signal.Signals) -> None:
 
 
 def _status(status: int) -> int:
-    """An exit status as a shell says it, of a process that a signal ended too."""
+    """An exit status as a shell reports it, also of a process that a signal ended."""
     return 128 - status if status < 0 else status
 
 
 def words_of(log: Path, most: int = 16_384) -> list[str]:
-    """The lines that a step said when it was last run.
+    """The lines that a step printed in its last run.
 
     Args:
-        log: Its file.
-        most: Bytes of the file's end that are looked at.
+        log: Its log file.
+        most: Bytes that are read, from the end of the file.
     """
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - most))
@@ -243,16 +243,16 @@ def words_of(log: Path, most: int = 16_384) -> list[str]:
 
 
 def last_words(log: Path | None) -> str:
-    """The last thing that a step said: its error, or else its last line; of one without a log where to look for it."""
+    """The last message of a step: its error, or else its last line; of one without a log where to look for it."""
     if log is None:
-        return "what it said stands above"
+        return "its output is above"
     own = [line.strip() for line in words_of(log) if line.strip()]
     errors = [line for line in own if line.startswith("error: ")]
-    return (errors or own or ["it said nothing"])[-1]
+    return (errors or own or ["no output"])[-1]
 
 
 def losses(outcomes: Mapping[Key, Outcome], jobs: Mapping[Key, Job]) -> list[str]:
-    """A line for each step that failed, and one for those that were left out for its sake."""
+    """A line for each step that failed, and one for those that were left out because of it."""
     lines, left = [], [key for key, outcome in outcomes.items() if outcome.word == "left out"]
     for key, outcome in outcomes.items():
         if outcome.word == "failed":
@@ -260,7 +260,7 @@ def losses(outcomes: Mapping[Key, Outcome], jobs: Mapping[Key, Job]) -> list[str
             where = "" if log is None else f" ({shown_path(log)})"
             lines.append(f"{jobs[key].title}: failed with status {outcome.status}: {outcome.said}{where}")
     if left:
-        lines.append(f"left out, for they need what failed: {'; '.join(jobs[key].title for key in left)}")
+        lines.append(f"left out, since they need what failed: {'; '.join(jobs[key].title for key in left)}")
     return lines
 
 

@@ -1,7 +1,7 @@
-"""A search over a recipe's settings on validation rows, by Optuna; it goes on where it was, and never reads test rows.
+"""A search over a recipe's settings on validation examples, by Optuna; resumable, and without test examples.
 
 OUTPUT/search/trials.log          Optuna's journal: every trial with its settings and value
-OUTPUT/search/best.yaml           the settings of the winner, a file for `--config`
+OUTPUT/search/best.yaml           the best settings, a file for `--config`
 OUTPUT/DATA/search/trial-N/...    the steps of a trial, laid out like those of a case
 """
 
@@ -28,10 +28,10 @@ _RANGE = {"low": float, "high": float, "log": bool, "whole": bool, "among": None
 
 
 def check_search(recipe: Recipe) -> None:
-    """Check what the file says of a search, before anything is run.
+    """Check the settings of a search, before anything is run.
 
     Raises:
-        ConfigError: If a range is none, its ends do not fit the settings, or other rows than validation are measured.
+        ConfigError: If a range is invalid, its ends do not fit the settings, or another split is measured.
     """
     search = recipe.search
     if search is None:
@@ -48,8 +48,8 @@ def check_search(recipe: Recipe) -> None:
         split = getattr(measured[0].settings, "split", SPLIT)
         if split != SPLIT:
             raise ConfigError(
-                f"{where}: measure is {search.measure!r}, which is about the {split} rows; settings are chosen on "
-                f"{SPLIT} rows alone. Name a step with split {SPLIT}."
+                f"{where}: measure is {search.measure!r}, which measures {split} examples; settings are chosen on "
+                f"{SPLIT} examples alone. Name a step with split {SPLIT}."
             )
     if not is_metric(search.metric):
         raise ConfigError(f"{where}: metric is {search.metric!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
@@ -57,7 +57,7 @@ def check_search(recipe: Recipe) -> None:
 
 
 def search_settings(recipe: Recipe, search: SearchSettings, runner: Runner) -> list[str]:
-    """Try settings until there are as many trials as the file asks for, and write the winner's.
+    """Try settings until there are as many trials as the file asks for, and write the best.
 
     Args:
         recipe: The recipe.
@@ -68,31 +68,31 @@ def search_settings(recipe: Recipe, search: SearchSettings, runner: Runner) -> l
         A line for each step that failed.
 
     Raises:
-        ConfigError: If the trials that lie there are of another search, or none has a value.
+        ConfigError: If the existing trials are of another search, or none has a value.
     """
     optuna = _optuna()
-    place = recipe.place / "search"
-    place.mkdir(parents=True, exist_ok=True)
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(place / JOURNAL)))
+    folder = recipe.place / "search"
+    folder.mkdir(parents=True, exist_ok=True)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
     found = optuna.create_study(storage=storage, study_name="search", direction="maximize", load_if_exists=True)
-    _check_same(found, _identity(recipe, search), place)
+    _check_same(found, _identity(recipe, search), folder)
     lost: list[str] = []
     running = found.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING])
     for number, settings in [(trial.number, dict(trial.params)) for trial in running]:
         lost += _try(recipe, search, runner, found, number, settings)
     while (done := len(found.get_trials(deepcopy=False))) < search.trials:
-        found.sampler = optuna.samplers.TPESampler(seed=search.seed + done)  # the same wherever the search goes on
+        found.sampler = optuna.samplers.TPESampler(seed=search.seed + done)  # the same whenever the search is resumed
         trial = found.ask(_distributions(optuna, recipe))
         lost += _try(recipe, search, runner, found, trial.number, dict(trial.params))
-    _write_best(recipe, search, found, place / BEST, runner.say)
+    _write_best(recipe, search, found, folder / BEST, runner.say)
     return lost
 
 
 def with_winner(recipe: Recipe) -> Recipe:
-    """A recipe with the winner of its search as a case of its own, where there is one yet.
+    """A recipe with the best settings of its search as a case of its own, if there are any yet.
 
     Raises:
-        ConfigError: If the winner's file does not say its settings.
+        ConfigError: If their file is malformed.
     """
     search = recipe.search
     if search is None:
@@ -105,7 +105,7 @@ def with_winner(recipe: Recipe) -> Recipe:
     except (OSError, ValueError, IndexError, RecursionError):
         said = None
     if not isinstance(said, dict):
-        raise ConfigError(f"{file}: its second line no longer says the winner's settings. Remove it and run again.")
+        raise ConfigError(f"{file}: its second line no longer holds the best settings. Remove it and run again.")
     base = recipe.cases[search.case]
     steps = changed_steps(
         all_steps(base, recipe.cases), {search.step: _change(base, recipe, search, said, str(file))}, str(file)
@@ -170,7 +170,7 @@ def _distributions(optuna: Any, recipe: Recipe) -> dict[str, Any]:
 
 
 def _trial_jobs(recipe: Recipe, search: SearchSettings, name: str, settings: Mapping[str, Any]) -> dict[Key, Job]:
-    """The jobs of one trial: what its settings change, as far as it is needed for the predictions that are measured."""
+    """The jobs of one trial: the steps that its settings change, as far as the measured predictions need them."""
     base = recipe.cases[search.case]
     where = f"{recipe.file}: search.over"
     changes = {search.step: _change(base, recipe, search, settings, where)}
@@ -187,7 +187,7 @@ def _trial_jobs(recipe: Recipe, search: SearchSettings, name: str, settings: Map
 def _try(
     recipe: Recipe, search: SearchSettings, runner: Runner, found: Any, number: int, settings: dict[str, Any]
 ) -> list[str]:
-    """Run one trial and tell Optuna what came out."""
+    """Run one trial and report its value to Optuna."""
     name = f"search/trial-{number}"
     jobs = _trial_jobs(recipe, search, name, settings)
     outcomes = runner.run(jobs)
@@ -207,21 +207,21 @@ def _try(
 
 
 def _value(job: Job, search: SearchSettings) -> float:
-    """The metric on validation rows, mean over rows."""
+    """The metric on validation examples, mean over examples."""
     from minionerec.metrics.ranked import Ranked
     from minionerec.metrics.ranking import ranking_metrics
 
     k = int(search.metric.partition("@")[2])
     trained = getattr(type(job.settings), "kind", "") in TRAINED
-    place = job.folder / "predictions" if trained else job.folder
-    ranked = Ranked.load(place, SPLIT)
+    folder = job.folder / "predictions" if trained else job.folder
+    ranked = Ranked.load(folder, SPLIT)
     if search.level not in ranked.ranks or (ranked.width is not None and ranked.width < k):
-        raise ConfigError(f"{place}: has no {search.metric} at level {search.level}, which the search asks for.")
+        raise ConfigError(f"{folder}: has no {search.metric} at level {search.level}, which the search asks for.")
     return float(ranking_metrics(ranked.ranks[search.level], [k], every_mrr=True)[search.metric].mean())
 
 
 def _identity(recipe: Recipe, search: SearchSettings) -> dict[str, Any]:
-    """What makes trials comparable: what is searched, and the settings that all trials share."""
+    """Identity of a search: what is searched, and the settings that all trials share."""
     asked = {key: value for key, value in vars(search).items() if key not in ("trials", "name", "seed")}
     some = {name: _end(_range(said, name), low=True) for name, said in recipe.over.items()}
     shared = {}
@@ -237,13 +237,13 @@ def _end(values: Any, low: bool) -> Any:
     return values[0 if low else -1] if isinstance(values, list) else values["low" if low else "high"]
 
 
-def _check_same(found: Any, identity: dict[str, Any], place: Path) -> None:
+def _check_same(found: Any, identity: dict[str, Any], folder: Path) -> None:
     before = found.user_attrs.get("identity")
     if before is None:
         found.set_user_attr("identity", identity)
     elif before != identity:
         raise ConfigError(
-            f"{place}: holds trials of another search, or with other settings around them. Give the recipe another "
+            f"{folder}: holds trials of another search, or of a recipe with other settings. Give the recipe another "
             "output, or remove that folder."
         )
 
@@ -251,7 +251,7 @@ def _check_same(found: Any, identity: dict[str, Any], place: Path) -> None:
 def _write_best(recipe: Recipe, search: SearchSettings, found: Any, path: Path, say: Callable[[str], None]) -> None:
     finished = [trial for trial in found.get_trials(deepcopy=False) if trial.value is not None]
     if not finished:
-        raise MinioneRecError(f"{path.parent}: no trial has a value; mend what failed, remove the folder, run again.")
+        raise MinioneRecError(f"{path.parent}: no trial has a value; fix what failed, remove the folder, run again.")
     best = max(finished, key=lambda trial: (trial.value, -trial.number))
     jobs = _trial_jobs(recipe, search, f"search/trial-{best.number}", dict(best.params))
     job = next(job for key, job in jobs.items() if key.step == search.step and key.case.startswith("search/"))

@@ -1,4 +1,4 @@
-"""The settings of a recipe that follow from the data: one rule for each, with the reason in words.
+"""Settings of a recipe that follow from the data: a rule for each, with its reason.
 
 The rules interpolate between the shapes that this project has measured (its demo shop, Industrial_and_Scientific,
 Steam); a larger data set never gets a smaller model, a shorter history or fewer dimensions.
@@ -12,15 +12,15 @@ LEVELS, CODES = 3, 256
 """Levels of an SID, and most codes of each."""
 FEWEST_ITEMS = 10
 """Metrics at 10 need as many items."""
-_MANY, _SOME = 30_000, 5_000  # training examples from which a model is 128 and 64 wide
-_SCORES = 1 << 32  # scores of one training (examples x items x towers x epochs) that the exact loss is asked for
-_SEEN = 10_000  # windows that a training sees at least, in as many epochs as that takes
+_MANY, _SOME = 30_000, 5_000  # training examples from which the hidden size is 128 and 64
+_SCORES = 1 << 32  # most scores of a training (examples x items x towers x epochs) with the exact loss
+_SEEN = 10_000  # fewest windows that a training sees, over all epochs
 _SECONDS_A_SCORE, _SECONDS_A_TOKEN, _SECONDS_A_STAGE = 1.7e-7, 1.7e-4, 12.0  # of Steam, of the demo shop, of any
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the sizes follow from.
+    """The counts that sizes follow from.
 
     Attributes:
         items: Items of the catalogue.
@@ -29,8 +29,8 @@ class Shape:
         examples: Training examples: interactions with one of the same user before them, less those held out.
         windows: Training windows (`minionerec.data.windows.row_windows`).
         before: Median number of the user's items before an example.
-        ties: Share of neighbouring pairs with one timestamp; None where no timestamps are known.
-        listed: Whether the order within a timestamp agrees with the order of item ids.
+        ties: Share of neighbouring pairs with equal times; None where no times are known.
+        listed: Whether the order of equal times agrees with the order of item ids.
     """
 
     items: int
@@ -49,7 +49,7 @@ class StepSettings:
 
     Attributes:
         values: Setting to its value.
-        why: Setting to the reason, for those that say one; it stands for the settings behind it too.
+        why: Setting to the reason, for some; it holds for the settings after it too.
     """
 
     values: Mapping[str, Any]
@@ -57,17 +57,17 @@ class StepSettings:
 
 
 def history_length(before: float) -> int:
-    """Items of a history that are read, by the median number of items before an example."""
+    """Longest history that is read, by the median number of items before an example."""
     return 10 if before <= 10 else 20
 
 
 def width(examples: int) -> int:
-    """Width of a catalogue model."""
+    """Hidden size of a catalogue model."""
     return 128 if examples >= _MANY else 64 if examples >= _SOME else 32
 
 
 def dimensions(items: int) -> int:
-    """Width of TF-IDF vectors: two a square root of the catalogue, in fours, 64 at most."""
+    """Dimensions of TF-IDF vectors: twice the square root of the catalogue's size, a multiple of 4, 64 at most."""
     return min(64, 4 * max(2, int(items**0.5 / 2 + 0.5)))
 
 
@@ -101,10 +101,10 @@ def choose(shape: Shape) -> dict[str, StepSettings]:
 
 def _corpus(shape: Shape) -> StepSettings:
     share = "unknown" if shape.ties is None else f"{shape.ties:.0%}"
-    agrees = "is that of the item ids, which is no choice of theirs" if shape.listed else "is not that of the item ids"
+    agrees = "is that of the item ids, which users do not choose" if shape.listed else "is not that of the item ids"
     values = {"ties": "shuffle" if shape.listed else "keep", "max_history": history_length(shape.before)}
     why = {
-        "ties": f"{share} of a user's neighbouring pairs have one timestamp; the order within it {agrees}",
+        "ties": f"{share} of a user's neighbouring pairs have equal times; their order {agrees}",
         "max_history": f"half of the examples have {shape.before:,.0f} items or more before them",
     }
     return StepSettings(values, why)
@@ -116,8 +116,8 @@ def _sids(shape: Shape) -> StepSettings:
     codes = min(CODES, most_codes(LEVELS, shape.items))
     values = {"dimensions": dimensions(shape.items), "codebook_sizes": [codes] * LEVELS}
     why = {
-        "dimensions": f"width of the text vectors, by the {shape.items:,} items",
-        "codebook_sizes": "codes of each level: most are learned from several items, and there is room for all",
+        "dimensions": f"of the text vectors, by the {shape.items:,} items",
+        "codebook_sizes": "codes of each level: most are learned from several items, and SIDs suffice for all",
     }
     return StepSettings(values, why)
 
@@ -160,7 +160,7 @@ def _catalogue(shape: Shape) -> StepSettings:
 def _evaluation(shape: Shape) -> StepSettings:
     beams = _beams(shape.items, 50)
     ks = [k for k in (1, 5, 10, 20, 50) if k <= beams]
-    return StepSettings({"beams": beams, "ks": ks}, {"beams": f"candidates a list, of {shape.items:,} items"})
+    return StepSettings({"beams": beams, "ks": ks}, {"beams": f"candidates per list, of {shape.items:,} items"})
 
 
 def _language(shape: Shape) -> StepSettings:
@@ -179,17 +179,17 @@ def _language(shape: Shape) -> StepSettings:
         "eval_beams": _beams(shape.items, 20),
     }
     return StepSettings(
-        values, {"hidden_size": f"by the {shape.examples:,} training examples; small, for it is taught"}
+        values, {"hidden_size": f"by the {shape.examples:,} training examples; small, since it is distilled"}
     )
 
 
 def _beams(items: int, most: int) -> int:
-    """Candidates of a list: `most`, or 10 of a small catalogue, where half of the items would be listed."""
+    """Candidates of a list: `most`, or 10 of a catalogue of fewer than 100 items."""
     return most if items >= 100 else 10
 
 
 def seconds(chosen: Mapping[str, StepSettings], shape: Shape) -> dict[str, float]:
-    """About how long each step takes on one core, from runs that were measured on a CPU of 2026.
+    """Estimated time of each step on one core, from runs on a CPU of 2026.
 
     Returns:
         Step to seconds.

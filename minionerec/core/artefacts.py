@@ -1,8 +1,8 @@
-"""Directories that stages hand to one another: written beside their place, manifest last, renamed into place.
+"""Artefact directories: written under another name, manifest last, then renamed.
 
-A stage that is killed leaves its old output or none. `manifest.json` holds the kind of artefact, the resolved
+A stage that is killed leaves its previous output or none. `manifest.json` holds the kind of artefact, the resolved
 configuration, the fingerprints of all inputs, the hash of every file, the seed and the package versions, and nothing
-that differs between two runs of the same thing: equal inputs make byte-equal artefacts.
+that differs between two equal runs: equal inputs make byte-equal artefacts.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from minionerec.core.urls import without_query
 
 MANIFEST = "manifest.json"
 DIGEST = "sha256"
-"""Key of a manifest's own hash, over all that it says beside."""
+"""Key of a manifest's own hash, over everything else in it."""
 
 _MAPPINGS = ("config", "inputs", "counts", "files", "versions")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -37,7 +37,7 @@ _PACKAGES = ("minionerec", "torch", "transformers", "trl", "accelerate", "faiss-
 
 
 def maker(kind: Any) -> str:
-    """The commands that make artefacts of a kind, in brackets behind a message; empty where none is known.
+    """The commands that make artefacts of a kind, in brackets, to end a message; empty where none is known.
 
     Example:
         >>> maker("sids")
@@ -50,21 +50,21 @@ def maker(kind: Any) -> str:
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of all that a manifest says, its own hash left out: 64 hex digits."""
+    """SHA-256 of a manifest without its own hash: 64 hex digits."""
     content = {name: value for name, value in manifest.items() if name != DIGEST}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def is_edited(manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest says something else than when it was written; earlier versions wrote no hash of their own."""
+    """Whether a manifest was changed since it was written; those of early versions hold no hash of their own."""
     return DIGEST in manifest and manifest[DIGEST] != digest_of(manifest)
 
 
 def flaw(content: Any) -> str | None:
-    """What is wrong with the content of a manifest, in words; None where nothing is.
+    """The first problem in the content of a manifest, in words; None where there is none.
 
     Args:
-        content: What JSON made of it.
+        content: The parsed JSON.
 
     Example:
         >>> flaw([]), flaw({"kind": "sids"})
@@ -106,21 +106,21 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
         state = os.fstat(file.fileno())
         key = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
         digest = _hashes.get(key) or hashlib.file_digest(file, "sha256").hexdigest()
-        # One that was written just now may yet be written again within the same tick of the clock.
+        # A file written just now may be written again within the same tick of the clock.
         if state.st_size >= _KEPT_FROM and abs(time.time_ns() - state.st_ctime_ns) > _TICK:
             _hashes[key] = digest
     return digest
 
 
 def is_artefact(path: str | os.PathLike[str]) -> bool:
-    """Whether a finished artefact lies there."""
+    """Whether a path holds a finished artefact."""
     return (Path(path) / MANIFEST).is_file()
 
 
 def to_plain(value: Any) -> Any:
     """A JSON-ready copy of a configuration: dataclasses become dicts, paths strings, tuples lists.
 
-    Queries of URLs, which may hold signatures, are not part of it (`minionerec.core.urls.without_query`).
+    Queries of URLs, which may hold signatures, are left out (`minionerec.core.urls.without_query`).
     """
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
@@ -170,7 +170,7 @@ def parse_json(raw: bytes, where: str | os.PathLike[str]) -> Any:
             json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ArtefactError(
-            f"{where}: holds half a character (a lone surrogate, \\ud800 to \\udfff). Mend it."
+            f"{where}: holds a lone surrogate (\\ud800 to \\udfff), which is no character. Fix it."
         ) from None
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else error
@@ -184,17 +184,17 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r} stands there twice")
+        raise ValueError(f"the key {twice!r} is given twice")
     return content
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
-    """SHA-256 that stands for an input: a file's content, or an artefact's kind and file hashes.
+    """SHA-256 of an input: of a file's content, or of an artefact's kind and file hashes.
 
-    Two artefacts with the same files have the same fingerprint, wherever they lie and however they were made.
+    Two artefacts with the same files have the same fingerprint, whatever their paths and however they were made.
 
     Raises:
-        ArtefactError: If nothing is there, or a directory has no manifest.
+        ArtefactError: If the path does not exist, or a directory has no manifest.
     """
     path = Path(path)
     if path.is_file():
@@ -208,7 +208,7 @@ def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict
 
     Args:
         path: The directory.
-        kind: What the directory must hold ("corpus", "sids", "checkpoint", "predictions"); any if None.
+        kind: Kind that the directory must hold ("corpus", "sids", "checkpoint", "predictions"); any if None.
 
     Raises:
         ArtefactError: If there is no such directory, no manifest in it, or one of another kind.
@@ -235,11 +235,11 @@ def read_manifest(path: str | os.PathLike[str], kind: str | None = None) -> dict
 def changed_file(path: str | os.PathLike[str], manifest: Mapping[str, Any] | None = None) -> Path | None:
     """The first file of an artefact that is missing or differs from its manifest; None where all are as written.
 
-    The manifest itself is the first that is looked at: it has its own hash.
+    The manifest is checked first: it has its own hash.
 
     Args:
         path: The artefact.
-        manifest: What its manifest says, where it was read already.
+        manifest: Its manifest, where it was read already.
     """
     path = Path(path)
     manifest = read_manifest(path) if manifest is None else manifest
@@ -260,7 +260,7 @@ def verify_files(path: str | os.PathLike[str], manifest: Mapping[str, Any] | Non
         manifest: As in `changed_file`.
 
     Raises:
-        ArtefactError: Naming the first file that is missing or changed, and the command that makes it anew.
+        ArtefactError: Naming the first file that is missing or changed, and the command that rebuilds it.
     """
     manifest = read_manifest(path) if manifest is None else manifest
     changed = changed_file(path, manifest)
@@ -273,14 +273,14 @@ def verify_files(path: str | os.PathLike[str], manifest: Mapping[str, Any] | Non
 def open_artefact(
     path: str | os.PathLike[str], kind: str | None = None, *, strangers: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The manifest of an artefact that is about to be read: of the right kind, complete, and as it was written.
+    """The manifest of an artefact that is about to be read: of the right kind, complete and unchanged.
 
-    A process hashes each large file once, however often artefacts are opened; of a launch the first one does.
+    A process hashes each large file once, however often artefacts are opened; in a launch only the first process does.
 
     Args:
         path: The directory.
         kind: As in `read_manifest`.
-        strangers: Endings of files that must not lie there unless the manifest lists them, for a library would read
+        strangers: Endings of files that must not be there unless the manifest lists them, since a library would read
             them, too.
 
     Raises:
@@ -303,7 +303,7 @@ def input_record(inputs: Mapping[str, str | os.PathLike[str]]) -> dict[str, dict
 
 
 def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
-    """Where an artefact that an artefact was made from lies; None where it names none, or it is not there as it was.
+    """Path of an input artefact of an artefact; None where it names none, or that is missing or was changed.
 
     Args:
         path: The artefact.
@@ -316,12 +316,12 @@ def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
 
 
 def real_place(path: str | os.PathLike[str]) -> Path:
-    """Where something is written: a path as given, or, where it is a link, what that leads to, so that it stays one."""
+    """The path that is written to: as given, or the target of a link, so that the link stays."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
 
 def check_own_name(path: Path) -> None:
-    """Check that a place has a name, beside which an artefact can be prepared.
+    """Check that a path ends in a name, so that an artefact can be prepared beside it.
 
     Raises:
         ArtefactError: If it is a root, or leads upwards.
@@ -331,14 +331,14 @@ def check_own_name(path: Path) -> None:
 
 
 def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> None:
-    """Check, before long work, that an artefact can be written to a place later.
+    """Check, before long work, that an artefact can be written to a path later.
 
     Args:
         path: Its directory, or a link to it.
-        kind: Kind of the artefact; one of another kind that lies there is not replaced. Any may be if None.
+        kind: Kind of the artefact; one of another kind is not replaced. Any may be if None.
 
     Raises:
-        ArtefactError: If the place cannot be written, holds something else, or lies inside another artefact.
+        ArtefactError: If the path cannot be written, holds something else, or is inside another artefact.
     """
     path = real_place(path)
     check_own_name(path)
@@ -352,9 +352,9 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
         raise ArtefactError(
             f"{path}: holds a {other!r}, which a {kind!r} must not replace. Choose another output, or remove it."
         )
-    around = next((place for place in path.absolute().parents if _is_ours(place)), None)
+    around = next((parent for parent in path.absolute().parents if _is_ours(parent)), None)
     if around is not None:
-        raise ArtefactError(f"{path}: lies inside the artefact {around}. Choose another output.")
+        raise ArtefactError(f"{path}: is inside the artefact {around}. Choose another output.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.rmdir(tempfile.mkdtemp(prefix=f".{path.name[:100]}.", dir=path.parent))
@@ -362,21 +362,21 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
         raise _cannot_write(path, error) from None
 
 
-def _is_ours(place: Path) -> bool:
-    """Whether an artefact lies at a place, and not a stranger's manifest.json."""
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is an artefact, and does not merely hold another program's manifest.json."""
     try:
-        return is_artefact(place) and bool(read_manifest(place))
+        return is_artefact(folder) and bool(read_manifest(folder))
     except (ArtefactError, OSError):
         return False
 
 
 def _cannot_write(path: Path, error: OSError) -> ArtefactError:
     remedy = "Free some space" if is_about_writing(error) else "Choose another output"
-    return ArtefactError(f"{path}: cannot be written ({error.strerror or error}). {remedy} or mend its permissions.")
+    return ArtefactError(f"{path}: cannot be written ({error.strerror or error}). {remedy} or fix its permissions.")
 
 
 def remove_old(path: Path) -> Path:
-    """Remove what an artefact replaced, where a kill left it; gives the place that it is moved to."""
+    """Remove a replaced artefact that a killed run left; returns the path that replaced artefacts are moved to."""
     old = path.with_name(f".{path.name}.old")
     if old.is_symlink():
         old.unlink()
@@ -385,10 +385,10 @@ def remove_old(path: Path) -> Path:
     return old
 
 
-def _write_manifest(folder: Path, said: dict[str, Any]) -> None:
+def _write_manifest(folder: Path, content: dict[str, Any]) -> None:
     """Write a manifest over all files of a folder, which has none yet."""
     files = {str(file.relative_to(folder)): file_sha256(file) for file in sorted(folder.rglob("*")) if file.is_file()}
-    manifest = {**said, "files": files, "versions": package_versions()}
+    manifest = {**content, "files": files, "versions": package_versions()}
     manifest[DIGEST] = digest_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -409,24 +409,24 @@ def write_artefact(
     """Write an artefact directory in one piece.
 
     Yields a fresh directory beside `path`; when the block ends without an error, `manifest.json` is written last and
-    the directory takes the place of `path`. On any error the fresh directory is removed and `path` is untouched.
+    the directory replaces `path`. On any error the fresh directory is removed and `path` is untouched.
 
     Args:
-        path: Where the artefact is to lie; an earlier artefact there is replaced. Of a link, what it leads to.
+        path: Directory of the artefact; an earlier artefact there is replaced. Of a link, its target.
         kind: Kind of artefact, checked by readers.
         config: Resolved configuration (dataclass or mapping).
         stage: Name of the stage that makes it.
-        settings: The part of it that decides the result; all of it if None.
+        settings: The part of it that affects the result; all of it if None.
         inputs: Name to path of every file or artefact that was read.
         recorded: Their `input_record` from before they were read; taken now if None.
         seed: Random seed, if any was used.
-        counts: Numbers worth showing (rows, items, dropped rows...). A mapping filled inside the block is fine.
+        counts: Counts to report (rows, items, dropped rows...). A mapping filled inside the block is fine.
 
     Yields:
         The directory to write files into.
 
     Raises:
-        ArtefactError: If the place cannot be written, or holds something that is not an artefact.
+        ArtefactError: If the path cannot be written, or holds something that is not an artefact.
     """
     path = real_place(path)
     require_writable(path, kind)
@@ -436,14 +436,14 @@ def write_artefact(
     recorded = input_record(inputs or {}) if recorded is None else recorded
     try:
         yield fresh
-        said = {
+        content = {
             "kind": kind,
             "stage": stage,
             "config": config,
             "settings": config if settings is None else dict(settings),
         }
-        said |= {"inputs": dict(recorded), "seed": seed, "counts": dict(counts or {})}
-        _write_manifest(fresh, {name: to_plain(value) for name, value in said.items()})
+        content |= {"inputs": dict(recorded), "seed": seed, "counts": dict(counts or {})}
+        _write_manifest(fresh, {name: to_plain(value) for name, value in content.items()})
     except BaseException as error:
         shutil.rmtree(fresh, ignore_errors=True)
         if isinstance(error, OSError) and is_about_writing(error):
@@ -457,14 +457,14 @@ def write_artefact(
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Write one text file beside its place and rename it, so that no reader sees half of it; of a link, its target.
+    """Write a text file under another name and rename it, so that no reader sees half of it; of a link, its target.
 
     Raises:
-        ArtefactError: If the place cannot be written.
+        ArtefactError: If the path cannot be written.
     """
     path = real_place(path)
     if path.exists() and not path.is_file():
-        raise ArtefactError(f"{path}: is no ordinary file. Choose another place for the text.")
+        raise ArtefactError(f"{path}: is not a regular file. Choose another path for the text.")
     fresh = path.with_name(f".{path.name}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -477,7 +477,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide results."""
+    """Versions of Python and of the packages that affect results."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""The frame of every command: each error of a user is one line on standard error and status 2, never a traceback."""
+"""Entry point of every command: a user's error is one line on standard error and status 2, never a traceback."""
 
 import argparse
 import os
@@ -11,10 +11,10 @@ from minionerec.core.log import setup_logging
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of command lines that says what is wrong in one line, as every other error of a user is said."""
+    """An argument parser that reports errors in one line, as every other error of a user is reported."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong.
+        """Report an error.
 
         Raises:
             ConfigError: Always.
@@ -25,7 +25,7 @@ class CommandParser(argparse.ArgumentParser):
 def run_command(main: Callable[[], None]) -> None:
     """Run a command's main function, and end the process with its status where it fails.
 
-    What a user can mend, and faults of the machine, are one line and status 2. Anything else keeps its traceback.
+    Errors that a user can fix, and system errors, are one line and status 2. Anything else keeps its traceback.
     """
     _open_streams()
     setup_logging()
@@ -38,19 +38,19 @@ def run_command(main: Callable[[], None]) -> None:
     except MinioneRecError as error:
         _end(error)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; run the same command again to go on\n")
+        sys.stderr.write("interrupted; run the same command again to resume\n")
         raise SystemExit(130) from None
     except Exception as error:
-        said = fault(error)
-        if said is None:
+        message = fault(error)
+        if message is None:
             raise
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again
-        _end(MinioneRecError(said))
+        _end(MinioneRecError(message))
 
 
 def _open_streams() -> None:
-    """Let what is written to a closed standard stream go nowhere, and not into the next file that is opened."""
+    """Open closed standard streams on the null device, so that their output does not go into the next opened file."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

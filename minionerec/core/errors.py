@@ -1,6 +1,6 @@
-"""The one family of errors that a user can mend, and faults of the machine in one line.
+"""Errors that a user can fix, and system errors, each in one line.
 
-Every message says what was wrong (with its value and place), what was expected, and what to do. Command-line entry
+Every message names the problem (with value, file and line), what was expected, and what to do. Command-line entry
 points print the message alone and exit with status 2 (`minionerec.core.commands.run_command`); anything else that
 escapes is a defect of this package and keeps its traceback.
 """
@@ -58,7 +58,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most about `most` characters: what lies in the middle of a longer one is counted, not shown.
+    """A text truncated to about `most` characters: the middle of a longer one is replaced by its length.
 
     Example:
         >>> cut("abcdefghij", 4)
@@ -71,7 +71,7 @@ def cut(text: str, most: int) -> str:
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
-    """The sentence that asks for the known name which is most like an unknown one; empty where none is like it.
+    """A sentence that suggests the closest known name; empty where none is close.
 
     Example:
         >>> did_you_mean("bacth_size", ["batch_size", "seed"])
@@ -82,7 +82,7 @@ def did_you_mean(name: object, known: Collection[str]) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value as messages show it: as Python writes it, cut where it is long, whatever lies in it.
+    """A value for messages: its repr, truncated where it is long.
 
     Example:
         >>> shown("a"), shown([1, 2])
@@ -96,10 +96,10 @@ def shown(value: object, most: int = 80) -> str:
         return f"a {type(value).__name__} too large to show"
 
 
-# Faults of the machine: a full disk, a folder that may not be read, a directory where a file should be.
+# System errors: a full disk, a folder without read permission, a directory where a file should be.
 
 _FULL = "Free some space, or raise the limit on file sizes, and run the same command again."
-_DENIED = "Mend the permissions, or choose another place."
+_DENIED = "Fix the permissions, or choose another path."
 _ADVICE = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
@@ -107,10 +107,10 @@ _ADVICE = {
     errno.EROFS: _DENIED,
     errno.EACCES: _DENIED,
     errno.EPERM: _DENIED,
-    errno.ENOENT: "Mend its path.",
+    errno.ENOENT: "Fix its path.",
     errno.EISDIR: "Give the path of a file.",
-    errno.ENOTDIR: "A part of its path is a file; mend the path.",
-    errno.ELOOP: "Its links lead in a circle; mend them.",
+    errno.ENOTDIR: "A part of its path is a file; fix the path.",
+    errno.ELOOP: "Its links lead in a circle; fix them.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EMFILE: "Raise the limit on open files (ulimit -n).",
     errno.EIO: "Check the disk.",
@@ -124,36 +124,36 @@ _NUMBER = re.compile(r"os error (\d+)")
 
 
 def fault(error: BaseException) -> str | None:
-    """A fault of the machine in one line, with what to do; None where an error is none.
+    """A system error in one line, with what to do; None for any other error.
 
     Args:
         error: What was raised, by Python or by a library that writes files of its own.
 
     Example:
         >>> fault(PermissionError(13, "Permission denied", "items.csv"))
-        'items.csv: Permission denied. Mend the permissions, or choose another place.'
+        'items.csv: Permission denied. Fix the permissions, or choose another path.'
         >>> fault(ZeroDivisionError()) is None
         True
     """
     if isinstance(error, BrokenPipeError):
-        return "what reads the output went away before everything was written."
+        return "the output was closed before everything was written."
     if isinstance(error, OSError):
-        place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes | os.PathLike) else ""
+        path = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes | os.PathLike) else ""
         reason = " ".join((error.strerror or str(error) or type(error).__name__).split()).rstrip(".")
-        return f"{place}{reason}. {_ADVICE.get(error.errno or 0, 'Run the same command again.')}"
+        return f"{path}{reason}. {_ADVICE.get(error.errno or 0, 'Run the same command again.')}"
     if isinstance(error, MemoryError):
-        return f"the memory is used up ({error or 'MemoryError'}). Use smaller batches, or a machine with more."
+        return f"out of memory ({error or 'MemoryError'}). Use smaller batches, or a machine with more memory."
     pattern = _OF_LIBRARIES.get(type(error).__module__.partition(".")[0])
     text = " ".join(str(error).split())
     if pattern is None or not isinstance(error, Exception) or not pattern.search(text):
         return None
     if "memory" in text:
-        return f"the memory is used up ({text[:200]}). Use smaller batches, or a machine with more."
+        return f"out of memory ({text[:200]}). Use smaller batches, or a machine with more memory."
     number = _NUMBER.search(text)
     advice = _ADVICE.get(int(number[1]), _FULL) if number else _FULL
     return f"a file cannot be read or written ({text[:200]}). {advice}"
 
 
 def is_about_writing(error: OSError) -> bool:
-    """Whether an error says that a place cannot be written: it is full, or closed to us."""
+    """Whether an error means that nothing can be written: the disk is full or read-only."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

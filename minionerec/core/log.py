@@ -40,9 +40,9 @@ def progress(
         items: What to iterate over.
         description: A few words shown before the bar.
         total: Number of items, where `items` has no length.
-        unit: What one item is called in the rate, e.g. "rows".
-        size: How many units an item counts for (the rows of a batch); one each if None.
-        delay: Seconds before the bar is shown, so that what is quick shows none.
+        unit: Name of an item in the rate, e.g. "examples".
+        size: How many units an item counts for (the examples of a batch); one each if None.
+        delay: Seconds before the bar is shown, so that quick work shows none.
 
     Returns:
         An iterator over `items`.

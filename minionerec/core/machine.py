@@ -1,6 +1,6 @@
-"""The machine and the checkout as a run record has them (cheap to ask, never an error), and the process's memory.
+"""Machine, checkout and process memory for run records: cheap to query, never an error.
 
-torch is asked only where a stage has loaded it, so that stages without it stay as quick as they are.
+torch is queried only where a stage has loaded it, so that stages without it stay quick.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ class Gpu:
     """One accelerator.
 
     Attributes:
-        name: As its driver says it.
+        name: As its driver reports it.
         memory_bytes: All of its memory.
     """
 
@@ -39,13 +39,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run was made.
+    """The machine of a run.
 
     Attributes:
-        processor: Name of the processor; that of its architecture where the system tells no other.
+        processor: Name of the processor; that of its architecture where the system reports none.
         cores: Logical cores that the process may use.
         threads: Threads that it computes with.
-        memory_bytes: All memory of the machine; None where the system does not tell.
+        memory_bytes: All memory of the machine; None where the system does not report it.
         gpus: Accelerators that the process sees and has used one of; empty for a run on the CPU.
     """
 
@@ -57,11 +57,11 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine as it is now; accelerators are told once something has been computed on one."""
+    """The current machine; accelerators are listed once something has been computed on one."""
     cores = usable_cores()
     torch = _torch()
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    threads = torch.get_num_threads() if torch else int(told) if told.isdecimal() and int(told) else cores
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    threads = torch.get_num_threads() if torch else int(limit) if limit.isdecimal() and int(limit) else cores
     return Machine(_processor(), cores, threads, memory(), tuple(_gpus()))
 
 
@@ -81,7 +81,7 @@ def _processor() -> str:
 
 
 def memory() -> int | None:
-    """Bytes of memory of this machine; None where nobody says."""
+    """Bytes of memory of this machine; None where it is not known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -115,7 +115,7 @@ def peak_gpu_memory() -> int | None:
 def peak_memory() -> int | None:
     """Most bytes that this process has had resident, or one that it started and that has ended if that is more.
 
-    The system counts from the process's beginning, so of several stages in one process the largest so far speaks.
+    The system counts from the start of the process, so several stages in one process report the largest so far.
     """
     if os.name != "posix":
         return None
@@ -152,9 +152,9 @@ def command_words() -> tuple[str, ...]:
 
 @cache
 def source_commit() -> str | None:
-    """Commit of the checkout that this package runs from, 40 hex digits, "-dirty" behind them where it was changed.
+    """Commit of the checkout that this package runs from, 40 hex digits, followed by "-dirty" where it was changed.
 
-    None for an installed package, whatever repository its environment lies in, and where git does not tell.
+    None for an installed package, whatever repository its environment is in, and where git reports none.
     """
     if not (_ROOT / ".git").exists():
         return None
@@ -182,7 +182,7 @@ _LARGEST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let the process use freed memory again instead of giving it back to the system and asking anew.
+    """Let the process reuse freed memory instead of returning it to the system and allocating it again.
 
     By default glibc maps every large block freshly, and each of its pages is a fault when first written. A training
     step on a CPU allocates the same large tensors again and again, and those faults can cost more than its arithmetic.

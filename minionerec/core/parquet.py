@@ -1,4 +1,4 @@
-"""Parquet files that a stage wrote: read with their columns checked, and what is wrong in one line."""
+"""Reading parquet files: columns are checked, and errors are one line."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -28,8 +28,8 @@ def read_parquet(
 
     Args:
         path: The file.
-        columns: Column → key of `KINDS`: what must be there, without a gap. Whatever else is there is read, too,
-            unless `only` is given.
+        columns: Column → key of `KINDS`: the required columns, without missing values. Others are read, too, unless
+            `only` is given.
         optional: The same of columns that may be missing.
         within: Column of whole numbers, or of lists of them → the least and the greatest number that it may hold.
         only: Whether no other column is read.
@@ -46,13 +46,13 @@ def read_parquet(
     with readable(path, error=error, remedy=remedy):
         held = pq.ParquetFile(path).schema_arrow
         wanted = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in held.names}}
-        wrong = next((said for name, kind in wanted.items() if (said := _flaw(held, name, kind))), None)
+        wrong = next((flaw for name, kind in wanted.items() if (flaw := _flaw(held, name, kind))), None)
         if wrong is None and within:
             table = pq.read_table(path, columns=list(within))
-            wrong = next((said for name, span in within.items() if (said := _outside(table[name], name, span))), None)
+            wrong = next((flaw for name, span in within.items() if (flaw := _outside(table[name], name, span))), None)
         if wrong is None:
             frame = pd.read_parquet(path, columns=list(wanted) if only else None)
-            wrong = next((said for name, kind in wanted.items() if (said := _holes(frame[name], name, kind))), None)
+            wrong = next((flaw for name, kind in wanted.items() if (flaw := _holes(frame[name], name, kind))), None)
     if wrong is not None or frame is None:
         raise error(f"{path}: {wrong}. {remedy}")
     return frame
@@ -62,10 +62,10 @@ def read_parquet(
 def readable(
     path: str | os.PathLike[str], *, error: type[MinioneRecError] = ArtefactError, remedy: str
 ) -> Iterator[None]:
-    """What arrow and the file system say of a file that cannot be read, in one line.
+    """Report errors of arrow and of the file system in one line.
 
     Args:
-        path: The file that is read within.
+        path: The file that is read in the block.
         error: What is raised.
         remedy: What to do about it.
 
@@ -87,10 +87,10 @@ def readable(
 def _flaw(held: "pa.Schema", name: str, kind: str) -> str | None:
     import pyarrow.types as types
 
-    places = held.get_all_field_indices(name)
-    if len(places) != 1:
-        return f"has {len(places)} columns {name!r}; expected one of {KINDS[kind]}"
-    found = held.field(places[0]).type
+    found_at = held.get_all_field_indices(name)
+    if len(found_at) != 1:
+        return f"has {len(found_at)} columns {name!r}; expected one of {KINDS[kind]}"
+    found = held.field(found_at[0]).type
     whole = types.is_integer(found)
     fits = {
         "text": types.is_string(found) or types.is_large_string(found),
@@ -111,7 +111,7 @@ def _outside(column: "pa.ChunkedArray", name: str, span: tuple[int, int]) -> str
         return None
     values = pa.chunked_array(chunks)
     if values.null_count:
-        return f"column {name!r} has gaps, but every place needs a number"
+        return f"column {name!r} has gaps, but every entry needs a number"
     low, high = pc.min_max(values).as_py().values()
     if low >= span[0] and high <= span[1]:
         return None
@@ -119,7 +119,7 @@ def _outside(column: "pa.ChunkedArray", name: str, span: tuple[int, int]) -> str
 
 
 def _holes(column: Any, name: str, kind: str) -> str | None:
-    """What is wrong with the values of a column: one is missing (a number may be NaN), or a text is not UTF-8."""
+    """The problem with the values of a column: one is missing (a number may be NaN), or a text is not UTF-8."""
     import pandas as pd
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""Paths: what the package ships, the user's data, and functions that a user names.
+"""Paths of shipped files and user data, and functions named by dotted paths.
 
 In a checkout recipes, launch files and the demo shop lie in `configs`, `ds_configs` and `data/demo`; an installed wheel
-holds the same folders in `minionerec/shipped`. A relative path that does not exist where the user stands is looked for
-there, so that the same settings work in both.
+holds the same folders in `minionerec/shipped`. A relative path that does not exist in the current directory is looked
+for there, so that the same settings work in both.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from minionerec.core.urls import is_remote
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DATA_VARIABLE = "$MINIONEREC_DATA"
-_SHIPPED = ("configs", "ds_configs", "data")  # in a checkout more lies beside them: runs, which are nobody else's
+_SHIPPED = ("configs", "ds_configs", "data")  # a checkout holds more beside them, such as runs
 
 
 def shipped_root() -> Path:
@@ -28,12 +28,12 @@ def shipped_root() -> Path:
 
 
 def find_path(path: str | os.PathLike[str]) -> Path:
-    """A path as given, or else, where nothing is there, among what the package ships; of a URL its copy here.
+    """A path as given, or, where it does not exist, that of a shipped file; of a URL its local copy.
 
-    A first part `$MINIONEREC_DATA` stands for the folder of that environment variable (`data` where it is not set).
+    A first part `$MINIONEREC_DATA` is the folder of that environment variable (`data` where it is not set).
 
     Raises:
-        ArtefactError: If the path is a URL, and what lies there cannot be had (`minionerec.core.remote`).
+        ArtefactError: If the path is a URL that cannot be fetched (`minionerec.core.remote`).
         ConfigError: If it is one of an unknown protocol, or of one whose package is not installed.
     """
     if is_remote(path):
@@ -48,10 +48,10 @@ def find_path(path: str | os.PathLike[str]) -> Path:
 
 
 def find_parts(path: str) -> list[Path] | None:
-    """The files of a folder, in the order of their names; None where a path leads to anything else.
+    """The files of a folder, in the order of their names; None where a path is anything else.
 
     Args:
-        path: As of `find_path`; of a URL the copies of its files here.
+        path: As of `find_path`; of a URL the local copies of its files.
 
     Raises:
         ArtefactError: As `find_path`, or if no file is in the folder, or another folder (see `part_names`).
@@ -64,7 +64,7 @@ def find_parts(path: str) -> list[Path] | None:
 
 
 def name_or_copy(name: str) -> str:
-    """A name, of the hub or of something built in, or a path, as given; of a URL the path of its copy here.
+    """A name, of the hub or of something built in, or a path, as given; of a URL the path of its local copy.
 
     Raises:
         ArtefactError: As `find_path`.
@@ -74,11 +74,11 @@ def name_or_copy(name: str) -> str:
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
-    """A path for messages: relative to where the user stands if it is below, else to what the package ships."""
-    place = Path(path).resolve()
+    """A path for messages: relative to the current directory, else to the shipped files, where it is below one."""
+    full = Path(path).resolve()
     for root in (Path.cwd(), shipped_root()):
-        if place.is_relative_to(root):
-            return str(place.relative_to(root))
+        if full.is_relative_to(root):
+            return str(full.relative_to(root))
     return str(path)
 
 
@@ -104,7 +104,7 @@ def function_at(dotted: str, setting: str) -> Any:
         found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{setting} is {dotted!r}, but there is no module {error.name!r}. Install it, or run where its file lies."
+            f"{setting} is {dotted!r}, but there is no module {error.name!r}. Install it, or run in its folder."
         ) from None
     except AttributeError:
         raise ConfigError(f"{setting} is {dotted!r}, but the module {module!r} has no {name!r}.") from None

@@ -1,6 +1,6 @@
-"""The processes of a distributed launch (torchrun, accelerate), with GPUs or without: who is who, and who waits.
+"""The processes of a distributed launch (torchrun, accelerate), with GPUs or without: ranks, sizes, barriers.
 
-The launcher says everything in environment variables, which are read here and nowhere else.
+The launcher passes them in environment variables, which are read here and nowhere else.
 """
 
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 from minionerec.core.errors import MinioneRecError
 
-# What a distributed launcher leaves in the environment.
+# Environment variables of a distributed launcher.
 _VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "GROUP_", "ROLE_")
 _PATIENCE = timedelta(days=7)
@@ -36,7 +36,7 @@ def local_world_size() -> int:
 
 
 def is_main_process() -> bool:
-    """Whether this is the first process of its launch: the one that writes and speaks."""
+    """Whether this is the first process of its launch: the one that writes and logs."""
     return process_rank() == 0
 
 
@@ -46,10 +46,10 @@ def uses_deepspeed() -> bool:
 
 
 def trainer_processes() -> dict[str, Any]:
-    """What trainers are told about the processes of a launch; nothing where there is a GPU.
+    """Arguments of trainers about the processes of a launch; none where there is a GPU.
 
-    Without a GPU, accelerate looks for the other processes only if it is told to use the CPU. It does not start
-    DeepSpeed then; so DeepSpeed is told the backend instead, and finds the CPU by itself.
+    Without a GPU, accelerate looks for the other processes only with `use_cpu`. It does not start DeepSpeed then; so
+    DeepSpeed is given the backend instead, and finds the CPU by itself.
 
     Returns:
         `use_cpu` and `ddp_backend`, as `transformers.TrainingArguments` takes them.
@@ -58,8 +58,8 @@ def trainer_processes() -> dict[str, Any]:
 
     if torch.cuda.is_available():
         return {}
-    told: dict[str, Any] = {"use_cpu": not uses_deepspeed()}
-    return told | {"ddp_backend": "gloo"} if "LOCAL_RANK" in os.environ else told
+    arguments: dict[str, Any] = {"use_cpu": not uses_deepspeed()}
+    return arguments | {"ddp_backend": "gloo"} if "LOCAL_RANK" in os.environ else arguments
 
 
 def join_for_training() -> None:
@@ -67,12 +67,12 @@ def join_for_training() -> None:
     if world_size() > 1:
         from accelerate import PartialState
 
-        told = trainer_processes()
-        PartialState(cpu=told.get("use_cpu", False), backend=told.get("ddp_backend"))
+        arguments = trainer_processes()
+        PartialState(cpu=arguments.get("use_cpu", False), backend=arguments.get("ddp_backend"))
 
 
 def wait_for_everyone() -> None:
-    """Go on when every process of the launch has come here; nothing with one process.
+    """Wait until every process of the launch has reached this call; nothing with one process.
 
     Raises:
         MinioneRecError: If a process has ended instead.
@@ -85,11 +85,11 @@ def wait_for_everyone() -> None:
         try:
             torch.distributed.barrier()
         except RuntimeError:  # the connection broke
-            raise MinioneRecError("another process of this launch has ended; what it said tells why.") from None
+            raise MinioneRecError("another process of this launch has ended; its messages say why.") from None
 
 
 def environment_of_a_new_launch() -> dict[str, str]:
-    """This process's environment without what a distributed launcher put there: for a launch of its own."""
+    """This process's environment without the variables of a distributed launcher: for a launch of its own."""
     return {
         name: value for name, value in os.environ.items() if name not in _VARIABLES and not name.startswith(_PREFIXES)
     }

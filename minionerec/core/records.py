@@ -1,7 +1,7 @@
-"""Run records: what it took to make an artefact, kept beside it as `OUTPUT.record.json`.
+"""Run records: time, memory, machine and command of a run, kept beside its artefact as `OUTPUT.record.json`.
 
-An artefact holds nothing that differs between two runs of the same thing; the record is all of that: when, how long, on
-what, by which command. It is not hashed, no input, and no part of freshness, and a run never fails for its sake.
+An artefact holds nothing that differs between two equal runs; the record holds all of that. It is not hashed, no input,
+and no part of freshness, and a run never fails because of it.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ Seconds = Annotated[float, Ge(0), Lt(math.inf)]
 
 @dataclass(frozen=True)
 class Batch:
-    """How many examples an optimiser step has.
+    """The number of examples of an optimiser step.
 
     Attributes:
         per_device: Those that a process computes at a time.
@@ -51,21 +51,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What it took to make an artefact. Of a run that was cut off and went on, the last part speaks where not said.
+    """Time, memory, machine and command of a run. Of a resumed run, values are of the last part unless stated.
 
     Attributes:
         command: The words of the command line.
-        commit: Commit of the checkout that ran, with "-dirty" behind it where files of it were changed; None for an
-            installed package.
+        commit: Commit of the checkout that ran, followed by "-dirty" where files were changed; None for an installed
+            package.
         started: When the first part began, in UTC, such as "2030-01-31T12:00:00Z".
         ended: When the last part ended.
-        seconds: Wall time of all parts together: "all", and phases by name. A phase within another counts for itself
-            alone, so phases add up to at most "all".
-        parts: How many times the run was started, 1 for one that was never cut off; a run that grew by a setting such
-            as epochs counts the run that it went on from.
-        resumed_from: What the last part went on from: steps of a trainer, epochs of a sequential model, finished
-            shards or parts of lists, finished runs of a study; 0 where nothing was left; None for a single part.
-        machine: Where it ran.
+        seconds: Wall time of all parts together: "all", and phases by name. A phase within another counts only for
+            itself, so phases add up to at most "all".
+        parts: How many times the run was started, 1 for one that was never interrupted; a run that was extended by a
+            setting such as epochs counts the run that it resumed.
+        resumed_from: Where the last part resumed: steps of a trainer, epochs of a sequential model, finished
+            shards or parts of lists, finished runs of a study; 0 where nothing was saved; None for a single part.
+        machine: Its machine.
         processes: Processes of the launch.
         batch: Examples of a step; None where there are no steps.
         peak_memory_bytes: Most memory that the first process had resident since it began, or one of the processes that
@@ -88,13 +88,13 @@ class RunRecord:
 
 
 def record_path(output: Path) -> Path:
-    """Where the record of an artefact lies: beside it, and of a link beside what that leads to."""
+    """Path of an artefact's record: beside it, and of a link beside its target."""
     output = real_place(output)
     return output.with_name(f"{output.name}.record.json")
 
 
 def tidy_record(output: Path) -> None:
-    """Remove what a kill left of the writing of an artefact's record."""
+    """Remove a half-written record that a killed run left."""
     path = record_path(output)
     with contextlib.suppress(OSError):
         path.with_name(f".{path.name}.writing").unlink(missing_ok=True)
@@ -103,8 +103,8 @@ def tidy_record(output: Path) -> None:
 def read_run_record(output: Path) -> RunRecord | None:
     """The record of an artefact; None where there is none, it cannot be read, or it is that of another artefact.
 
-    A record says the hash of the manifest that it belongs to, so that one that was left behind is not taken for that of
-    what was put in its place.
+    A record holds the hash of the manifest that it belongs to, so that an old one is not taken for that of a new
+    artefact.
 
     Args:
         output: The artefact's directory.
@@ -119,8 +119,8 @@ def read_run_record(output: Path) -> RunRecord | None:
 
 
 def parse_record(given: Any) -> RunRecord | None:
-    """A record as its file says it; None where a field is missing or of another form."""
-    from pydantic import TypeAdapter, ValidationError  # a tenth of a second, which runs that read no record save
+    """A record from the content of its file; None where a field is missing or of another form."""
+    from pydantic import TypeAdapter, ValidationError  # takes a tenth of a second
 
     if isinstance(given, dict) and isinstance(batch := given.get("batch"), dict):
         given = {**given, "batch": {"total" if name == "global" else name: value for name, value in batch.items()}}
@@ -131,12 +131,12 @@ def parse_record(given: Any) -> RunRecord | None:
 
 
 def to_json(record: RunRecord) -> dict[str, Any]:
-    """A record as its file says it; what is not known of batches and memory is left out."""
-    said = asdict(record)
+    """A record as the content of its file; unknown batches and memory are left out."""
+    content = asdict(record)
     if record.batch is not None:
-        said["batch"]["global"] = said["batch"].pop("total")
+        content["batch"]["global"] = content["batch"].pop("total")
     optional = ("batch", "peak_memory_bytes", "peak_gpu_memory_bytes")
-    return {name: value for name, value in said.items() if name not in optional or value is not None}
+    return {name: value for name, value in content.items() if name not in optional or value is not None}
 
 
 def duration(seconds: float) -> str:
@@ -152,44 +152,44 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-# The clock of a stage at work: phases, what earlier parts of an interrupted run took, and the record at the end.
+# The clock of a running stage: phases, times of earlier parts of an interrupted run, and the record at the end.
 
 logger = get_logger(__name__)
 
 KEPT_FILE = "record.json"
-"""What an unfinished run had recorded, in its folder."""
+"""The record of an unfinished run, in its folder."""
 
 
 class Clock(Protocol):
-    """Who wants to know what a long computation is at: a stage at work (`minionerec.core.stage.Work`), or nobody."""
+    """Receiver of the progress of a long computation: a running stage (`minionerec.core.stage.Work`), or `NO_CLOCK`."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Count what is done inside for a phase."""
+        """Count the time inside for a phase."""
 
     def reached(self, step: int) -> None:
-        """Hear how much is safe from a kill: at the beginning, and whenever it is more."""
+        """Note how many steps are saved: at the beginning, and whenever there are more."""
 
 
 class NoClock:
-    """Nobody wants to know."""
+    """A clock that records nothing."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Count nothing."""
+        """Record nothing."""
         return nullcontext()
 
     def reached(self, step: int) -> None:
-        """Hear nothing."""
+        """Record nothing."""
 
 
 NO_CLOCK = NoClock()
 
 
 class Recorder:
-    """Counts what a run takes; only that of the first process of a launch writes.
+    """Measures a run; only that of the first process of a launch writes.
 
     Args:
         output: The artefact's directory.
-        folder: Folder of the unfinished run. What lies there was recorded by the parts before this one.
+        folder: Folder of the unfinished run, with the record of its earlier parts.
     """
 
     def __init__(self, output: Path, folder: Path):
@@ -207,7 +207,7 @@ class Recorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count what is done inside for a phase; one within another stops the outer one's clock."""
+        """Count the time inside for a phase; one within another stops the outer one's clock."""
         self._turn()
         self._phases.append(name)
         try:
@@ -217,14 +217,14 @@ class Recorder:
             self._phases.pop()
 
     def reached(self, step: int) -> None:
-        """Hear how much is safe from a kill; what is told first is what the run went on from."""
+        """Note how many steps are saved; the first call says where the run resumed."""
         if not self._reached and (step or self._before is not None):
             self._resumed_from = step
         self._reached = True
         self.keep()
 
     def _turn(self) -> None:
-        """Give the time since the last turn to the innermost phase."""
+        """Add the time since the last turn to the innermost phase."""
         now = time.monotonic()
         if self._phases:
             name = self._phases[-1]
@@ -232,7 +232,7 @@ class Recorder:
         self._turned = now
 
     def now(self) -> RunRecord:
-        """The record as it is now, with what earlier parts of the run had recorded."""
+        """The current record, with those of earlier parts of the run."""
         self._turn()
         seconds = {"all": time.monotonic() - self._began, **self._seconds}
         found = RunRecord(
@@ -253,7 +253,7 @@ class Recorder:
         return replace(found, seconds={name: round(value, 3) for name, value in found.seconds.items()})
 
     def keep(self) -> None:
-        """Write what is recorded so far into the folder of the unfinished run, where there is one."""
+        """Write the current record into the folder of the unfinished run, where there is one."""
         if not self._done and self._folder.is_dir():
             self._write(self._folder / KEPT_FILE, None)
 
@@ -263,22 +263,22 @@ class Recorder:
             return
         path = record_path(self._output)
         if path.is_symlink() or (path.exists() and _kept(path.parent, path.name) is None):
-            logger.warning("%s: is no run record, so that of this run is not written. Move it away.", path)
+            logger.warning("%s: is not a run record, so that of this run is not written. Move it away.", path)
         else:
             self._write(path, self._output)
         self.keep()
         self._done = True
 
     def _write(self, path: Path, artefact: Path | None) -> None:
-        """Write a record; nothing that goes wrong here may cost a run."""
+        """Write a record; an error here never fails a run."""
         try:
-            said = to_json(self.now())
+            content = to_json(self.now())
             if artefact is not None:
-                said["artefact"] = read_manifest(artefact)[DIGEST]
-            write_text_atomic(path, json.dumps(said, indent=1) + "\n")
+                content["artefact"] = read_manifest(artefact)[DIGEST]
+            write_text_atomic(path, json.dumps(content, indent=1) + "\n")
         except Exception as error:
             if not self._warned:
-                logger.warning("The run goes on without its record: %s", error)
+                logger.warning("The run continues without its record: %s", error)
             self._warned = True
 
 
@@ -296,7 +296,7 @@ def _kept(folder: Path, name: str = KEPT_FILE) -> RunRecord | None:
 
 
 def _together(before: RunRecord, last: RunRecord) -> RunRecord:
-    """The record of a run in parts: times add up, the largest peak stays, of the rest the last part speaks."""
+    """The record of a run in parts: sums of times, the largest peak, and the other values of the last part."""
     names = [*before.seconds, *(name for name in last.seconds if name not in before.seconds)]
     return replace(
         last,

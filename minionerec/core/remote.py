@@ -1,16 +1,16 @@
-"""Paths that lie elsewhere: `s3://`, `gs://`, `hdfs://` and whatever else fsspec knows, as folders and files here.
+"""Remote paths: `s3://`, `gs://`, `hdfs://` and whatever else fsspec knows, as local copies.
 
-A URL stands wherever a path to read may stand. An artefact is copied, file by file as its manifest lists them, into a
-cache, each file held against its hash; a plain file is copied whole, and a folder of plain files file by file where a
-setting reads such (`local_parts`): as Spark, a warehouse or `split` writes the parts of one table. What is read then is
+A URL may be given wherever a path is read. An artefact is copied, file by file as its manifest lists them, into a
+cache, and each file is checked against its hash; a plain file is copied whole, and a folder of plain files file by file
+where a setting reads such (`local_parts`): as Spark, a warehouse or `split` writes the parts of one table. Stages read
 the copy, so that everything else in this package deals with local paths alone.
 
     $MINIONEREC_CACHE (~/.cache/minionerec)
         artefacts/DIGEST OF THE MANIFEST/NAME/...
         files/KEY OF ITS CONTENT/NAME
 
-A copy takes its place in one piece. One that was cut off lies beside it and is gone on with, file by file; of several
-processes one copies and the others wait. Nothing is fetched because a manifest names it: only what a user names is.
+A copy is renamed to its final path when it is complete. An interrupted one is kept beside it and resumed, file by file;
+of several processes one copies and the others wait. Only what a user names is fetched, never what a manifest names.
 """
 
 import hashlib
@@ -47,22 +47,22 @@ _MARKS = (
     *("size", "ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "Digest", "crc32c", "generation", "VersionId"),
     *("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created", "blob_id", "sha256"),
 )
-"""What filesystems say of a file that changes with its content."""
+"""Information of filesystems about a file that changes with its content."""
 
 _seen: dict[str, Path] = {}
 _seen_parts: dict[str, list[Path] | None] = {}
 
 
 def cache_folder() -> Path:
-    """Where copies lie: `$MINIONEREC_CACHE`, or else `~/.cache/minionerec`."""
+    """Folder of the copies: `$MINIONEREC_CACHE`, or else `~/.cache/minionerec`."""
     given = os.environ.get(CACHE_VARIABLE)
     return Path(given).expanduser() if given else Path.home() / ".cache" / "minionerec"
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path as given; of a URL the copy here, as it was when this run first asked for it.
+    """A path as given; of a URL the local copy, as it was when this run first read it.
 
-    A run thus reads one state of it, and none in between; `look_again` begins a new run.
+    A run thus reads one state of it; `look_again` begins a new run.
 
     Raises:
         ArtefactError: As `fetched`.
@@ -77,13 +77,13 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 
 
 def look_again() -> None:
-    """Forget which copies `local_path` gave: what is asked for next is looked at where it lies."""
+    """Forget the copies that `local_path` returned: the next call checks the URL again."""
     _seen.clear()
     _seen_parts.clear()
 
 
 def with_urls(text: str) -> str:
-    """A message with the URLs of copies that it names, behind their paths."""
+    """A message with the URLs of the copies whose paths it names."""
     copies = {str(path): url for url, path in _seen.items()}
     copies |= {
         str(path): f"{url.rstrip('/')}/{path.name}" for url, paths in _seen_parts.items() for path in paths or ()
@@ -94,9 +94,9 @@ def with_urls(text: str) -> str:
 
 
 def local_parts(url: str) -> list[Path] | None:
-    """The files of a folder at a URL as copies here, as they were when this run first asked; None if it is no folder.
+    """Local copies of the files of a folder at a URL, as of this run's first read; None if it is not a folder.
 
-    Every file is a copy of its own, so that of a folder that has grown only what is new is fetched.
+    Every file is a copy of its own, so that only the new files of a folder are fetched.
 
     Raises:
         ArtefactError: As `fetched`, or if there is no file in it (`part_names`).
@@ -109,7 +109,7 @@ def local_parts(url: str) -> list[Path] | None:
 
 
 def part_names(entries: Mapping[str, bool], where: str) -> list[str]:
-    """The parts among what lies in a folder, in order.
+    """The parts among the entries of a folder, in order.
 
     Args:
         entries: Name → whether it is a folder itself.
@@ -131,13 +131,13 @@ def part_names(entries: Mapping[str, bool], where: str) -> list[str]:
         )
     if not names:
         raise ArtefactError(
-            f"{where}: is a folder without files to read (names that begin with . or _ do not count). Mend its path."
+            f"{where}: is a folder without files to read (names that begin with . or _ do not count). Fix its path."
         )
     return names
 
 
 def parts_of(folder: Path) -> list[Path]:
-    """The parts of a folder here.
+    """The parts of a local folder.
 
     Raises:
         ArtefactError: As `part_names`, or if the folder cannot be read.
@@ -145,7 +145,7 @@ def parts_of(folder: Path) -> list[Path]:
     try:
         entries = {each.name: each.is_dir() for each in folder.iterdir()}
     except OSError as error:
-        raise ArtefactError(f"{folder}: cannot be read ({error.strerror}). Mend its permissions.") from None
+        raise ArtefactError(f"{folder}: cannot be read ({error.strerror}). Fix its permissions.") from None
     return [folder / name for name in part_names(entries, str(folder))]
 
 
@@ -155,29 +155,29 @@ def _fetched_parts(place: Place) -> list[Path] | None:
         return parts_of(folder) if folder.is_dir() else None
     try:
         info = place.info()
-    except ArtefactError:  # who may read the files of a bucket may not list it: then it is one file, or none
+    except ArtefactError:  # reading a bucket's files does not imply listing it: then it is one file, or none
         return None
     if info is None or info.get("type") != "directory":
         return None
     children = place.children()
-    names = part_names({name: said.get("type") == "directory" for name, (_, said) in children.items()}, place.url)
+    names = part_names({name: info.get("type") == "directory" for name, (_, info) in children.items()}, place.url)
     with _keeping(place.url):
         return [_fetch_file(*children[name]) for name in names]
 
 
 def fetched(path: str | os.PathLike[str]) -> Path:
-    """A path as given; of a URL the artefact or file as a path here: copied, unless the cache has it in full already.
+    """A path as given; of a URL the local path of its artefact or file: copied, unless the cache holds it already.
 
-    What lies at `file://` is not copied.
+    Paths of `file://` are not copied.
 
     Args:
-        path: Such as s3://bucket/runs/corpus; its manifest, or what its filesystem says of the file, is read every
-            time.
+        path: Such as s3://bucket/runs/corpus; its manifest, or the filesystem's information about the file, is read
+            every time.
 
     Raises:
         ConfigError: If the protocol is unknown, its package is not installed, or the URL holds a password.
-        ArtefactError: If nothing is there, it cannot be reached, it is not what its manifest says, or the cache cannot
-            be written. No half of a copy is ever left where it would be found.
+        ArtefactError: If it does not exist, cannot be reached or differs from its manifest, or the cache cannot be
+            written. An incomplete copy is never used.
     """
     if not isinstance(path, str) or not is_remote(path):
         return Path(path)
@@ -192,7 +192,7 @@ def fetched(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def _keeping(url: str) -> Iterator[None]:
-    """Say of a copy that cannot be written where it should lie."""
+    """Report a copy that cannot be written with the path of the cache."""
     try:
         yield
     except OSError as error:
@@ -204,29 +204,29 @@ def _keeping(url: str) -> Iterator[None]:
 
 
 def _found(place: Place) -> tuple[bytes | None, dict[str, Any]]:
-    """The manifest of the artefact that lies there; None and the filesystem's words where it is a file.
+    """The manifest of the artefact at a URL; None and the filesystem's information where it is a file.
 
     Raises:
         ArtefactError: If there is neither.
     """
     try:
         info, closed = place.info(), None
-    except ArtefactError as error:  # who may read the files of a bucket may not list it
+    except ArtefactError as error:  # reading a bucket's files does not imply listing it
         info, closed = None, error
     is_file = info is not None and info.get("type") == "file"
     if is_file and place.protocol not in WEB:
         return None, dict(info or {})
     raw = place.read(MANIFEST)
-    if raw is not None and (not is_file or _looks_like_manifest(raw)):  # some servers answer to any name
+    if raw is not None and (not is_file or _looks_like_manifest(raw)):  # some servers answer any name
         return raw, {}
     if is_file:
         return None, dict(info or {})
     if info is not None:
         raise ArtefactError(
-            f"{place.url}: has no {MANIFEST}, so it is no finished artefact. Put one there: minionerec put FOLDER "
+            f"{place.url}: has no {MANIFEST}, so it is not a finished artefact. Upload one: minionerec put FOLDER "
             f"{place.url}"
         )
-    raise closed or NotThere(f"{place.url}: no such artefact or file. Mend the URL, or put it there: minionerec put.")
+    raise closed or NotThere(f"{place.url}: no such artefact or file. Fix the URL, or upload it: minionerec put.")
 
 
 def _looks_like_manifest(raw: bytes) -> bool:
@@ -240,7 +240,7 @@ def checked_manifest(url: str, raw: bytes) -> dict[str, Any]:
     """The manifest of a URL's artefact.
 
     Raises:
-        ArtefactError: If it is none, was edited, or names files that would not lie in the artefact's folder.
+        ArtefactError: If it is malformed, was edited, or names files outside of the artefact's folder.
     """
     manifest: dict[str, Any] = parse_json(raw, f"{url}/{MANIFEST}")
     wrong = flaw(manifest)
@@ -250,7 +250,7 @@ def checked_manifest(url: str, raw: bytes) -> dict[str, Any]:
     elif wrong is None and is_edited(manifest):
         wrong = "was edited by hand"
     if wrong is not None:
-        raise ArtefactError(f"{url}/{MANIFEST}: {wrong}. Put the artefact there again: minionerec put.")
+        raise ArtefactError(f"{url}/{MANIFEST}: {wrong}. Upload the artefact again: minionerec put.")
     return manifest
 
 
@@ -270,7 +270,7 @@ def _fetch_artefact(place: Place, raw: bytes) -> Path:
             return target
         fresh = target.with_name(f".{target.name}.fetching")
         if whole := target.exists():
-            logger.warning("%s was changed since it was copied from %s: it is copied anew.", target, place.url)
+            logger.warning("%s was changed since it was copied from %s: it is copied again.", target, place.url)
             shutil.rmtree(fresh, ignore_errors=True)
             target.rename(fresh)
             (fresh / MANIFEST).unlink(missing_ok=True)
@@ -278,7 +278,7 @@ def _fetch_artefact(place: Place, raw: bytes) -> Path:
         for name, digest in manifest["files"].items():
             if not (fresh / name).is_file() or file_sha256(fresh / name) != digest:
                 if whole:
-                    (fresh / name).unlink(missing_ok=True)  # it was not cut off, but changed
+                    (fresh / name).unlink(missing_ok=True)  # it was not interrupted, but changed
                 _copy(place, f"{place.root}/{name}", fresh / name, digest)
         fresh.mkdir(exist_ok=True)
         (fresh / MANIFEST).write_bytes(raw)
@@ -287,7 +287,7 @@ def _fetch_artefact(place: Place, raw: bytes) -> Path:
 
 
 def _is_whole(target: Path) -> bool:
-    """Whether a copy lies there with every file as it should be; one process of the machine looks at the files."""
+    """Whether a copy is complete and unchanged; one process of the machine checks the files."""
     try:
         return is_artefact(target) and (local_rank() != 0 or changed_file(target) is None)
     except ArtefactError:
@@ -300,19 +300,19 @@ def _fetch_file(place: Place, info: dict[str, Any]) -> Path:
         key = json.dumps([place.url, place.root, place.fs.ukey(place.root), marks])
     target = cache_folder() / "files" / hashlib.sha256(key.encode()).hexdigest() / place.name
     size = info.get("size")
-    fixed = set(marks) - {"size"}  # else nothing would tell another content
+    fixed = set(marks) - {"size"}  # else other content could not be told apart
 
-    def stands() -> bool:
+    def is_complete() -> bool:
         return bool(fixed) and target.is_file() and size in (None, target.stat().st_size)
 
-    if stands():
+    if is_complete():
         return target
     with _locked(target, place.url):
-        if not stands():
+        if not is_complete():
             fresh = target.with_name(f".{target.name}.fetching")
             logger.info("Fetching %s.", place.url)
             if not fixed:
-                fresh.unlink(missing_ok=True)  # what came before may be of another content
+                fresh.unlink(missing_ok=True)  # earlier bytes may be of other content
             etag = str(info.get("ETag", "W/"))
             _copy(place, place.root, fresh, None, size, info.get("Last-Modified") if etag.startswith("W/") else etag)
             fresh.replace(target)
@@ -322,10 +322,10 @@ def _fetch_file(place: Place, info: dict[str, Any]) -> Path:
 def _copy(
     place: Place, path: str, target: Path, digest: str | None, size: int | None = None, mark: str | None = None
 ) -> None:
-    """Copy one file, and hold it against its hash, or its size; one that was cut off goes on where it was.
+    """Copy one file, and check it against its hash or size; an interrupted copy is resumed.
 
     Raises:
-        ArtefactError: If it cannot be read, or is another.
+        ArtefactError: If it cannot be read, or differs from its hash or size.
         OSError: If the copy cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -344,16 +344,16 @@ def _copy(
     if digest is not None and file_sha256(target) != digest:
         raise ArtefactError(
             f"{place.url}: its file {path[len(place.root) + 1 :]} is not the one that {MANIFEST} lists, or is just "
-            "being written. Run the same command again, or put the artefact there again: minionerec put --replace true."
+            "being written. Run the same command again, or upload the artefact again: minionerec put --replace true."
         )
     if size is not None and count != size:
         target.unlink()
-        raise ArtefactError(f"{place.url}: {count:,} of {size:,} bytes came. Run the same command again.")
+        raise ArtefactError(f"{place.url}: only {count:,} of {size:,} bytes were received. Run the same command again.")
 
 
 @contextmanager
 def _locked(target: Path, url: str) -> Iterator[None]:
-    """Hold the place of a copy against other processes; whoever comes later waits."""
+    """Lock a copy against other processes, which wait."""
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(target.with_name(f".{target.name}.lock"))
     try:

@@ -1,8 +1,8 @@
-"""Settings: one dataclass a stage, a YAML file under it, flags over it, and one reading of values for both.
+"""Settings: a dataclass for each stage, with values from a YAML file and from flags, which win.
 
-Every field is made by `setting`, which keeps beside the default what the setting means, which values it takes and what
-part it plays: whether it decides the result, whether it names an input. Checks, `--help`, manifests and the question
-whether an output is up to date all read that one description.
+Every field is made by `setting`, which keeps with the default what the setting means, which values it takes and what
+role it has: whether it affects the result, whether it names an input. Checks, `--help`, manifests and the test whether
+an output is up to date all read that one description.
 
     @dataclass
     class SidConfig(StageConfig):
@@ -38,7 +38,7 @@ _RENAMED = {"moment": "session_context", "moments": "session_context", "tell_mom
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What is known of a setting beside its type and default.
+    """Everything about a setting but its type and default.
 
     Attributes:
         help: What it does, with its unit.
@@ -49,14 +49,14 @@ class Description:
         below: Number that it must stay under.
         required: Whether an empty text, list or mapping is an error.
         affects_result: Whether the result depends on it. What does not (paths, threads, how to resume) may differ
-            between a finished or interrupted run and the one that asks for it.
+            between a finished or interrupted run and the one that resumes it.
         resumable: Whether a finished or interrupted run may be resumed with a larger value (epochs).
         input_kind: The kind of artefact that its path must lead to; "any" for an artefact of any kind or a file. The
             result depends on the content and not on the path.
         parts: Whether it may name a folder as well, whose files are the parts of what is read; each is an input then.
-        writes: Whether it is a path that is written to, as every `output` is; it must lie on this machine.
+        writes: Whether it is a path that is written to, as every `output` is; it must be on this machine.
         path: Whether it is, or may be, or holds some other path than that of an input or of what is written. In every
-            path a first part `~` or `~name` is the home of the user, or of the one of that name.
+            path a first part `~` or `~name` is the user's home folder, or that of the named user.
         since: The version that added it, "" for the first: results of earlier versions stay up to date, for it affects
             the result only where it differs from its default.
         requires: Name of the setting without which it means nothing. Where that one has its default this one must have
@@ -102,7 +102,7 @@ def description(of: Field[Any]) -> Description:
 
 @dataclass
 class Settings:
-    """What every configuration can do; that of a stage which only prints needs no more."""
+    """Base of all configurations; that of a stage which only prints needs no more."""
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is read.
@@ -120,10 +120,10 @@ class Settings:
             raise ConfigError(*problems)
 
     def contradictions(self) -> Iterator[str]:
-        """What settings say against one another, each with its values and what to do; every value is right by itself.
+        """Contradictions between settings, each with its values and the remedy; every value is valid by itself.
 
-        A configuration adds its own to those that it inherits. Where it cannot be looked for more once one is found, it
-        may raise a ConfigError that ends the list.
+        A configuration adds its own to those that it inherits. Where one makes further checks impossible, it may raise
+        a ConfigError that ends the list.
         """
         yield from ()
 
@@ -132,13 +132,13 @@ class Settings:
         return declared_inputs(self)
 
     def named_paths(self) -> list[Path]:
-        """What the settings name to be read, whether it is there yet or not; recipes are ordered by it."""
+        """Paths of all inputs that the settings name, whether they exist yet or not; recipes are ordered by them."""
         return named_here(self)
 
 
 @dataclass
 class StageConfig(Settings):
-    """What every stage asks for that writes an artefact.
+    """Base of the configurations of stages that write an artefact.
 
     Attributes:
         kind: The kind of artefact.
@@ -147,14 +147,14 @@ class StageConfig(Settings):
     kind: ClassVar[str] = ""
 
     output: str = setting("", "directory to write", required=True, affects_result=False)
-    restart: bool = setting(False, "throw an unfinished run of this output away", affects_result=False)
+    restart: bool = setting(False, "delete an unfinished run of this output and begin again", affects_result=False)
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the result, by name: the settings that are declared so, and what a stage adds to them."""
+        """Values that affect the result, by name: the settings declared so, and what a stage adds to them."""
         return deciding_settings(self)
 
     def up_to_date(self) -> bool:
-        """Whether the output stands, made from these settings and inputs, so that the stage need not be started."""
+        """Whether the output was made from these settings and inputs, so that the stage need not be started."""
         from minionerec.core.stage import Stage
 
         return Stage(self).current(say=False) is not None
@@ -166,12 +166,12 @@ def path_settings(config_class: type[Any]) -> list[str]:
 
 
 def _is_path(of: Field[Any]) -> bool:
-    said = description(of)
-    return bool(said.input_kind or said.writes or said.path or of.name == "output")
+    described = description(of)
+    return bool(described.input_kind or described.writes or described.path or of.name == "output")
 
 
 def _named_inputs(config: Any) -> dict[str, str]:
-    """Name of each setting that names an input to what it says; of a mapping of paths, "setting key" to path."""
+    """Name of each setting that names an input to its path; of a mapping of paths, "setting key" to path."""
     found: dict[str, str] = {}
     for each in fields(config):
         value = getattr(config, each.name)
@@ -185,13 +185,13 @@ def _named_inputs(config: Any) -> dict[str, str]:
 
 
 def declared_inputs(config: Any) -> dict[str, Path]:
-    """Name to path of the settings that name inputs; of a URL the copy here, fetched first where need be.
+    """Name to path of the settings that name inputs; of a URL the local copy, fetched first where needed.
 
-    Where a folder stands for its parts, they are "setting 00000", "setting 00001" and so on, ordered by their names.
+    Where a folder is read as its parts, they are "setting 00000", "setting 00001" and so on, ordered by their names.
 
     Raises:
-        ArtefactError: If what lies at a URL cannot be had.
-        ConfigError: If nothing reads such a URL.
+        ArtefactError: If a URL cannot be fetched.
+        ConfigError: If its protocol is not supported.
     """
     of_parts = {each.name for each in fields(config) if description(each).parts}
     found: dict[str, Path] = {}
@@ -202,7 +202,7 @@ def declared_inputs(config: Any) -> dict[str, Path]:
 
 
 def named_here(config: Any) -> list[Path]:
-    """The paths of `declared_inputs` that are on this machine, so that nothing need be fetched."""
+    """The local paths among `declared_inputs`; nothing is fetched."""
     return [find_path(path) for path in _named_inputs(config).values() if not is_remote(path)]
 
 
@@ -213,15 +213,15 @@ def input_kinds(config: Any) -> dict[str, str]:
 
 
 def deciding_settings(config: Any) -> dict[str, Any]:
-    """The settings that decide the result, by name."""
+    """The settings that affect the result, by name."""
     return {each.name: getattr(config, each.name) for each in fields(config) if _decides(config, each)}
 
 
 def _decides(config: Any, of: Field[Any]) -> bool:
-    said = description(of)
-    if not said.affects_result or said.input_kind:  # of an input the content does
+    described = description(of)
+    if not described.affects_result or described.input_kind:  # of an input the content does
         return False
-    return not (said.since and _is_default(config, of)) and not _lacks_owner(config, of)
+    return not (described.since and _is_default(config, of)) and not _lacks_owner(config, of)
 
 
 def _lacks_owner(config: Any, of: Field[Any]) -> bool:
@@ -237,27 +237,27 @@ def _is_default(config: Any, of: Field[Any]) -> bool:
 
 
 def growing_settings(config: Any) -> set[str]:
-    """Names of the settings with a larger value of which a run may go on."""
+    """Names of the settings with a larger value of which a run may be resumed."""
     return {each.name for each in fields(config) if description(each).resumable}
 
 
 def check_settings(config: Any) -> None:
-    """Check every setting by itself, as its description says; in paths `~` becomes the home of the user.
+    """Check every setting against its description; in paths `~` becomes the user's home folder.
 
     Raises:
-        ConfigError: Naming each setting that is wrong, its value and what it may be.
+        ConfigError: Naming each invalid setting, its value and what is allowed.
     """
     problems: list[str] = []
     for each in fields(config):
-        said = description(each)
-        if said.input_kind or said.writes or said.path or each.name == "output":
+        described = description(each)
+        if described.input_kind or described.writes or described.path or each.name == "output":
             try:
                 setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
             except ConfigError as error:
                 problems += error.lines()
         value = getattr(config, each.name)
         if _lacks_owner(config, each) and not _is_default(config, each):
-            problems.append(_without_owner(each.name, value, said.requires, getattr(config, said.requires)))
+            problems.append(_without_owner(each.name, value, described.requires, getattr(config, described.requires)))
         else:
             problems += _value_problems(each, value)
     if problems:
@@ -265,28 +265,28 @@ def check_settings(config: Any) -> None:
 
 
 def _value_problems(of: Field[Any], value: Any) -> Iterator[str]:
-    """What is wrong with the value of one setting by itself."""
-    said = description(of)
-    if said.required and not value and value != 0:
-        yield f"{of.name} is empty; give --{of.name}: {said.help}."
+    """The problems with the value of one setting by itself."""
+    described = description(of)
+    if described.required and not value and value != 0:
+        yield f"{of.name} is empty; give --{of.name}: {described.help}."
     for entry in value if isinstance(value, list | Mapping) else [value]:
-        if said.known and entry is not None and entry not in said.known:
-            known = ", ".join(str(word) for word in said.known if word)
+        if described.known and entry is not None and entry not in described.known:
+            known = ", ".join(str(word) for word in described.known if word)
             yield f"unknown {of.name} {shown(entry)}; known: {known}."
-    if (said.writes or of.name == "output") and is_remote(value):
+    if (described.writes or of.name == "output") and is_remote(value):
         yield (
-            f"{of.name} is {shown(value)}, but what is written must lie on this machine first. Give a folder here, and "
+            f"{of.name} is {shown(value)}, but outputs are written on this machine first. Give a local folder, and "
             f"then: minionerec put FOLDER {value}"
         )
     for name, number in _entries_of(of.name, value):
-        if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, said):
-            yield f"{name} is {number}; it must be {_range_in_words(said)}."
+        if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, described):
+            yield f"{name} is {number}; it must be {_range_in_words(described)}."
 
 
 def _at_home(name: str, value: Any, inside: bool = False) -> Any:
-    """Paths, and those in lists and mappings, with homes of users in place of `~` and `~name`.
+    """Paths, and those in lists and mappings, with `~` and `~name` expanded.
 
-    Mappings inside of others hold texts beside paths, such as notes, which are left unless they begin with a home.
+    Mappings inside of others may hold other texts, such as notes, which are kept unless they begin with a home folder.
     """
     if isinstance(value, Mapping):
         return {
@@ -298,7 +298,7 @@ def _at_home(name: str, value: Any, inside: bool = False) -> Any:
         return value
     found = os.path.expanduser(value)
     if found.startswith("~") and not inside:
-        raise ConfigError(f"{name} is {shown(value)}, but there is no such user. Mend the name, or write ./{value}")
+        raise ConfigError(f"{name} is {shown(value)}, but there is no such user. Fix the name, or write ./{value}")
     return found
 
 
@@ -309,27 +309,27 @@ def _without_owner(name: str, value: Any, owner: str, other: Any) -> str:
 
 
 def _entries_of(name: str, value: Any) -> list[tuple[str, Any]]:
-    """A value, or the entries of a list or mapping, with what messages call each."""
+    """A value, or the entries of a list or mapping, each with its name in messages."""
     if isinstance(value, Mapping):
         return [(f"{name} {key}", entry) for key, entry in value.items()]
     return [(name, entry) for entry in (value if isinstance(value, list) else [value])]
 
 
-def _in_range(value: float, said: Description) -> bool:
+def _in_range(value: float, described: Description) -> bool:
     return (
-        (said.least is None or value >= said.least)
-        and (said.above is None or value > said.above)
-        and (said.most is None or value <= said.most)
-        and (said.below is None or value < said.below)
+        (described.least is None or value >= described.least)
+        and (described.above is None or value > described.above)
+        and (described.most is None or value <= described.most)
+        and (described.below is None or value < described.below)
         and not math.isnan(value)
     )
 
 
-def _range_in_words(said: Description) -> str:
-    low = "" if said.least is None else f"at least {said.least:g}"
-    low = low if said.above is None else f"above {said.above:g}"
-    high = "" if said.most is None else f"at most {said.most:g}"
-    high = high if said.below is None else f"below {said.below:g}"
+def _range_in_words(described: Description) -> str:
+    low = "" if described.least is None else f"at least {described.least:g}"
+    low = low if described.above is None else f"above {described.above:g}"
+    high = "" if described.most is None else f"at most {described.most:g}"
+    high = high if described.below is None else f"below {described.below:g}"
     return " and ".join(part for part in (low, high) if part)
 
 
@@ -347,10 +347,10 @@ def parse_settings(
     Args:
         config_class: The configuration's dataclass.
         words: Command-line words.
-        program: What the command is called, for `--help`.
+        program: Name of the command, for `--help`.
         summary: What it does, for `--help`.
-        fallback: What is taken, and said so, where there is no `--config`.
-        read: What gives the settings that `--config` names, each as the type that it has; `file_values` if None.
+        fallback: The configuration where there is no `--config`; it is logged.
+        read: Reads the settings that `--config` names, each as its type; `file_values` if None.
 
     Raises:
         ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
@@ -359,14 +359,14 @@ def parse_settings(
     given = vars(settings_parser(config_class, program, summary).parse_args(words))
     file = given.pop("config", None)
     if file is None and fallback is not None:
-        logger.info("No --config given: taking the demo configuration, %s.", fallback)
+        logger.info("No --config given: using the demo configuration, %s.", fallback)
         file = fallback
     values = {} if file is None else (read or file_values)(config_class, file)
     return config_class(**values | typed_values(config_class, given, "--"))
 
 
 def file_values(config_class: type[Any], file: str) -> dict[str, Any]:
-    """What a YAML file says of a configuration's settings, each as the type that it has.
+    """The settings of a configuration in a YAML file, each as its type.
 
     Raises:
         ConfigError: As `read_yaml` and `typed_values`.
@@ -376,12 +376,12 @@ def file_values(config_class: type[Any], file: str) -> dict[str, Any]:
 
 
 def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What a YAML mapping says of some settings of a configuration, each as the type that it has.
+    """Some settings of a configuration in a YAML mapping, each as its type.
 
     Args:
         config_class: The configuration's dataclass.
         values: Setting to value.
-        where: The file, or the place in one, for messages; "--" for flags.
+        where: The file, or file and line, for messages; "--" for flags.
 
     Raises:
         ConfigError: Naming every unknown key, and every value that does not fit.
@@ -427,11 +427,11 @@ def settings_parser(config_class: type[Any], program: str = "", summary: str = "
     )
     hints = typing.get_type_hints(config_class)
     for each in fields(config_class):
-        said, kind = description(each), without_none(hints[each.name])
+        described, kind = description(each), without_none(hints[each.name])
         default = each.default_factory() if each.default_factory is not MISSING else each.default
         shown = "" if default in ("", None, [], {}) else f" (default: {_shown(default)})"
-        choice = f"; one of {', '.join(str(word) for word in said.known if word)}" if said.known else ""
-        options: dict[str, Any] = {"help": f"{said.help}{choice}{shown}".replace("%", "%%")}
+        choice = f"; one of {', '.join(str(word) for word in described.known if word)}" if described.known else ""
+        options: dict[str, Any] = {"help": f"{described.help}{choice}{shown}".replace("%", "%%")}
         if kind is bool:
             options |= {"nargs": "?", "const": "true", "metavar": "true|false"}
         elif get_origin(kind) is dict:

@@ -1,29 +1,28 @@
-"""The life of a stage: what it reads, what decides its result, whether it is done, and how it goes on after a kill.
+"""The life cycle of a stage: inputs, deciding settings, freshness, and resuming after a kill.
 
-Every stage reads the same way:
+Every stage has the same form:
 
     def run_x(config: XConfig) -> XResult:
         stage = Stage(config)
         if (manifest := stage.current()) is not None:
-            return XResult(stage.output, manifest["counts"])        # up to date, and said so
+            return XResult(stage.output, manifest["counts"])        # up to date, which is logged
         with stage.work() as work:                                  # locked; inputs checked
             corpus = Corpus.load(config.corpus)                     # load
             model = build(...)                                      # build
             fit(model, work.folder / "state.safetensors")           # work; the folder survives a kill
-            with work.finish(seed=config.seed, counts=counts) as place:
-                model.save(place)                                   # finish: all or nothing
+            with work.finish(seed=config.seed, counts=counts) as folder:
+                model.save(folder)                                  # finish: all or nothing
 
-What happens is the same everywhere:
+The rules are the same everywhere:
 
-- The output is up to date when it was made from the same deciding settings and from inputs of the same content, and
-  none of its files was changed since. Then nothing is done.
+- The output is up to date when it was made from the same settings that affect the result and from inputs of the same
+  content, and none of its files was changed since. Then nothing is done.
 - An input that was edited by hand after it was written is an error that names the file.
-- A run that was cut off goes on from `OUTPUT.partial`. With other settings or inputs than it began with it is refused,
-  naming what differs, until `restart` throws the unfinished run away.
+- An interrupted run is resumed from `OUTPUT.partial`. With other settings or inputs than it began with it is refused,
+  naming what differs, until `restart` deletes the unfinished run.
 - Two runs of one output: the second is refused.
 - An output that is something else (an artefact of another kind, a user's folder, an input of the run) is not replaced.
-- What the run took is written beside the output (`minionerec.core.records`); `with work.phase("train"):` tells phases
-  apart.
+- Time and memory are written beside the output (`minionerec.core.records`), by phase: `with work.phase("train"):`.
 """
 
 import json
@@ -70,16 +69,16 @@ class Stage:
     Args:
         config: The settings.
         kind: Kind of artefact that it writes; that of the settings if None.
-        output: Where it writes; the settings' `output` if None. A stage that makes several artefacts (one a seed) is
+        output: Directory to write; the settings' `output` if None. A stage that makes several artefacts (one a seed) is
             one `Stage` for each.
         inputs: Name to path of everything that is read; `config.inputs()` if None.
-        settings: What decides the result; what the settings say does if None.
+        settings: Values that affect the result; those of `config.deciding()` if None.
 
     Attributes:
         name: Its name; None where it is not in the registry of stages.
-        output: The directory; of a link, the one that it leads to.
+        output: The directory; of a link, its target.
         inputs: Name to path.
-        settings: What decides the result, as plain values.
+        settings: Values that affect the result, as plain values.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Stage:
         inputs: Mapping[str, Path] | None = None,
         settings: Mapping[str, Any] | None = None,
     ):
-        look_again()  # what lies at URLs is taken as it is now, to the end of this run
+        look_again()  # URLs are read once, now, for the whole run
         self.config = config
         self.name = stage_name(type(config))
         self.kind = config.kind if kind is None else kind
@@ -106,14 +105,14 @@ class Stage:
 
     @property
     def finished(self) -> Path:
-        """The folder that keeps the last state of a finished run, from which more can follow."""
+        """The folder with the last state of a finished run, which can be resumed."""
         return self.output.with_name(f"{self.output.name}.finished")
 
     def current(self, say: bool = True) -> dict[str, Any] | None:
         """The manifest of the output where it is up to date, else None.
 
         Args:
-            say: Whether to log that it is, or which of its files was changed by hand.
+            say: Whether to log that it is up to date, or which of its files was changed by hand.
 
         Raises:
             ArtefactError: If an input is missing, of another kind, or was changed since it was written.
@@ -129,7 +128,7 @@ class Stage:
         changed = changed_file(self.output)
         if changed is not None:
             if say:
-                logger.warning("%s was changed since it was written: %s is made anew.", changed, self.output)
+                logger.warning("%s was changed since it was written: %s is rebuilt.", changed, self.output)
             return None
         if is_main_process():
             self._tidy()
@@ -138,14 +137,14 @@ class Stage:
         return manifest
 
     def _tidy(self) -> None:
-        """Remove what a run left half removed that was killed after its last write."""
+        """Remove the leftovers of a run that was killed after its last write."""
         remove_old(self.output)
         tidy_record(self.output)
         if self.partial.is_dir() and not (self.partial / RECORD_FILE).is_file():
             shutil.rmtree(self.partial, ignore_errors=True)
 
     def check_inputs(self) -> None:
-        """Check that every input is there, of the right kind, and as it was written.
+        """Check that every input exists, is of the right kind, and unchanged.
 
         Raises:
             ArtefactError: Naming the directory or the file.
@@ -156,7 +155,7 @@ class Stage:
             if kind != "any":
                 read_manifest(path, kind)
             elif not path.exists():
-                raise ArtefactError(f"{path}: no such file or directory, but it is read as {name}. Mend its path.")
+                raise ArtefactError(f"{path}: no such file or directory, but it is read as {name}. Fix its path.")
             if path.is_dir() and is_main_process():
                 verify_files(path)
 
@@ -165,15 +164,15 @@ class Stage:
 
     @contextmanager
     def work(self) -> Iterator["Work"]:
-        """Hold the output against other runs, and find where an unfinished run was.
+        """Lock the output against other runs, and prepare the folder of an unfinished run.
 
         Under a distributed launch the first process does so and the others wait; at the end all wait for one another.
 
         Yields:
-            What the stage works with.
+            The running stage.
 
         Raises:
-            ConfigError: If another run is at work there, or an unfinished run with other settings or inputs lies there.
+            ConfigError: If another run is writing the output, or an unfinished one has other settings or inputs.
             ArtefactError: If the output cannot be written, or would replace something else.
         """
         check_own_name(self.output)
@@ -195,9 +194,9 @@ class Stage:
 
     def _check_output(self) -> None:
         require_writable(self.output, self.kind)
-        place = self.output.resolve()
+        output = self.output.resolve()
         for name, path in self.inputs.items():
-            if place == path.resolve() or place in path.resolve().parents:
+            if output == path.resolve() or output in path.resolve().parents:
                 raise ArtefactError(f"{self.output}: is read as {name}, so it cannot be the output. Choose another.")
 
     def _acquire(self, lock: FileLock) -> None:
@@ -209,7 +208,7 @@ class Stage:
             ) from None
 
     def _prepare(self) -> None:
-        """Leave no unfinished run but this one: it goes on, or a finished one that is to grow does."""
+        """Leave no unfinished run but this one: it is resumed, or a finished one that is to be extended is."""
         if self.config.restart:
             shutil.rmtree(self.partial, ignore_errors=True)
         elif (self.partial / RECORD_FILE).is_file():
@@ -218,8 +217,8 @@ class Stage:
                 shutil.rmtree(self.partial, ignore_errors=True)
             elif differences:
                 raise ConfigError(
-                    f"{self.partial}: holds an unfinished run that differs in {', '.join(differences)}. Go on with the "
-                    "old settings, choose another output, or give --restart true to throw it away."
+                    f"{self.partial}: holds an unfinished run that differs in {', '.join(differences)}. Resume it with "
+                    "the old settings, choose another output, or give --restart true to delete it."
                 )
         elif (self.finished / RECORD_FILE).is_file() and not self._differences(self.finished):
             shutil.rmtree(self.partial, ignore_errors=True)
@@ -228,7 +227,7 @@ class Stage:
             shutil.rmtree(self.partial, ignore_errors=True)
 
     def _differences(self, folder: Path) -> list[str]:
-        """In what this run differs from the one that left a folder, in words."""
+        """The differences between this run and the one that left a folder, in words."""
         before = _read_record(folder)
         then, growing = before["settings"], growing_settings(self.config)
         names = [
@@ -239,7 +238,7 @@ class Stage:
         return names or (["the inputs' content"] if before["inputs"] != self._fingerprints() else [])
 
     def _is_done(self, folder: Path) -> bool:
-        """Whether the output is that of the run that left a folder: it was killed after its last write."""
+        """Whether the output is that of the run that left a folder, which was then killed after its last write."""
         if not is_artefact(self.output):
             return False
         manifest, began = read_manifest(self.output), _read_record(folder)
@@ -247,14 +246,14 @@ class Stage:
         return bool((began["settings"], began["inputs"]) == (manifest.get("settings"), made_from))
 
     def record(self) -> None:
-        """Write beside an unfinished run what it was begun with; the first process does so."""
+        """Write the settings and inputs of an unfinished run into its folder; the first process does so."""
         if is_main_process():
             content = {"stage": self.name, "settings": self.settings, "inputs": self._fingerprints()}
             write_text_atomic(self.partial / RECORD_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    """What an unfinished run was begun with.
+    """The settings and inputs of an unfinished run.
 
     Raises:
         ConfigError: If that cannot be read.
@@ -267,8 +266,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
         reason = ""
     if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in ("settings", "inputs")):
         raise ConfigError(
-            f"{folder / RECORD_FILE}: does not say what the unfinished run was begun with{reason}. Give --restart true "
-            "to throw it away."
+            f"{folder / RECORD_FILE}: does not hold settings and inputs of the unfinished run{reason}. Give --restart "
+            "true to delete it."
         )
     return record
 
@@ -279,12 +278,12 @@ def _is_more(value: Any, before: Any) -> bool:
 
 @dataclass
 class Work:
-    """A stage at work.
+    """A running stage.
 
     Attributes:
         stage: The stage.
-        read: Path and fingerprint of each input, as it was when the work began.
-        recorder: What counts the seconds of the run record.
+        read: Path and fingerprint of each input, as it was when the run began.
+        recorder: Measures the run for its record.
     """
 
     stage: Stage
@@ -294,30 +293,30 @@ class Work:
 
     @property
     def folder(self) -> Path:
-        """The folder for what must survive a kill; it exists once it has been asked for."""
+        """The folder for what must survive a kill; it exists once it was first read."""
         if not self._open:
-            self.stage.record()  # a run that goes on may have grown
+            self.stage.record()  # a resumed run may have been extended
             wait_for_everyone()
             self._open = True
         self.recorder.keep()
         return self.stage.partial
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Count what is done inside for a phase of the run record, such as "train".
+        """Count the time inside for a phase of the run record, such as "train".
 
-        A phase within another counts for itself alone; what is in none counts for all of the run alone.
+        A phase within another counts only for itself; time outside of all phases counts only for the whole run.
         """
         return self.recorder.phase(name)
 
     def tell_batch(self, per_device: int, accumulation: int, total: int) -> None:
-        """Say for the run record what a step is made of: examples at a time, how often, and in all processes."""
+        """Set the batch of the run record: examples at a time, accumulation steps, and examples of all processes."""
         self.recorder.batch = Batch(per_device, accumulation, total)
 
     def reached(self, step: int) -> None:
-        """Say how much is safe in the folder: when the run begins, and whenever it is more.
+        """Report how much is saved in the folder: when the run begins, and whenever it is more.
 
         Args:
-            step: Steps, epochs or parts; what is said first is what the run went on from.
+            step: Steps, epochs or parts; the first call says where the run resumed.
         """
         self.recorder.reached(step)
 
@@ -325,12 +324,12 @@ class Work:
     def finish(
         self, *, seed: int | None = None, counts: Mapping[str, Any] | None = None, keep_state: bool = False
     ) -> Iterator[Path]:
-        """Write the output in one piece, then lay the folder of the unfinished run aside; in the first process alone.
+        """Write the output in one piece, then remove or keep the unfinished run's folder; in the first process alone.
 
         Args:
             seed: Random seed, if any was used.
-            counts: Numbers worth showing; a mapping filled inside the block is fine.
-            keep_state: Whether the folder is kept, so that the stage may go on from there with a larger setting.
+            counts: Counts to report; a mapping filled inside the block is fine.
+            keep_state: Whether the folder is kept, so that the run may be resumed with a larger setting.
 
         Yields:
             The directory to write files into.
@@ -346,8 +345,8 @@ class Work:
             seed=seed,
             counts=counts,
         )
-        with self.phase("write"), artefact as place:
-            yield place
+        with self.phase("write"), artefact as folder:
+            yield folder
         self.recorder.finish()
         shutil.rmtree(stage.finished, ignore_errors=True)
         if keep_state and stage.partial.is_dir():

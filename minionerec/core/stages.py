@@ -1,10 +1,10 @@
-"""The registry of stages: one entry a stage, read by the command line, recipes, manifests, scripts and the guide.
+"""The registry of stages: one entry each, read by the command line, recipes, manifests, scripts and the guide.
 
 A stage has one name: `minionerec build-sids`, `stage: build-sids` in recipes and manifests. Where it also has a
 script, that is the name with underscores. To add one, write its package (a configuration, a function that takes it, a
-result that can say what came out in `lines()`) and an entry here.
+result with `lines()` to print) and an entry here.
 
-Whatever is heavy to import is imported when a stage runs, so that `--help` answers at once.
+Heavy modules are imported when a stage runs, so that `--help` answers at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ from minionerec.core.settings import Settings
 
 
 class StageResult(Protocol):
-    """What a stage's function gives back."""
+    """The result of a stage's function."""
 
     def lines(self) -> list[str]:
-        """What came out and where it lies, as the command prints it."""
+        """The results and their path, as the command prints them."""
         ...
 
 
@@ -34,10 +34,10 @@ class StageSpec:
         config: Its configuration class, as "module:class".
         run: Its function, as "module:function".
         launched: Whether it is started by `accelerate launch`, in one process or several.
-        demo: Step of the demo recipe whose settings are taken where the command line names no file, input or output;
+        demo: Step of the demo recipe whose settings are used where the command line names no file, input or output;
             None where there is none.
-        makes: Kinds of artefacts that it makes beside the kind of its configuration.
-        shown: Whether a recipe's run shows again, at its end, what the stage printed.
+        makes: Kinds of artefacts that it makes, other than that of its configuration.
+        shown: Whether a recipe's run prints the stage's output again at its end.
     """
 
     name: str
@@ -64,8 +64,8 @@ class StageSpec:
         return found
 
 
-def _named(place: str) -> Any:
-    module, name = place.split(":")
+def _named(path: str) -> Any:
+    module, name = path.split(":")
     return getattr(import_module(module), name)
 
 
@@ -92,13 +92,13 @@ STAGES = {
         ),
         StageSpec(
             "sid-report",
-            "Set tables of semantic IDs side by side on one page, before any training.",
+            "Compare tables of semantic IDs on one page, before any training.",
             "minionerec.reports.config:SidReportConfig",
             "minionerec.reports.sid_report:run_sid_report",
         ),
         StageSpec(
             "sft",
-            "Teach a language model to speak semantic IDs (supervised fine-tuning).",
+            "Fine-tune a language model to generate semantic IDs (supervised fine-tuning, SFT).",
             "minionerec.training.config:SftConfig",
             "minionerec.training.sft:run_sft",
             launched=True,
@@ -106,7 +106,7 @@ STAGES = {
         ),
         StageSpec(
             "grpo",
-            "Sharpen a checkpoint by reinforcement learning (GRPO) under ranking rewards.",
+            "Improve a checkpoint by reinforcement learning (GRPO) with ranking rewards.",
             "minionerec.training.config:GrpoConfig",
             "minionerec.training.grpo.stage:run_grpo",
             launched=True,
@@ -114,7 +114,7 @@ STAGES = {
         ),
         StageSpec(
             "dpo",
-            "Teach a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
+            "Train a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
             "minionerec.training.config:DpoConfig",
             "minionerec.training.dpo:run_dpo",
             launched=True,
@@ -135,7 +135,7 @@ STAGES = {
         ),
         StageSpec(
             "extend",
-            "Let a checkpoint speak the semantic IDs of new items, without training.",
+            "Extend a checkpoint by the semantic IDs of new items, without training.",
             "minionerec.training.config:ExtendConfig",
             "minionerec.training.extend:run_extend",
         ),
@@ -148,26 +148,26 @@ STAGES = {
         ),
         StageSpec(
             "train-preference",
-            "Learn people's pairwise choices; measure every model against baselines and, where known, the ceiling.",
+            "Train models of pairwise preferences; compare them with baselines and, where known, the ceiling.",
             "minionerec.preference.config:PreferenceConfig",
             "minionerec.preference.stage:run_preference",
         ),
         StageSpec(
             "preference-report",
-            "Set runs of train-preference side by side: models, users and differences over seeds.",
+            "Compare runs of train-preference: models, users and differences over seeds.",
             "minionerec.preference.config:PreferenceReportConfig",
             "minionerec.reports.preference:run_preference_report",
         ),
         StageSpec(
             "eval-beam",
-            "Recommend for the rows of a split, by constrained beam search where a model speaks SIDs, and measure.",
+            "Recommend for the examples of a split, by constrained beam search if a model generates SIDs, and measure.",
             "minionerec.recommend.evaluation.config:EvalConfig",
             "minionerec.recommend.evaluation.stage:run_eval",
             demo="demo#eval_grpo",
         ),
         StageSpec(
             "ground-titles",
-            "Let a language model write the next title in free words, rank the items by distance to it, and measure.",
+            "Generate the next title as free text, rank the items by distance to it, and measure.",
             "minionerec.recommend.evaluation.grounding_config:GroundingConfig",
             "minionerec.recommend.evaluation.grounding_stage:run_grounding",
         ),
@@ -180,7 +180,7 @@ STAGES = {
         ),
         StageSpec(
             "report",
-            "Write a page from finished predictions: a report, a comparison or a leaderboard, and print the table.",
+            "Write a report, a comparison or a leaderboard from finished predictions, and print the table.",
             "minionerec.reports.config:ReportConfig",
             "minionerec.reports.report:run_report",
             shown=True,
@@ -200,19 +200,19 @@ STAGES = {
         ),
         StageSpec(
             "export",
-            "Write a language model down for other engines: plain Hugging Face files, the trie, the wording.",
+            "Export a language model for other engines: plain Hugging Face files, the trie, the wording.",
             "minionerec.recommend.config:ExportConfig",
             "minionerec.recommend.export:run_export",
         ),
         StageSpec(
             "make-city",
-            "Generate a shop of any size whose next choice has a known probability.",
+            "Generate a shop of any size whose next purchase has a known probability.",
             "minionerec.data.city.config:MakeCityConfig",
             "minionerec.data.city.make:run_make_city",
         ),
         StageSpec(
             "city-ceiling",
-            "Compute what the best possible ranking may expect on rows of a generated city.",
+            "Compute the expected metrics of the best possible ranking on examples of a generated city.",
             "minionerec.data.city.config:CeilingConfig",
             "minionerec.data.city.ceiling:run_city_ceiling",
         ),
@@ -239,8 +239,8 @@ def stage_name(config: type[Any]) -> str | None:
         >>> stage_name(SidConfig)
         'build-sids'
     """
-    place = f"{config.__module__}:{config.__qualname__}"
-    return next((spec.name for spec in STAGES.values() if spec.config == place), None)
+    path = f"{config.__module__}:{config.__qualname__}"
+    return next((spec.name for spec in STAGES.values() if spec.config == path), None)
 
 
 def makers(kind: Any) -> list[str]:
@@ -256,11 +256,11 @@ def makers(kind: Any) -> list[str]:
 def stage_behind(manifest: Mapping[str, Any]) -> str | None:
     """Name of the stage that wrote an artefact, by its manifest.
 
-    Version 0.1 wrote no `stage`; such an artefact is of the only stage that makes its kind. A checkpoint may be of
-    several, so of an old one the stage is not known, which is None.
+    Version 0.1 wrote no `stage`; such an artefact is of the only stage that makes its kind. Several stages make
+    checkpoints, so that of an old one is None.
     """
-    said = manifest.get("stage")
-    if isinstance(said, str):
-        return said
+    stage = manifest.get("stage")
+    if isinstance(stage, str):
+        return stage
     found = makers(manifest["kind"])
     return found[0] if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""Finished artefacts put where a URL says: files first, the manifest last, so that no half is taken for a whole."""
+"""Upload of finished artefacts to URLs: files first, the manifest last, so that no half is taken for a whole."""
 
 import contextlib
 import json
@@ -16,19 +16,19 @@ from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking
 logger = get_logger(__name__)
 
 UNFINISHED = "unfinished.json"
-"""Lies beside the files while they are being put there: what they belong to."""
+"""File beside those being uploaded: names the artefact that they belong to."""
 _NO_FOLDERS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
 _MB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Put:
-    """What `put` did.
+    """The result of `put`.
 
     Attributes:
-        url: Where the artefact lies.
+        url: URL of the artefact.
         files: Files of it, its manifest among them.
-        sent: Those that were sent; 0 where it lay there already.
+        sent: Those that were sent; 0 where it was up to date.
     """
 
     url: str
@@ -36,24 +36,22 @@ class Put:
     sent: int
 
     def line(self) -> str:
-        """It in words."""
+        """The result in words."""
         return f"{self.url} is up to date." if not self.sent else f"{self.sent} of {self.files} files sent: {self.url}"
 
 
 def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> Put:
-    """Put a finished artefact where a URL says.
+    """Upload a finished artefact to a URL.
 
-    One of the same content that lies there is left. A run that was cut off goes on with the files that are missing.
+    An artefact of the same content there is kept. An interrupted upload is resumed with the missing files.
 
     Args:
-        folder: The artefact here; every file of it is held against its manifest first.
-        url: Where it is to lie, such as s3://bucket/runs/corpus.
-        replace: Whether what lies there already is replaced: another artefact, or files that have the names of
-            its own.
+        folder: The local artefact; every file of it is checked against its manifest first.
+        url: Its URL, such as s3://bucket/runs/corpus.
+        replace: Whether existing content there is replaced: another artefact, or files of the same names.
 
     Raises:
-        ArtefactError: If the folder holds no finished artefact, something else lies at the URL, or it cannot be
-            written.
+        ArtefactError: If the folder holds no finished artefact, something else is at the URL, or it cannot be written.
         ConfigError: If there is no such protocol, its package is not installed, or it can only be read.
     """
     folder = Path(folder)
@@ -62,9 +60,11 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> P
     if odd is not None:
         raise ArtefactError(f"{folder / MANIFEST}: lists the file {odd!r} in a form that no stage writes.")
     if not is_remote(url):
-        raise ConfigError(f"{url!r} is no URL; expected one such as s3://bucket/corpus. A folder here is copied by cp.")
+        raise ConfigError(
+            f"{url!r} is not a URL; expected one such as s3://bucket/corpus. Local folders are copied by cp."
+        )
     if url.startswith(tuple(f"{protocol}://" for protocol in WEB)):
-        raise ConfigError(f"{url}: can only be read. Choose another place, such as s3://.")
+        raise ConfigError(f"{url}: can only be read. Choose another URL, such as s3://.")
     place = Place.at(url)
     names = list(manifest["files"])
     there = _manifest_there(place)
@@ -72,7 +72,7 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> P
         return Put(url, len(names) + 1, 0)
     done = _begin(place, folder, manifest, there, replace)
     waiting = [name for name in names if name not in done]
-    logger.info("Putting %s at %s.", folder, url)
+    logger.info("Uploading %s to %s.", folder, url)
     for name in progress(waiting, f"put {folder.name}", unit="MB", size=lambda name: _megabytes(folder / name)):
         _send(place, folder, name)
     _send(place, folder, MANIFEST)
@@ -106,18 +106,18 @@ def _object(raw: bytes | None) -> dict[str, Any] | None:
 def _begin(
     place: Place, folder: Path, manifest: dict[str, Any], there: dict[str, Any] | None, replace: bool
 ) -> set[str]:
-    """Make room, mark the place as unfinished, and say which files lie there already.
+    """Remove what is replaced, mark the URL as unfinished, and return the files that are there already.
 
     Raises:
-        ArtefactError: If something else lies there that is not to be replaced.
+        ArtefactError: If something else is there that is not to be replaced.
     """
     before = _object(place.read(UNFINISHED))
     if there is not None and not replace:
-        raise ArtefactError(f"{place.url}: holds another artefact. Choose another place, or give --replace true.")
+        raise ArtefactError(f"{place.url}: holds another artefact. Choose another URL, or give --replace true.")
     if there is None and before is None and not replace and _holds_something(place):
         raise ArtefactError(
-            f"{place.url}: holds something that is no artefact. Choose another place, or give --replace true to write "
-            "over its files."
+            f"{place.url}: holds something that is not an artefact. Choose another URL, or give --replace true to "
+            "overwrite its files."
         )
     digest = digest_of(manifest)
     with speaking(place.url):
@@ -134,8 +134,8 @@ def _begin(
                 if not is_odd(name):
                     _remove(place, name)
         return set()
-    goes_on = before is not None and before.get("manifest") == digest
-    return {name for name in manifest["files"] if goes_on and _size(place, name) == (folder / name).stat().st_size}
+    resumes = before is not None and before.get("manifest") == digest
+    return {name for name in manifest["files"] if resumes and _size(place, name) == (folder / name).stat().st_size}
 
 
 def _folders(place: Place, manifest: dict[str, Any]) -> list[str]:

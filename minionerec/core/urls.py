@@ -1,4 +1,4 @@
-"""URLs of any filesystem that fsspec knows: what reads them, and what is said where that fails."""
+"""URLs of any filesystem that fsspec knows: reading, listing, and errors in one line."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ _PACKAGES = {
 
 
 class NotThere(ArtefactError):
-    """Nothing lies at a URL."""
+    """A URL does not exist."""
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -41,14 +41,14 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 @dataclass(frozen=True)
 class Place:
-    """A URL with what reads it.
+    """A URL with its filesystem.
 
     Attributes:
-        url: As it was given, but for its query (`without_query`); for messages and names.
+        url: As given, but for its query (`without_query`); for messages and names.
         protocol: Such as "s3".
         fs: The filesystem, of fsspec.
-        root: The path within it, without a slash behind.
-        name: Its last part, as a name of a file here.
+        root: The path within it, without a trailing slash.
+        name: Its last part, as a local file name.
     """
 
     url: str
@@ -67,7 +67,7 @@ class Place:
         given, url = url, without_query(url)
         match = _URL.fullmatch(given)
         if match is None:
-            raise ConfigError(f"{url!r} is no URL; expected one such as s3://bucket/corpus.")
+            raise ConfigError(f"{url!r} is not a URL; expected one such as s3://bucket/corpus.")
         if _SECRET.search(given):
             raise ConfigError(
                 f"{_SECRET.sub('://...@', url)}: holds a password, which manifests would show. Leave it out, and give "
@@ -77,25 +77,25 @@ class Place:
         name = re.split("[?#]", match[2])[0] if protocol in WEB else match[2]
         name = _file_name(name)
         if name in ("", ".", ".."):
-            raise ConfigError(f"{url}: its path has no name of its own at the end, such as .../corpus. Mend the URL.")
+            raise ConfigError(f"{url}: its path has no name of its own at the end, such as .../corpus. Fix the URL.")
         fs, root = _filesystem(given, protocol)
         return cls(url, protocol, fs, root.rstrip("/"), name)
 
     @property
     def is_local(self) -> bool:
-        """Whether it lies on this machine."""
+        """Whether it is on this machine."""
         return self.protocol in LOCAL
 
     def blocks(self, path: str, begin: int = 0, mark: str | None = None) -> tuple[int, Iterator[bytes]]:
-        """The content of a file from a byte on, or all of it, where no other can be had.
+        """The content of a file from a byte on, or all of it where the source cannot seek.
 
         Args:
             path: The file.
             begin: The first byte that is wanted.
-            mark: What tells the content that the bytes before belong to, where it is known; servers are asked by it.
+            mark: Version (such as an ETag) of the content of the earlier bytes, where it is known; sent to servers.
 
         Returns:
-            The first byte of what comes, and its parts, which raise as this does.
+            The first byte that is returned, and the blocks, which raise as this does.
 
         Raises:
             ArtefactError: If it cannot be read.
@@ -103,13 +103,13 @@ class Place:
         with speaking(self.url):
             if isinstance(self.fs, Web):
                 begin, parts = self.fs.blocks(path, begin, mark)
-                return begin, self._spoken(parts)
+                return begin, self._guarded(parts)
             source = self.fs.open(path, "rb")
             if begin and source.seekable():
                 source.seek(begin)
-        return (begin if source.seekable() else 0), self._spoken(_read(source))
+        return (begin if source.seekable() else 0), self._guarded(_read(source))
 
-    def _spoken(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+    def _guarded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         while True:
             with speaking(self.url):
                 block = next(parts, None)
@@ -126,7 +126,7 @@ class Place:
             return None
 
     def children(self) -> dict[str, tuple["Place", dict[str, Any]]]:
-        """What lies in a folder: name → its place, and what the filesystem says of it.
+        """The entries of a folder: name → its URL, and the filesystem's information about it.
 
         Raises:
             ArtefactError: If it cannot be listed.
@@ -137,13 +137,13 @@ class Place:
         found = {}
         for path, info in listed:
             name = path.rpartition("/")[2]
-            if path.strip("/") != self.root.strip("/") and name:  # object stores list a mark of the folder itself
+            if path.strip("/") != self.root.strip("/") and name:  # object stores list the folder itself
                 url = f"{self.url.rstrip('/')}/{name}"
                 found[name] = (Place(url, self.protocol, self.fs, path, _file_name(name)), info)
         return found
 
     def info(self) -> dict[str, Any] | None:
-        """What the filesystem says of the place itself; None where nothing is there."""
+        """The filesystem's information about the URL itself; None where it does not exist."""
         try:
             with speaking(self.url):
                 self.fs.invalidate_cache(self.root)
@@ -203,30 +203,30 @@ def _filesystem(url: str, protocol: str) -> tuple[Any, str]:
 
 @contextmanager
 def speaking(url: str) -> Iterator[None]:
-    """Turns whatever a filesystem raises into one line that names the URL and what to do.
+    """Turn any error of a filesystem into one line that names the URL and the remedy.
 
     Raises:
-        ArtefactError: Instead of it; `NotThere` where nothing is there.
+        ArtefactError: Instead of it; `NotThere` where the URL does not exist.
     """
     try:
         yield
     except (MinioneRecError, MemoryError):
         raise
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise NotThere(f"{url}: no such artefact or file. Mend the URL, or put it there: minionerec put.") from None
-    except Exception as error:  # each filesystem has errors of its own
+        raise NotThere(f"{url}: no such artefact or file. Fix the URL, or upload it: minionerec put.") from None
+    except Exception as error:  # each filesystem has its own errors
         protocol = url.partition("://")[0]
         package = _PACKAGES.get(protocol, "fsspec")
         reason = f"{type(error).__name__}: {' '.join(without_query(str(error)).split())[:300]}".rstrip(" .:")
         if protocol in WEB and isinstance(error, PermissionError):
             raise ArtefactError(
-                f"{url}: no permission ({error}). Mend the URL; one that is signed may be over."
+                f"{url}: no permission ({error}). Fix the URL; a signed one may have expired."
             ) from None
         if isinstance(error, PermissionError) or "credential" in reason.lower():
             remedy = f"Check the credentials, which {package} takes from the environment"
             raise ArtefactError(f"{url}: no permission ({reason}). {remedy}.") from None
         if isinstance(error, NotImplementedError):
-            raise ArtefactError(f"{url}: {protocol}:// cannot do this ({reason}). Choose another place.") from None
+            raise ArtefactError(f"{url}: {protocol}:// cannot do this ({reason}). Choose another URL.") from None
         remedy = "Check the URL and the network, and run the same command again"
         if protocol == "hdfs":
             remedy += "; hdfs needs Java and Hadoop's libraries (JAVA_HOME, HADOOP_HOME, CLASSPATH)"

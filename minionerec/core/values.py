@@ -1,4 +1,4 @@
-"""The one reading of values: YAML files and words of the command line become numbers, texts, lists and mappings."""
+"""Parsing of values: YAML files and words of the command line become numbers, texts, lists and mappings."""
 
 import datetime
 import math
@@ -22,12 +22,12 @@ _DEPTH, _SIZE = 20, 1 << 20
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as settings need it: a key once, lists within bounds, and every mistake with its line."""
+    """YAML for settings: unique keys, bounded depth, and every error with its line."""
 
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node of the file, unless it lies too deep or repeats a list or mapping that is elsewhere."""
+        """A node of the file, unless it is nested too deep or an alias of another list or mapping."""
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "an alias (*name); write the value out", mark)
@@ -40,12 +40,12 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """The value of a node; a date or number that is none is a mistake of its line."""
+        """The value of a node; an invalid date or number is an error of its line."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
-            said = "a number of too many digits" if "digits" in str(error) else f"{shown(node.value)}: {error}"
-            raise yaml.constructor.ConstructorError(None, None, said, node.start_mark) from None
+            problem = "a number of too many digits" if "digits" in str(error) else f"{shown(node.value)}: {error}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """A mapping whose keys are all different."""
@@ -61,7 +61,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str) -> Any:
-    """What a text of YAML says.
+    """The value of a YAML text.
 
     Raises:
         ValueError: If it is no YAML, names a key twice, repeats nodes by aliases, or is nested too deep; the message
@@ -73,8 +73,8 @@ def parse_yaml(text: str) -> Any:
         raise ValueError("nested too deep") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        raise ValueError(f"{place}{error.problem or error.context}") from None
+        position = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ValueError(f"{position}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
 
@@ -145,10 +145,10 @@ def without_none(hint: Any) -> Any:
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """A value of a YAML file or of the command line as the type that a setting has.
+    """A value of a YAML file or of the command line as the type of a setting.
 
     Args:
-        value: What YAML made of it; a word, or a list of words.
+        value: As YAML parses it; a word, or a list of words.
         hint: str, int, float, bool, `Any`, a list or a mapping of these, or one of them or None.
         where: File and key, or the flag, for messages.
 
@@ -232,7 +232,7 @@ def _convert_scalar(value: Any, kind: Any, where: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A text without control characters; of numbers whole ones alone, for others lose digits that were written."""
+    """A text without control characters; of numbers only whole ones, since others lose digits."""
     if isinstance(value, datetime.date) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)  # YAML reads a bare date as one
     if isinstance(value, str) and not _CONTROL.search(value):

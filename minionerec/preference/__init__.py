@@ -1,1 +1,1 @@
-"""People's pairwise choices between items: data contract, splits without leaks, models, measures, synthetic study."""
+"""Pairwise preferences between items: data contract, splits without leaks, models, metrics, synthetic study."""

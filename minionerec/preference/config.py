@@ -32,10 +32,10 @@ class PreferenceConfig(StageConfig):
     )
     features: str = setting("", "npz (arrays item_id, features) or parquet (columns item_id, vector)", input_kind="any")
     targets: list[str] = setting(
-        ["attractive", "smart", "trustworthy"], "columns of the answers, one question each", required=True
+        ["attractive", "smart", "trustworthy"], "columns of the answers, one for each question", required=True
     )
     label_map: dict[str, str] = setting(
-        {}, "what each raw code means, as CODE=a, CODE=b or CODE=tie; required for numeric codes"
+        {}, "meaning of each raw code, as CODE=a, CODE=b or CODE=tie; required for numeric codes"
     )
     population: str = setting(
         "halo",
@@ -44,7 +44,7 @@ class PreferenceConfig(StageConfig):
         known=POPULATIONS,
     )
     items: int = setting(4602, "synthetic data: items, and as many pairs", least=20)
-    width: int = setting(512, "synthetic data: width of the feature vectors", least=1)
+    width: int = setting(512, "synthetic data: dimensions of the feature vectors", least=1)
     split: str = setting(
         "pair",
         "unit that stays in one fold: pair, item, user, time, or row (leaks; for comparison only)",
@@ -52,7 +52,7 @@ class PreferenceConfig(StageConfig):
     )
     models: list[str] = setting(["bt_hier"], "models to fit; the baselines always run", known=MODELS)
     seed: int = setting(42, "seed of the synthetic data, the split, the weights and the bootstrap", least=0)
-    shots: list[int] = setting([0, 5, 20, 100], "user split: answers a new user gives before the test", least=0)
+    shots: list[int] = setting([0, 5, 20, 100], "user split: comparisons of a new user before the test", least=0)
     compat: str = setting(
         "",
         f"'{COMPAT}': train mlp_concat as the published report does (raw features, N(0,1) user vectors, "
@@ -65,10 +65,10 @@ class PreferenceConfig(StageConfig):
     embedding_std: float = setting(0.1, "MLPs: standard deviation of the user vectors at the start", least=0)
     learning_rate: float = setting(1e-3, "MLPs: learning rate of AdamW", above=0)
     weight_decay: float = setting(1e-3, "MLPs: weight decay of AdamW, on all parameters", least=0)
-    batch_size: int = setting(1024, "MLPs: comparisons an optimiser step, all targets at once", least=2)
+    batch_size: int = setting(1024, "MLPs: comparisons per optimiser step, with all targets", least=2)
     max_epochs: int = setting(200, "MLPs: most epochs", least=1)
     patience: int = setting(10, "MLPs: epochs without improvement before the stop", least=1)
-    position_bias: bool = setting(True, "let a user prefer the first place; off: antisymmetric")
+    position_bias: bool = setting(True, "let a user prefer the first position; off: antisymmetric")
     resamples: int = setting(1000, "bootstrap resamples, drawn over pairs", least=1)
 
     def contradictions(self) -> Iterator[str]:
@@ -80,7 +80,7 @@ class PreferenceConfig(StageConfig):
                 "synthetic data."
             )
         if not self.comparisons and self.split == "time":
-            yield "split is 'time', but synthetic data have no time. Take another or give comparisons."
+            yield "split is 'time', but synthetic data have no time. Choose another split, or give comparisons."
         for name in ("targets", "models"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 yield f"{name} is {getattr(self, name)}; expected none twice."
@@ -100,7 +100,7 @@ class PreferenceReportConfig(StageConfig):
     output: str = setting("", "directory of the page", required=True, affects_result=False)
     runs: dict[str, str] = setting(
         {},
-        "what to show, each as NAME=DIRECTORY: an output of train-preference, or a folder of them by seed (seed-N); "
+        "runs to compare, each as NAME=DIRECTORY: an output of train-preference, or a folder of them by seed (seed-N); "
         "differences are taken from the first",
         required=True,
         input_kind="preference",
@@ -110,7 +110,7 @@ class PreferenceReportConfig(StageConfig):
         """Every run of every seed, as "NAME" or "NAME seed-N"."""
         found: dict[str, Path] = {}
         for name, path in self.runs.items():
-            place = find_path(path)
-            seeds = sorted(place.glob("seed-*/predictions"), key=lambda run: int(run.parent.name[5:]))
-            found |= {f"runs {name} {run.parent.name}": run for run in seeds} or {f"runs {name}": place}
+            folder = find_path(path)
+            seeds = sorted(folder.glob("seed-*/predictions"), key=lambda run: int(run.parent.name[5:]))
+            found |= {f"runs {name} {run.parent.name}": run for run in seeds} or {f"runs {name}": folder}
         return found

@@ -28,8 +28,8 @@ TIME = "timestamp"
 MOST_INVALID = 0.05
 TRAIN, VALID, TEST, DISCARDED = 0, 1, 2, -1
 LEAK_WARNING = (
-    "LEAK: rows are split one by one, so most test rows have the same person's other answers on the same pair in "
-    "train. What is measured is not generalisation. Take the split 'pair'."
+    "LEAK: rows are split one by one, so most test rows have the same user's other answers on the same pair in "
+    "train. Metrics do not measure generalisation. Use the split 'pair'."
 )
 
 
@@ -48,10 +48,10 @@ class Comparisons:
         a: int64 (R,), the first item.
         b: int64 (R,), the second item.
         target: int64 (R,).
-        y: float64 (R,), 1 if the first item was chosen, 0 if the second; ties and blanks are no rows.
+        y: float64 (R,), 1 if the first item was chosen, 0 if the second; ties and blanks have no row.
         pair: int64 (R,), number of the unordered pair of items.
         time: float64 (R,) or None.
-        counts: What was read and what was left out, see `read_comparisons`.
+        counts: Numbers of comparisons and answers that were read and left out, see `read_comparisons`.
     """
 
     features: np.ndarray
@@ -83,8 +83,7 @@ def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
     """Item ids and their vectors, float32 (N, D).
 
     Raises:
-        DataError: If the file is missing or a pickle, ids repeat, or vectors differ in width or hold what is no finite
-            number.
+        DataError: If the file is missing or a pickle, ids repeat, or vectors differ in length or are not finite.
     """
     path = Path(path)
     if path.suffix not in (".npz", ".parquet"):
@@ -97,20 +96,18 @@ def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
             raise DataError(f"{path}: {len(rows)} vectors for {len(set(items))} distinct items; expected one each.")
         for item, row in zip(items, rows, strict=True):
             if not plain_text(item):
-                raise DataError(f"{path}: the item id {shown(item)} holds half of a character. Mend it.")
+                raise DataError(f"{path}: the item id {shown(item)} holds a lone surrogate. Fix it.")
             if np.size(row) != np.size(rows[0]):
                 raise DataError(
                     f"{path}: item {shown(item)} has {np.size(row)} numbers, item {shown(items[0])} has "
-                    f"{np.size(rows[0])}. Mend it."
+                    f"{np.size(rows[0])}. Fix it."
                 )
             if not np.isfinite(row).all():
-                raise DataError(
-                    f"{path}: item {shown(item)} has NaN or infinity among its features. Remove or mend it."
-                )
+                raise DataError(f"{path}: item {shown(item)} has NaN or infinity among its features. Remove or fix it.")
         return items, check_vectors(np.stack(rows), len(items), str(path))
     except (DataError, MemoryError):
         raise
-    except Exception as error:  # headers and nested values can fail in every way
+    except Exception as error:  # headers and nested values can fail in many ways
         raise DataError(
             f"{path}: expected item_id and features (npz, no objects) or item_id and vector (parquet): "
             f"{cut(str(error), 200)}."
@@ -120,9 +117,9 @@ def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
 def _npz(path: Path) -> tuple[list[str], list[np.ndarray]]:
     with np.load(path, allow_pickle=False) as arrays:
         ids = np.ascontiguousarray(arrays["item_id"].astype(str).ravel())
-        # numpy checks no letter, and a text of what is none breaks whatever reads it.
+        # numpy does not check code points, and a text with invalid ones breaks its readers.
         if ids.size and int(ids.view(np.uint32).max()) > sys.maxunicode:
-            raise ValueError("item_id holds what are no characters")
+            raise ValueError("item_id holds invalid code points")
         return ids.tolist(), list(arrays["features"])
 
 
@@ -148,7 +145,7 @@ def read_comparisons(
         comparisons: csv, parquet or jsonl, see `PreferenceConfig`.
         features: npz or parquet, see `read_features`.
         targets: Columns with the answers.
-        label_map: Raw code to "a", "b", "tie" or ""; empty if the file says a, b and tie itself.
+        label_map: Raw code to "a", "b", "tie" or ""; empty if the file holds a, b and tie itself.
 
     Raises:
         DataError: If a file is missing or malformed, an answer is a number and `label_map` is empty, more than one in
@@ -212,8 +209,8 @@ def _read_answers(path: Path, targets: Sequence[str], items: Mapping[str, int]) 
     """The table of comparisons, `KEYS` and targets as texts, rows from 0; and the first counts.
 
     Raises:
-        DataError: If the file is missing or cannot be read, a column is missing or there twice, a line is no object, or
-            a quote swallows lines.
+        DataError: If the file is missing or cannot be read, a column is missing or repeated, a line is not an object,
+            or a quote swallows lines.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file. Give --comparisons a csv, parquet or jsonl file.")
@@ -244,11 +241,11 @@ def _json_lines(path: Path) -> pd.DataFrame:
             if not isinstance(record, dict):
                 raise ValueError(f"a JSON {type(record).__name__}, expected an object")
             if twice := repeated_keys(record):
-                raise ValueError(f"the key {shown(min(twice))} is there twice")
+                raise ValueError(f"the key {shown(min(twice))} is given twice")
             if "\\u" in line and not plain_text(json.dumps(record, ensure_ascii=False)):
-                raise ValueError("half of a character")
+                raise ValueError("a lone surrogate")
         except ValueError as error:
-            raise DataError(f"{path}, line {number}: {cut(str(error), 200)}. Mend or drop the line.") from None
+            raise DataError(f"{path}, line {number}: {cut(str(error), 200)}. Fix or drop the line.") from None
         records.append(record)
     names = dict.fromkeys(name for record in records for name in record)
     return pd.DataFrame({name: pd.Series([record.get(name) for record in records], dtype=object) for name in names})
@@ -278,7 +275,7 @@ def _choices(
         if not label_map and len(coded):
             raise DataError(
                 f"{path}, row {coded.index[0] + 1}: {name} is {coded.iloc[0]!r}, a code without a meaning. Set "
-                "label_map, for instance 1=a 2=b, as your data's description says which item a code stands for."
+                "label_map, for instance 1=a 2=b, by the description of your data."
             )
         meaning = raw.map(known).fillna("?")
         counts["answers"] += len(raw)
@@ -307,8 +304,8 @@ def split_rows(data: Comparisons, unit: str, seed: int) -> np.ndarray:
     """Fold of each row.
 
     `row` shuffles single answers with NumPy's legacy generator, as the published report does, and leaks (a warning
-    says so). `pair` keeps each unordered pair, with all users and targets, in one fold. `item` deals out the items and
-    discards pairs across folds. `user` holds out users. `time` cuts comparisons by time, oldest first; equal times
+    says so). `pair` keeps each unordered pair, with all users and targets, in one fold. `item` splits the items and
+    discards pairs across folds. `user` holds out users. `time` splits comparisons by time, oldest first; equal times
     keep the file's order.
 
     Returns:
@@ -331,11 +328,11 @@ def split_rows(data: Comparisons, unit: str, seed: int) -> np.ndarray:
         folds = np.where(of_item[data.a] == of_item[data.b], of_item[data.a], DISCARDED).astype(np.int8)
     elif unit == "user":
         if len(data.users) < 3:
-            raise DataError(f"the split 'user' needs at least 3 users, the data have {len(data.users)}. Take 'pair'.")
+            raise DataError(f"the split 'user' needs at least 3 users, the data have {len(data.users)}. Use 'pair'.")
         folds = _tenths(len(data.users), rng.permutation(len(data.users)), least=1)[data.user]
     else:
         if data.time is None:
-            raise DataError("the split 'time' needs a column timestamp in the comparisons. Add it or take 'pair'.")
+            raise DataError("the split 'time' needs a column timestamp in the comparisons. Add it or use 'pair'.")
         _, first, number = np.unique(data.comparison, return_index=True, return_inverse=True)
         folds = _tenths(len(first), np.argsort(data.time[first], kind="stable"))[number]
     for fold, name in ((TRAIN, "train"), (VALID, "valid"), (TEST, "test")):
@@ -345,7 +342,7 @@ def split_rows(data: Comparisons, unit: str, seed: int) -> np.ndarray:
 
 
 def audit_split(data: Comparisons, folds: np.ndarray, unit: str) -> dict[str, float | int]:
-    """What train tells about the test rows beyond features and taste.
+    """Leakage from train to test rows, beyond features and taste.
 
     Returns:
         Shares of test rows: `same_user_pair` (train holds the same user's answer to another target on this pair),

@@ -1,4 +1,4 @@
-"""How good probabilities of choices are: accuracy, cross-entropy, calibration, swaps, users, and the known ceiling."""
+"""Metrics of predicted preferences: accuracy, cross-entropy, calibration, swaps, users, and the known ceiling."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from minionerec.preference.synthetic import TRUTH, UTILITY, probability, sibling
 CLIP = 1e-7
 BINS = 15
 LEAST_ROWS = 10
-"""Test rows that a user needs to be shown by name."""
+"""Fewest test rows of a user who is listed by name."""
 
 
 def cross_entropy(y: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -25,7 +25,7 @@ def cross_entropy(y: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 
 def correct(y: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """1.0 where p > 0.5 says what y says; an undecided 0.5 stands for the second item, as in the published report."""
+    """1.0 where p > 0.5 agrees with y; an undecided 0.5 counts for the second item, as in the published report."""
     right: np.ndarray = (p > 0.5) == (y == 1)
     return right.astype(np.float64)
 
@@ -33,8 +33,8 @@ def correct(y: np.ndarray, p: np.ndarray) -> np.ndarray:
 def pair_interval(values: np.ndarray, pair: np.ndarray, seed: int = 0, resamples: int = 1000) -> dict[str, float]:
     """Mean of rows with a 95 % interval from whole pairs drawn with replacement, and a p-value of its sign.
 
-    Rows of one pair hang together (the same items, shared noise), so rows drawn one by one would make intervals too
-    narrow.
+    Rows of one pair depend on each other (the same items, shared noise), so single rows as units would make intervals
+    too narrow.
 
     Args:
         values: float (R,).
@@ -45,7 +45,7 @@ def pair_interval(values: np.ndarray, pair: np.ndarray, seed: int = 0, resamples
     Returns:
         mean, low, high, and p (two-sided, for a mean of 0).
     """
-    by_pair = np.argsort(pair, kind="stable")  # draws do not hang on the order of rows
+    by_pair = np.argsort(pair, kind="stable")  # draws do not depend on the order of rows
     means = bootstrap_means(values[by_pair], seed, resamples, pair[by_pair])
     low, high = np.quantile(means, [0.025, 0.975])
     tail = min((means <= 0).sum(), (means >= 0).sum())
@@ -56,12 +56,12 @@ def pair_interval(values: np.ndarray, pair: np.ndarray, seed: int = 0, resamples
 def summary(
     held: Comparisons, p: np.ndarray, swapped: np.ndarray | None = None, seed: int = 0, resamples: int = 1000
 ) -> dict[str, Any]:
-    """All measures over rows.
+    """All metrics over rows.
 
     Args:
         held: The rows, R of them.
         p: float (R,), predicted probability of the first item.
-        swapped: float (R,), probability of the second item when it is shown first.
+        swapped: float (R,), probability of the second item when the items are swapped.
         seed: Seed of the bootstrap.
         resamples: Its resamples.
 
@@ -96,7 +96,7 @@ def summary(
 
 
 def by_target(held: Comparisons, p: np.ndarray) -> dict[str, Any]:
-    """Per target accuracy, ce_loss, n_samples and user_accuracies, in the published results.json's words."""
+    """Per target accuracy, ce_loss, n_samples and user_accuracies, with the keys of the published results.json."""
     hit, ce, table = correct(held.y, p), cross_entropy(held.y, p), {}
     for number, name in enumerate(held.targets):
         rows = held.target == number
@@ -145,7 +145,7 @@ def user_table(held: Comparisons, p: np.ndarray, total: np.ndarray) -> dict[str,
 
 
 def short_ids(ids: Sequence[str], length: int = 6) -> list[str]:
-    """The last characters of each id: six, or as many more as tell all apart.
+    """The last characters of each id: six, or as many more as make all different.
 
     Example:
         >>> short_ids(["1-alpha-99", "2-alpha-99"], 3)
@@ -163,34 +163,34 @@ def agreement(data: Comparisons) -> tuple[np.ndarray, np.ndarray]:
         float64 (U, U), NaN where two have nothing in common, and int64 (U, U).
     """
     key = data.pair * len(data.targets) + data.target
-    said = np.zeros((len(data.users), int(key.max()) + 1 if len(key) else 1))
-    said[data.user, key] = np.where((data.a < data.b) == (data.y == 1), 1, -1)  # whether the lower-numbered item
-    n = np.abs(said) @ np.abs(said).T
+    answers = np.zeros((len(data.users), int(key.max()) + 1 if len(key) else 1))
+    answers[data.user, key] = np.where((data.a < data.b) == (data.y == 1), 1, -1)  # whether the lower-numbered item
+    n = np.abs(answers) @ np.abs(answers).T
     with np.errstate(invalid="ignore"):
-        return np.where(n > 0, (said @ said.T / n + 1) / 2, np.nan), n.astype(np.int64)
+        return np.where(n > 0, (answers @ answers.T / n + 1) / 2, np.nan), n.astype(np.int64)
 
 
 def against_truth(
-    place: Path, data: Comparisons, folds: np.ndarray, rows: np.ndarray, p: np.ndarray, utilities: np.ndarray | None
+    folder: Path, data: Comparisons, folds: np.ndarray, rows: np.ndarray, p: np.ndarray, utilities: np.ndarray | None
 ) -> dict[str, Any]:
-    """Predictions for synthetic raters beside their true probabilities.
+    """Metrics of predictions for synthetic raters against their true probabilities.
 
     Args:
-        place: Directory of the truth, see `Population.write`.
+        folder: Directory of the truth, see `Population.write`.
         data: All rows.
         folds: int8 (R,).
         rows: int64 (r,), the rows predicted.
         p: float (r,), predicted probability of the first item.
-        utilities: float (U + 1, T, N), what the model thinks of items; None where it does not say.
+        utilities: float (U + 1, T, N), the model's utilities of items; None where it has none.
 
     Returns:
         The ceiling: `expected` (mean of max(p, 1 - p)) and `realised` (accuracy of the true p on the drawn answers)
-        Bayes accuracy and `ce`; `sibling_*`: the same for who also knows the user's answers in train on the same pair.
+        Bayes accuracy and `ce`; `sibling_*`: the same given the user's answers in train on the same pair.
         The model: `recovery` (accuracy - 1/2) / (realised - 1/2), None where there is nothing to recover; `regret`
         (CE - Bayes CE), `p_error` mean |p_hat - p|, `spearman` (mean over users with ten rows and targets of the rank
         correlation of true and estimated utility) and `users` (each one's accuracy, ceiling and p_error).
     """
-    truth = pd.read_parquet(place / TRUTH)
+    truth = pd.read_parquet(folder / TRUTH)
     halo, lapse = float(truth["halo"].iloc[0]), float(truth["lapse"].iloc[0])
     index = {name: number for number, name in enumerate(data.ids)}
     column = {name: number for number, name in enumerate(data.targets)}
@@ -221,18 +221,18 @@ def against_truth(
         "recovery": None if hopeless else float((hit.mean() - 0.5) / (found["realised"] - 0.5)),
         "regret": float(cross_entropy(answers, p).mean()) - found["ce"],
         "p_error": float(error.mean()),
-        "spearman": None if utilities is None else _rank_correlation(place, data, utilities, cells),
+        "spearman": None if utilities is None else _rank_correlation(folder, data, utilities, cells),
         "users": users,
     }
 
 
 def _rank_correlation(
-    place: Path, data: Comparisons, utilities: np.ndarray, cells: list[tuple[int, int]]
+    folder: Path, data: Comparisons, utilities: np.ndarray, cells: list[tuple[int, int]]
 ) -> float | None:
     """Spearman's of true and estimated utility, over users and targets; None where there are none."""
     from scipy.stats import spearmanr
 
-    with np.load(place / UTILITY) as arrays:
+    with np.load(folder / UTILITY) as arrays:
         true = arrays["utility"]
     number = [int(name.rsplit("-", 1)[1]) for name in data.users]
     found = [spearmanr(utilities[u, t], true[number[u], t])[0] for u, t in cells if np.ptp(utilities[u, t]) > 0]

@@ -1,7 +1,7 @@
 """The models by name: baselines without features, Bradley-Terry models on features, and two MLPs.
 
 Bradley-Terry: P(a) = sigmoid(w . (z_a - z_b) + beta), z the features' leading principal components, each standardised,
-their number chosen on validation; beta a user's pull towards the first place. The weights are sums of blocks,
+their number chosen on validation; beta a user's bias towards the first position. The weights are sums of blocks,
 w = w0 + a_user + b_target + c_user,target, each under its own L2 penalty (a Gaussian prior); leaving blocks out gives
 the simpler models. `bt_lowrank` instead holds w = V c with few columns in V.
 
@@ -10,10 +10,10 @@ MLPs: the published one, which concatenates a pair, and a Siamese one, which sco
 Deviations from the published training, none of which changes what a step expects to do:
 
 1. The first layer is linear in item and user, so it is applied once per item and once per user and then added up.
-2. An answer and its swapped copy are encoded together: the published code encodes the first places of all rows and
-   copies in one call and the second places in another, so both calls see the same items. Here one call serves both; the
+2. An answer and its swapped copy are encoded together: the published code encodes the first items of all rows and
+   copies in one call and the second items in another, so both calls see the same items. Here one call serves both; the
    running statistics of BatchNorm move as by two calls (momentum 0.19 = 1 - 0.9 ** 2), and copies share dropout masks.
-3. Weights are seeded, and the best epoch's weights are really kept.
+3. Weights are seeded, and the best epoch's weights are kept.
 """
 
 import json
@@ -62,17 +62,17 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class PreferenceModel:
-    """A fitted model; what a kind of model cannot do stays as it is here.
+    """Base class of fitted models; optional methods have defaults here.
 
     Attributes:
-        chosen: Settings chosen on validation, and the table of what was tried.
+        chosen: Settings chosen on validation, and the table of all that were tried.
         settings: Settings of the training.
         parameters: Numbers that were fitted.
         history: Values per epoch, by name.
         best_epoch: Epoch of the weights that were kept, from 0; None without epochs.
         last_epoch: Last epoch trained.
-        last: The model as it was after its last epoch; None without epochs.
-        adapts: Whether a few answers of an unseen user change what it says.
+        last: The model after its last epoch; None without epochs.
+        adapts: Whether a few answers of an unseen user change its predictions.
     """
 
     chosen: Mapping[str, Any] = {}
@@ -89,13 +89,13 @@ class PreferenceModel:
 
         Args:
             data: All rows.
-            rows: int64 (r,), those asked for.
+            rows: int64 (r,), the rows to predict.
             user: int64 (r,), whom to predict for; -1 for an unseen user.
         """
         raise NotImplementedError
 
     def predict_swapped(self, data: Comparisons, rows: np.ndarray, user: np.ndarray) -> np.ndarray | None:
-        """P(second item is chosen) when it is shown first, float64 (r,); None where places mean nothing."""
+        """P(second item is chosen) when the items are swapped, float64 (r,); None where it is not defined."""
         return self.predict(replace(data, a=data.b, b=data.a), rows, user)
 
     def adapt(self, data: Comparisons, rows: np.ndarray) -> "PreferenceModel":
@@ -107,27 +107,27 @@ class PreferenceModel:
         return None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is stored; nothing for a model that is not."""
+        """The arrays that are stored; none for a model that is not."""
         return {}
 
 
 @dataclass
 class Lookup(PreferenceModel):
-    """A baseline that knows no features: probabilities p, float64 (R,), of every row of the data."""
+    """A baseline without features: probabilities p, float64 (R,), of every row of the data."""
 
     p: np.ndarray
 
     def predict(self, data: Comparisons, rows: np.ndarray, user: np.ndarray) -> np.ndarray:
-        """Those made before; the users are the rows' own."""
+        """The stored probabilities; the users are those of the rows."""
         found: np.ndarray = self.p[rows]
         return found
 
     def predict_swapped(self, data: Comparisons, rows: np.ndarray, user: np.ndarray) -> None:
-        """None: it was not asked about swapped places."""
+        """None: it has no probabilities of swapped items."""
 
 
 def majority(data: Comparisons, folds: np.ndarray) -> np.ndarray:
-    """P(first item) as the share of first places that this user chose for this target in train, shrunk to one half.
+    """P(first item) as the share of first items that this user chose for this target in train, shrunk to one half.
 
     Returns:
         float64 (R,), for every row.
@@ -142,21 +142,21 @@ def majority(data: Comparisons, folds: np.ndarray) -> np.ndarray:
 def agreeing_user(data: Comparisons, folds: np.ndarray) -> np.ndarray:
     """The answer in train of the user who agrees most with this one, as probable as they agree.
 
-    Agreement is counted on train, shrunk to one half. Who answered this pair and target is asked in order of
-    agreement's distance from one half (a user who always says the opposite is as good); where nobody did, `majority`.
+    Agreement is counted on train, shrunk to one half. Of the users who answered this pair and target, the one is taken
+    whose agreement is farthest from one half (constant disagreement is as good); if there are none, `majority`.
 
     Returns:
         float64 (R,), for every row.
     """
     train = np.flatnonzero(folds == TRAIN)
     low_first = data.a < data.b
-    said = np.where(low_first, data.y, 1 - data.y)  # for the lower-numbered item
+    low = np.where(low_first, data.y, 1 - data.y)  # for the lower-numbered item
     key = data.pair * len(data.targets) + data.target
     share, n = agreement(data.take(train))
     trust = (np.nan_to_num(share, nan=0.5) * n + PRIOR / 2) / (n + PRIOR)
     np.fill_diagonal(trust, 0.5)
     answers = np.full((len(data.users), int(key.max()) + 1), np.nan)
-    answers[data.user[train], key[train]] = said[train]
+    answers[data.user[train], key[train]] = low[train]
     p, best = majority(data, folds), np.zeros(len(data))
     for other in range(len(data.users)):
         answer, agree = answers[other, key], trust[data.user, other]
@@ -180,7 +180,7 @@ def principal_components(data: Comparisons, rows: np.ndarray, most: int) -> tupl
     Args:
         data: Holds the features.
         rows: int64 (r,).
-        most: Components asked for; there are fewer where the features have fewer.
+        most: Number of components; there are fewer where the features have fewer.
     """
     seen = data.features[np.unique([data.a[rows], data.b[rows]])].astype(np.float64)
     mean = seen.mean(axis=0)
@@ -196,11 +196,11 @@ class LinearModel(PreferenceModel):
     Attributes:
         mean: float32 (D,), subtracted from the features.
         projection: float32 (D, r), to standardised principal components.
-        weights: float64 (U + 1, T, r); the last user stands for a person not seen in training.
-        bias: float64 (U + 1,), the pull of the first place; 0 for the unseen.
+        weights: float64 (U + 1, T, r); the last user is one not seen in training.
+        bias: float64 (U + 1,), towards the first position; 0 for the unseen user.
         basis: float64 (r, B), directions in which an unseen user may differ.
         basis_penalty: L2 penalty on those differences.
-        chosen: Settings chosen on validation, and the table of what was tried.
+        chosen: Settings chosen on validation, and the table of all that were tried.
     """
 
     mean: np.ndarray
@@ -212,7 +212,7 @@ class LinearModel(PreferenceModel):
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Without a part shared by all there is nothing from which an unseen user could differ."""
+        """Only a model with weights shared by all users adapts to an unseen one."""
         self.adapts = bool(self.weights[-1].any())
         self.parameters = self.weights[:-1].size + self.bias[:-1].size
 
@@ -247,7 +247,7 @@ class LinearModel(PreferenceModel):
         return replace(self, weights=weights)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is stored."""
+        """The arrays that are stored."""
         names = ("mean", "projection", "weights", "bias", "basis")
         found = {name: np.ascontiguousarray(getattr(self, name), dtype=np.float32) for name in names}
         return {**found, "basis_penalty": np.array(self.basis_penalty)}
@@ -260,7 +260,7 @@ def _ce(logit: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def _minimise(
     loss: Callable[[torch.Tensor], torch.Tensor], start: np.ndarray, steps: int = 200, tolerance: float = 1e-7
 ) -> np.ndarray:
-    """Where L-BFGS finds a loss of one float64 vector least, float64."""
+    """The minimum of a loss of one float64 vector by L-BFGS, float64."""
 
     def value(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = torch.tensor(x, requires_grad=True)
@@ -287,18 +287,18 @@ def _blocks(kind: str, users: int, targets: int) -> dict[str, np.ndarray]:
 
 
 def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_bias: bool = True) -> LinearModel:
-    """Fit one of the linear models by L-BFGS; its penalties are those of least validation CE on a small grid.
+    """Fit one of the linear models by L-BFGS; its penalties are those of lowest validation CE on a small grid.
 
     Args:
         data: All rows.
         folds: int8 (R,), train and validation are used.
-        kind: "bt_global" (w0 + b: one taste for all), "bt_user" (c alone: every user and target apart), "bt_hier" (all
+        kind: "bt_global" (w0 + b: one taste for all), "bt_user" (c alone: users and targets separate), "bt_hier" (all
             blocks) or "bt_lowrank" (w = V c, with free c, from the leading directions of the best "bt_hier").
-        position_bias: Give each user a pull towards the first place.
+        position_bias: Give each user a bias towards the first position.
     """
     train, valid = np.flatnonzero(folds == TRAIN), np.flatnonzero(folds == VALID)
     users, targets = len(data.users), len(data.targets)
-    # Rows of train as places in a table of ordered pairs x cells, a cell being a user and a target.
+    # Rows of train as indices of a table of ordered pairs x cells, a cell being a user and a target.
     ordered, number = np.unique(data.a[train] * len(data.items) + data.b[train], return_inverse=True)
     first, second = np.divmod(ordered, len(data.items))
     at = torch.from_numpy((number * users + data.user[train]) * targets + data.target[train])
@@ -391,7 +391,7 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
 
 
 def _best(fits: list[tuple[float, LinearModel]]) -> LinearModel:
-    """The fit of least validation CE, with the table of what was tried."""
+    """The fit of lowest validation CE, with the table of all that were tried."""
     tried = [{**model.chosen, "validation_ce": ce} for ce, model in fits]
     _, best = min(fits, key=lambda fit: fit[0])
     best.chosen = {**best.chosen, "tried": tried}
@@ -399,17 +399,17 @@ def _best(fits: list[tuple[float, LinearModel]]) -> LinearModel:
 
 
 class PairNetwork(nn.Module):
-    """Encoder of an item as a user sees it, and a head per target.
+    """Encoder of an item for a user, and a head per target.
 
     Args:
-        width: Width of the item vectors, D.
+        width: Dimensions of the item vectors, D.
         users: Number of users, U. User U is an unseen one, with the mean of the vectors of users in train.
         targets: Number of targets, T.
         siamese: Score each item and compare scores, instead of concatenating the pair.
         activation: Name of the activation.
         dropout: Share of units dropped after every block, the last too.
         embedding_std: Standard deviation of the user vectors at the start.
-        position_bias: Siamese: a pull of each user towards the first place. Without it P(a,b) + P(b,a) = 1.
+        position_bias: Siamese: a bias of each user towards the first position. Without it P(a,b) + P(b,a) = 1.
     """
 
     def __init__(
@@ -438,7 +438,7 @@ class PairNetwork(nn.Module):
         self.bias = nn.Parameter(torch.zeros(users)) if siamese and position_bias else None
 
     def encode(self, items: torch.Tensor, item: torch.Tensor, user: torch.Tensor) -> torch.Tensor:
-        """Codes float32 (S, 32) of `item` (S,) of the table `items` (N, D), as `user` (S,) sees them."""
+        """Codes float32 (S, 32) of `item` (S,) of the table `items` (N, D), for `user` (S,)."""
         people = torch.cat([self.user_vectors, self.user_vectors[self.known].mean(0, keepdim=True)])
         weight, bias = self.first.weight, self.first.bias
         x = functional.embedding(item, items @ weight[:, : self.width].T)
@@ -450,7 +450,7 @@ class PairNetwork(nn.Module):
     def pair_logits(
         self, items: torch.Tensor, a: torch.Tensor, b: torch.Tensor, user: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits (C, T) that a wins over b, and, unless the model is Siamese, the same with the two places swapped."""
+        """Logits (C, T) that a wins over b, and, unless the model is Siamese, the same with the items swapped."""
         first, second = self.encode(items, torch.cat([a, b]), torch.cat([user, user])).chunk(2)
         if self.siamese:
             gap = self.heads(first) - self.heads(second)
@@ -461,10 +461,10 @@ class PairNetwork(nn.Module):
 
 
 class EarlyStopping:
-    """Keep the best state, and say when to stop.
+    """Early stopping that keeps the best state.
 
     A loss is an improvement if it is below the best by more than .001; gains too small to count neither move the best
-    nor reset the count, however they add up. The state is copied, tensor by tensor: a shallow copy would go on changing
+    nor reset the count, however they add up. The state is copied, tensor by tensor: a shallow copy would keep changing
     with the model.
     """
 
@@ -474,7 +474,7 @@ class EarlyStopping:
         self.best_state: dict[str, torch.Tensor] = {}
 
     def update(self, epoch: int, loss: float, model: nn.Module) -> bool:
-        """Take in one epoch (counted from 0); True when `patience` epochs have passed without improvement.
+        """Add one epoch (counted from 0); True when `patience` epochs have passed without improvement.
 
         Raises:
             ConfigError: If the loss is not a number.
@@ -497,7 +497,7 @@ class MlpModel(PreferenceModel):
         network: In evaluation mode.
         mean: float32 (D,).
         spread: float32 (D,).
-        unit: Whether vectors are brought to length 1 first.
+        unit: Whether vectors are normalised to length 1 first.
     """
 
     network: PairNetwork
@@ -506,12 +506,12 @@ class MlpModel(PreferenceModel):
     unit: bool
 
     def __post_init__(self) -> None:
-        """Nothing was trained yet."""
+        """Start with an empty history."""
         self.parameters = sum(value.numel() for value in self.network.parameters())
         self.history = {"train_loss": [], "val_loss": [], "val_accuracy": []}
 
     def table(self, features: np.ndarray) -> torch.Tensor:
-        """The features as the network wants them, float32 (N, D)."""
+        """The features as inputs of the network, float32 (N, D)."""
         if self.unit:
             features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
         return torch.from_numpy(((features - self.mean) / self.spread).astype(np.float32))
@@ -544,13 +544,13 @@ class MlpModel(PreferenceModel):
         return scores
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is stored."""
+        """The arrays that are stored."""
         state = {f"network.{name}": value.numpy() for name, value in self.network.state_dict().items()}
         return {"mean": self.mean, "spread": self.spread, **state}
 
 
 def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, name: str) -> MlpModel:
-    """Train "mlp_concat" or "mlp_siamese" until validation says to stop; it has its best weights then, keeps its last.
+    """Train "mlp_concat" or "mlp_siamese" until validation stops it; it has its best weights then, and keeps its last.
 
     Under compat `mlp_concat` is trained as published: raw features, user vectors from N(0, 1), one step per target on
     all its rows, and a stop by the mean of the targets' validation CE in place of the mean over rows.
@@ -590,7 +590,7 @@ def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, na
         return [train[part] for part in np.split(order, cuts)]
 
     def step(rows: np.ndarray) -> float:
-        """One step on these rows; their mean CE in nats before it."""
+        """One step on these rows; returns their mean CE in nats before it."""
         _, first, number = np.unique(data.comparison[rows], return_index=True, return_inverse=True)
         parts = (torch.from_numpy(column[rows[first]]) for column in (data.a, data.b, data.user))
         at = (torch.from_numpy(number), torch.from_numpy(data.target[rows]))
@@ -636,36 +636,36 @@ def fit_model(config: PreferenceConfig, model: str, data: Comparisons, folds: np
     return fit_bradley_terry(data, folds, model, config.position_bias)
 
 
-def save_model(place: Path, model: PreferenceModel, users: list[str], targets: list[str]) -> None:
-    """Write what a model stores, if it stores anything, beside its users and targets."""
+def save_model(folder: Path, model: PreferenceModel, users: list[str], targets: list[str]) -> None:
+    """Write the arrays of a model, if it has any, with its users and targets."""
     arrays = model.arrays()
     if arrays:
         from safetensors.numpy import save_file
 
-        save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, place / ARRAYS)
+        save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, folder / ARRAYS)
         about = {"settings": dict(model.settings), "users": users, "targets": targets}
-        (place / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
 def load_model(run: str | Path, name: str) -> tuple[PreferenceModel, list[str], list[str]]:
     """A fitted model of a run, with its users and targets.
 
     Returns:
-        The model (a network in evaluation mode), user ids, target names. A person not among the users is user -1 of
-        `predict`, and gets what is common to all.
+        The model (a network in evaluation mode), user ids, target names. An unseen user is user -1 of `predict`, with
+        the weights shared by all.
 
     Raises:
         ArtefactError: If there is no such run, or it has no such model.
     """
     from safetensors.numpy import load_file
 
-    place = Path(run) / name
+    folder = Path(run) / name
     read_manifest(run, PreferenceConfig.kind)
-    if not (place / ARRAYS).is_file():
+    if not (folder / ARRAYS).is_file():
         raise ArtefactError(
             f"{run}: has no model {name!r} to load. Name one of its `models` that learns from features."
         )
-    about, arrays = read_json(place / ABOUT), load_file(place / ARRAYS)
+    about, arrays = read_json(folder / ABOUT), load_file(folder / ARRAYS)
     users, targets, settings = about["users"], about["targets"], about["settings"]
     if "weights" in arrays:
         return LinearModel(**{**arrays, "basis_penalty": arrays["basis_penalty"].item()}), users, targets

@@ -2,7 +2,7 @@
 
 OUTPUT/config.yaml, folds.parquet           the settings, the fold of each row
 OUTPUT/data                                 synthetic data and their truth, where no files were given
-OUTPUT/MODEL/results.json, summary.txt      what was found
+OUTPUT/MODEL/results.json, summary.txt      results
 OUTPUT/MODEL/predictions.csv                one row per test row
 OUTPUT/MODEL/model.safetensors, model.json  the model, see `minionerec.preference.models.load_model`
 """
@@ -57,18 +57,18 @@ RESULTS, PREDICTIONS, DATA = "results.json", "predictions.csv", "data"
 
 @dataclass(frozen=True)
 class PreferenceResult:
-    """What `run_preference` made.
+    """The result of `run_preference`.
 
     Attributes:
-        output: Its directory.
-        up_to_date: Whether it stood already.
+        output: The directory.
+        up_to_date: Whether it was up to date already.
     """
 
     output: Path
     up_to_date: bool
 
     def lines(self) -> list[str]:
-        """Each model's accuracy and cross-entropy on test, and where they lie."""
+        """Each model's accuracy and cross-entropy on test, and the output."""
         found = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(self.output.glob(f"*/{RESULTS}")))
         every = sorted((one["overall"]["ce"], one["model"], one["overall"]["accuracy"]) for one in found)
         lines = [f"{model}: accuracy {accuracy:.4f}, cross-entropy {ce:.4f} nats" for ce, model, accuracy in every]
@@ -76,11 +76,11 @@ class PreferenceResult:
 
 
 def run_preference(config: PreferenceConfig) -> PreferenceResult:
-    """Fit and measure the models and the baselines on one split with one seed; a model that is done survives a kill.
+    """Fit and measure the models and the baselines on one split with one seed; a finished model survives a kill.
 
     Raises:
-        DataError: If the data or a split of them do not serve.
-        ConfigError: If training fails, or another process is at work there.
+        DataError: If the data or the split cannot be used.
+        ConfigError: If training fails, or another process is writing the output.
         ArtefactError: If an input was changed since it was written, or the output cannot be written.
     """
     stage = Stage(config)
@@ -92,27 +92,27 @@ def run_preference(config: PreferenceConfig) -> PreferenceResult:
         folds = split_rows(data, config.split, config.seed)
         hits: dict[str, pd.DataFrame] = {}
         for name in dict.fromkeys((*BASELINES, *config.models)):
-            place = work.folder / name
-            if not (place / RESULTS).is_file():
-                shutil.rmtree(place, ignore_errors=True)
+            folder = work.folder / name
+            if not (folder / RESULTS).is_file():
+                shutil.rmtree(folder, ignore_errors=True)
                 logger.info("%s: fitting.", name)
                 with work.phase("train"):
                     fitted = fit_model(config, name, data, folds)
                 with work.phase("measure"):
                     _measure(config, name, data, folds, fitted, work.folder, hits)
-            hits[name] = pd.read_csv(place / PREDICTIONS)
-        with work.finish(seed=config.seed, counts=dict(data.counts)) as place:
+            hits[name] = pd.read_csv(folder / PREDICTIONS)
+        with work.finish(seed=config.seed, counts=dict(data.counts)) as output:
             for path in work.folder.iterdir():
                 if path.is_dir():
-                    shutil.copytree(path, place / path.name)
-            pd.DataFrame({"fold": folds}).to_parquet(place / "folds.parquet")
-            (place / "config.yaml").write_text(yaml.safe_dump(stage.settings, sort_keys=True), encoding="utf-8")
+                    shutil.copytree(path, output / path.name)
+            pd.DataFrame({"fold": folds}).to_parquet(output / "folds.parquet")
+            (output / "config.yaml").write_text(yaml.safe_dump(stage.settings, sort_keys=True), encoding="utf-8")
     return PreferenceResult(stage.output, False)
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums in one order, so that results are the same whatever the number of threads."""
+    """Use one thread, so that sums have one order and results do not depend on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -125,11 +125,11 @@ def _one_thread() -> Iterator[None]:
 def _read(config: PreferenceConfig, stage: Stage, folder: Path) -> Comparisons:
     comparisons, features = (stage.inputs.get(name, Path()) for name in ("comparisons", "features"))
     if not config.comparisons:
-        place = folder / DATA
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        make_population(config.population, config.items, config.width, config.seed).write(place)
-        comparisons, features = place / COMPARISONS, place / FEATURES
+        made = folder / DATA
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        make_population(config.population, config.items, config.width, config.seed).write(made)
+        comparisons, features = made / COMPARISONS, made / FEATURES
     return read_comparisons(comparisons, features, config.targets, config.label_map)
 
 
@@ -143,8 +143,8 @@ def _measure(
     before: dict[str, pd.DataFrame],
 ) -> None:
     """Write predictions, the model and, last, the results of one model."""
-    place = folder / name
-    place.mkdir()
+    own = folder / name
+    own.mkdir()
     valid, test = np.flatnonzero(folds == VALID), np.flatnonzero(folds == TEST)
     known = np.isin(data.user, data.user[folds == TRAIN])
     user = np.where(known, data.user, -1)
@@ -156,8 +156,8 @@ def _measure(
     columns |= {} if swapped is None else {"p_swapped": swapped}
     late = fitted.last.predict(data, test, user[test]) if fitted.last is not None else None
     columns |= {} if late is None else {"p_last": late}
-    pd.DataFrame(columns).to_csv(place / PREDICTIONS, index=False, float_format="%.9g")
-    save_model(place, fitted, list(data.users), list(data.targets))
+    pd.DataFrame(columns).to_csv(own / PREDICTIONS, index=False, float_format="%.9g")
+    save_model(own, fitted, list(data.users), list(data.targets))
 
     def overall(guess: np.ndarray, other: np.ndarray | None) -> dict[str, Any]:
         found = summary(held, guess, other, config.seed, config.resamples)
@@ -193,12 +193,12 @@ def _measure(
         "shots": few_shot(fitted, data, test, config.shots, config.seed) if config.split == "user" else None,
         "versions": package_versions(),
     }
-    (place / "summary.txt").write_text(_in_words(results), encoding="utf-8")
-    (place / RESULTS).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (own / "summary.txt").write_text(_in_words(results), encoding="utf-8")
+    (own / RESULTS).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _split_record(config: PreferenceConfig, data: Comparisons, folds: np.ndarray) -> dict[str, Any]:
-    """How the rows were dealt out: unit, rows of each fold, SHA-256 of the assignment, audit and warning."""
+    """The split: unit, rows of each fold, SHA-256 of the assignment, audit and warning."""
     names = {"train": TRAIN, "valid": VALID, "test": TEST}
     return {
         "unit": config.split,
@@ -229,7 +229,7 @@ def few_shot(
     """Accuracy and CE on held-out users after k of their comparisons, all k measured on the same rows.
 
     Each user's comparisons are shuffled; the first max(shots) serve to adapt, the rest to measure. Users without a rest
-    are left out. A model that does not adapt stands at k = 0; a lookup, which knows no unseen user, nowhere.
+    are left out. A model that does not adapt has k = 0 only; a lookup, which knows no unseen user, has no results.
 
     Args:
         fitted: The model.

@@ -1,7 +1,7 @@
-"""Synthetic raters with known choice probabilities, so that every model can be held against its ceiling.
+"""Synthetic raters with known choice probabilities, so that every model can be compared with its ceiling.
 
 Items are CLIP-like vectors: a common mean and a spectrum that falls with the rank of the latent dimension, rotated at
-random. Utility hangs on the first 40 latent dimensions, by a shared taste, a user's, a target's, and a user's for a
+random. Utility depends on the first 40 latent dimensions, by a shared taste, a user's, a target's, and a user's for a
 target, with a non-linear part. A choice adds noise of which a share `halo` is common to a user's targets on a pair.
 """
 
@@ -40,29 +40,29 @@ class Population:
     comparisons: pd.DataFrame
     truth: pd.DataFrame
 
-    def write(self, place: Path) -> None:
-        """Write what a trainer may read (comparisons.parquet, features.npz) and the truth, which it never opens."""
-        self.comparisons.to_parquet(place / COMPARISONS)
+    def write(self, folder: Path) -> None:
+        """Write the inputs of training (comparisons.parquet, features.npz) and the truth, which it never reads."""
+        self.comparisons.to_parquet(folder / COMPARISONS)
         items = np.array([f"item-{n}" for n in range(len(self.features))])
-        np.savez(place / FEATURES, item_id=items, features=self.features)
-        self.truth.to_parquet(place / TRUTH)
-        np.savez(place / UTILITY, utility=self.utility.astype(np.float32))
+        np.savez(folder / FEATURES, item_id=items, features=self.features)
+        self.truth.to_parquet(folder / TRUTH)
+        np.savez(folder / UTILITY, utility=self.utility.astype(np.float32))
 
 
 def make_population(
     kind: str, items: int, width: int, seed: int, halo: float = 0.6, nonlinear: float = 0.15, lapse: float = 0.0
 ) -> Population:
-    """Draw items, tastes, pairs and choices.
+    """Draw items, tastes, pairs and answers.
 
     Args:
         kind: "halo"; "no_halo" (independent noise); "one_taste" (users differ in noise alone); "permuted" (answers
             shuffled over all rows, so that nothing can be learned).
         items: Number of items, and of pairs: each item is in exactly two.
-        width: Width of the vectors.
+        width: Dimensions of the vectors.
         seed: Seed of everything.
         halo: Share of the noise common to a user's targets on one pair.
         nonlinear: Share of utility's variance that no linear score reaches.
-        lapse: Share of answers by tossing a coin.
+        lapse: Share of random answers.
     """
     rng = np.random.default_rng([seed, 7])
     halo = 0.0 if kind == "no_halo" else halo
@@ -139,7 +139,7 @@ def _utility(z: np.ndarray, shares: np.ndarray, nonlinear: float, rng: np.random
 def _margins(
     utility: np.ndarray, user: np.ndarray, a: np.ndarray, b: np.ndarray, lapse: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Margin of the first item, float64 (C, T), as steep as gives each user that user's ceiling."""
+    """Margin of the first item, float64 (C, T), scaled so that each user reaches their ceiling."""
     bias = rng.normal(0, 0.1, len(utility))
     gap = utility[user, :, a] - utility[user, :, b]  # (C, T)
     margin: np.ndarray = np.empty_like(gap)
@@ -155,7 +155,7 @@ def _margins(
 
 
 def probability(margin: np.ndarray, lapse: float) -> np.ndarray:
-    """True probability of choosing the first item, before anything else is known about the answer."""
+    """True probability of choosing the first item, given nothing else about the answer."""
     p: np.ndarray = lapse / 2 + (1 - lapse) * ndtr(margin)
     return p
 
@@ -163,15 +163,15 @@ def probability(margin: np.ndarray, lapse: float) -> np.ndarray:
 def sibling_probability(margin: np.ndarray, y: np.ndarray, known: np.ndarray, halo: float, lapse: float) -> np.ndarray:
     """Probability of each answer, given the user's known answers to the other targets on the same comparison.
 
-    What a model can reach at most that has looked up those answers. The common noise is integrated out by
+    The ceiling of a model that has seen those answers. The common noise is integrated out by
     Gauss-Hermite quadrature with 40 nodes.
 
     Args:
         margin: float (C, T).
         y: float (C, T), the answers; NaN where there is none.
-        known: bool (C, T), answers that lie in train.
+        known: bool (C, T), answers that are in train.
         halo: Share of the noise in common.
-        lapse: Share of answers by tossing a coin.
+        lapse: Share of random answers.
 
     Returns:
         float64 (C, T).

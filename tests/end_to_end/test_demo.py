@@ -288,7 +288,7 @@ def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
     words = ["--epochs", "0.05", "--eval_rows", "20", "--layers", "1", "--hidden_size", "32", "--teacher", ""]
     done = run([python, ROOT / "scripts/sft.py", *words], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "taking the demo configuration, demo#sft" in done.stderr
+    assert "using the demo configuration, demo#sft" in done.stderr
     assert "First data: minionerec prepare-data --config demo/language#data" in done.stderr
     assert "First sids: minionerec build-sids --config demo/language#sids" in done.stderr
     assert done.stdout.splitlines() == ["checkpoint: runs/demo/sft"]

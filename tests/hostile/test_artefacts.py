@@ -49,7 +49,7 @@ def test_no_stage_replaces_an_artefact_of_another_kind_or_a_users_files(shop, tm
 def test_no_seed_is_written_into_an_artefact(shop, tmp_path):
     place = copied(shop, tmp_path / "shop")
     before = bytes_of(place / "sft")
-    assert "lies inside the artefact" in stage(place, "train-sequential", "--output", "sft").said
+    assert "is inside the artefact" in stage(place, "train-sequential", "--output", "sft").said
     assert bytes_of(place / "sft") == before
 
 
@@ -288,11 +288,11 @@ INDEXES = {
     '{"i0": []}': "expected token strings",
     '{"i0": "<a_1>"}': "expected token strings",
     '{"i0": [["<a_1>"]]}': "expected token strings",
-    '{"i0": ["<a_1>"], "i0": ["<a_2>"]}': "stands there twice",
+    '{"i0": ["<a_1>"], "i0": ["<a_2>"]}': "is given twice",
     "[]": "expected an object",
     "{}": "empty",
     "[" * 100_000: "not valid JSON",
-    '{"i0": ["\\ud800"]}': "half a character",
+    '{"i0": ["\\ud800"]}': "lone surrogate",
 }
 
 

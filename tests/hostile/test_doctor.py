@@ -69,7 +69,7 @@ def test_nothing_of_the_users_is_shown(shop, monkeypatch):
             "index.json was changed or removed",
         ),
         (lambda shop: (shop / "sids/manifest.json").write_text("[]"), "broken: ", "cannot run yet: |would run"),
-        (lambda shop: shutil.rmtree(shop / "sids"), None, "would run: nothing is there yet"),
+        (lambda shop: shutil.rmtree(shop / "sids"), None, "would run: no output yet"),
         (lambda shop: shutil.rmtree(shop / "corpus"), "sids, ", "cannot run yet: corpus: no such directory"),
     ],
     ids=["changed", "missing", "no manifest", "gone", "input gone"],
@@ -102,13 +102,11 @@ def test_unfinished_runs_are_named(shop):
     (shop / "sids.partial" / "run.json").write_text(record)
     shutil.rmtree(shop / "sids")
     text = page(shop)
-    assert line(text, "sids.partial", "Artefacts") == "an unfinished run: the same command goes on from there"
-    assert line(text, "build-sids", "Steps").startswith(
-        "would be refused: an unfinished run lies there that differs in "
-    )
+    assert line(text, "sids.partial", "Artefacts") == "an unfinished run: the same command resumes it"
+    assert line(text, "build-sids", "Steps").startswith("would be refused: an unfinished run there differs in ")
 
 
 def test_folders_and_recipes_that_are_none(shop):
     assert "no such folder" in command(shop, "doctor", "nowhere").said
-    assert "no recipe there" in command(shop, "doctor", ".", "--recipe", "nowhere").said
+    assert "no such recipe" in command(shop, "doctor", ".", "--recipe", "nowhere").said
     assert "Artefacts below runs\n  none" in command(shop, "doctor").out

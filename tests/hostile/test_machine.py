@@ -346,5 +346,5 @@ def test_a_disk_that_fills_at_any_file_of_a_checkpoint_is_one_line(shop, tmp_pat
 
 def test_a_device_is_no_place_of_a_file(tmp_path):
     (tmp_path / "a.json").symlink_to("/dev/full")
-    with pytest.raises(ArtefactError, match=r"/dev/full: is no ordinary file. Choose another place"):
+    with pytest.raises(ArtefactError, match=r"/dev/full: is not a regular file. Choose another path"):
         write_text_atomic(tmp_path / "a.json", "{}")

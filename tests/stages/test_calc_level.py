@@ -59,7 +59,7 @@ def test_predictions_directory_and_file_as_tables(tmp_path):
 @pytest.mark.slow
 def test_without_arguments_it_takes_the_demo_and_makes_it(tmp_path):
     done = run(cwd=tmp_path)
-    assert "taking the demo configuration, demo#levels" in done.err
+    assert "using the demo configuration, demo#levels" in done.err
     assert done.status == 0
     assert "1,509 examples; 0 of 75,450 predictions are no semantic ID" in done.out
     assert (tmp_path / "runs/demo/eval_grpo/predictions.parquet").is_file()

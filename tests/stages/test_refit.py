@@ -195,7 +195,7 @@ def test_a_refit_that_has_ended_makes_no_more_steps(made, tmp_path):
 
 
 def test_what_measures_refuses_it(made, tmp_path):
-    words = r"sft_all: was trained on all rows, .* It is for service; measure .*/sft instead"
+    words = r"sft_all: was trained on all examples, .* It is for serving; measure .*/sft instead"
     asked = eval_config(made, checkpoint=str(made / "sft_all"), output=str(tmp_path / "eval"))
     with pytest.raises(ArtefactError, match=words):
         run_eval(asked)
@@ -206,7 +206,7 @@ def test_what_measures_refuses_it(made, tmp_path):
     place = tmp_path / "predictions"
     lists.save(place, config={}, inputs={"checkpoint": made / "sft_all"}, counts={"split": "test", "beams": 5})
     assert len(Predictions.load(place)) == 40
-    words = r"predictions: was made with .*sft_all, which was trained on all rows"
+    words = r"predictions: was made with .*sft_all, which was trained on all examples"
     report = ReportConfig(
         corpus=str(made / "corpus"), predictions={"model": str(place)}, output=str(tmp_path / "report"), sids=""
     )
@@ -235,7 +235,7 @@ def test_what_was_made_from_an_earlier_checkpoint_of_the_place_is_not_refused(ma
 
 
 def test_a_run_that_validates_does_not_begin_with_it(made, tmp_path):
-    words = "trained on all rows, .* A run that validates cannot start from it; only a refit can"
+    words = "trained on all examples, .* A run that validates cannot start from it; only a refit can"
     here = {"output": str(tmp_path / "out")}
     with pytest.raises(ArtefactError, match=words):
         run_sft(sft_config(made, teacher=str(made / "catalogue_all"), **here))
@@ -283,7 +283,7 @@ def test_what_is_extended_stays_a_refit(made, tmp_path):
     assert counts_of(tmp_path / "more")["refit"] is True
     before, after = (load_bundle(place).model for place in (made / "catalogue_all", tmp_path / "more"))
     assert before.config.num_transitions == after.config.num_transitions
-    with pytest.raises(ArtefactError, match="more: was trained on all rows"):
+    with pytest.raises(ArtefactError, match="more: was trained on all examples"):
         run_eval(eval_config(made, checkpoint=str(tmp_path / "more"), output=str(tmp_path / "eval")))
 
 

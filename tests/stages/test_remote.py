@@ -126,7 +126,7 @@ def test_put_says_what_it_did_and_refuses_in_one_line(shop):
         (("--corpus", "nope://shop/corpus"), "nope://shop/corpus: unknown protocol 'nope'"),
         (("--corpus", "memory://shop/nothing"), "memory://shop/nothing: no such artefact or file"),
         (("--corpus", "memory://shop"), "memory://shop: has no manifest.json"),
-        (("--output", "memory://shop/sids"), "output is 'memory://shop/sids', but what is written must lie on this"),
+        (("--output", "memory://shop/sids"), "output is 'memory://shop/sids', but outputs are written on this"),
         (("--encoder", "memory://shop/sids"), "memory://shop/sids: holds no vectors"),
     ],
 )

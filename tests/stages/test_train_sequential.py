@@ -201,7 +201,7 @@ def test_a_cut_off_run_goes_on_to_the_same_bytes(file, tmp_path, monkeypatch):
     run_sequential(config_of(file, tmp_path / "whole", epochs=3))
     cut = config_of(file, tmp_path / "cut", epochs=3)
     cut_off(cut, monkeypatch, 2)
-    with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs \(then 3, now 4\)\. Go on"):
+    with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs \(then 3, now 4\)\. Resume it"):
         run_sequential(config_of(file, tmp_path / "cut", epochs=4))
     # It goes on after its first epoch: two are left.
     original, made = train.train_epoch, []

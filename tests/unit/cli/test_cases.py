@@ -159,19 +159,19 @@ def changed(**step):
         ({"cases": {"seed": {}}}, r"cases.seed: 'seed' cannot be a name; expected letters.* and none of prepared"),
         ({"cases": {"a b": {}}}, r"'a b' cannot be a name"),
         ({"cases": {"shop": {"steps": STEP}}}, r"'shop' is both a data set and a case"),
-        ({"cases": {"a": {}}}, r"cases.a: has no steps; give it `steps`, or a `base` and what is changed"),
+        ({"cases": {"a": {}}}, r"cases.a: has no steps; give it `steps`, or a `base` and changes"),
         ({"cases": {"a": {"sepps": {}}}}, r"cases.a: unknown key 'sepps'. Known keys: label, base, data, seeds"),
         (a_case(STEP["sft"], data=["b"]), r"cases.a: data names 'b'; known: shop"),
         ({"cases": {"a": {"steps": ["sft"]}}}, r"cases.a.steps is \['sft'\]; expected a mapping"),
         (a_case({"stage": "sfd"}), r"line \d+: cases.a.steps.sft.stage: no stage 'sfd'; known: prepare-data"),
-        (a_case({}, "model"), r"cases.a.steps.model: has no stage, and no step that it changes has this name; give it"),
+        (a_case({}, "model"), r"cases.a.steps.model: has no stage, and no step of the base has this name; give it"),
         (a_case({"stage": "calc-level"}, "levels"), r"cases.a.steps.levels: this stage only prints; leave it out"),
         (a_case(STEP["sft"], "log"), r"'log' cannot be the name of a step here|cases.a.steps.log: has no stage"),
         (
             a_case({"config": "#valid"}),
             r"cases.a.steps.sft: config is '#valid', but there is no such step; the others: n",
         ),
-        (a_case({"config": "#sft"}), r"config is '#sft', which leads back to the step itself"),
+        (a_case({"config": "#sft"}), r"config is '#sft', which refers back to the step itself"),
         ({"cases": {"a": {"base": "b"}}}, r"cases.a: base is 'b'; known cases: a"),
         (
             {"cases": {"a": {"base": "b", "steps": STEP}, "b": {"base": "a"}}},
@@ -190,11 +190,11 @@ def changed(**step):
         (changed(epochs=0), r"study.yaml, line \d+: cases.a.steps.sft: epochs is 0.0; it must be above 0"),
         (
             a_case({"sids": "{data.codes}"}),
-            r"cases.a.steps.sft: sids names {data.codes}, which stands for nothing here; known: {runs}, {data}, "
+            r"cases.a.steps.sft: sids names {data.codes}, which is unknown here; known: {runs}, {data}, "
             r"{case}, {seed}, {data.corpus}, {data.sids} and {CASE.STEP}",
         ),
         (a_case({"sids": {"data.sids": None}}), r'sids is a mapping; put the placeholder in quotes: "{data.sids}"'),
-        (a_case({"once": True, "output": "x/{seed}"}), r"output names {seed}, which stands for nothing here"),
+        (a_case({"once": True, "output": "x/{seed}"}), r"output names {seed}, which is unknown here"),
         (
             a_case({**STEP["sft"], "output": "x"}),
             r"shop/a/sft, seed 1 and shop/a/sft, seed 2 both write x; give each an output of its own",
@@ -230,7 +230,7 @@ def changed(**step):
         ),
         ({"compare": {"tests": {}}}, r"compare.tests.of is 'tests'; steps with predictions: test, valid"),
         ({"compare": {"test": {"metrics": ["HR"]}}}, r"compare.test: unknown metric 'HR'"),
-        ({"compare": {"test": {"runs": {"a": "b"}}}}, r"compare.test: runs is the recipe's own to say; leave it out"),
+        ({"compare": {"test": {"runs": {"a": "b"}}}}, r"compare.test: runs is set by the recipe itself; leave it out"),
         ({"launch": "ds_configs/zero2_4gpu.yaml", "jobs": 2}, r"jobs is 2, but each launch by .* starts 4 processes"),
     ],
 )

@@ -176,7 +176,7 @@ def test_what_exists_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables(tmp_path)
     (tmp_path / "mine.yaml").write_text("mine\n")
-    with pytest.raises(ConfigError, match=r"^mine\.yaml: is there already\. Give another NAME, or remove it\.$"):
+    with pytest.raises(ConfigError, match=r"^mine\.yaml: exists already\. Give another NAME, or remove it\.$"):
         init(monkeypatch, "items.csv", "interactions.csv", "mine.yaml")
     assert (tmp_path / "mine.yaml").read_text() == "mine\n"
 

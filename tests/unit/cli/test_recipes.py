@@ -76,9 +76,7 @@ def test_the_large_models_differ_in_what_the_file_says(size):
 def test_the_shipped_recipes_are_listed_with_what_they_are_for():
     listed = shipped_recipes()
     assert sorted(listed) == sorted(NAMES)
-    assert listed["demo/language"] == (
-        "The whole way of the data on the demo shop: a few minutes on two cores, no network"
-    )
+    assert listed["demo/language"] == ("The whole pipeline on the demo shop: a few minutes on two cores, no network")
     assert all(listed.values())
 
 
@@ -114,7 +112,7 @@ def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
 
 
 def test_an_unknown_recipe_names_those_it_may_be_and_an_old_one_what_to_do(tmp_path):
-    with pytest.raises(ConfigError, match=r"^industrial/sdp: no recipe there; .*such as .*industrial/sdpo.*minionerec"):
+    with pytest.raises(ConfigError, match=r"^industrial/sdp: no such recipe; .*such as .*industrial/sdpo.*minionerec"):
         find_recipe("industrial/sdp")
     (tmp_path / "pipeline.yaml").write_text("stages: []\n")
     with pytest.raises(ConfigError, match=r"is a folder with a pipeline.yaml, as .* 0.1; a recipe is one file now"):
@@ -132,7 +130,7 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         (f"steps:\n  {SFT}\n  {SFT}", r"mine.yaml: not valid YAML \(line 3, column 3: 'sft' twice\)"),
         ("steps:\n  a b: {}", r"line 2: steps.a b: 'a b' cannot be a step's name"),
         ("steps:\n  one: {stage: no-such}", r"line 2: steps.one.stage: no stage 'no-such'; known: prepare-data, "),
-        ("steps:\n  one: {epochs: 1}", r"line 2: steps.one: has no stage, and no step that it changes has this name"),
+        ("steps:\n  one: {epochs: 1}", r"line 2: steps.one: has no stage, and no step of the base has this name"),
         ("steps:\n  sft: {no_such: 1}", r"line 2: steps.sft: unknown key 'no_such'. Known keys: output, "),
         ("steps:\n  sft: {epochs: many, output: x}", r"line 2: steps.sft: epochs is 'many'; expected a number"),
         (
@@ -155,13 +153,13 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ),
         (f"compare: {{a: {{}}}}\nsteps: {{{SFT}}}", r"has compare, but no output; a recipe with cases needs"),
         ("- sft", r"expected a mapping"),
-        ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no recipe there"),
+        ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no such recipe"),
         ("base: mine", r"line 1: base is 'mine', which is based on this file itself, by way of mine"),
         ("base: demo\nwithout: [sftt]", r"line 2: without names 'sftt'; the steps of the base: data, sids, catalogue"),
         ("base: demo\nwithout: sftt", r"line 2: without is 'sftt'; expected a list"),
         (
             "base: demo\nwithout: [sft]",
-            r"steps.eval_sft: checkpoint names {sft}, which stands for nothing here; known: ",
+            r"steps.eval_sft: checkpoint names {sft}, which is unknown here; known: ",
         ),
         ("base: demo\nvariables: {sft: 1}", r"line 2: variables: 'sft' is both a variable and a step"),
         ("variables: {runs: 1}\nsteps: {sft: {}}", r"line 1: variables: 'runs' cannot be a name"),
@@ -171,11 +169,11 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         ),
         (
             "output: x\nsteps:\n  sft: {corpus: '{data}'}\n  data: {stage: prepare-data}",
-            r"line 3: steps.sft: corpus names {data}, which stands for nothing here; known: {runs}",
+            r"line 3: steps.sft: corpus names {data}, which is unknown here; known: {runs}",
         ),
         (
             "output: x\nsteps:\n  levels: {stage: calc-level, predictions: a}\n  sft: {corpus: '{levels}'}",
-            r"line 4: steps.sft: corpus names {levels}, but that step only prints, and writes nothing",
+            r"line 4: steps.sft: corpus names {levels}, but that step only prints",
         ),
         (
             "output: x\nsteps:\n  sft: {corpus: c, sids: s, output: y}\n  grpo: {corpus: c, checkpoint: d, output: y}",
@@ -244,7 +242,7 @@ def test_a_recipe_is_copied_as_one_file_to_be_edited(tmp_path):
 
 def test_a_copy_replaces_nothing(tmp_path):
     (tmp_path / "mine.yaml").write_text("1")
-    with pytest.raises(ConfigError, match="is there already; give a new file"):
+    with pytest.raises(ConfigError, match="exists already; give a new file"):
         copy_recipe("demo", tmp_path / "mine.yaml")
     with pytest.raises(ConfigError, match="cannot be written"):
         copy_recipe("demo", tmp_path / "mine.yaml" / "below")

@@ -89,7 +89,7 @@ def test_a_part_is_run(started, capsys, monkeypatch):
         recipe(monkeypatch, "demo", "--from", "nowhere")
     with pytest.raises(ConfigError, match=r"--only nowhere: .*language.yaml has no such step. Its steps: data, sids"):
         recipe(monkeypatch, "demo", "--only", "nowhere")
-    with pytest.raises(ConfigError, match=r"--seeds 3: demo/language has no `seeds`; its steps name their seeds"):
+    with pytest.raises(ConfigError, match=r"--seeds 3: demo/language has no `seeds`; its steps set their own"):
         recipe(monkeypatch, "demo", "--seeds", "3")
 
 
@@ -102,7 +102,7 @@ def test_a_dry_run_says_what_each_step_would_do(started, capsys, monkeypatch, tm
     monkeypatch.chdir(tmp_path)
     assert recipe(monkeypatch, "demo", "--list") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split(maxsplit=1) == ["data", "would run: nothing is there yet"] and started == []
+    assert lines[0].split(maxsplit=1) == ["data", "would run: no output yet"] and started == []
     assert lines[-1] == "0 of 10 steps are up to date."
 
 
@@ -122,12 +122,12 @@ def test_of_several_steps_those_go_on_that_do_not_need_what_failed(jobs, tmp_pat
     said = done.stderr.splitlines()
     if jobs == 1:
         assert said.pop(0).startswith("error: nowhere: no such directory")  # printed as it went
-        assert said[-3] == "broken: failed with status 2: what it said stands above"
+        assert said[-3] == "broken: failed with status 2: its output is above"
     else:
         assert len(said) == 3
         assert said[0].startswith("broken: failed with status 2: error: nowhere: no such directory")
         assert said[0].endswith("(there.log)")
-    assert said[-2:] == ["left out, for they need what failed: never", "Mend it and run again to go on."]
+    assert said[-2:] == ["left out, since they need what failed: never", "Fix it and run again to resume."]
     assert "good: done in" in done.stdout and "broken: failed with status 2 after" in done.stdout
     assert "never" not in done.stdout
 
@@ -193,17 +193,17 @@ def test_several_steps_at_a_time_each_after_what_it_reads(jobs, tmp_path, monkey
     [
         (["run", "demo", "--jobs", "0"], "jobs is 0; it must be at least 1."),
         (["run", "industrial/qwen-0.5b", "--jobs", "2"], "industrial/qwen-0.5b: jobs is 2, but each launch by"),
-        (["run", "nowhere"], "nowhere: no recipe there; expected a YAML file, or the name of a shipped one"),
+        (["run", "nowhere"], "nowhere: no such recipe; expected a YAML file, or the name of a shipped one"),
         (["run", "demo", "--from", "nowhere"], "--from nowhere: demo has no such step. Its steps: data, "),
         (["run", "demo", "--from", "grpo", "--until", "sft"], "--from grpo comes after --until sft"),
         (["run", "demo", "--no_such_flag"], "unrecognized arguments: --no_such_flag. See --help."),
         (["recipes", "copy", "demo"], "the following arguments are required: file. See --help."),
-        (["recipes", "copy", "nowhere", "here"], "nowhere: no recipe there"),
+        (["recipes", "copy", "nowhere", "here"], "nowhere: no such recipe"),
         (
             ["no-such-command"],
-            "unknown command 'no-such-command'; known: init, run, recipes, doctor, put, serve, prepare-data, ",
+            "unknown command 'no-such-command'; known: init, run, recipes, doctor, put, serve, completion, ",
         ),
-        (["study", "demo"], "there is no command 'study' any more; a study is a recipe: minionerec run studies/NAME."),
+        (["study", "demo"], "the command 'study' was removed; a study is a recipe: minionerec run studies/NAME."),
     ],
 )
 def test_what_is_not_there_is_one_line_and_status_2(words, message, tmp_path):

@@ -97,10 +97,12 @@ def test_what_failed_is_named_and_the_others_go_on(played, tmp_path, monkeypatch
     assert list(table(path)) == ["labels", "a slower rate", "sharpened"]
     assert "shop/bad/model, seed 1: failed with status 2 after" in capsys.readouterr().out
     said = [record.getMessage() for record in caplog.records]
-    assert said[-4] == "10 of 29 steps have no result; mend what failed and run again to go on:"
+    assert said[-4] == "10 of 29 steps have no result; fix what failed and run again to resume:"
     assert said[-3].startswith("  shop/bad/model, seed 1: failed with status 2: error: learning_rate is too bad. (")
     assert said[-3].endswith("runs/shop/bad/model/seed-1.log)")
-    assert said[-1].startswith("  left out, for they need what failed: shop/bad/valid, seed 1; shop/bad/test, seed 1; ")
+    assert said[-1].startswith(
+        "  left out, since they need what failed: shop/bad/valid, seed 1; shop/bad/test, seed 1; "
+    )
     assert "shop/after/grpo, seed 2" in said[-1]
     before = len(played.names)
     cases["bad"]["steps"]["model"]["learning_rate"] = 0.04
@@ -114,7 +116,7 @@ def test_a_dry_run_says_what_and_why_and_does_nothing(played, tmp_path, monkeypa
     assert study(monkeypatch, path, "--dry-run") == 0
     assert not (tmp_path / "runs").exists() and played.names == []
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "shop/prepared/corpus         would run: nothing is there yet"
+    assert lines[0] == "shop/prepared/corpus         would run: no output yet"
     assert lines[1] == "shop/prepared/sids           would run, after shop/prepared/corpus"
     assert lines[-1] == "0 of 18 steps are up to date. Then: compare test."
     assert study(monkeypatch, path) == 0
@@ -179,7 +181,7 @@ def test_a_second_runner_is_refused_in_one_line(played, tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     with (
         FileLock(tmp_path / "runs" / ".run.lock"),
-        pytest.raises(ConfigError, match=r"runs: another run of this recipe is at work. Wait for it\."),
+        pytest.raises(ConfigError, match=r"runs: another run of this recipe is running. Wait for it\."),
     ):
         study(monkeypatch, path)
     assert played.names == []
@@ -222,7 +224,7 @@ main()
     runner.send_signal(number)
     _, said = runner.communicate(timeout=60)
     assert runner.returncode == 128 + number
-    assert said.splitlines()[-1].endswith("run the same command again to go on")
+    assert said.splitlines()[-1].endswith("run the same command again to resume")
     groups = [int(file.suffix[1:]) for file in tmp_path.glob("at work.*")]
     assert len(groups) == 2
     for group in groups:
@@ -252,7 +254,7 @@ def test_the_last_words_of_a_step_are_its_error_or_its_last_line(tmp_path):
     log.write_text("$ a\nerror: of an earlier run\n$ b\nKilled\n\n")
     assert last_words(log) == "Killed"
     log.write_text("$ a\n")
-    assert last_words(log) == "it said nothing"
+    assert last_words(log) == "no output"
 
 
 def test_threads_reach_every_step(played, tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ def test_the_winner_is_a_file_and_a_case_of_its_own(played, tmp_path, monkeypatc
     assert study(monkeypatch, more, "--only", "best") == 0
     assert [line[:8] for line in trials(capsys.readouterr().out)] == ["trial 4:"]
     best.write_text("learning_rate: 0.05\n")
-    with pytest.raises(ConfigError, match=r"best\.yaml: its second line no longer says the winner's settings"):
+    with pytest.raises(ConfigError, match=r"best\.yaml: its second line no longer holds the best settings"):
         with_winner(read_recipe(str(path)))
 
 
@@ -86,7 +86,7 @@ def test_a_search_that_was_killed_goes_on_with_the_same_trials(played, tmp_path,
 
 def test_a_failed_trial_is_told_and_named(played, tmp_path, monkeypatch, capsys, caplog):
     over = {"learning_rate": {"among": [BROKEN]}}
-    with pytest.raises(MinioneRecError, match="no trial has a value; mend what failed"):
+    with pytest.raises(MinioneRecError, match="no trial has a value; fix what failed"):
         study(monkeypatch, write_study(tmp_path, search={**SEARCH, "trials": 2, "over": over}))
     assert "trial 1: no value; learning_rate 0.66" in capsys.readouterr().out
 
@@ -97,7 +97,7 @@ def test_trials_of_another_search_are_not_mixed(played, tmp_path, monkeypatch):
     assert study(monkeypatch, write_study(tmp_path, search=wider)) == 0  # a wider range is the same search
     cases = yaml.safe_load(TINY.format(runs=tmp_path / "runs"))["cases"]
     cases["labels"]["steps"]["model"]["weight_decay"] = 0.5
-    with pytest.raises(ConfigError, match="search: holds trials of another search, or with other settings around"):
+    with pytest.raises(ConfigError, match="search: holds trials of another search, or of a recipe with other settings"):
         study(monkeypatch, write_study(tmp_path, search=wider, cases=cases))
 
 
@@ -106,7 +106,7 @@ def test_trials_of_another_search_are_not_mixed(played, tmp_path, monkeypatch):
     [
         ({"case": "blunt"}, r"search: case is 'blunt'; known: labels, slower, sharpened"),
         ({"step": "models"}, r"search: step is 'models'; the steps of labels: model, valid, test"),
-        ({"measure": "test"}, r"search: measure is 'test', which is about the test rows; settings are chosen on valid"),
+        ({"measure": "test"}, r"search: measure is 'test', which measures test examples; settings are chosen on valid"),
         ({"measure": "model"}, r"search: measure is 'model', a step without predictions"),
         (
             {"step": "valid", "measure": "model", "over": {"beams": {"among": [60]}}},

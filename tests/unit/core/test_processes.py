@@ -38,7 +38,7 @@ def test_a_refusal_of_the_first_process_is_no_traceback_in_the_others():
     (first, status), (second, other) = launch(WAIT, 2)
     assert (status, other) == (2, 2)
     assert first.splitlines()[-1] == "error: the cups are broken. Mend them."
-    assert second.splitlines()[-1] == "error: another process of this launch has ended; what it said tells why."
+    assert second.splitlines()[-1] == "error: another process of this launch has ended; its messages say why."
     assert "Traceback" not in second
 
 

@@ -202,7 +202,7 @@ def test_a_record_that_cannot_be_written_costs_nothing(config, time, caplog):
     record_path(Path(config.output)).mkdir()
     climb(config, time)
     assert (Path(config.output) / "top.txt").read_text() == "4"
-    assert f"{config.output}.record.json: is no run record, so that of this run is not written" in caplog.text
+    assert f"{config.output}.record.json: is not a run record, so that of this run is not written" in caplog.text
     assert record_of(config) is None
 
 
@@ -213,7 +213,7 @@ def test_facts_that_cannot_be_had_cost_nothing(config, time, caplog, monkeypatch
     monkeypatch.setattr(records, "this_machine", broken)
     climb(config, time)
     assert (Path(config.output) / "top.txt").read_text() == "4"
-    assert caplog.text.count("The run goes on without its record: the driver is gone") == 1
+    assert caplog.text.count("The run continues without its record: the driver is gone") == 1
     assert not record_path(Path(config.output)).exists()
 
 
@@ -223,7 +223,7 @@ def test_a_file_of_the_users_stays(config, time, caplog, content):
     path.write_text(content)
     climb(config, time)
     assert path.read_text() == content
-    assert "is no run record" in caplog.text
+    assert "is not a run record" in caplog.text
     assert record_of(config) is None
 
 

@@ -228,7 +228,7 @@ def test_a_file_of_which_nothing_tells_the_version_is_fetched_every_time(monkeyp
 def test_a_file_that_comes_short_is_not_kept(cache, monkeypatch):
     memory().pipe_file("/raw/ratings.csv", b"user,item\n")
     monkeypatch.setattr(urls.Place, "blocks", lambda self, *given: (0, iter([b"user"])))
-    with pytest.raises(ArtefactError, match="4 of 10 bytes came"):
+    with pytest.raises(ArtefactError, match="only 4 of 10 bytes were received"):
         fetched("memory://raw/ratings.csv")
     assert not list(cache.glob("files/*/ratings.csv"))
 
@@ -259,10 +259,10 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
 
 
 def test_nothing_there_and_a_folder_without_a_manifest(tmp_path):
-    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: no such artefact or file\. Mend the URL"):
+    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: no such artefact or file\. Fix the URL"):
         fetched("memory://shop/corpus")
     memory().pipe_file("/shop/corpus/items.csv", b"")
-    with pytest.raises(ArtefactError, match=r"has no manifest.json, so it is no finished artefact.*minionerec put"):
+    with pytest.raises(ArtefactError, match=r"has no manifest.json, so it is not a finished artefact.*minionerec put"):
         fetched("memory://shop/corpus")
 
 
@@ -381,7 +381,7 @@ def test_put_leaves_what_is_there_and_replaces_only_when_told(tmp_path):
 
 def test_put_writes_over_no_strangers_files(tmp_path):
     memory().pipe_file("/shop/corpus/items.csv", b"precious")
-    with pytest.raises(ArtefactError, match="holds something that is no artefact"):
+    with pytest.raises(ArtefactError, match="holds something that is not an artefact"):
         put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
     assert memory().cat_file("/shop/corpus/items.csv") == b"precious"
     assert not memory().exists(f"/shop/corpus/{UNFINISHED}")
@@ -399,7 +399,7 @@ def test_a_put_that_was_cut_off_is_no_artefact_and_goes_on(tmp_path, monkeypatch
     monkeypatch.setattr(MemoryFileSystem, "put_file", breaking)
     with pytest.raises(KeyboardInterrupt):
         put(mine, "memory://shop/corpus")
-    with pytest.raises(ArtefactError, match="is no finished artefact"):
+    with pytest.raises(ArtefactError, match="is not a finished artefact"):
         fetched("memory://shop/corpus")
     monkeypatch.setattr(MemoryFileSystem, "put_file", whole)
     memory().pipe_file("/shop/corpus/parts/00000.bin", b"x")  # half of it came
@@ -417,7 +417,7 @@ def test_put_to_a_folder_of_this_machine(tmp_path):
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("runs/there", "is no URL"), ("https://host/corpus", "can only be read"), ("nope://x/y", "unknown protocol")],
+    [("runs/there", "is not a URL"), ("https://host/corpus", "can only be read"), ("nope://x/y", "unknown protocol")],
 )
 def test_places_that_nothing_can_be_put_at(tmp_path, url, message):
     with pytest.raises(ConfigError, match=message):

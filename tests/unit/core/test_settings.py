@@ -59,7 +59,7 @@ def test_without_config_the_fallback_is_taken_and_said(tmp_path, caplog):
     path = yaml(tmp_path, "steps: 8\n")
     with caplog.at_level("INFO", "minionerec"):
         assert parse_settings(Cups, ["--output", "b"], fallback=path) == Cups(output="b", steps=8)
-    assert f"taking the demo configuration, {path}" in caplog.text
+    assert f"using the demo configuration, {path}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_all_problems_of_a_file_or_of_flags_are_named_at_once(tmp_path):
         "ks is -1; it must be at least 1.",
     ]
     assert problems(tmp_path, "glaze: red\noutput: '~nobodys'\n", "--share", "2") == [
-        "output is '~nobodys', but there is no such user. Mend the name, or write ./~nobodys",
+        "output is '~nobodys', but there is no such user. Fix the name, or write ./~nobodys",
         "share is 2.0; it must be above 0 and at most 1.",
         "unknown glaze 'red'; known: blue, white.",
     ]
@@ -246,7 +246,7 @@ def test_homes_of_users_in_paths_and_in_nothing_else(tmp_path, monkeypatch):
 
 
 def test_the_home_of_nobody_is_an_error():
-    with pytest.raises(ConfigError, match=r"output is '~nobodys/cups', but there is no such user. Mend .*\./~nobodys"):
+    with pytest.raises(ConfigError, match=r"output is '~nobodys/cups', but there is no such user. Fix .*\./~nobodys"):
         Cups(output="~nobodys/cups")
     assert Cups(output="./~nobodys/cups").output == "./~nobodys/cups"
 
@@ -258,4 +258,4 @@ def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
         said = description(each)
         if each.type in ("str", str, "str | None", str | None) and any(word in said.help for word in words):
             known = said.input_kind or said.writes or said.path or each.name == "output" or said.known
-            assert known or "dotted path" in said.help or "files' names" in said.help, (stage, each.name, said.help)
+            assert known or "dotted path" in said.help or "file names" in said.help, (stage, each.name, said.help)

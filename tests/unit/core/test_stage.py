@@ -106,7 +106,7 @@ def test_a_killed_run_goes_on(config, tmp_path):
 def test_an_unfinished_run_is_not_mixed_with_another(config, tmp_path):
     with pytest.raises(Killed):
         run_sum(config, die_after=1)
-    message = r"sum.partial: holds an unfinished run that differs in sign \(then 1, now -1\)\. Go on with the old"
+    message = r"sum.partial: holds an unfinished run that differs in sign \(then 1, now -1\)\. Resume it with the old"
     with pytest.raises(ConfigError, match=message):
         run_sum(replace(config, sign=-1))
     assert run_sum(replace(config, epochs=3), die_after=None)[2] == 2  # more epochs are no difference

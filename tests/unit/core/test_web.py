@@ -61,7 +61,7 @@ def test_a_server_that_drips_takes_longer_than_it_may_be_silent():
 def test_a_server_that_says_nothing_more_is_given_up(after):
     with loopback(lambda path, said: after) as server:
         began = time.monotonic()
-        with pytest.raises(ArtefactError, match=r"bought.csv: .*(said nothing for 0.3 seconds|closed connection)"):
+        with pytest.raises(ArtefactError, match=r"bought.csv: .*(sent nothing for 0.3 seconds|closed connection)"):
             fetched(f"{server.url}/bought.csv")
         assert time.monotonic() - began < 2
 
@@ -76,7 +76,7 @@ def test_a_copy_that_was_cut_off_goes_on_where_the_server_can(ranges, cache):
         return of_file(CONTENT, said, ranges=ranges, **({} if said.get("range") == "bytes=0-0" else cut))
 
     with loopback(answer) as server:
-        with pytest.raises(ArtefactError, match=r"cannot be reached \(OSError: only 1,000 bytes came\)"):
+        with pytest.raises(ArtefactError, match=r"cannot be reached \(OSError: only 1,000 bytes were received\)"):
             fetched(f"{server.url}/bought.csv")
         assert not list(cache.glob("files/*/bought.csv"))
         cut.clear()
@@ -97,7 +97,7 @@ def test_what_goes_on_is_of_the_same_content():
         return of_file(state["content"], said, upto=state.get("upto"))
 
     with loopback(answer) as server:
-        with pytest.raises(ArtefactError, match="only 1,000 bytes came"):
+        with pytest.raises(ArtefactError, match="only 1,000 bytes were received"):
             fetched(f"{server.url}/bought.csv")
         state.update(content=CONTENT[::-1], upto=None)
         assert fetched(f"{server.url}/bought.csv").read_bytes() == CONTENT[::-1]
@@ -106,18 +106,18 @@ def test_what_goes_on_is_of_the_same_content():
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ([head(Content_Length=5), b"abc"], "only 3 bytes came"),
-        ([head("206 Partial Content", Content_Range="bytes 7-9/10", Content_Length=3), b"abc"], "gives a part of the"),
+        ([head(Content_Length=5), b"abc"], "only 3 bytes were received"),
+        ([head("206 Partial Content", Content_Range="bytes 7-9/10", Content_Length=3), b"abc"], "sent a part of the"),
         ([head(Transfer_Encoding="chunked"), b"5\r\nab"], "ends too soon"),
         ([head(Transfer_Encoding="chunked"), b"zz\r\nab"], "ends too soon"),
-        ([b"SSH-2.0-OpenSSH_9\r\n"], "none of HTTP"),
-        ([head(Content_Encoding="br"), b"abc"], "packed as 'br'"),
-        ([head(Content_Encoding="gzip"), b"abc"], "none of HTTP, or ends too soon"),
+        ([b"SSH-2.0-OpenSSH_9\r\n"], "is not HTTP"),
+        ([head(Content_Encoding="br"), b"abc"], "compressed as 'br'"),
+        ([head(Content_Encoding="gzip"), b"abc"], "is not HTTP, or ends too soon"),
         ([head(Content_Encoding="gzip"), gzip.compress(CONTENT, mtime=0)[:-20]], "only "),
         ([head("302 Found", Location="file:///etc/passwd")], "not allowed|redirect"),
         ([head("302 Found", Location="/bought.csv")], "infinite loop"),
         ([head("500 Internal Server Error")], "status 500"),
-        ([head("403 Forbidden")], "no permission .*Mend the URL; one that is signed may be over"),
+        ([head("403 Forbidden")], "no permission .*Fix the URL; a signed one may have expired"),
         ([head("404 Not Found")], "no such artefact or file"),
     ],
     ids=str,
@@ -143,7 +143,7 @@ def test_what_is_packed_is_unpacked_up_to_a_ratio(monkeypatch):
     with loopback(answer) as server:
         assert fetched(f"{server.url}/bought.csv").read_bytes() == CONTENT + b"more"
         state["content"] = bomb(8 << 20)
-        with pytest.raises(ArtefactError, match="unpacks to more than 250 times its size"):
+        with pytest.raises(ArtefactError, match="decompresses to more than 250 times its size"):
             fetched(f"{server.url}/bomb.csv")
 
 

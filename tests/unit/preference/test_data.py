@@ -173,13 +173,13 @@ def test_no_comparison_is_swallowed_or_lost(tmp_path):
     assert said(good, "rows.jsonl").counts == said(rows).counts
     for bad, why in (
         ("[1]", "a JSON list, expected an object"),
-        (good[2].replace("comment", "smart"), "the key 'smart' is there twice"),
+        (good[2].replace("comment", "smart"), "the key 'smart' is given twice"),
         ("[" * 100_000, "nested too deep"),
         (good[2][:-3], "line 4"),
     ):
         with pytest.raises(DataError, match=rf"rows\.jsonl, line 4: .*{why if why != 'line 4' else ''}"):
             said([*good[:3], bad, *good[3:]], "rows.jsonl")
-    with pytest.raises(DataError, match="half of a character"):
+    with pytest.raises(DataError, match="a lone surrogate"):
         said([*good[:3], good[3].replace("u0", "\\ud800")], "rows.jsonl")
 
 
@@ -201,11 +201,11 @@ def test_features_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"large\.npz: row 2 holds 1e\+30, but values are at most 1e\+12"):
         read_features(write_features(tmp_path / "large.npz", cells={(2, 0): 1e30}))
     np.savez(tmp_path / "half.npz", item_id=np.array(["a", "\ud800"]), features=np.ones((2, 3)))
-    with pytest.raises(DataError, match=r"half\.npz: the item id .* holds half of a character"):
+    with pytest.raises(DataError, match=r"half\.npz: the item id .* holds a lone surrogate"):
         read_features(tmp_path / "half.npz")
     ids = np.array([[97, 98], [99, 0x690000]], dtype=np.uint32).view("<U2")[:, 0]
     np.savez(tmp_path / "none.npz", item_id=ids, features=np.ones((2, 3)))
-    with pytest.raises(DataError, match=r"none\.npz: .*item_id holds what are no characters"):
+    with pytest.raises(DataError, match=r"none\.npz: .*item_id holds invalid code points"):
         read_features(tmp_path / "none.npz")
     np.savez(tmp_path / "twice.npz", item_id=np.array(["a", "a"]), features=np.ones((2, 3)))
     with pytest.raises(DataError, match=r"2 vectors for 1 distinct items"):
