@@ -1,1 +1,1 @@
-"""Recommendations: item ids and titles in and out, the rankers behind them, their evaluation, and a server."""
+"""Recommendations by item ids: rankers, their evaluation, and a server."""

@@ -1,9 +1,9 @@
-"""Why items stand in a list: the tree of semantic IDs as the model saw it, and what the history has to do with them.
+"""Explanations of a list: the tree of semantic IDs with the model's probabilities, and the effect of history items.
 
-The probabilities of the tree are those of the search. What an item of the history has to do with a listed item is found
-by asking the ranker again without it: all histories in one batch, ranking the listed items alone, so that scores are
-exact. That is how the score depends on the item, given the rest of the history; it is no share of a whole, and two
-items that say the same hide each other. Counts and texts say what a catalogue model could read.
+The probabilities of the tree are those of the search. The effect of a history item on a listed item is found by
+leave-one-out: the ranker scores the listed items again without it, all histories in one batch, so scores are exact. The
+effect is conditional on the rest of the history, effects do not add up, and two similar items mask each other. Counts
+and texts are the evidence that a catalogue model can use.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Recommended, Request
 
 SOURCES = 10
-"""Items of a history whose part is found, the newest."""
+"""The newest items of a history whose effect is computed."""
 
 
 class Node(TypedDict):
@@ -35,12 +35,12 @@ class Node(TypedDict):
 
     Attributes:
         code: Its code, "<a_12>"; None for all branches of a level that are not shown, together.
-        probability: Of all SIDs at and below it; filters and the lift of new items are not in it.
+        probability: Of all SIDs at and below it, without filters and the lift of new items.
         allowed: Whether an item at or below it may be listed.
-        children: Branches below it, the most probable first; empty where no listed item lies below.
+        children: Branches below it, the most probable first; empty without listed items below.
         items: Ids of the items at a leaf, the more popular first.
         titles: Their titles.
-        branches: How many branches stand together where the code is None.
+        branches: Number of branches combined where the code is None.
     """
 
     code: str | None
@@ -53,17 +53,17 @@ class Node(TypedDict):
 
 
 class Reason(TypedDict):
-    """What an item of the history has to do with a listed one.
+    """The relation of a history item to a listed one.
 
     Attributes:
         kind: "history", "counts" or "text".
         item_id: The item of the history.
         title: Its title.
-        change: Of a "history": how much higher the listed item's score is with it than without; for models that speak
-            SIDs a difference of log-probabilities.
-        probability: Of a "history": of the listed item's SID, as in the list; None where scores are no probabilities.
-        without: Of a "history": what that would be without the item; None likewise.
-        times: Of "counts": training rows with the listed item as target and this one in their history.
+        change: Of a "history": the listed item's score with it minus without it; for models that generate SIDs a
+            difference of log-probabilities.
+        probability: Of a "history": of the listed item's SID, as in the list; None where scores are not probabilities.
+        without: Of a "history": the probability without the item; None likewise.
+        times: Of "counts": training examples with the listed item as target and this one in their history.
         similarity: Of a "text": cosine of the two items' text vectors.
     """
 
@@ -79,7 +79,7 @@ class Reason(TypedDict):
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why items stand in a list.
+    """The explanation of a list.
 
     Attributes:
         tree: Branches of the first level of SIDs; empty where the model has no SIDs.
@@ -91,15 +91,15 @@ class Explanation:
 
 
 def explain(recommender: Recommender, request: Request, *, branches: int = 8) -> Explanation:
-    """Explain the list that a request gets.
+    """Explain the list of a request.
 
     Args:
-        recommender: What recommends.
-        request: What is asked.
-        branches: Branches of each prefix that are shown, beside those above listed items.
+        recommender: The recommender.
+        request: The request.
+        branches: Branches shown per prefix, in addition to those above listed items.
 
     Raises:
-        RequestError: Naming what is wrong with the request.
+        RequestError: If the request is invalid, with the field.
         ConfigError: If `branches` is negative.
 
     Example:
@@ -111,19 +111,19 @@ def explain(recommender: Recommender, request: Request, *, branches: int = 8) ->
     listed = recommender.answer([request])[0].items
     items, ranker = recommender.items, recommender.ranker
     query, mask, without, _ = recommender.understand(request)
-    places = [place for item in listed if (place := items.index(item.item_id)) is not None]
+    indices = [index for item in listed if (index := items.index(item.item_id)) is not None]
     sources = list(dict.fromkeys(query.histories[0][::-1].tolist()))[:SOURCES]
-    reasons = _by_leaving_out(recommender, query, sources, listed, places)
+    reasons = _by_leaving_out(recommender, query, sources, listed, indices)
     tree: list[Node] = []
     if isinstance(ranker, LanguageRanker):
         allowed = Allowed.of_masks([mask], [without], len(items))
         open_items = None if allowed.unrestricted else allowed.row(0)
-        tree = _Growth(ranker, query, places).tree(items, open_items, branches)
+        tree = _Growth(ranker, query, indices).tree(items, open_items, branches)
         model = ranker.bundle.model
         if isinstance(model, CatalogueModel):
-            counts = _counts(ranker.builder.corpus, sources, places) if model.pairs is not None else None
-            texts = _similarities(ranker, model, sources, places) if model.config.text_width else None
-            _add_what_it_read(reasons, items, sources, places, counts, texts)
+            counts = _counts(ranker.builder.corpus, sources, indices) if model.pairs is not None else None
+            texts = _similarities(ranker, model, sources, indices) if model.config.text_width else None
+            _add_evidence(reasons, items, sources, indices, counts, texts)
     return Explanation(tree, reasons)
 
 
@@ -132,25 +132,25 @@ def _by_leaving_out(
     query: Queries,
     sources: Sequence[int],
     listed: Sequence[Recommended],
-    places: Sequence[int],
+    indices: Sequence[int],
 ) -> dict[str, list[Reason]]:
-    """How scores of listed items change when an item of the history was never there, at any place of it."""
+    """Changes of the scores of listed items when an item is removed from the history, all occurrences."""
     items = recommender.items
     reasons: dict[str, list[Reason]] = {item.item_id: [] for item in listed}
-    if not sources or not places:
+    if not sources or not indices:
         return reasons
     only = np.zeros(len(items), dtype=bool)
-    only[places] = True
+    only[indices] = True
     history = query.histories[0]
     histories = [history, *(history[history != source] for source in sources)]
     allowed = Allowed.of_masks([only] * len(histories), [()] * len(histories), len(items))
-    ranking = recommender.ranker.rank(query.with_histories(histories), len(places), allowed)
+    ranking = recommender.ranker.rank(query.with_histories(histories), len(indices), allowed)
     scores = [dict(zip(*row, strict=True)) for row in zip(ranking.items, ranking.scores, strict=True)]
-    for item, place in zip(listed, places, strict=True):
+    for item, index in zip(listed, indices, strict=True):
         for source, without in zip(sources, scores[1:], strict=True):
-            if place not in scores[0] or place not in without:
+            if index not in scores[0] or index not in without:
                 continue
-            change = float(scores[0][place] - without[place])
+            change = float(scores[0][index] - without[index])
             reasons[item.item_id].append(
                 {
                     **_about("history", items, source),
@@ -168,10 +168,10 @@ def _about(kind: str, items: CatalogueItems, source: int) -> Reason:
     return {"kind": kind, "item_id": items.ids[source], "title": items.titles[source]}
 
 
-def _counts(corpus: Corpus, sources: Sequence[int], places: Sequence[int]) -> Counter[tuple[int, int]]:
-    """Training rows by (target, item of their history), of some targets and items."""
+def _counts(corpus: Corpus, sources: Sequence[int], indices: Sequence[int]) -> Counter[tuple[int, int]]:
+    """Counts of training examples by (target, history item), for some targets and items."""
     wanted, found = set(sources), Counter[tuple[int, int]]()
-    rows = np.flatnonzero(np.isin(corpus.train.targets, places))
+    rows = np.flatnonzero(np.isin(corpus.train.targets, indices))
     histories, targets = corpus.train.histories, corpus.train.targets
     for row in rows.tolist():
         found.update((int(targets[row]), item) for item in wanted.intersection(histories[row].tolist()))
@@ -179,53 +179,53 @@ def _counts(corpus: Corpus, sources: Sequence[int], places: Sequence[int]) -> Co
 
 
 def _similarities(
-    ranker: LanguageRanker, model: CatalogueModel, sources: Sequence[int], places: Sequence[int]
+    ranker: LanguageRanker, model: CatalogueModel, sources: Sequence[int], indices: Sequence[int]
 ) -> np.ndarray:
     """Cosines of text vectors: float (listed items, items of the history), 0 where an item has no text."""
     numbers = ranker.table.sid_numbers
-    one, other = (model.text[torch.from_numpy(numbers[list(chosen)])].float() for chosen in (places, sources))
+    one, other = (model.text[torch.from_numpy(numbers[list(each)])].float() for each in (indices, sources))
     normal = torch.nn.functional.normalize
     found: np.ndarray = (normal(one, dim=1) @ normal(other, dim=1).T).cpu().numpy()
     return found
 
 
-def _add_what_it_read(
+def _add_evidence(
     reasons: dict[str, list[Reason]],
     items: CatalogueItems,
     sources: Sequence[int],
-    places: Sequence[int],
+    indices: Sequence[int],
     counts: Counter[tuple[int, int]] | None,
     texts: np.ndarray | None,
 ) -> None:
-    """Add counts and similarities behind the reasons of each listed item."""
-    for row, place in enumerate(places):
-        found = reasons[items.ids[place]]
+    """Append counts and similarities to the reasons of each listed item."""
+    for row, index in enumerate(indices):
+        found = reasons[items.ids[index]]
         for column, source in enumerate(sources):
             if counts is not None:
-                found.append({**_about("counts", items, source), "times": counts[place, source]})
+                found.append({**_about("counts", items, source), "times": counts[index, source]})
             if texts is not None:
                 found.append({**_about("text", items, source), "similarity": float(texts[row, column])})
 
 
 class _Growth:
-    """The prefixes above some items as the model's search grows them, with the probabilities of all their children.
+    """The prefixes of some items as expanded by the model's search, with the probabilities of all their children.
 
     Args:
         ranker: The checkpoint.
-        query: The query, one.
-        places: Item indices.
+        query: A single query.
+        indices: Item indices.
 
     Attributes:
         found: Prefix → its children and their log-probabilities.
         above: Prefixes of the items' SIDs, and the SIDs' own nodes.
     """
 
-    def __init__(self, ranker: LanguageRanker, query: Queries, places: Sequence[int]):
+    def __init__(self, ranker: LanguageRanker, query: Queries, indices: Sequence[int]):
         self.ranker = ranker
         self.found: dict[int, tuple[list[int], list[float]]] = {}
         model, prompts = ranker.bundle.model, ranker.prompts(query).ids
         self.trie = trie = check_search(model, prompts, ranker.trie)
-        levels = _prefixes(trie, ranker.table.sid_numbers[list(places)].tolist())
+        levels = _prefixes(trie, ranker.table.sid_numbers[list(indices)].tolist())
         self.above = set().union(*levels)
         with torch.no_grad(), evaluating(model):
             grown = open_branches(model, prompts, trie)
@@ -238,15 +238,15 @@ class _Growth:
                 steps = grown.scores(hidden, tokens, present, ranker.search.scores)
                 check_scores(steps)
                 totals = running.unsqueeze(-1) + steps
-                for place, node in enumerate(nodes):
-                    kept = present[0, place]
-                    self.found[node] = children[0, place][kept].tolist(), totals[0, place][kept].tolist()
+                for index, node in enumerate(nodes):
+                    kept = present[0, index]
+                    self.found[node] = children[0, index][kept].tolist(), totals[0, index][kept].tolist()
                 onward = [node for node in sorted(levels[depth]) if trie.first_child[node + 1] > trie.first_child[node]]
                 if depth + 1 == trie.levels or not onward:
                     return
                 parents = [nodes.index(int(trie.parent[node])) for node in onward]
                 offsets = [
-                    node - int(trie.first_child[nodes[place]]) for node, place in zip(onward, parents, strict=True)
+                    node - int(trie.first_child[nodes[index]]) for node, index in zip(onward, parents, strict=True)
                 ]
                 running = totals[:, parents, offsets]
                 slots = torch.tensor([parents], device=model.device) + grown.count - len(nodes)
@@ -261,7 +261,7 @@ class _Growth:
         Args:
             items: The items.
             allowed: bool (N,), the items that may be listed; all if None.
-            branches: How many others are shown beside those above listed items.
+            branches: Number of others shown, in addition to those above listed items.
         """
         open_nodes = None
         if allowed is not None:

@@ -1,4 +1,4 @@
-"""The stage that writes a language model down for other engines: plain Hugging Face files, the trie, the wording."""
+"""The stage `export`: a language model as Hugging Face files for other engines, with the trie and the prompt format."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,12 +36,12 @@ README_FILE = "README.md"
 
 @dataclass(frozen=True)
 class ExportResult:
-    """Where an export lies.
+    """The result of an export.
 
     Attributes:
         output: Its directory.
         counts: The manifest's counts: SIDs, items, nodes of the trie, parameters.
-        url: The address that it was uploaded to; empty where it was not.
+        url: The address of the upload; empty without one.
     """
 
     output: Path
@@ -49,7 +49,7 @@ class ExportResult:
     url: str = ""
 
     def lines(self) -> list[str]:
-        """How to check the export, and where it lies."""
+        """The command that checks the export, and its path."""
         return [
             f"{self.counts['sids']:,} SIDs of {self.counts['items']:,} items; to check it: "
             f"python {self.output / Path(sid_trie.__file__).name}",
@@ -59,15 +59,15 @@ class ExportResult:
 
 
 def run_export(config: ExportConfig) -> ExportResult:
-    """Write a checkpoint down so that it can be loaded without this project; does nothing if it is done.
+    """Export a checkpoint so that it can be loaded without this project; does nothing if up to date.
 
     Args:
         config: Settings.
 
     Raises:
         ArtefactError: If an input is missing.
-        ConfigError: If the checkpoint holds a model that is no class of transformers.
-        DataError: If corpus and checkpoint speak of different items.
+        ConfigError: If the checkpoint's model is not a class of transformers.
+        DataError: If corpus and checkpoint have different items.
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
@@ -92,21 +92,21 @@ def run_export(config: ExportConfig) -> ExportResult:
             "sid_table": bundle.table.fingerprint,
             "refit": refit,
         }
-        with work.finish(counts=counts) as place:
-            write_model(bundle, place)
-            write_trie(trie, place / TRIE_FILE)
-            _write_json(place / ITEMS_FILE, sid_to_item(bundle.table, behind))
-            _write_json(place / PROMPTS_FILE, about, indent=1)
+        with work.finish(counts=counts) as folder:
+            write_model(bundle, folder)
+            write_trie(trie, folder / TRIE_FILE)
+            _write_json(folder / ITEMS_FILE, sid_to_item(bundle.table, behind))
+            _write_json(folder / PROMPTS_FILE, about, indent=1)
             source = Path(sid_trie.__file__)
-            (place / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-            (place / README_FILE).write_text(readme(about, counts), encoding="utf-8")
+            (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+            (folder / README_FILE).write_text(readme(about, counts), encoding="utf-8")
     return ExportResult(stage.output, counts, _pushed(stage.output, config))
 
 
 def _pushed(folder: Path, config: ExportConfig) -> str:
-    """Upload an export where the settings name a repository, and give its address.
+    """Upload an export if the settings name a repository; returns its address.
 
-    The manifest stays here: it names paths of this machine.
+    The manifest is not uploaded: it contains local paths.
 
     Raises:
         ArtefactError: If the hub cannot be reached, or refuses.
@@ -119,8 +119,8 @@ def _pushed(folder: Path, config: ExportConfig) -> str:
     hub = HfApi()
     try:
         made = hub.create_repo(config.push, exist_ok=True, private=config.private)
-        said = f"Export of a recommender (minionerec {__version__})"
-        hub.upload_folder(repo_id=config.push, folder_path=folder, ignore_patterns=[MANIFEST], commit_message=said)
+        message = f"Export of a recommender (minionerec {__version__})"
+        hub.upload_folder(repo_id=config.push, folder_path=folder, ignore_patterns=[MANIFEST], commit_message=message)
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
         raise ArtefactError(
             f"{config.push}: the export in {folder} is finished, but could not be uploaded ({_one_line(error)}). Check "
@@ -147,15 +147,15 @@ def load_language_model(checkpoint: Path, dtype: str) -> Bundle:
     check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
-            f"{checkpoint}: is a catalogue model, which no engine for language models can load. Serve it with "
-            "minionerec serve, or let it teach a language model (minionerec sft --teacher) and export that."
+            f"{checkpoint}: is a catalogue model, which engines for language models cannot load. Serve it with "
+            "minionerec serve, or distil it into a language model (minionerec sft --teacher) and export that."
         )
     torch.nn.Module.to(bundle.model, decoding_device())
     return bundle
 
 
 def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
-    """How a history becomes a prompt, as `prompts.json` says it."""
+    """The prompt format, as in `prompts.json`."""
     task = bundle.wording.task("next_sid")
     completion, sid = builder.completion("next_sid", 0), bundle.table.sids[0]
     tail = completion[completion.index(sid) + len(sid) :]
@@ -180,11 +180,11 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
 
 
 def example_histories(corpus: Corpus, count: int) -> list[np.ndarray]:
-    """Histories of training rows, from the first row to the last, none twice: up to `count` int32 arrays of items."""
+    """Distinct histories of training examples, evenly spaced: up to `count` int32 arrays of items."""
     rows = corpus.rows("train").histories
     found: dict[tuple[int, ...], None] = {}
-    for place in np.linspace(0, len(rows) - 1, 4 * count).astype(int).tolist():
-        history = tuple(rows[place].tolist()) or (0,)  # an item stands in for a history that is empty
+    for index in np.linspace(0, len(rows) - 1, 4 * count).astype(int).tolist():
+        history = tuple(rows[index].tolist()) or (0,)  # an item replaces an empty history
         if len(found) < count:
             found[history] = None
     return [np.array(history, dtype=np.int32) for history in found]
@@ -193,7 +193,7 @@ def example_histories(corpus: Corpus, count: int) -> list[np.ndarray]:
 def make_examples(
     bundle: Bundle, builder: ExampleBuilder, trie: Trie, behind: Sequence[Sequence[int]], config: ExportConfig
 ) -> dict[str, Any]:
-    """Some prompts with the lists that are to be expected; a model that reads the session context gets each in turn."""
+    """Some prompts with expected lists; for conditioned models each session context in turn."""
     histories = example_histories(builder.corpus, config.examples)
     conditioned = builder.prompt_uses_context("next_sid")
     contexts = [place % len(SESSION_CONTEXTS) * conditioned for place in range(len(histories))]
@@ -223,11 +223,11 @@ def make_examples(
     return {"beams": beams, "examples": examples}
 
 
-def write_model(bundle: Bundle, place: Path) -> None:
-    """Write weights, configuration, tokenizer and a generation config that asks for nothing but greedy search."""
+def write_model(bundle: Bundle, folder: Path) -> None:
+    """Write weights, configuration, tokenizer and a generation config for greedy search."""
     bundle.model.generation_config = clean_generation_config(bundle.tokenizer)
-    bundle.model.save_pretrained(place)
-    bundle.tokenizer.save_pretrained(place)
+    bundle.model.save_pretrained(folder)
+    bundle.tokenizer.save_pretrained(folder)
 
 
 def write_trie(trie: Trie, file: Path) -> None:
@@ -259,22 +259,22 @@ tags:
 
 # A recommender as a plain language model
 
-A causal language model that goes on from a customer's history of semantic IDs (SIDs) with the next one, in the files of
-Hugging Face: {parameters:,} weights in {dtype}, {sids:,} SIDs of {items:,} items.{refit}
+A causal language model that generates the next semantic ID (SID) from a customer's history of SIDs, in Hugging Face
+format: {parameters:,} weights in {dtype}, {sids:,} SIDs of {items:,} items.{refit}
 
-| file | what it holds |
+| file | content |
 |---|---|
 | `model.safetensors`, `config.json`, `generation_config.json` | the model, a class of transformers |
 | `tokenizer.json`, `tokenizer_config.json` | the tokenizer; every code of an SID is one token |
-| `sid_to_item.json` | SID as text → ids of its items, the more popular first; line n of the order is SID number n |
-| `trie.safetensors` | which tokens may follow: `first_child` int32 (M + 1), `token` and `sid` int32 (M) |
-| `prompts.json` | how a prompt is written, and {examples} examples with the lists to be expected |
+| `sid_to_item.json` | SID as text → ids of its items, the more popular first; entry n is SID number n |
+| `trie.safetensors` | the trie of valid SIDs: `first_child` int32 (M + 1), `token` and `sid` int32 (M) |
+| `prompts.json` | the prompt format, and {examples} examples with expected lists |
 | `sid_trie.py` | reads the trie, and searches it with any engine's log-probabilities; needs numpy and safetensors |
 
 The children of node n of the trie are the nodes `first_child[n]` to `first_child[n + 1] - 1`, `token[n]` leads to node
-n, and `sid[n]` is the number of the SID that ends there, -1 where none does. Node 0 is the root.
+n, and `sid[n]` is the number of the SID that ends there, else -1. Node 0 is the root.
 
-To check the files, and the transformers that is to load them:
+To check the files with the installed transformers:
 
 ```bash
 python sid_trie.py
@@ -283,9 +283,9 @@ python sid_trie.py
 ## Prompts
 
 Take the customer's newest {max_history} items at most, oldest first. Write their SIDs with `separator` between them,
-put them into `template` with `specials`, tokenise, and keep the last {max_prompt_length} tokens. What the model says
-next is an SID, code by code. Its score is the sum of its codes' log-probabilities, each from a softmax over the whole
-vocabulary; tokens that the trie does not allow are left out after that, and nothing is scaled up again.
+put them into `template` with `specials`, tokenise, and keep the last {max_prompt_length} tokens. The model then
+generates an SID, code by code. Its score is the sum of its codes' log-probabilities, each from a softmax over the whole
+vocabulary; tokens that the trie does not allow are removed after that, without renormalisation.
 {conditioning}
 ## With transformers
 
@@ -316,14 +316,14 @@ print(recommend({history!r}))
 {lengths}
 ## With an engine
 
-None of these was run to make this export: what follows was read in their documentation, in autumn 2026. Send token ids,
-not text, so that the engine's own tokenizer, templates and start tokens have no say.
+These were not tested; the notes follow their documentation of autumn 2026. Send token ids, not text, so that the
+engine's own tokenizer, templates and start tokens have no effect.
 
-`SidTrie.search` is a beam search that asks an engine once for each code: for some sequences of token ids, the
-log-probabilities of the tokens that may follow. It keeps the trie on your side, so an engine needs no support for
-constraints, and it gives the lists of `stock_lists`. Engines with a prefix cache read a prompt once.
+`SidTrie.search` is a beam search that queries an engine once per code: for some sequences of token ids, the
+log-probabilities of the tokens that may follow. The trie stays on the client, so an engine needs no support for
+constraints, and the lists equal those of `stock_lists`. Engines with a prefix cache read a prompt once.
 
-**SGLang** gives them by `POST /generate` with `input_ids`, `token_ids_logprob`, `return_logprob` and one new token:
+**SGLang** returns them by `POST /generate` with `input_ids`, `token_ids_logprob`, `return_logprob` and one new token:
 
 ```text
 def log_probs(sequences, tokens):
@@ -335,22 +335,23 @@ def log_probs(sequences, tokens):
     return [[row[token] for token in ids] for row, ids in zip(found, tokens)]
 ```
 
-Its own beam search (merged in 2026) chooses from the whole vocabulary, so that some of its beams are no items.
+Its own beam search (merged in 2026) searches the whole vocabulary, so some of its beams are not items.
 
-**vLLM** gives them by `LLM.generate` with `SamplingParams(max_tokens=1, logprobs=0, logprob_token_ids=ids)`, at most
-128 ids a request: ask in parts. `LLM.beam_search` can be held to a grammar (`BeamSearchParams.structured_outputs`), but
-grammars are about text, and `<a_12>` can also be spelled letter by letter: its lists may be others.
+**vLLM** returns them by `LLM.generate` with `SamplingParams(max_tokens=1, logprobs=0, logprob_token_ids=ids)`, at most
+128 ids per request: query in parts. `LLM.beam_search` can be constrained by a grammar
+(`BeamSearchParams.structured_outputs`), but grammars constrain text, and `<a_12>` can also be generated
+letter by letter: its lists may differ.
 
 **FlashRec** searches a catalogue of SIDs in the engine itself. It loads dense Qwen3 models (this one is a
-{architecture}), wants all SIDs of one length and their begin and end tokens around them, puts prompts into a chat
-template, and computes in FP8 unless told otherwise. An export has no such tokens and no template, so it does not fit
-unchanged; what it asks for (`--sid-vocab-file`, `--sid`) can be written from `trie.safetensors`. Hold its lists against
+{architecture}), needs SIDs of one length with begin and end tokens, puts prompts into a chat
+template, and computes in FP8 by default. An export has no such tokens and no template, so it does not fit
+unchanged; its inputs (`--sid-vocab-file`, `--sid`) can be written from `trie.safetensors`. Compare its lists with
 the examples.
 """
 
 _LENGTHS = """
-SIDs of this catalogue differ in length ({shortest} to {longest} codes), and stock `generate` cannot tell where a short
-one ends: take `trie.search(model_log_probs(model), prompt, k)` instead of `stock_lists`.
+SIDs of this catalogue differ in length ({shortest} to {longest} codes), and stock `generate` does not know where
+a short one ends: use `trie.search(model_log_probs(model), prompt, k)` instead of `stock_lists`.
 """
 
 _CONDITIONING = """
@@ -359,11 +360,11 @@ stands in `template`, write `{same}` for an item of the newest one's session, `{
 nothing where you do not know. After an empty history write nothing. In `prompts.json` these are `session_contexts`.
 """
 
-_REFIT = " It was trained on all rows, those held out for tests too: no figure measured on them says anything about it."
+_REFIT = " It was trained on all examples, including the test examples: metrics on these are not valid."
 
 
 def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
-    """The page.
+    """The README of an export.
 
     Args:
         about: Content of `prompts.json`.

@@ -1,4 +1,4 @@
-"""The items of a catalogue as their owner knows them: ids, titles, further columns, conditions on those."""
+"""The items of a catalogue: ids, titles, further columns, and filters on these."""
 
 import math
 import os
@@ -43,7 +43,7 @@ class Column:
 
     @classmethod
     def of(cls, values: pd.Series) -> "Column":
-        """A column of what a table holds: numbers or truths where every cell is one, texts elsewhere."""
+        """A column from a table: numbers or booleans if every cell is one, else texts."""
         cells = [None if _empty(cell) else cell for cell in values.tolist()]
         present = [cell for cell in cells if cell is not None]
         truths = [cell if isinstance(cell, bool) else _TRUTH.get(str(cell).strip().lower()) for cell in present]
@@ -60,7 +60,7 @@ class Column:
         return cls(CHOICE, np.array(texts, dtype=object))
 
     def at(self, item: int) -> Any:
-        """The value of one item as JSON has it; None for none."""
+        """The value of one item as JSON; None if missing."""
         value = self.values[item]
         if self.kind == NUMBER:
             return None if math.isnan(value) else float(value)
@@ -68,11 +68,11 @@ class Column:
 
     @cached_property
     def choices(self) -> list[str]:
-        """The distinct texts of a choice, in order."""
+        """The distinct texts of a choice column, in order."""
         return sorted({value for value in self.values if value is not None})
 
     def holds(self, condition: Any, where: str) -> np.ndarray:
-        """Which items meet a condition: bool (N,).
+        """The items that meet a condition: bool (N,).
 
         Args:
             condition: See `minionerec.recommend.requests.Request.where`.
@@ -85,8 +85,8 @@ class Column:
             return self._within(condition, where)
         if isinstance(condition, list | tuple | set | frozenset):
             met = np.zeros(len(self.values), dtype=bool)
-            for place, value in enumerate(condition):
-                met |= self._equals(value, f"{where}[{place}]")
+            for index, value in enumerate(condition):
+                met |= self._equals(value, f"{where}[{index}]")
             return met
         return self._equals(condition, where)
 
@@ -102,7 +102,7 @@ class Column:
 
     def _within(self, bounds: Mapping[str, Any], where: str) -> np.ndarray:
         if self.kind != NUMBER:
-            raise RequestError(where, f"has bounds, but the column holds no numbers; give {_wanted(self.kind)}.")
+            raise RequestError(where, f"has bounds, but the column is not numeric; give {_wanted(self.kind)}.")
         met: np.ndarray = ~np.isnan(self.values)
         if not bounds:
             raise RequestError(where, "is empty; expected at_least, at_most or both.")
@@ -139,7 +139,7 @@ def _real(value: Any, where: str) -> float:
     """A finite number.
 
     Raises:
-        RequestError: If it is none.
+        RequestError: If it is not one.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
@@ -168,15 +168,15 @@ class CatalogueItems:
     def __init__(self, ids: Sequence[str], titles: Sequence[str], columns: Mapping[str, Column]):
         self.ids, self.titles, self.columns = list(ids), list(titles), dict(columns)
         self._masks: dict[str, np.ndarray] = {}
-        self._index = {item_id: place for place, item_id in enumerate(self.ids)}
+        self._index = {item_id: index for index, item_id in enumerate(self.ids)}
 
     @classmethod
     def of(cls, corpus: Corpus, table: str | os.PathLike[str] | None = None) -> "CatalogueItems":
-        """The items of a corpus, with the columns of a table beside.
+        """The items of a corpus, with further columns of a table.
 
         Args:
             corpus: The corpus.
-            table: csv, tsv or parquet with a column item_id and any others; columns of the corpus's own are not taken.
+            table: csv, tsv or parquet with a column item_id and any others; columns of the corpus are ignored.
 
         Raises:
             DataError: If the table cannot be read, has no item_id, or names an item twice.
@@ -193,11 +193,11 @@ class CatalogueItems:
         return len(self.ids)
 
     def index(self, item_id: str) -> int | None:
-        """The item index of an id; None where it is of no item."""
+        """The item index of an id; None if unknown."""
         return self._index.get(item_id)
 
     def mask(self, where: Mapping[str, Any]) -> np.ndarray:
-        """The items that meet all conditions: bool (N,), not to be written to; those asked for last are kept.
+        """The items that meet all conditions: bool (N,), read-only; recent results are cached.
 
         Args:
             where: See `minionerec.recommend.requests.Request.where`.
@@ -212,7 +212,7 @@ class CatalogueItems:
         for name, condition in where.items():
             if name not in self.columns:
                 known = ", ".join(self.columns) or "none"
-                raise RequestError(f"where.{name}", f"is no column of the items table; columns: {known}.")
+                raise RequestError(f"where.{name}", f"is not a column of the items table; columns: {known}.")
             met &= self.columns[name].holds(condition, f"where.{name}")
         if len(self._masks) >= _KEPT_MASKS:
             self._masks.clear()
@@ -225,7 +225,7 @@ class CatalogueItems:
 
         Args:
             query: Words, in any case.
-            limit: Most items.
+            limit: Maximum number of items.
 
         Returns:
             Item indices: the one with this id first, then titles with more whole words, then shorter titles.
@@ -247,17 +247,17 @@ class CatalogueItems:
 
 
 def _columns_of(path: Path, ids: Sequence[str]) -> dict[str, Column]:
-    """The further columns of an items table, in the order of `ids`; nothing where an item has no row."""
+    """The further columns of an items table, in the order of `ids`; missing values where an item has no row."""
     bad = BadRows()
     table = read_table(path, bad)
     column_of(table, path, "item_id", None)
     table, lines = rows_with_ids(table, path, ("item_id",), bad, known={"item_id": frozenset(ids)})
     if lines:
-        logger.info("%s: %d of its lines lie inside quoted cells.", path, lines)
+        logger.info("%s: %d of its lines are inside quoted cells.", path, lines)
     own: pd.Series = table["item_id"]
     twice = own[own.duplicated()]
     if len(twice):
-        raise DataError(f"{path}: item {shown(twice.iloc[0])} is there twice; give each item one row.")
+        raise DataError(f"{path}: item {shown(twice.iloc[0])} occurs twice; give each item one row.")
     table.index = pd.Index(own)
     known = table.index.isin(ids)
     if not known.all():

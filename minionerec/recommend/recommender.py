@@ -1,4 +1,4 @@
-"""The recommender: a trained model and the catalogue it was trained for, asked by the user's own item ids."""
+"""The recommender: a trained model with its catalogue, queried by the user's own item ids."""
 
 import hashlib
 import os
@@ -24,17 +24,17 @@ from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.recommend.requests import Answer, Recommended, Request, RequestError
 
 BEAMS = 50
-"""Least width of a language model's beam search."""
+"""Minimum number of beams of a language model."""
 
 
 class Understood(NamedTuple):
     """A request in item indices.
 
     Attributes:
-        query: What the ranker gets, one query: the newest items of the history that it reads, and the context.
+        query: The ranker's query: the newest items of the history that it reads, and the context.
         mask: bool (N,), the items that may be listed; None for all.
-        without: Items that may not be listed, whatever the mask says.
-        unknown: Ids that are of no item.
+        without: Items that may not be listed, regardless of the mask.
+        unknown: Unknown ids.
     """
 
     query: Queries
@@ -49,7 +49,7 @@ class Listed(NamedTuple):
     Attributes:
         items: Item indices, best first.
         scores: Parallel to `items`.
-        unknown: Ids of the request that are of no item.
+        unknown: Unknown ids of the request.
     """
 
     items: Sequence[int]
@@ -58,7 +58,7 @@ class Listed(NamedTuple):
 
 
 def _as_texts(ids: Any) -> Any:
-    """Item ids as the corpus has them: whole numbers, of a data frame's column too, as texts."""
+    """Item ids as texts; integers, also from a data frame's column, are converted."""
     if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
         return ids
     return [str(each) if isinstance(each, Integral) and not isinstance(each, bool) else each for each in ids]
@@ -68,10 +68,10 @@ class Recommender:
     """Recommends items of a catalogue for histories of its items.
 
     Args:
-        ranker: What ranks.
+        ranker: The ranker.
         items: The items, in the ranker's order.
-        name: What the model is called.
-        version: What it and its catalogue are told apart by.
+        name: Name of the model.
+        version: Identifies the model and its catalogue.
         max_history: Items of a history that the ranker reads, the newest.
 
     Example:
@@ -95,26 +95,26 @@ class Recommender:
         search: Search | None = None,
         dtype: str = "auto",
     ) -> "Recommender":
-        """A recommender from what a training stage left.
+        """A recommender from the output of a training stage.
 
         Args:
             path: A checkpoint (`minionerec sft`, `grpo`, `train-catalogue`, `extend`), or a sequential model
                 (`train-sequential`).
-            corpus: The corpus whose items are recommended; the one that the model was trained on, where its manifest
-                says it lies, if None.
-            items: A table (csv, tsv, parquet) with item_id and further columns, for conditions on them.
-            search: How a checkpoint searches; beam search with at least 50 beams if None. Where the model scores every
-                SID at once, beam search is left for exact search, which costs less there.
+            corpus: The corpus whose items are recommended; if None, the one that the model was trained on, from
+                its manifest.
+            items: A table (csv, tsv, parquet) with item_id and further columns, for filters on them.
+            search: The search of a checkpoint; beam search with at least 50 beams if None. Where the model scores every
+                SID at once, exact search is used instead, which costs less there.
             dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
 
         Raises:
             ArtefactError: If there is no such model or corpus, its files were changed, or they do not belong together.
-            DataError: If the table of items cannot be read, or the checkpoint speaks of other items.
+            DataError: If the table of items cannot be read, or the checkpoint has other items.
         """
         path, items = fetched(path), None if items is None else fetched(items)
-        place = fetched(corpus) if corpus is not None else own_corpus(path)
-        data = Corpus.load(place)
-        ranker = load_ranker(path, data, corpus_path=place, search=search or Search(beams=BEAMS), dtype=dtype)
+        folder = fetched(corpus) if corpus is not None else own_corpus(path)
+        data = Corpus.load(folder)
+        ranker = load_ranker(path, data, corpus_path=folder, search=search or Search(beams=BEAMS), dtype=dtype)
         name = "sequential model"
         if isinstance(ranker, LanguageRanker):
             dense = isinstance(ranker.bundle.model, CatalogueModel)
@@ -123,19 +123,19 @@ class Recommender:
                 ranker.search = replace(ranker.search, method="exact")
         elif isinstance(ranker, SequentialRanker):
             name = ranker.name
-        return cls(ranker, CatalogueItems.of(data, items), name, _version(path, place, items), data.max_history)
+        return cls(ranker, CatalogueItems.of(data, items), name, _version(path, folder, items), data.max_history)
 
     @classmethod
     def of(
         cls, ranker: Ranker, corpus: Corpus, *, items: str | os.PathLike[str] | None = None, name: str = "own ranker"
     ) -> "Recommender":
-        """A recommender around a ranker of the user's own.
+        """A recommender with a user's own ranker.
 
         Args:
-            ranker: Ranks the items of the corpus.
+            ranker: A ranker of the items of the corpus.
             corpus: The corpus.
             items: A table with further columns; see `load`.
-            name: What it is called; also its version.
+            name: Its name and version.
         """
         return cls(ranker, CatalogueItems.of(corpus, items), name, name, corpus.max_history)
 
@@ -143,25 +143,25 @@ class Recommender:
         """The best items after one history.
 
         Args:
-            history: Item ids, oldest first; ids that are whole numbers in the user's own tables may be given as such.
+            history: Item ids, oldest first; integer ids may be given as such.
             k: Length of the list.
             more: The other fields of `minionerec.recommend.requests.Request`, by name.
 
         Raises:
-            RequestError: Naming what is wrong with the request.
+            RequestError: If the request is invalid, with the field.
         """
         return self.recommend_many([history], k, **more)[0]
 
     def recommend_many(self, histories: Sequence[Collection[str | int]], k: int = 10, **more: Any) -> list[Answer]:
-        """The best items after each history, all asked the same; see `recommend`."""
+        """The best items after each history, with the same options; see `recommend`."""
         more |= {name: _as_texts(more[name]) for name in ("only", "without") if more.get(name) is not None}
         return self.answer([Request(_as_texts(history), k, **more) for history in histories])
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answers to any requests, found in one batch.
+        """Answers to any requests, computed in one batch.
 
         Raises:
-            RequestError: Naming what is wrong with the first bad request.
+            RequestError: If a request is invalid, with the field of the first.
         """
         return [Answer(self._listed(found), found.unknown) for found in self.listed(requests)]
 
@@ -169,62 +169,61 @@ class Recommender:
         """Answers to any requests in item indices; see `answer`.
 
         Raises:
-            RequestError: Naming what is wrong with the first bad request.
+            RequestError: If a request is invalid, with the field of the first.
         """
         understood = [self.understand(request) for request in requests]
         found: dict[int, Listed] = {}
-        for k, places in self._by_width([request.k for request in requests]).items():
-            group = [understood[place] for place in places]
+        for k, indices in self._by_beams([request.k for request in requests]).items():
+            group = [understood[index] for index in indices]
             allowed = Allowed.of_masks([each.mask for each in group], [each.without for each in group], len(self.items))
             queries = Queries.joined([each.query for each in group])
             ranking = self.ranker.rank(queries, k, None if allowed.unrestricted else allowed)
-            for place, each, items, scores in zip(places, group, ranking.items, ranking.scores, strict=True):
-                length = requests[place].k
-                found[place] = Listed(items[:length], scores[:length], each.unknown)
-        return [found[place] for place in range(len(requests))]
+            for index, each, items, scores in zip(indices, group, ranking.items, ranking.scores, strict=True):
+                length = requests[index].k
+                found[index] = Listed(items[:length], scores[:length], each.unknown)
+        return [found[index] for index in range(len(requests))]
 
     @property
     def context(self) -> frozenset[str]:
-        """What of a request the model reads beside the history; see `context_used`."""
+        """The fields of a request that the model reads besides the history; see `context_used`."""
         return context_used(self.ranker)
 
     def probabilities(
         self, items: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray
     ) -> np.ndarray | None:
-        """Probabilities of the SIDs of some items by their scores, float64 (N,); None where scores are none."""
+        """Probabilities of the SIDs of items from scores, float64 (N,); None if these are not log-probabilities."""
         if self.sids is None:
             return None
         given = np.asarray(scores, dtype=np.float64)
         return np.exp(given if self._lift is None else given - self._lift[np.asarray(items, dtype=np.int64)])
 
-    def _by_width(self, ks: Sequence[int]) -> dict[int, list[int]]:
-        """Requests by the length of the list that is asked for: those up to the least width of a search together.
+    def _by_beams(self, ks: Sequence[int]) -> dict[int, list[int]]:
+        """Requests by number of beams: those up to the minimum number together.
 
-        Longer lists of a beam search stand apart, each length by itself, so that a list does not depend on what else
-        is asked.
+        Longer lists of a beam search are grouped by length, so that a list does not depend on other requests.
         """
         least = max(ks, default=1)
         if isinstance(self.ranker, LanguageRanker) and self.ranker.search.method != "exact":
             least = self.ranker.search.beams
         groups: dict[int, list[int]] = {}
-        for place, k in enumerate(ks):
-            groups.setdefault(min(max(k, least), len(self.items)), []).append(place)
+        for index, k in enumerate(ks):
+            groups.setdefault(min(max(k, least), len(self.items)), []).append(index)
         return groups
 
     def understand(self, request: Request) -> Understood:
         """A request in item indices.
 
         Raises:
-            RequestError: Naming what is wrong with it.
+            RequestError: If it is invalid, with the field.
         """
         context = self._session_context(request.session_context)
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
         mask = self.items.mask(request.where) if request.where else None
         if request.only is not None:
-            chosen = np.zeros(len(self.items), dtype=bool)
-            chosen[self._indices(request.only, "only", request.unknown, missing)] = True
-            mask = chosen if mask is None else mask & chosen
+            listed = np.zeros(len(self.items), dtype=bool)
+            listed[self._indices(request.only, "only", request.unknown, missing)] = True
+            mask = listed if mask is None else mask & listed
         without = self._indices(request.without, "without", request.unknown, missing)
         if request.exclude_seen:
             without = [*without, *history]
@@ -242,14 +241,14 @@ class Recommender:
         return np.array([SESSION_CONTEXTS.index(said)], dtype=np.int8)
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
-        """Item indices of ids; what is of no item goes to `missing`."""
+        """Item indices of ids; unknown ids go to `missing`."""
         found: list[int] = []
-        for place, item_id in enumerate(ids):
+        for index, item_id in enumerate(ids):
             item = self.items.index(item_id)
             if item is not None:
                 found.append(item)
             elif unknown == "refuse":
-                raise RequestError(f"{field}[{place}]", f"{item_id!r} is no item of the catalogue.")
+                raise RequestError(f"{field}[{index}]", f"{item_id!r} is not an item of the catalogue.")
             else:
                 missing[item_id] = None
         return found

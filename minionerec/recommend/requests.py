@@ -1,8 +1,8 @@
-"""What is asked of a recommender, and what it answers: the user's own item ids on both sides.
+"""Requests to a recommender and its answers, in the user's own item ids.
 
-`Request` is the one declaration of what can be asked. Its annotations check the arguments of a Python call, the rows of
-a file of histories and the bodies of the HTTP server, which narrows them by its limits and takes its description from
-them too. A further field is one line there, and its use in `Recommender.understand`.
+`Request` declares all fields of a request. Its annotations check the arguments of a Python call, the rows of
+a file of histories and the bodies of the HTTP server, which adds its limits and derives its description from
+them. A new field is one line there, and its use in `Recommender.understand`.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,11 +29,11 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 class RequestError(DataError):
-    """A request cannot be answered as it stands.
+    """An invalid request.
 
     Attributes:
-        field: What is wrong with it, such as "k", "history[3]" or "where.price".
-        message: Why, and what is expected, without the field's name.
+        field: The invalid field, such as "k", "history[3]" or "where.price".
+        message: The reason and what is expected, without the field's name.
     """
 
     def __init__(self, field: str, message: str):
@@ -43,7 +43,7 @@ class RequestError(DataError):
 
 @dataclass(frozen=True)
 class Expected:
-    """Annotation of a type: what is expected there, as an error says it."""
+    """Annotation of a type: the expected value, for error messages."""
 
     words: str
 
@@ -53,7 +53,7 @@ class Expected:
 
 
 def as_list(value: Any) -> Any:
-    """A collection of ids as a list; what is none as it is."""
+    """A collection of ids as a list; anything else unchanged."""
     if isinstance(value, list | str | bytes | Mapping) or not isinstance(value, Collection):
         return value
     return list(value)
@@ -64,7 +64,7 @@ def ids_of(item_id: Any, most: int | None = None) -> GetPydanticSchema:
 
     Args:
         item_id: The type of one id.
-        most: Ids that the list may hold; any number if None.
+        most: Maximum number of ids; any if None.
     """
     return GetPydanticSchema(
         lambda _, handler: handler(Annotated[list[item_id], Field(max_length=most), BeforeValidator(as_list)])
@@ -72,7 +72,7 @@ def ids_of(item_id: Any, most: int | None = None) -> GetPydanticSchema:
 
 
 def name_shown(name: str) -> str:
-    """A name that a caller made up, as a field shows it: short, and of plain characters."""
+    """A name from a caller, as shown in a field: short and in ASCII."""
     text = name if name.isascii() and name.isprintable() else ascii(name)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -93,20 +93,22 @@ class Request:
         where: Conditions on columns of the items table, all of which must hold: a value ({"department": "Tea"}), a list
             of which one must hold ({"department": ["Tea", "Ink"]}), or bounds ({"price": {"at_least": 1, "at_most":
             20}}). An item without a value in the column meets none.
-        unknown: "skip" leaves ids that are of no item out and names them in the answer; "refuse" raises.
+        unknown: "skip" ignores unknown ids and lists them in the answer; "refuse" raises.
         session_context: The session context, for models that were conditioned on it in training: "same" where the next
             item is wanted in the session of the history's newest item; "later" in a later one; "unknown" is taken by
             every model. With an empty history it is ignored.
 
     Raises:
-        RequestError: Naming the first field that is wrong, its value, and what is expected.
+        RequestError: If a field is invalid, with its value and what is expected.
     """
 
     history: Annotated[Ids, Field(description="item ids, oldest first")] = ()
-    k: Annotated[int, Field(ge=1, description="items wanted"), Expected("a whole number from 1")] = 10
-    exclude_seen: Annotated[bool, Field(description="leave the history's items out"), Expected("true or false")] = False
+    k: Annotated[int, Field(ge=1, description="number of items"), Expected("a whole number from 1")] = 10
+    exclude_seen: Annotated[bool, Field(description="exclude the items of the history"), Expected("true or false")] = (
+        False
+    )
     only: Annotated[Ids | None, Field(description="items that may be listed; all if null")] = None
-    without: Annotated[Ids, Field(description="items that may not")] = ()
+    without: Annotated[Ids, Field(description="items that may not be listed")] = ()
     where: Annotated[
         Mapping[str, Any] | None,
         Field(
@@ -116,7 +118,7 @@ class Request:
     ] = None
     unknown: Annotated[
         Literal["skip", "refuse"],
-        Field(description="whether ids that are of no item are left out and named, or refused"),
+        Field(description="whether unknown ids are skipped and reported, or refused"),
     ] = "skip"
     session_context: Annotated[
         Literal["unknown", "same", "later"],
@@ -129,7 +131,7 @@ class Request:
 
     @model_validator(mode="wrap")
     @classmethod
-    def _name_what_is_wrong(cls, value: Any, handler: Any) -> Self:
+    def _as_request_error(cls, value: Any, handler: Any) -> Self:
         try:
             checked: Self = handler(value)
         except ValidationError as error:
@@ -143,30 +145,30 @@ class Request:
 
     @staticmethod
     def shown(value: Any) -> str:
-        """A value as an error shows it."""
+        """A value as shown in errors."""
         return shown(value)
 
     @classmethod
     def _error(cls, error: ValidationError) -> RequestError:
-        """The first mistake as one line."""
+        """The first error as one line."""
         found = error.errors(include_url=False)[0]
-        kind, given, told = found["type"], found["input"], found.get("ctx", {})
+        kind, given, context = found["type"], found["input"], found.get("ctx", {})
         first, *inner = found["loc"]
         if kind == "unexpected_keyword_argument":
             return RequestError(name_shown(str(first)), f"is unknown; expected {', '.join(cls.names())}.")
         if kind == "unexpected_positional_argument":
             return RequestError("request", f"has too many values; expected {', '.join(cls.names())}.")
-        name = cls.names()[first] if isinstance(first, int) else first  # a value may be given without its name
+        name = cls.names()[first] if isinstance(first, int) else first  # positional arguments have no name
         key = inner[-1:] == ["[key]"]
         inner = inner[: len(inner) - key]
-        if name == "where":  # which of its forms a condition was taken for is no part of its path
+        if name == "where":  # the tag of the union is not part of the path
             inner = inner[:1] + inner[2:]
         if key:
             inner[-1] = given
         path = [name, *(f"[{part}]" if isinstance(part, int) else f".{name_shown(part)}" for part in inner)]
         if kind == "too_long":
             noun = "ids" if name != "where" else "values" if inner else "conditions"
-            message = f"holds {len(given)} {noun}; at most {told['max_length']} are taken."
+            message = f"has {len(given)} {noun}; at most {context['max_length']} are allowed."
         elif kind == "too_short":
             message = "is empty; expected at least one."
         else:
@@ -187,18 +189,18 @@ class Recommended(NamedTuple):
         item_id: Its id.
         title: Its title.
         sid: Its semantic ID; None where the model has none.
-        score: What it was ranked by: the log-probability of its semantic ID (and the lift of new items, where the
-            checkpoint has one); of a sequential recommender its own score, of a user's own ranker what that says.
-        probability: Of its semantic ID, which other items may share; None where scores are no log-probabilities.
+        score: The ranking score: the log-probability of its semantic ID (plus the lift of new items, if any); for other
+            rankers their own score.
+        probability: Of its semantic ID, which other items may share; None where scores are not log-probabilities.
     """
 
     item_id: str
     title: str
     sid: Annotated[str | None, Field(description="semantic ID, of models that generate them")]
     score: Annotated[
-        float, WithJsonSchema({"type": ["number", "null"], "description": "what it was ranked by, higher is better"})
+        float, WithJsonSchema({"type": ["number", "null"], "description": "ranking score, higher is better"})
     ]
-    probability: Annotated[float | None, Field(description="of the semantic ID, of models that know it")]
+    probability: Annotated[float | None, Field(description="of the semantic ID, if the model has probabilities")]
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,8 @@ class Answer:
     """One list.
 
     Attributes:
-        items: The best items that may be listed, best first: k of them, or all where fewer may be listed.
-        unknown: Ids of the history, of `only` and of `without` that are of no item, in that order, each once.
+        items: The best items that may be listed, best first: k of them, or all if fewer.
+        unknown: Unknown ids of the history, `only` and `without`, in this order, without duplicates.
     """
 
     items: tuple[Recommended, ...]

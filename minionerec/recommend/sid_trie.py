@@ -1,8 +1,8 @@
-"""The trie of an exported model: which tokens may follow, and a search that needs nothing but log-probabilities.
+"""The trie of an exported model: valid next tokens, and a beam search that needs only log-probabilities.
 
-This file lies in every export, beside `trie.safetensors`, and imports nothing of the project that wrote it: numpy and
-safetensors are enough. Run as a program it loads the export with transformers, asks the examples of `prompts.json` by
-stock `generate`, and says whether the lists are those that were expected:
+This file is part of every export, next to `trie.safetensors`, and does not import the project that wrote it: numpy and
+safetensors are enough. Run as a script it loads the export with transformers, runs the examples of `prompts.json` with
+stock `generate`, and reports whether the lists are as expected:
 
     python sid_trie.py
 """
@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-# For each sequence of token ids, the natural log-probabilities of the tokens asked about, as many in the same order;
+# For each sequence of token ids, the natural log-probabilities of the given tokens, in the same order;
 # each from a softmax over the whole vocabulary.
 LogProbs = Callable[[list[list[int]], list[list[int]]], Sequence[Sequence[float]]]
 
 Beam = tuple[float, int, list[int]]  # log-probability, node, token ids
 
-_NO_CANDIDATE = -1e8  # `generate` gives less than this to places for which there was no candidate
+_NO_CANDIDATE = -1e8  # `generate` gives lower scores to beams without a candidate
 
 
 class SidTrie:
-    """All semantic IDs of a catalogue; node 0 is the root, siblings lie side by side.
+    """All semantic IDs of a catalogue; node 0 is the root, siblings are adjacent.
 
-    Twelve bytes a node: a million SIDs of three codes take 12 to 25 MB.
+    Twelve bytes per node: a million SIDs of three codes take 12 to 25 MB.
 
     Args:
-        folder: The export, or wherever `trie.safetensors` lies.
+        folder: The folder of `trie.safetensors`.
 
     Attributes:
         first_child: int32 (M + 1,); the children of node n are first_child[n] to first_child[n + 1] - 1.
@@ -48,22 +48,22 @@ class SidTrie:
         return range(int(self.first_child[node]), int(self.first_child[node + 1]))
 
     def tokens(self, nodes: range) -> list[int]:
-        """Token ids of nodes that lie side by side."""
+        """Token ids of adjacent nodes."""
         found: list[int] = self.token[nodes.start : nodes.stop].tolist()
         return found
 
     def child(self, node: int, token: int) -> int:
-        """The node that a token leads to, -1 where there is none."""
+        """The node that a token leads to, -1 if there is none."""
         below = self.children(node)
         found = np.flatnonzero(self.token[below.start : below.stop] == token)
         return below[int(found[0])] if len(found) else -1
 
     def allowed(self, tokens: Sequence[int], end: Sequence[int] = ()) -> list[int]:
-        """Token ids that may follow; none behind what is no beginning of an SID, or behind a whole one.
+        """Token ids that may follow; none after an invalid prefix or a complete SID.
 
         Args:
-            tokens: What was generated behind the prompt.
-            end: Tokens that are to follow a whole SID, if any.
+            tokens: The tokens generated after the prompt.
+            end: Tokens that follow a complete SID, if any.
         """
         node, ended = 0, 0
         for token in tokens:
@@ -79,10 +79,10 @@ class SidTrie:
         return self.tokens(self.children(node)) + (list(end[:1]) if self.sid[node] >= 0 else [])
 
     def prefix_allowed_tokens_fn(self, prompt_length: int, end: Sequence[int] = ()) -> Callable[[int, Any], list[int]]:
-        """What stock `generate` takes by this name.
+        """The argument of this name of stock `generate`.
 
-        Places of the beam for which there is no candidate are filled by `generate` with what is no SID, at a score of
-        minus infinity; there any token may follow.
+        Beams without a candidate are filled by `generate` with invalid tokens at a score of minus infinity; there any
+        token may follow.
 
         Args:
             prompt_length: Tokens of the prompts, padding included.
@@ -91,12 +91,12 @@ class SidTrie:
         return lambda _, ids: self.allowed(ids[prompt_length:].tolist(), end) or [0]
 
     def search(self, log_probs: LogProbs, prompt: Sequence[int], k: int) -> list[tuple[list[int], float]]:
-        """Beam search by whatever engine gives log-probabilities, called once for each code of an SID.
+        """Beam search with the log-probabilities of any engine, called once per code of an SID.
 
         Args:
-            log_probs: Asks the engine; prompts and beams come as token ids.
+            log_probs: Queries the engine; prompts and beams are token ids.
             prompt: Token ids of one prompt.
-            k: Beam width, and length of the list.
+            k: Number of beams, and length of the list.
 
         Returns:
             Token ids of SIDs with their log-probabilities, best first; fewer than `k` where there are fewer.
@@ -105,34 +105,36 @@ class SidTrie:
         done: list[tuple[list[int], float]] = []
         while beams:
             below = [self.children(node) for _, node, _ in beams]
-            scores = log_probs([[*prompt, *said] for _, _, said in beams], [self.tokens(nodes) for nodes in below])
+            scores = log_probs(
+                [[*prompt, *generated] for _, _, generated in beams], [self.tokens(nodes) for nodes in below]
+            )
             totals = np.concatenate([beam[0] + np.asarray(row, float) for beam, row in zip(beams, scores, strict=True)])
             nodes = np.concatenate([np.arange(span.start, span.stop) for span in below])
             parents = np.repeat(np.arange(len(beams)), [len(span) for span in below])
             order = np.argsort(-totals, kind="stable")
             best = order[:k]
             running = order[self.first_child[nodes[order] + 1] > self.first_child[nodes[order]]][:k]
-            for total, node, said in self._grow(beams, parents[best], nodes[best], totals[best]):
+            for total, node, generated in self._grow(beams, parents[best], nodes[best], totals[best]):
                 if self.sid[node] >= 0:
-                    done.append((said, total))
+                    done.append((generated, total))
             done.sort(key=lambda pair: -pair[1])
             beams = self._grow(beams, parents[running], nodes[running], totals[running])
         return done[:k]
 
     def _grow(self, beams: list[Beam], parents: np.ndarray, nodes: np.ndarray, totals: np.ndarray) -> list[Beam]:
-        """Beams that are one code longer."""
+        """Beams extended by one code."""
         each = zip(parents.tolist(), nodes.tolist(), totals.tolist(), strict=True)
         return [(total, node, [*beams[old][2], int(self.token[node])]) for old, node, total in each]
 
 
 def stock_lists(model: Any, trie: SidTrie, prompt: Sequence[int], k: int, steps: int) -> list[tuple[list[int], float]]:
-    """What stock `generate` recommends: token ids of SIDs with their log-probabilities, best first.
+    """The lists of stock `generate`: token ids of SIDs with their log-probabilities, best first.
 
     Args:
         model: A causal language model of transformers.
         trie: The SIDs, all of `steps` codes.
         prompt: Token ids.
-        k: Beam width, at least 2.
+        k: Number of beams, at least 2.
         steps: Codes of an SID.
     """
     import torch
@@ -153,11 +155,11 @@ def stock_lists(model: Any, trie: SidTrie, prompt: Sequence[int], k: int, steps:
     )
     tokens = found.sequences[:, ids.shape[1] :].tolist()
     pairs = zip(tokens, found.sequences_scores.tolist(), strict=True)
-    return [(said, score) for said, score in pairs if score > _NO_CANDIDATE]
+    return [(generated, score) for generated, score in pairs if score > _NO_CANDIDATE]
 
 
 def model_log_probs(model: Any) -> LogProbs:
-    """Log-probabilities from a model of transformers, the plainest way: sequences of one length, nothing kept."""
+    """Log-probabilities from a model of transformers: sequences of one length, no cache."""
     import torch
 
     def log_probs(sequences: list[list[int]], tokens: list[list[int]]) -> list[list[float]]:
@@ -169,7 +171,7 @@ def model_log_probs(model: Any) -> LogProbs:
 
 
 def check(folder: str | Path = ".") -> str:
-    """Ask the examples of an export, and say in a line how the answers differ from those expected.
+    """Run the examples of an export; returns a line about differences from the expected lists.
 
     Raises:
         SystemExit: If scores differ by more than the weights' precision explains.
@@ -186,14 +188,14 @@ def check(folder: str | Path = ".") -> str:
             found = stock_lists(model, trie, example["input_ids"], max(k, 2), about["longest"])[:k]
         else:
             found = trie.search(model_log_probs(model), example["input_ids"], k)
-        equal += [said for said, _ in found] == example["sid_tokens"]
+        equal += [generated for generated, _ in found] == example["sid_tokens"]
         wanted = example["scores"]
         far = [abs(score - other) for (_, score), other in zip(found, wanted, strict=False)]
         largest = max([largest, *far, 0.0 if len(found) == len(wanted) else np.inf])
-    said = f"{equal} of {len(about['examples'])} lists are equal; scores differ by at most {largest:.2g}."
+    result = f"{equal} of {len(about['examples'])} lists are equal; scores differ by at most {largest:.2g}."
     if largest > (1e-3 if model.dtype == torch.float32 else 0.1):
-        raise SystemExit(f"{said} That is not this model, or not this trie.")
-    return said
+        raise SystemExit(f"{result} The model or the trie is not the exported one.")
+    return result
 
 
 if __name__ == "__main__":

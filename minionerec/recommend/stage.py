@@ -1,4 +1,4 @@
-"""The stage that recommends for a file of histories: in parts, by any number of processes, resumable."""
+"""The stage `recommend`: recommendations for a file of histories, in parts, on any number of processes, resumable."""
 
 import os
 import time
@@ -26,7 +26,7 @@ from minionerec.recommend.rankers.load import make_ranker
 from minionerec.recommend.recommender import Listed, Recommender
 from minionerec.recommend.requests import Request, RequestError
 
-# A file of histories, read some rows at a time.
+# Reading a file of histories in parts.
 
 COLUMNS = ("history", "user", "only", "without", "session_context")
 KINDS = (".parquet", ".jsonl")
@@ -36,27 +36,27 @@ def read_histories(path: Path, rows_at_once: int) -> Iterator[tuple[int, list[di
     """Rows of a file of histories, in parts.
 
     Args:
-        path: parquet, or one JSON object a line.
-        rows_at_once: Rows of a part.
+        path: parquet, or one JSON object per line.
+        rows_at_once: Rows per part.
 
     Yields:
-        The number of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its number where
-        there is none), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None.
+        The index of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its index if
+        missing), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None.
 
     Raises:
-        DataError: If the file cannot be read, or a row is not what it should be; the message names file and row.
+        DataError: If the file cannot be read, or a row is malformed; the message names file and row.
     """
     suffix = path.suffix.lower()
     if suffix not in KINDS:
-        raise DataError(f"{path}: unknown kind of file {suffix!r}; known: {', '.join(KINDS)}. Convert it.")
+        raise DataError(f"{path}: unknown file type {suffix!r}; known: {', '.join(KINDS)}. Convert it.")
     start = 0
     for part in (_parquet_parts if suffix == ".parquet" else _line_parts)(path, rows_at_once):
-        yield start, [_checked(row, path, start + place) for place, row in enumerate(part)]
+        yield start, [_checked(row, path, start + index) for index, row in enumerate(part)]
         start += len(part)
 
 
 def count_histories(path: Path) -> int | None:
-    """Rows of the file, where it says so without being read; None elsewhere."""
+    """Rows of the file, where known without reading it; else None."""
     return pq.ParquetFile(path).metadata.num_rows if path.suffix.lower() == ".parquet" else None
 
 
@@ -88,7 +88,7 @@ def _line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f'{path}, line {number}: expected an object such as {{"history": ["id", "id"]}}.')
     if twice := repeated_keys(row):
-        raise DataError(f"{path}, line {number}: the key {shown(min(twice))} is there twice. Keep one.")
+        raise DataError(f"{path}, line {number}: the key {shown(min(twice))} occurs twice. Keep one.")
     foreign = sorted(set(row) - set(COLUMNS))
     if foreign:
         raise DataError(f"{path}, line {number}: unknown name {foreign[0]!r}; known: {', '.join(COLUMNS)}.")
@@ -96,7 +96,7 @@ def _line(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
-    """A row with all its parts."""
+    """A checked row with all its fields."""
     where = f"{path}, row {number + 1}"
     user = row.get("user")
     if not (user is None or isinstance(user, str | int)):
@@ -117,7 +117,7 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
 
 
 def _ids(value: Any, name: str, where: str) -> list[str]:
-    """A list of ids as texts; whole numbers are taken as they are written."""
+    """A list of ids as texts; integers are converted."""
     if isinstance(value, list | np.ndarray) and all(
         isinstance(item, str) or (isinstance(item, int) and not isinstance(item, bool)) for item in value
     ):
@@ -143,7 +143,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class RecommendResult:
-    """What `run_recommend` wrote.
+    """The result of `run_recommend`.
 
     Attributes:
         output: The artefact's directory.
@@ -154,10 +154,10 @@ class RecommendResult:
     counts: Mapping[str, Any]
 
     def lines(self) -> list[str]:
-        """How many lists there are, and where they lie."""
+        """The number of lists, and their path."""
         rows, short, unknown = (self.counts[name] for name in ("rows", "short_lists", "rows_with_unknown_ids"))
         return [
-            f"{rows:,} lists ({short:,} with fewer than k items, {unknown:,} histories with ids that are of no item): "
+            f"{rows:,} lists ({short:,} with fewer than k items, {unknown:,} histories with unknown ids): "
             f"{self.output / FILE}"
         ]
 
@@ -165,10 +165,10 @@ class RecommendResult:
 def run_recommend(config: RecommendConfig) -> RecommendResult:
     """Recommend for every row of a file of histories: an artefact with `recommendations.parquet`.
 
-    One row a history, in the order of the file: `user`, `items` (ids, best first), `titles`, `sids` and `probabilities`
-    (empty where the model has none), `scores`, and `unknown` (ids that are of no item). Rows are read, answered and
+    One row per history, in the order of the file: `user`, `items` (ids, best first), `titles`, `sids`, `probabilities`
+    (empty where the model has none), `scores`, and `unknown` (unknown ids). Rows are read, ranked and
     written in parts of `rows_at_once`, so that memory does not grow with the file; processes of a distributed launch
-    take turns; a run that was cut off goes on at the first part that is missing.
+    take turns; an interrupted run is resumed at the first missing part.
 
     Args:
         config: Settings.
@@ -183,13 +183,13 @@ def run_recommend(config: RecommendConfig) -> RecommendResult:
         return RecommendResult(stage.output, manifest["counts"])
     counts = {"rows": 0, "short_lists": 0, "rows_with_unknown_ids": 0}
     with stage.work() as work:
-        next(read_histories(stage.inputs["histories"], config.rows_at_once), None)  # a mistake leaves no folder behind
+        next(read_histories(stage.inputs["histories"], config.rows_at_once), None)  # fails before a folder is created
         folder = work.folder
         with work.phase("search"):
             parts = _answer_parts(config, stage.inputs, folder, work)
             wait_for_everyone()
         if is_main_process():
-            with work.finish(counts=counts) as place, pq.ParquetWriter(place / FILE, SCHEMA) as writer:
+            with work.finish(counts=counts) as output, pq.ParquetWriter(output / FILE, SCHEMA) as writer:
                 for number in range(parts):
                     part = pq.read_table(_part(folder, number), schema=SCHEMA)
                     _count(part, config.k, counts)
@@ -208,7 +208,7 @@ def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recomme
 
 
 def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: Path, clock: Clock = NO_CLOCK) -> int:
-    """Answer this process's parts that are missing, and say how many there are of all."""
+    """Compute this process's missing parts; returns the number of all parts."""
     kept = len(list(folder.glob("part-*.parquet")))
     clock.reached(kept)
     path = inputs["histories"]
@@ -228,7 +228,7 @@ def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: P
         kept += 1
         clock.reached(kept)
     if done:
-        logger.info("Answered %s histories in %.1f s: %.1f rows/s.", f"{done:,}", spent, done / spent)
+        logger.info("Ranked %s histories in %.1f s: %.1f histories/s.", f"{done:,}", spent, done / spent)
     return number + 1
 
 
@@ -244,11 +244,11 @@ def _answered(
             requests.append(Request(**same, **own))
         return recommender.listed(requests)
     except RequestError as wrong:
-        for place, request in enumerate(requests):  # which row is it?
+        for index, request in enumerate(requests):  # find the row
             try:
                 recommender.understand(request)
             except RequestError as error:
-                raise DataError(f"{path}, row {start + place + 1}: {error}") from None
+                raise DataError(f"{path}, row {start + index + 1}: {error}") from None
         if len(requests) < len(rows):
             raise DataError(f"{path}, row {start + len(requests) + 1}: {wrong}") from None
         raise
@@ -259,11 +259,11 @@ def _part(folder: Path, number: int) -> Path:
 
 
 def _write_part(path: Path, users: Sequence[str], lists: Sequence[Listed], recommender: Recommender) -> None:
-    """Write one part whole, or not at all."""
+    """Write one part atomically."""
     lengths = [len(found.items) for found in lists]
-    chosen = np.fromiter((item for found in lists for item in found.items), np.int64, sum(lengths))
-    scores = np.fromiter((score for found in lists for score in found.scores), np.float64, len(chosen))
-    chances = recommender.probabilities(chosen, scores)
+    listed = np.fromiter((item for found in lists for item in found.items), np.int64, sum(lengths))
+    scores = np.fromiter((score for found in lists for score in found.scores), np.float64, len(listed))
+    chances = recommender.probabilities(listed, scores)
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     empty = pa.array(np.zeros(len(offsets)), pa.int32())
 
@@ -271,7 +271,7 @@ def _write_part(path: Path, users: Sequence[str], lists: Sequence[Listed], recom
         """The names of the listed items, list by list."""
         if names is None:
             return pa.ListArray.from_arrays(empty, pa.array([], pa.string()))
-        return pa.ListArray.from_arrays(offsets, pa.array(names, pa.string()).take(pa.array(chosen)))
+        return pa.ListArray.from_arrays(offsets, pa.array(names, pa.string()).take(pa.array(listed)))
 
     none = pa.ListArray.from_arrays(empty, pa.array([], pa.float64()))
     columns = [

@@ -50,22 +50,22 @@ def signed_percent(share: float) -> str:
 
 
 def with_interval(found: PairedDifference) -> str:
-    """A paired difference and its interval as sentences have them."""
+    """A paired difference with its interval, as text."""
     return f"{signed(found.difference)} [{signed(found.low)}, {signed(found.high)}]"
 
 
 def quoted(name: str) -> str:
-    """A name as it can stand in a sentence: in quotes where it is more than one word."""
+    """A name in a sentence: in quotes if it has more than one word."""
     return f'"{name}"' if len(name.split()) > 1 else name
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a sentence lists them."""
+    """Words joined with commas and "and"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def shown_setting(value: Any) -> str:
-    """A setting as pages show it.
+    """A setting as displayed on pages.
 
     Example:
         >>> shown_setting(3e-4), shown_setting(1024), shown_setting({"ranking": 1.0, "rule": 0.5}), shown_setting(True)

@@ -1,4 +1,4 @@
-"""Settings of the stages that write or print for readers; light to import, so that `--help` answers at once."""
+"""Settings of the report stages; light to import, so that `--help` is fast."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ COMPARED = ("HR@5", "NDCG@5", "HR@10", "NDCG@10")
 """The metrics of a comparison that names none."""
 RESAMPLED = ("users", "examples")
 RESAMPLE = (
-    "what the bootstrap behind intervals and paired tests draws: users (each with all of its examples, which are not "
-    "independent) or examples (each by itself)"
+    "unit of the bootstrap for intervals and paired tests: users (each with all of its examples, which are not "
+    "independent) or examples"
 )
-TIMES = "csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its own"
+TIMES = "csv file of split, row, timestamp and previous_timestamp, if the corpus has no times"
 _RUN_KEYS = ("predictions", "published", "tuned", "note")
 
 
 def with_plots(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings that affect a page, and whether plots can be drawn."""
+    """Settings that affect a page, with the availability of plots."""
     from minionerec.reports import plots
 
     return {**settings, "plots": plots.available()}
@@ -43,7 +43,7 @@ def is_metric(name: str) -> bool:
 
 
 def _check_ks(ks: list[int] | None) -> list[int] | None:
-    """Cut-offs in ascending order, each once."""
+    """Cutoffs in ascending order, without duplicates."""
     if ks is not None and not ks:
         raise ConfigError("ks is []; give at least one whole number from 1, such as 10, or leave it out.")
     return None if ks is None else sorted(set(ks))
@@ -53,13 +53,13 @@ def nested(given: Any, where: str, known: tuple[str, ...] = (), required: tuple[
     """A mapping within a setting, with texts as its keys.
 
     Args:
-        given: What the settings say.
-        where: The place in them, for messages.
+        given: The value in the settings.
+        where: Its location in the settings, for messages.
         known: The keys that it may have; any if empty.
         required: Those that must be there and not empty.
 
     Raises:
-        ConfigError: If it is no mapping or an empty one, or a key is unknown or missing.
+        ConfigError: If it is not a mapping, or empty, or a key is unknown or missing.
     """
     of = f" with {', '.join(known)}" if known else " of label to directory"
     if not isinstance(given, Mapping) or not given:
@@ -76,13 +76,13 @@ def nested(given: Any, where: str, known: tuple[str, ...] = (), required: tuple[
 
 @dataclass(frozen=True)
 class RunSetting:
-    """A recommender of a page, as the settings name it.
+    """A recommender of a page, as given in the settings.
 
     Attributes:
         name: Its name.
-        places: What the settings name: predictions, one a seed, or a run of several seeds.
-        details: What they say of it: `published` (its published counterpart), `tuned` (who chose what on which grid),
-            `note`, and of the experiment log `checkpoint` (by which an unfinished run is found).
+        places: The paths in the settings: predictions, one per seed, or a run of several seeds.
+        details: Further keys: `published` (its published counterpart), `tuned` (how its settings were tuned), `note`,
+            and in the experiment log `checkpoint` (which locates an unfinished run).
     """
 
     name: str
@@ -91,10 +91,10 @@ class RunSetting:
 
     @classmethod
     def read(cls, name: str, given: Any, where: str, keys: tuple[str, ...] = _RUN_KEYS) -> "RunSetting":
-        """One recommender as the settings say it: predictions, or a mapping of them and of what is said of it.
+        """One recommender from the settings: predictions, or a mapping of predictions and details.
 
         Raises:
-            ConfigError: If they say something else.
+            ConfigError: If the value is neither.
         """
         values = nested(given, where, keys, ("predictions",)) if isinstance(given, Mapping) else {"predictions": given}
         named = values.pop("predictions")
@@ -108,17 +108,17 @@ class RunSetting:
 
     @property
     def missing(self) -> list[Path]:
-        """The places without predictions."""
+        """The paths without predictions."""
         from minionerec.metrics.ranked import has_runs
 
         return [place for place in self.places if not has_runs(place)]
 
     @property
     def runs(self) -> list[Path]:
-        """The predictions that are there, one a seed.
+        """The existing predictions, one per seed.
 
         Raises:
-            ArtefactError: If something else lies there, or the rows held out were trained on.
+            ArtefactError: If a path has something else, or the held-out examples were used in training.
         """
         from minionerec.metrics.ranked import runs_at
 
@@ -126,51 +126,51 @@ class RunSetting:
         return [run for place in self.places if place not in missing for run in runs_at(place)]
 
     def finished(self) -> "RunSetting":
-        """The same where all of its predictions must be there.
+        """The same, after a check that all of its predictions exist.
 
         Raises:
-            ArtefactError: If there are none at one of its places.
+            ArtefactError: If a path has none.
         """
         from minionerec.metrics.ranked import runs_at
 
         for place in self.missing:
-            runs_at(place)  # says what is wrong
-            raise ArtefactError(f"{place}: no predictions there. Make them first.")
+            runs_at(place)  # raises a specific error
+            raise ArtefactError(f"{place}: no predictions found. Compute them first.")
         return self
 
     def inputs(self, prefix: str) -> dict[str, Path]:
-        """Its predictions by name; of several seeds each has its number."""
+        """Its predictions by name; with several seeds, numbered."""
         runs = self.runs
         return {prefix if len(runs) == 1 else f"{prefix} {number}": run for number, run in enumerate(runs, 1)}
 
     def deciding(self) -> dict[str, Any]:
-        """What affects a page beside the content of its predictions."""
+        """Settings that affect a page, in addition to the content of its predictions."""
         return {"name": self.name, **self.details, "seeds": len(self.runs), "missing": len(self.missing)}
 
 
 def check_once(runs: Sequence[RunSetting], where: str, across: bool) -> None:
-    """Check that no place is named twice, by one recommender or by any: a seed that counts twice shrinks the spread."""
+    """Check that no path is given twice, by one recommender or by any: a duplicate seed shrinks the deviation."""
     known: dict[str, str] = {}
     for run in runs:
         known = known if across else {}
         for place in run.places:
-            spot = os.path.abspath(place)
-            if spot in known:
+            path = os.path.abspath(place)
+            if path in known:
                 raise ConfigError(
-                    f"{where}: {run.name}: {place} is named twice, by {known[spot]} before. Name each run once."
+                    f"{where}: {run.name}: {place} is given twice, first by {known[path]}. Name each run once."
                 )
-            known[spot] = run.name
+            known[path] = run.name
 
 
 @dataclass
 class SidReportConfig(EncoderConfig):
-    """Settings of the page about tables of semantic IDs; the encoder makes the vectors that all are judged by."""
+    """Settings of the report on tables of semantic IDs; the encoder makes the item vectors for their measures."""
 
     kind: ClassVar[str] = "sid_report"
 
     tables: dict[str, str] = setting(
         {},
-        "tables to show, each as NAME=DIRECTORY of `minionerec build-sids`, in the order of the page",
+        "tables of semantic IDs, each as NAME=DIRECTORY of `minionerec build-sids`, in the order of the page",
         required=True,
         input_kind="sids",
     )
@@ -181,16 +181,16 @@ class SidReportConfig(EncoderConfig):
         affects_result=False,
     )
     title: str = setting("Semantic IDs", "heading of the page")
-    buckets: int = setting(4, "example buckets shown of each table", least=0)
+    buckets: int = setting(4, "example buckets per table", least=0)
 
     def deciding(self) -> dict[str, Any]:
-        """What decides the page."""
+        """Settings that affect the page."""
         return with_plots(super().deciding())
 
 
 @dataclass
 class LevelsConfig(Settings):
-    """Settings of the per-level analysis, which prints and writes nothing."""
+    """Settings of the per-level analysis, which prints and writes no files."""
 
     predictions: str | None = setting(None, "directory of predictions, or its parquet file", input_kind="any")
     path: str | None = setting(
@@ -198,17 +198,15 @@ class LevelsConfig(Settings):
     )
     ks: list[int] | None = setting(
         None,
-        "cut-offs K, in predictions; those of 1 3 5 10 20 50 that the lists can serve if not given",
+        "cutoffs K, in predictions; if not given, those of 1 3 5 10 20 50 within the list length",
         least=1,
     )
-    levels: int | None = setting(None, "levels that a semantic ID has; what most targets have if not given", least=1)
-    slices: bool = setting(False, "show the levels by kind of row too, at K = 1 and 10")
-    corpus: str = setting(
-        "", "corpus that the predictions are for; with slices alone", input_kind="corpus", requires="slices"
-    )
-    split: str = setting("test", "rows of the corpus that they are for, where they do not say so", known=SPLITS)
+    levels: int | None = setting(None, "levels of a semantic ID; that of most targets if not given", least=1)
+    slices: bool = setting(False, "also show the levels by slice, at K = 1 and 10")
+    corpus: str = setting("", "corpus of the predictions; only with slices", input_kind="corpus", requires="slices")
+    split: str = setting("test", "split of the predictions, if not recorded with them", known=SPLITS)
     times: str | None = setting(None, f"with slices: {TIMES}", input_kind="any", requires="slices")
-    json: bool = setting(False, "print nothing but one JSON object of unrounded numbers")
+    json: bool = setting(False, "print only one JSON object of unrounded numbers")
 
     def __post_init__(self) -> None:
         """Check that exactly one input is given."""
@@ -219,7 +217,7 @@ class LevelsConfig(Settings):
                 "--predictions DIRECTORY and --path FILE.json."
             )
         if self.slices and not self.corpus:
-            raise ConfigError("slices is true, but corpus is empty; give --corpus what the rows were made from.")
+            raise ConfigError("slices is true, but corpus is empty; give --corpus of the predictions.")
         self.ks = _check_ks(self.ks)
 
 
@@ -232,52 +230,52 @@ class ReportConfig(StageConfig):
     predictions: dict[str, Any] = setting(
         {},
         "recommenders to show, each as NAME=DIRECTORY: predictions, or an output of `minionerec train-sequential` with "
-        "all its seeds; in a file also a list of directories, one a seed, or a mapping of predictions, published (the "
-        "name of its published counterpart), tuned (who chose what on which grid) and note",
+        "all its seeds; in a file also a list of directories, one per seed, or a mapping of predictions, published "
+        "(the name of its published counterpart), tuned (how its settings were tuned) and note",
         required=True,
         affects_result=False,
         path=True,
     )
     layout: str = setting(
         REPORT,
-        "report: everything about a few recommenders; comparison: their metrics and paired differences on the same "
-        "examples of test and valid; leaderboard: many recommenders, the best first, and what each took",
+        "report: full report of a few recommenders; comparison: metrics and paired differences on the same test and "
+        "valid examples; leaderboard: many recommenders, the best first, with their training cost",
         known=LAYOUTS,
     )
     corpus: str = setting(
         "",
         "directory of the corpus (from `minionerec prepare-data`); under protocol a or b the file of 'user item item "
-        "...' lines, which may begin with $MINIONEREC_DATA; a comparison does without, but for slices",
+        "...' lines, which may begin with $MINIONEREC_DATA; optional in a comparison without slices",
         input_kind="any",
     )
     items: str = setting("", "JSON file of item id to title, for protocol a or b; empty: no titles", input_kind="any")
     protocol: str = setting(
-        "rows", "how rows are split: those of the corpus, or as protocol a or b says", known=PROTOCOLS
+        "rows", "split of the examples: rows (that of the corpus), or protocol a or b", known=PROTOCOLS
     )
     sids: str = setting(
-        "", "directory of the semantic IDs (from `minionerec build-sids`); empty: item level alone", input_kind="sids"
+        "", "directory of the semantic IDs (from `minionerec build-sids`); empty: item level only", input_kind="sids"
     )
     output: str = setting(
         "",
-        "directory to write report.md, report.html and metrics.json into; empty: the page is printed",
+        "directory to write report.md, report.html and metrics.json into; empty: the page is only printed",
         affects_result=False,
     )
-    title: str = setting("", "heading of the page; that of the layout if empty")
+    title: str = setting("", "heading of the page; by layout if empty")
     split: str | None = setting(
-        None, "split that the predictions are for: test if not given, of a comparison test and valid", known=SPLITS
+        None, "split of the predictions; if not given test, in a comparison test and valid", known=SPLITS
     )
     ks: list[int] | None = setting(
-        None, "cut-offs K, in candidates; those of the protocol within all lists if not given", least=1
+        None, "cutoffs K, in candidates; if not given, those of the protocol within all lists", least=1
     )
     metrics: list[str] = setting(
         [],
         "HR@K, NDCG@K and MRR@K, as columns of the tables; if not given, HR and NDCG at 5 and 10 in a comparison, else "
-        "at every cut-off",
+        "at every cutoff",
     )
     level: str | None = setting(
         None,
-        "which reading of a hit comes first: sid (the target's semantic ID; of models over titles, its title) or item; "
-        "sid where there are sids if not given; a comparison has this one alone",
+        "main reading of a hit: sid (the target's semantic ID; for models over titles, its title) or item; if not "
+        "given, sid where sids are given; a comparison has only this one",
         known=LEVELS,
     )
     headline: str = setting("", "metric that ranks the recommenders; NDCG@10, or else the last NDCG@K, if empty")
@@ -287,27 +285,25 @@ class ReportConfig(StageConfig):
         "training; the fewest first); headline in a leaderboard and else given if empty",
         known=("", *ORDERS),
     )
-    baseline: str = setting(
-        "", "name of the recommender that all others are compared with example by example; the first if empty"
-    )
+    baseline: str = setting("", "recommender that all others are compared with in paired tests; the first if empty")
     reference: str | None = setting(
-        None, "published numbers to set beside ours, by name (industrial, office, lastfm, beauty); none if not given"
+        None, "published results to compare with, by name (industrial, office, lastfm, beauty); none if not given"
     )
     ceiling: str | None = setting(
-        None, "JSON file of what the best possible ranking may expect; left out if not given", input_kind="any"
+        None, "JSON file of the expected metrics of the best possible ranking", input_kind="any"
     )
-    slices: bool = setting(True, "show metrics by kind of row too, where a corpus is given")
+    slices: bool = setting(True, "also show metrics by slice, if a corpus is given")
     times: str | None = setting(
-        None, f"for kinds of rows: {TIMES}; left out, and said so, if there is no such file", input_kind="any"
+        None, f"for slices: {TIMES}; ignored with a warning if there is no such file", input_kind="any"
     )
-    examples: int = setting(6, "users whose recommendations a report shows", least=0)
+    examples: int = setting(6, "examples whose recommendations a report shows", least=0)
     strict: bool = setting(
         False,
-        "for a leaderboard: an error where predictions are missing, which otherwise are pending",
+        "for a leaderboard: raise an error if predictions are missing, instead of showing them as pending",
         affects_result=False,
     )
-    seed: int = setting(0, "seed of the bootstrap and of the choice of examples", least=0)
-    resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
+    seed: int = setting(0, "seed of the bootstrap and of the examples shown", least=0)
+    resamples: int = setting(2000, "bootstrap resamples per interval", least=1)
     resample: str = setting("users", RESAMPLE, known=RESAMPLED)
 
     def __post_init__(self) -> None:
@@ -317,7 +313,7 @@ class ReportConfig(StageConfig):
         runs = self.runs()
         names = [run.name for run in runs]
         if not self.corpus and self.layout != COMPARISON:
-            raise ConfigError("corpus is empty; give --corpus what the predictions were made for.")
+            raise ConfigError("corpus is empty; give --corpus of the predictions.")
         if self.protocol == "rows" and self.items:
             raise ConfigError(f"items is {self.items!r}, but a corpus has its own titles; leave items out.")
         if self.protocol != "rows" and self.sids:
@@ -358,8 +354,8 @@ class ReportConfig(StageConfig):
                 )
             if name and name not in known:
                 raise ConfigError(
-                    f"predictions: {run.name}: published is {shown(name)}, which is no row of {self.reference}; its "
-                    f"rows: {', '.join(known)}."
+                    f"predictions: {run.name}: published is {shown(name)}, which is not in {self.reference}; "
+                    f"known: {', '.join(known)}."
                 )
 
     def runs(self) -> list[RunSetting]:
@@ -370,19 +366,19 @@ class ReportConfig(StageConfig):
         """Data, SIDs, the predictions of every run and seed, and the files of published numbers and the ceiling.
 
         Raises:
-            ArtefactError: If predictions are missing which must be there.
+            ArtefactError: If required predictions are missing.
         """
         found = declared_inputs(self)
         for name in ("ceiling", "times"):
             if name in found and not found[name].is_file():
-                del found[name]  # the report says that it does without
+                del found[name]  # the report logs a warning
         for run in self.runs():
             if self.layout != LEADERBOARD:
                 run.finished()
             elif self.strict and run.missing:
                 raise ArtefactError(
-                    f"{run.missing[0]}: no predictions there, but predictions: {run.name} names them and strict is "
-                    "set. Make them, or leave strict out."
+                    f"{run.missing[0]}: no predictions found for predictions: {run.name}, and strict is set. "
+                    "Compute them, or leave strict out."
                 )
             found |= run.inputs(f"predictions {run.name}")
         return found | reference_input(self.reference)
@@ -392,7 +388,7 @@ class ReportConfig(StageConfig):
         return [*super().named_paths(), *(place for run in self.runs() for place in run.places)]
 
     def deciding(self) -> dict[str, Any]:
-        """What affects the page: the recommenders without their paths among it, and how many of their seeds stand."""
+        """Settings that affect the page, with the recommenders without paths, and the number of finished seeds."""
         return with_plots({**super().deciding(), "predictions": [run.deciding() for run in self.runs()]})
 
 
@@ -407,13 +403,13 @@ _ENTRY_KEYS = ("corpus", "items", "protocol", "sids", "stages", "reference", "sp
 _ENTRY = (
     "data sets in the order of the log, each NAME: {corpus, sids, stages, reference, protocol, items, split}; corpus, "
     "sids, protocol, items, split and reference as in `minionerec report`; stages are LABEL: DIRECTORY of predictions, "
-    "or LABEL: {predictions, checkpoint} for one that is still being trained"
+    "or LABEL: {predictions, checkpoint} for one in training"
 )
 
 
 @dataclass(frozen=True)
 class EntrySetting:
-    """One data set of the log; the fields are those of `minionerec report`, but for the stages, its recommenders."""
+    """One data set of the log; the fields are those of `minionerec report`, with stages as its recommenders."""
 
     name: str
     corpus: str
@@ -426,10 +422,10 @@ class EntrySetting:
 
     @classmethod
     def read(cls, name: str, given: Any) -> "EntrySetting":
-        """One entry as its mapping says it.
+        """One entry from its mapping.
 
         Raises:
-            ConfigError: If it says something else.
+            ConfigError: If the mapping is invalid.
         """
         where = f"entries: {name}"
         values = nested(given, where, _ENTRY_KEYS, required=("corpus", "stages"))
@@ -445,12 +441,12 @@ class EntrySetting:
         return cls(name, stages=made, **values)
 
     def deciding(self) -> dict[str, Any]:
-        """What affects the entry's part of the log beside the content of its inputs."""
+        """Settings that affect the entry's part of the log, in addition to the content of its inputs."""
         from minionerec.reports.lineage import unfinished_steps
 
-        said = {key: getattr(self, key) for key in ("name", "protocol", "split", "reference")}
+        fields = {key: getattr(self, key) for key in ("name", "protocol", "split", "reference")}
         pending = {run.name: unfinished_steps(run) for run in self.stages if not run.runs}
-        return {**said, "stages": [run.deciding() for run in self.stages], "pending": dict(sorted(pending.items()))}
+        return {**fields, "stages": [run.deciding() for run in self.stages], "pending": dict(sorted(pending.items()))}
 
 
 @dataclass
@@ -471,7 +467,7 @@ class ExperimentLogConfig(StageConfig):
         None, "cut-offs K, in candidates; those of each protocol within all lists if not given", least=1
     )
     seed: int = setting(0, "seed of the bootstrap", least=0)
-    resamples: int = setting(2000, "bootstrap resamples behind every interval", least=1)
+    resamples: int = setting(2000, "bootstrap resamples per interval", least=1)
     resample: str = setting("users", RESAMPLE, known=RESAMPLED)
 
     def __post_init__(self) -> None:
@@ -485,7 +481,7 @@ class ExperimentLogConfig(StageConfig):
         return [EntrySetting.read(name, given) for name, given in self.entries.items()]
 
     def deciding(self) -> dict[str, Any]:
-        """What affects the log: its entries without their paths, and how far unfinished stages are, among it."""
+        """Settings that affect the log, with entries without their paths, and the progress of unfinished stages."""
         return with_plots({**super().deciding(), "entries": [entry.deciding() for entry in self.parsed()]})
 
     def named_paths(self) -> list[Path]:

@@ -12,7 +12,7 @@ _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def visible(document: str) -> str:
-    r"""A document with signs that terminals and readers obey, such as escapes, written as texts.
+    r"""A document with control characters, such as terminal escapes, written as escape sequences.
 
     Example:
         >>> visible("a\x1b[31m")
@@ -23,7 +23,7 @@ def visible(document: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """A table cell with a note (an interval, a p-value) in smaller print; `strong` ones stand out, as the best do."""
+    """A table cell with a note (an interval, a p-value) in smaller print; `strong` ones are bold."""
 
     text: str
     note: str = ""
@@ -39,7 +39,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Bullets:
-    """Sentences below one another."""
+    """A bulleted list of sentences."""
 
     sentences: Sequence[str]
 
@@ -53,7 +53,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first `text_columns` columns hold text, the others numbers, which stand to the right."""
+    """A table; the first `text_columns` columns hold text, the others numbers, right-aligned."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
@@ -63,7 +63,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """An inline SVG element, shown in HTML alone."""
+    """An inline SVG element, shown in HTML only."""
 
     svg: str
     caption: str
@@ -71,7 +71,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Details:
-    """Preformatted text behind a summary."""
+    """Preformatted text in a collapsible block with a summary."""
 
     summary: str
     text: str
@@ -99,7 +99,7 @@ class Section:
 
 
 def as_cell(value: str | Cell) -> Cell:
-    """A table's entry as a cell."""
+    """A table entry as a cell."""
     return value if isinstance(value, Cell) else Cell(value)
 
 

@@ -54,9 +54,9 @@ logger = get_logger(__name__)
 
 NAME = "experiment_log"
 _DECODERS = {
-    "beam": "constrained beam search, nothing drawn",
+    "beam": "constrained beam search, no sampling",
     "exact": "exact search of the catalogue",
-    "stock": "constrained beam search of transformers, nothing drawn",
+    "stock": "constrained beam search of transformers, no sampling",
 }
 
 
@@ -74,7 +74,7 @@ class DataSetLog:
 
     @classmethod
     def read(cls, entry: EntrySetting, config: ExperimentLogConfig) -> "DataSetLog":
-        """Measure the finished stages of one data set, and find what all of them come from.
+        """Evaluate the finished stages of one data set, and trace their lineage.
 
         Raises:
             ArtefactError: If an input is missing, or the inputs do not belong together.
@@ -83,7 +83,7 @@ class DataSetLog:
         """
         if not any(run.runs for run in entry.stages):
             raise ConfigError(
-                f"entries: {entry.name}: none of its stages has predictions, {entry.stages[0].places[0]} among them. "
+                f"entries: {entry.name}: none of its stages has predictions, e.g. {entry.stages[0].places[0]}. "
                 "Finish one, or leave the entry out."
             )
         found = read_results(
@@ -101,31 +101,31 @@ class DataSetLog:
 
     @property
     def examples(self) -> EvaluationSet:
-        """The examples that its stages are measured on."""
+        """The evaluation examples."""
         assert self.results.examples is not None
         return self.results.examples
 
     @property
     def stages(self) -> dict[str, Lineage]:
-        """Its stages, pending ones too, with what (the first seed of) each comes from."""
+        """Its stages, including pending ones, with the lineage of the first seed."""
         return {name: found[0] for name, found in self.results.lineages.items()}
 
     @cached_property
     def trainings(self) -> list[Training]:
-        """All trainings once, the first first; each under the name of the stage whose predictions are its own."""
+        """All trainings once, in order; each under the name of the stage whose predictions are its own."""
         names = {own.path.absolute(): name for name, lineage in self.stages.items() if (own := lineage.own) is not None}
         found: dict[Path, Training] = {}
         for lineage in self.stages.values():
             for training in lineage.trainings:
-                place = training.path.absolute()
-                found.setdefault(place, replace(training, name=names.get(place, training.name)))
+                path = training.path.absolute()
+                found.setdefault(path, replace(training, name=names.get(path, training.name)))
         return list(found.values())
 
     @property
     def compared(self) -> str:
-        """The stage that is set beside the published headline: the last finished one of RL, else the last.
+        """The stage compared with the published headline: the last finished one of RL, else the last.
 
-        Stages that were given more than the histories are not, unless there are no others.
+        Stages with more model inputs than the histories are skipped, unless there are no others.
         """
         own = [name for name in self.results.own if name not in self.results.conditioned] or self.results.own
         trained = {name: self.stages[name].own for name in own if name in self.stages}
@@ -133,7 +133,7 @@ class DataSetLog:
 
     @property
     def headline(self) -> ReferenceRow | None:
-        """The published headline row; None where the compared stage was given more than published ones."""
+        """The published headline result; None where the compared stage has more model inputs."""
         reference = self.results.reference
         if reference is None or self.compared in self.results.conditioned:
             return None
@@ -141,12 +141,12 @@ class DataSetLog:
 
     @property
     def gaps(self) -> list[PublishedGap]:
-        """The compared stage beside the published headline; empty without published figures."""
+        """The compared stage minus the published headline; empty without published figures."""
         return [] if self.headline is None else self.results.gaps(self.compared, self.headline)
 
     @property
     def reading(self) -> str:
-        """The reading of a hit in which the compared stage is set beside others."""
+        """The reading of a hit in which the compared stage is compared with others."""
         results = self.results
         return results.levels[0] if self.headline is None else results.reading_of(self.headline, self.compared)
 
@@ -156,7 +156,7 @@ class DataSetLog:
         return self.results.analyses.get(self.compared)
 
     def settings_beside(self, stage: str, row: ReferenceRow) -> list[SettingLine]:
-        """The settings of a published row, ours beside them."""
+        """The settings of a published result, with ours."""
         results, lineage = self.results, self.stages[stage]
         theirs: Mapping[str, Value] = results.reference.settings.get(row.group, {}) if results.reference else {}
         width, table = results.recommenders[stage].width, results.table
@@ -169,13 +169,13 @@ class DataSetLog:
             "decoder": "full ranking" if width is None else _DECODERS.get(search, search),
             **({} if width is None else {"beams": width}),
         }
-        if not any(key.startswith("rl_") for key in ours):  # a stage without RL is set beside what came before theirs
+        if not any(key.startswith("rl_") for key in ours):  # a stage without RL is compared with their stage before RL
             theirs = {key: value for key, value in theirs.items() if not key.startswith("rl_")}
         return setting_lines(theirs, ours)
 
     @property
     def beside(self) -> list[tuple[str, ReferenceRow]]:
-        """Stages beside a published row of each source: the compared one, and others where a source is theirs alone."""
+        """Stages with a published result of each source: the compared one, and others with their own source."""
         pairs = [(name, row) for name in [self.compared, *self.results.own] for row in self.results.counterparts(name)]
         first: dict[str, tuple[str, ReferenceRow]] = {}
         for name, row in ([(self.compared, self.headline)] if self.headline else []) + pairs:
@@ -184,24 +184,24 @@ class DataSetLog:
 
     @property
     def sid_method(self) -> str:
-        """How the table of SIDs was made, as its manifest says it."""
+        """The method of the SIDs, from the manifest."""
         place = self.examples.sids
         return str(read_manifest(place)["config"].get("method", UNKNOWN)) if place and is_artefact(place) else UNKNOWN
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader should know of these numbers."""
+        """Notes on the limits of these results."""
         found = [f"{self.name}: {name} is pending." for name in self.results.pending]
         for name, lineage in self.stages.items():
             if lineage.predictions and not lineage.trainings and not lineage.missing:
                 found.append(f"{self.name}: the predictions of {name} name no checkpoint.")
             found += [
-                f"{self.name}: {place}, which {name} was made from, is not there as it was; its settings are left out."
-                for place in lineage.missing
+                f"{self.name}: {path}, an input of {name}, is missing or has changed; its settings are not shown."
+                for path in lineage.missing
             ]
         reference = self.results.reference
         for row, metric in reference.doubtful if reference else ():
-            found.append(f"{self.name}: the published {metric} of {row.name}, {row.shown(metric)}, cannot be right.")
+            found.append(f"{self.name}: the published {metric} of {row.name}, {row.shown(metric)}, is doubtful.")
         return found
 
     def sections(self) -> list[Section]:
@@ -232,7 +232,7 @@ class DataSetLog:
             *(line for line in sections.facts(self.results) if line[0] != "Protocol"),
         ]
         if self.results.table is not None:
-            lines.append(("Semantic IDs made by", self.sid_method))
+            lines.append(("Semantic ID method", self.sid_method))
         lines.append(("Intervals", self.results.bootstrap.sentence()))
         return lines + [
             (f"Evaluation, {name}", "pending" if name in self.results.pending else self._evaluation(name))
@@ -244,14 +244,14 @@ class DataSetLog:
         lineage, evaluation = self.stages[name], self.results.evaluations[name]
         settings = (lineage.predictions or {}).get("settings") or {}
         width = self.results.recommenders[name].width
-        words = ["whole catalogue ranked" if width is None else f"{width} candidates a row"]
+        words = ["whole catalogue ranked" if width is None else f"{width} candidates per example"]
         if settings.get("search"):
-            words.append(f"{settings['search']} search over the SIDs that exist")
+            words.append(f"{settings['search']} search over valid SIDs")
         if settings.get("seen"):
             words.append(f"seen items: {settings['seen']}")
-        words.append(f"{evaluation.rows:,} {self.results.split} rows")
+        words.append(f"{evaluation.rows:,} {self.results.split} examples")
         if evaluation.invalid is not None:
-            words.append(f"{format_share(evaluation.invalid, evaluation.predictions)} predictions are no item's SID")
+            words.append(f"invalid predictions: {format_share(evaluation.invalid, evaluation.predictions)}")
         seeds = [(each.predictions or {}).get("seed") for each in self.results.lineages[name]]
         if len(seeds) > 1:
             words.append(f"seeds {', '.join(map(str, seeds))}")
@@ -260,9 +260,9 @@ class DataSetLog:
         return "; ".join(words)
 
     def _trained(self) -> list[Block]:
-        """Settings and outcome of every training; of one of a kind that was met before, what changed."""
+        """Settings and outcome of every training; for a repeated kind, the changes."""
         if not self.trainings:
-            return [Paragraph("The predictions name no checkpoint, so nothing is known of any training.")]
+            return [Paragraph("The predictions name no checkpoint, so no training is known.")]
         blocks: list[Block] = []
         for training, earlier, changed in self.changes():
             kind = TITLES.get(training.stage, training.stage)
@@ -272,28 +272,28 @@ class DataSetLog:
                 blocks.append(Table(["Parameter", training.name], lines, f"{caption}.", 2))
             else:
                 rows = [[key, shown_setting(then), shown_setting(now)] for key, (then, now) in changed.items()]
-                caption += f", what changed from {earlier.name}; all other parameters are the same."
+                caption += f", changes from {earlier.name}; all other parameters are the same."
                 blocks.append(Table(["Parameter", earlier.name, training.name], rows, caption, 3))
             lines = [list(line) for line in outcome(training)]
             blocks.append(Table(["Outcome", training.name], lines, text_columns=2))
         return blocks
 
     def changes(self) -> list[tuple[Training, Training | None, dict[str, tuple[Any, Any]] | None]]:
-        """Each training with the last one before of its stage, and the settings in which they differ."""
+        """Each training with the previous one of its stage, and the settings in which they differ."""
         found = []
-        for place, training in enumerate(self.trainings):
-            same = [other for other in self.trainings[:place] if other.stage == training.stage]
+        for index, training in enumerate(self.trainings):
+            same = [other for other in self.trainings[:index] if other.stage == training.stage]
             found.append((training, *((same[-1], changes(training, same[-1])) if same else (None, None))))
         return found
 
     def _published(self) -> Section | None:
-        """Published rows, ours beside them, and the settings side by side."""
+        """Published results compared with ours, and the settings side by side."""
         part = sections.published(self.results)
         if part is None:
             return None
         blocks = [*part.blocks]
         if not any(isinstance(block, Table) and block.caption.startswith("Discrepancy") for block in blocks):
-            blocks.append(Paragraph("No figure of these stages can be set beside a published one."))
+            blocks.append(Paragraph("None of these stages is comparable with a published result."))
         for name, row in self.beside:
             lines: list[Row] = [
                 [line.name, shown_setting(line.theirs), shown_setting(line.ours), "differs" if line.differs else ""]
@@ -301,12 +301,12 @@ class DataSetLog:
             ]
             headers = ["Setting", f"theirs: {row.group}", f"ours: {name}", ""]
             if lines:
-                text = "Settings side by side; what the source does not tell is unknown."
+                text = "Settings side by side; unknown: not stated by the source."
                 blocks.append(Table(headers, lines, text, 4))
         return Section(part.title, blocks)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything that the log shows of it, unrounded."""
+        """All numbers that the log shows, unrounded."""
         return {
             **results_json(self.results),
             "setup": dict(self.setup()),
@@ -334,7 +334,7 @@ class DataSetLog:
 
 
 def _training_json(training: Training) -> dict[str, Any]:
-    """One training: in words and as its manifest and record say it."""
+    """One training: as text, and as recorded in its manifest and run record."""
     return {
         "stage": training.stage,
         "parameters": dict(parameters(training)),
@@ -350,7 +350,7 @@ def _training_json(training: Training) -> dict[str, Any]:
 def across(logs: Sequence[DataSetLog]) -> Section:
     """Metrics, gaps and levels of all data sets."""
     stages = "; ".join(f"{log.name}: {log.compared}, counted {sections.READING[log.reading]}" for log in logs)
-    blocks: list[Block] = [Paragraph(f"The stage of each data set that is shown: {stages}."), _metrics_across(logs)]
+    blocks: list[Block] = [Paragraph(f"Stage shown of each data set: {stages}."), _metrics_across(logs)]
     found = {log.name: log.analysis for log in logs if log.analysis is not None}
     if found:
         depth = max(analysis.levels for analysis in found.values())
@@ -369,10 +369,10 @@ def across(logs: Sequence[DataSetLog]) -> Section:
 
 
 def _metrics_across(logs: Sequence[DataSetLog]) -> Table:
-    """The metrics of published headlines, else those that all data sets have, ours beside theirs."""
-    told = {gap.metric for log in logs for gap in log.gaps}
-    everyone = [name for name in logs[0].results.metrics if all(name in log.results.metrics for log in logs)]
-    names = sorted(told, key=lambda name: (not name.startswith("HR"), int(name.partition("@")[2]))) or everyone
+    """Metrics of the published headlines, else those of all data sets, ours and theirs."""
+    compared = {gap.metric for log in logs for gap in log.gaps}
+    common = [name for name in logs[0].results.metrics if all(name in log.results.metrics for log in logs)]
+    names = sorted(compared, key=lambda name: (not name.startswith("HR"), int(name.partition("@")[2]))) or common
     published = [(log, log.headline) for log in logs if log.headline is not None]
     rows: list[Row] = []
     for name in names:
@@ -383,7 +383,7 @@ def _metrics_across(logs: Sequence[DataSetLog]) -> Table:
     ranges = [Cell(gap_range(log), strong=True) for log in logs]
     rows.append([Cell("Gap", strong=True), *ranges, *[PENDING] * len(published)])
     headers = ["Metric", *(log.name for log in logs), *(f"{row.name} ({log.name})" for log, row in published)]
-    caption = "Ours beside the published headline; Gap: from the smallest to the largest relative difference."
+    caption = "Ours and the published headline; Gap: from the smallest to the largest relative difference."
     return Table(headers, rows, caption)
 
 
@@ -398,7 +398,7 @@ def gap_range(log: DataSetLog) -> str:
 
 @dataclass(frozen=True)
 class ExperimentLogResult:
-    """What was written.
+    """The files written.
 
     Attributes:
         output: The directory.
@@ -413,14 +413,14 @@ class ExperimentLogResult:
     up_to_date: bool
 
     def lines(self) -> list[str]:
-        """The first sentences, and where the log lies."""
+        """The first findings and the path of the log."""
         return [*self.said, f"log: {self.output / NAME}.html (and .md, .json)"]
 
 
 def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
     """Write the log of any number of data sets, stages and methods.
 
-    Writes an artefact of kind "experiment_log". Equal inputs give equal bytes, but for what run records say.
+    Writes an artefact of kind "experiment_log". Equal inputs give equal bytes, except for run records.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
@@ -436,9 +436,7 @@ def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
             for warning in warnings:
                 logger.info("%s", warning)
             names = "; ".join(f"{log.name}: {', '.join(log.stages)}" for log in logs)
-            lead = (
-                f"{names}. Written from finished artefacts: every figure and every sentence follows from their files."
-            )
+            lead = f"{names}. Computed from finished artefacts."
             parts = [_short(logs, warnings), *(part for log in logs for part in log.sections())]
             parts += [across(logs)] * (len(logs) > 1) + [configuration(stage.inputs)]
             content = {
@@ -449,16 +447,18 @@ def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
             }
             pending = sum(len(log.results.pending) for log in logs)
             counts = {"entries": len(logs), "stages": sum(len(log.stages) for log in logs), "pending": pending}
-            with work.finish(seed=config.seed, counts=counts) as place:
-                write_page(place, NAME, config.title, lead, parts)
-                (place / f"{NAME}.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+            with work.finish(seed=config.seed, counts=counts) as folder:
+                write_page(folder, NAME, config.title, lead, parts)
+                (folder / f"{NAME}.json").write_text(
+                    json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8"
+                )
     entries = read_json(stage.output / f"{NAME}.json")["entries"]
     first = [f"{name}: {found['findings'][0]['text']}" for name, found in entries.items()]
     return ExperimentLogResult(stage.output, len(entries), first, up_to_date)
 
 
 def _short(logs: Sequence[DataSetLog], warnings: Sequence[str]) -> Section:
-    """The headline of each data set, what is said of it, and what to know before reading on."""
+    """The headline metric of each data set, findings, and notes."""
     rows, blocks = list[Row](), list[Block]()
     for log in logs:
         metric = log.results.headline
@@ -468,8 +468,8 @@ def _short(logs: Sequence[DataSetLog], warnings: Sequence[str]) -> Section:
     blocks.append(Table(headers, rows, text_columns=3))
     blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_SAID)]))
     if warnings:
-        blocks += [Paragraph("To know before reading on:"), Bullets(warnings)]
-    return Section("In short", blocks)
+        blocks += [Paragraph("Notes:"), Bullets(warnings)]
+    return Section("Summary", blocks)
 
 
 _SAID = ("best", "baseline", "steps", "published")

@@ -1,4 +1,4 @@
-"""What the numbers of a page say, in sentences by rules: each states its numbers, and none a cause."""
+"""Findings of a page: sentences by rules, each with its numbers, and none with a cause."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ from minionerec.reports.cells import listed, quoted, signed, signed_percent, wit
 from minionerec.reports.reference import PublishedGap, spread
 from minionerec.reports.results import ONE_BY_ONE, PageResults
 
-_SHARES = (("time", SAME), ("pair", FOLLOWED))  # slices of which it is said how much of a metric they make up
-_RESTS = (("time", LATER), ("pair", NOT_FOLLOWED))  # and the others of their groups
-_NONE = "no difference that these examples can show"
+_SHARES = (("time", SAME), ("pair", FOLLOWED))  # slices whose share of a metric is reported
+_RESTS = (("time", LATER), ("pair", NOT_FOLLOWED))  # the other slices of their groups
+_NONE = "no significant difference"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence with the rule that made it and its numbers, unrounded."""
+    """A sentence with its rule and numbers, unrounded."""
 
     rule: str
     text: str
@@ -33,22 +33,20 @@ class Finding:
 
 
 def findings(results: PageResults, *rules: str) -> list[Finding]:
-    """What results say, by some of the `RULES` or all; who is ahead is said where an interval excludes 0."""
+    """The findings of some or all `RULES`; a recommender is reported as ahead where an interval excludes 0."""
     return [found for rule in rules or RULES for found in RULES[rule](results)]
 
 
 def _best(results: PageResults) -> list[Finding]:
-    """The highest headline, whether that is a lead over the next, and a baseline that no trained one is ahead of."""
+    """The highest headline, its lead over the next, and a baseline that no trained recommender is ahead of."""
     ranked, means, metric = results.ranked, results.means, results.headline
     best, numbers = ranked[0], {"metric": metric, "means": means}
     if len(ranked) == 1:
-        text = f"{quoted(best)} stands alone here: {metric}, {means[best]:.4f}, and nothing to compare it with."
+        text = f"{quoted(best)} has {metric} {means[best]:.4f}; there is no other recommender to compare it with."
         return [Finding("best", text, numbers)]
     gap = results.difference(best, ranked[1], results.levels[0], metric)
     text = f"{_called(best)} has the highest {metric}, {means[best]:.4f}, "
-    text += (
-        "and is ahead of the next, " if gap.verdict > 0 else "but no lead that these examples can show over the next, "
-    )
+    text += "and is ahead of the next, " if gap.verdict > 0 else "with no significant difference from the next, "
     text += f"{_called(ranked[1])}: {with_interval(gap)}."
     found = [Finding("best", _sentence(text), {**numbers, "to_next": list(gap)})]
     mine, theirs = _best_two(results)
@@ -63,20 +61,20 @@ def _best_two(results: PageResults) -> tuple[str | None, str | None]:
 
 
 def _not_ahead(results: PageResults, rule: str, where: str, mine: str | None, theirs: str | None) -> list[Finding]:
-    """That the best trained recommender is behind the best baseline, or level with it; nothing where it is ahead."""
+    """The best trained recommender compared with the best baseline; nothing where it is ahead."""
     if mine is None or theirs is None:
         return []
     gap = results.difference(mine, theirs, results.levels[0], results.headline)
     if gap.verdict > 0:
         return []
     text = f"{where}the best trained recommender, {quoted(mine)}, "
-    text += "is behind" if gap.verdict < 0 else "has no lead that these examples can show over"
+    text += "is behind" if gap.verdict < 0 else "is not significantly ahead of"
     text += f" the baseline {quoted(theirs)}: {with_interval(gap)}."
     return [Finding(rule, _sentence(text), {"trained": mine, "baseline": theirs, "difference": list(gap)})]
 
 
 def _compared(results: PageResults, rule: str, names: Sequence[str], other: str, what: str) -> list[Finding]:
-    """One sentence on how recommenders lie to another; nothing without any."""
+    """One sentence comparing recommenders with another; nothing without any."""
     found = {n: results.difference(n, other, results.levels[0], results.headline) for n in names if n != other}
     shown: Callable[[PairedDifference], str] = with_interval
     if len(found) > ONE_BY_ONE:
@@ -91,19 +89,19 @@ def _compared(results: PageResults, rule: str, names: Sequence[str], other: str,
 
 
 def _baseline(results: PageResults) -> list[Finding]:
-    """Everyone beside the strongest baseline, which validation chose where there is any."""
+    """All recommenders compared with the strongest baseline, by validation where available."""
     known = [name for name in results.ranked if name in NAMES]
     if not known:
         return []
     chosen = results.chosen.strongest if results.chosen else None
     strongest = chosen if chosen in known else known[0]
-    where = "validation" if chosen in known else "these examples, for there are none of validation"
+    where = "validation" if chosen in known else "these examples (no validation results)"
     names = [name for name in results.own if name not in NAMES]
     return _compared(results, "baseline", names, strongest, f"the strongest baseline on {where}")
 
 
 def _steps(results: PageResults) -> list[Finding]:
-    """Each recommender beside the one before; of many all beside the best."""
+    """Each recommender compared with the previous one; where there are many, all with the best."""
     own = results.own
     if len(own) > ONE_BY_ONE:
         first = results.level_with_best[0]
@@ -113,15 +111,15 @@ def _steps(results: PageResults) -> list[Finding]:
         gaps = results.differences(before, results.levels[0], [name])[name]
         fall = [metric for metric, gap in gaps.items() if gap.difference < 0]
         rise = sum(gap.difference > 0 for gap in gaps.values())
-        (each,) = _compared(results, "steps", [name], before, "the one before")
+        (each,) = _compared(results, "steps", [name], before, "the previous one")
         text = f"{each.text} Of {len(gaps)} metrics {rise} rise" + (f" and {', '.join(fall)} fall" if fall else "")
         sure = [sum(gap.verdict == way for gap in gaps.values()) for way in (1, -1)]
-        found.append(replace(each, text=f"{text}, {sure[0]} and {sure[1]} beyond chance."))
+        found.append(replace(each, text=f"{text}, {sure[0]} and {sure[1]} significantly."))
     return found
 
 
 def _published(results: PageResults) -> list[Finding]:
-    """Who is above, at or below published figures: by the headline, or where that cannot be right by its pair."""
+    """Recommenders above, near or below published figures, by the headline metric or, where doubtful, its pair."""
     found: dict[str, tuple[str, PublishedGap, Sequence[PublishedGap]]] = {}
     for name in results.own:
         for row in results.counterparts(name):
@@ -129,16 +127,16 @@ def _published(results: PageResults) -> list[Finding]:
             known = {gap.metric: gap for gap in gaps if not gap.doubtful}
             gap = next((known[metric] for metric in (*results.pair, *known) if metric in known), None)
             if gap is not None:
-                beside = "" if row.name == name else f" beside {row.name}"
-                found[f"{name} / {row.name} ({row.group})"] = (f"{quoted(name)}{beside}", gap, gaps)
-    said = []
-    for words, sign in (("Above", 1), ("With our 95 % interval around", 0), ("Below", -1)):
+                other = "" if row.name == name else f" vs. {row.name}"
+                found[f"{name} / {row.name} ({row.group})"] = (f"{quoted(name)}{other}", gap, gaps)
+    sentences = []
+    for words, sign in (("Above", 1), ("Within our 95 % interval of", 0), ("Below", -1)):
         here = {key: each for key, each in found.items() if _side(each[1]) == sign}
         if here:
-            parts = [_beside(label, gap, gaps, results.headline) for label, gap, gaps in here.values()]
+            parts = [_compared_with(label, gap, gaps, results.headline) for label, gap, gaps in here.values()]
             text = f"{words} the published {results.headline}: {'; '.join(parts)}."
-            said.append(Finding("published", text, {key: gap.to_json() for key, (_, gap, _) in here.items()}))
-    return said
+            sentences.append(Finding("published", text, {key: gap.to_json() for key, (_, gap, _) in here.items()}))
+    return sentences
 
 
 def _side(gap: PublishedGap) -> int:
@@ -146,8 +144,8 @@ def _side(gap: PublishedGap) -> int:
     return 0 if gap.inside else 1 if gap.gap > 0 else -1
 
 
-def _beside(label: str, gap: PublishedGap, gaps: Sequence[PublishedGap], headline: str) -> str:
-    """One recommender beside one published row: the headline, and the range of all figures."""
+def _compared_with(label: str, gap: PublishedGap, gaps: Sequence[PublishedGap], headline: str) -> str:
+    """One recommender compared with one published result: the headline metric, and the range of all figures."""
     known = [each for each in gaps if not each.doubtful]
     metric = "" if gap.metric == headline else f"{gap.metric} "
     text = f"{label} ({metric}{gap.ours.mean:.4f}, published {gap.paper:.4f}, {signed(gap.gap)}"
@@ -159,7 +157,7 @@ def _beside(label: str, gap: PublishedGap, gaps: Sequence[PublishedGap], headlin
 
 
 def _later(results: PageResults) -> list[Finding]:
-    """A baseline that no trained recommender is ahead of where the target came later than the history."""
+    """A baseline that no trained recommender is ahead of, where the target is later than the history."""
     for each, found in results.by_slice:
         if (each.group, each.name) == ("time", LATER) and found is not None:
             where = f"on the {100 * each.share:.0f} % of examples {_whose(each)}, "
@@ -168,34 +166,34 @@ def _later(results: PageResults) -> list[Finding]:
 
 
 def _slices(results: PageResults) -> list[Finding]:
-    """How much of the headline a few slices make up, and whether the order of recommenders changes with the slice."""
+    """The share of the headline metric of some slices, and slices in which the order of recommenders changes."""
     measured = [(each, found) for each, found in results.by_slice if found is not None]
     if not measured:
         return []
-    said = []
+    sentences = []
     for group, name in _SHARES:
         of_group = {each.name: (each, found) for each, found in measured if each.group == group}
         if name in of_group and len(of_group) > 1 and results.means[results.first]:
             part = of_group.pop(name)
-            said += _share(results, part, next(iter(of_group.values())))
-    return said + (_order(results, measured) if len(results.own) > 1 else [])
+            sentences += _share(results, part, next(iter(of_group.values())))
+    return sentences + (_order(results, measured) if len(results.own) > 1 else [])
 
 
 def _share(results: PageResults, part: tuple[Slice, PageResults], rest: tuple[Slice, PageResults]) -> list[Finding]:
-    """What share of the first recommender's headline one slice makes up, and its value there and on the rest."""
+    """The share of the first recommender's headline metric from one slice, with its value there and on the rest."""
     metric, first, level = results.headline, results.first, results.levels[0]
     here, there = (found.estimates(level)[first][metric] for _, found in (part, rest))
     held = part[0].share * here.mean / results.means[first]
     text = (
         f"{100 * held:.0f} % of the {metric} of {quoted(first)} comes from {100 * part[0].share:.0f} % of the "
-        f"examples, those {_whose(part[0])}: it is {here.mean:.4f} there, and {there.mean:.4f} [{there.low:.4f}, "
+        f"examples, those {_whose(part[0])}: {here.mean:.4f} on these, and {there.mean:.4f} [{there.low:.4f}, "
         f"{there.high:.4f}] on those {_whose(rest[0])}."
     )
     return [Finding("slices", text, {"share": held, "of_examples": part[0].share, "there": here.mean})]
 
 
 def _order(results: PageResults, measured: Sequence[tuple[Slice, PageResults]]) -> list[Finding]:
-    """The slices in which another than the best is ahead of it, and those in which its lead cannot be shown."""
+    """Slices in which another recommender is ahead of the best, and those in which its lead is not significant."""
     own, metric, level = results.own, results.headline, results.levels[0]
     best, following = [name for name in results.ranked if name in own][:2]
     leads, lost = results.difference(best, following, level, metric).verdict > 0, []
@@ -209,31 +207,31 @@ def _order(results: PageResults, measured: Sequence[tuple[Slice, PageResults]]) 
             lost += [f"{_whose(each)}, {with_interval(gap)}"] if gap.verdict <= 0 else []
     all_of = listed([quoted(name) for name in own]) if len(own) <= MANY // 2 else f"these {len(own)}"
     text = f"Of {all_of}, {quoted(best)} has the highest {metric} over all examples"
-    text += f"; {'; '.join(ahead)}." if ahead else ", and no slice shows another of them ahead of it."
+    text += f"; {'; '.join(ahead)}." if ahead else ", and in no slice is another one significantly ahead."
     if lost:
-        text += f" No lead over the next, {quoted(following)}, can be shown on examples {'; or '.join(lost)}."
+        text += f" Its lead over the next, {quoted(following)}, is not significant on examples {'; or '.join(lost)}."
     return [Finding("slices", text, {words: list(gap) for words, gap in ahead.items()})]
 
 
 def _whose(each: Slice) -> str:
-    """How a sentence about the examples of a slice goes on after "examples"."""
+    """The text that describes a slice, following "examples"."""
     return WHOSE[each.group, each.name]
 
 
 def _ceiling(results: PageResults) -> list[Finding]:
-    """What share of the ceiling the best reaches, and beside a baseline the best that is none."""
+    """The share of the ceiling reached by the best recommender and, if that is a baseline, by the best trained one."""
     ceiling, means = results.ceiling_of_sids.get(results.headline), results.means
     if not ceiling:
         return []
     names = dict.fromkeys([results.ranked[0], results.level_with_best[0]])
     parts = [f"{_called(name)} {100 * means[name] / ceiling:.0f} %" for name in names]
-    text = f"Of what the best possible ranking may expect, {ceiling:.4f}, {listed(parts)} are reached."
+    text = f"Share of the ceiling, {ceiling:.4f} (expected of the best possible ranking): {listed(parts)}."
     return [Finding("ceiling", text, {"ceiling": ceiling, **{name: means[name] / ceiling for name in names}})]
 
 
 def _weakest_level(results: PageResults) -> list[Finding]:
-    """The level of the semantic ID at which each of few recommenders loses most at K = 1."""
-    said = []
+    """The level of the semantic ID with the largest drop-off at K = 1, where recommenders are few."""
+    sentences = []
     for name in (name for name in results.own if name in results.analyses):
         analysis = results.analyses[name]
         known = {
@@ -243,31 +241,31 @@ def _weakest_level(results: PageResults) -> list[Finding]:
         }
         if len(known) > 1 and len(results.own) <= ONE_BY_ONE:
             worst = min(known, key=known.__getitem__)
-            text = f"{quoted(name)} loses most at {worst}: {format_percent(known[worst])} at K = 1."
-            said.append(Finding("weakest level", text, {"worst": worst, **known}))
-    return said
+            text = f"{quoted(name)} has its largest drop-off at {worst}: {format_percent(known[worst])} at K = 1."
+            sentences.append(Finding("weakest level", text, {"worst": worst, **known}))
+    return sentences
 
 
 def _notes(results: PageResults) -> list[Finding]:
-    """Who was trained with one seed alone, and who is pending."""
+    """Recommenders trained with a single seed, and pending ones."""
     alone = [name for name in results.own if (effort := results.effort(name)) is not None and effort.single]
-    said = []
+    sentences = []
     if alone:
-        text = f"Trained with a single seed, so with no spread over seeds: {', '.join(map(quoted, alone))}."
-        said.append(Finding("single seed", text, {"names": alone}))
+        text = f"Trained with a single seed, so without deviation over seeds: {', '.join(map(quoted, alone))}."
+        sentences.append(Finding("single seed", text, {"names": alone}))
     if results.pending:
         text = f"Pending: {', '.join(map(quoted, results.pending))}."
-        said.append(Finding("pending", text, {"names": results.pending}))
-    return said
+        sentences.append(Finding("pending", text, {"names": results.pending}))
+    return sentences
 
 
 def _called(name: str) -> str:
-    """A recommender in a sentence, called a baseline where it is one."""
+    """A recommender's name in a sentence, marked as a baseline where it is one."""
     return f"the baseline {quoted(name)}" if name in NAMES else quoted(name)
 
 
 def _sentence(text: str) -> str:
-    """A sentence that may begin with a word of ours."""
+    """A sentence with its first letter capitalised, unless it begins with a name."""
     return text[0].upper() + text[1:] if text.startswith(("the ", "on ")) else text
 
 
@@ -283,4 +281,4 @@ RULES: Mapping[str, Callable[[PageResults], list[Finding]]] = {
     "weakest level": _weakest_level,
 }
 SHORT = tuple(RULES)[:7]
-"""The rules of the head of a page; the sentences of the others stand by their tables."""
+"""The rules of the summary; findings of the others appear next to their tables."""

@@ -1,4 +1,4 @@
-"""The stage that says level by level where decoding goes wrong; it prints, and writes nothing."""
+"""The stage `calc-level`: hit rates by level of the semantic ID; it prints and writes no files."""
 
 import json
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class LevelsResult:
-    """What was found.
+    """The result.
 
     Attributes:
         analysis: The hit rates by level.
         as_json: Whether `lines` are one JSON object of unrounded numbers, not tables.
-        parts: The same by slice, None of one with too few examples; None where that was not asked for.
+        parts: The same by slice, None for one with too few examples; None if not requested.
     """
 
     analysis: LevelAnalysis
@@ -54,21 +54,21 @@ class LevelsResult:
 
 
 def run_levels(config: LevelsConfig) -> LevelsResult:
-    """Analyse a predictions artefact or a published JSON file; what was left out is logged.
+    """Analyse a predictions artefact or a published JSON file; excluded examples are logged.
 
     Raises:
         ConfigError: If a K is larger than the lists.
         DataError: If the input is missing or malformed, or an entry of the JSON file has fewer predictions than the
             largest K.
-        ArtefactError: If a file of the predictions was changed since it was written, or the rows held out were trained
-            on.
+        ArtefactError: If a file of the predictions was changed since it was written, or the held-out examples were
+            used in training.
     """
     where = str(config.path if config.path is not None else config.predictions)
-    place = find_path(where)
-    require_held_out(place if place.is_dir() else place.parent)
-    predictions = _read_json(place, config) if config.path is not None else _read_artefact(place, where)
-    slices = _slices(predictions, place, config, where) if config.slices else None
-    width = list_width(predictions, None if config.path is not None else place)
+    path = find_path(where)
+    require_held_out(path if path.is_dir() else path.parent)
+    predictions = _read_json(path, config) if config.path is not None else _read_artefact(path, where)
+    slices = _slices(predictions, path, config, where) if config.slices else None
+    width = list_width(predictions, None if config.path is not None else path)
     published = config.path is not None
     analysis = level_analysis(
         predictions, config.ks, levels=config.levels, width=width, keep_duplicates=published, where=where
@@ -78,60 +78,59 @@ def run_levels(config: LevelsConfig) -> LevelsResult:
         parts = levels_by_slice(predictions, slices, analysis, width, published)
     if analysis.excluded:
         logger.warning(
-            "%s: %d of %d rows left out: their target is not a semantic ID of %d levels.",
+            "%s: %d of %d examples excluded: their target is not a semantic ID of %d levels.",
             *(where, analysis.excluded, len(predictions), analysis.levels),
         )
     if analysis.unparsable:
         logger.warning(
-            "%s: %d of %d predictions are no semantic ID of %d levels; they count as misses and keep their rank.",
+            "%s: %d of %d predictions are not semantic IDs of %d levels; they count as misses and keep their rank.",
             *(where, analysis.unparsable, analysis.looked_at, analysis.levels),
         )
     return LevelsResult(analysis, config.json, parts)
 
 
-def _slices(predictions: Predictions, place: Path, config: LevelsConfig, where: str) -> list[Slice]:
+def _slices(predictions: Predictions, path: Path, config: LevelsConfig, where: str) -> list[Slice]:
     """The slices of the examples, which must be those of the corpus.
 
     Raises:
         DataError: If they are not, or there is no such split.
     """
     split = config.split
-    if place.is_dir() and is_artefact(place):
-        split = str(read_manifest(place)["counts"].get("split", split))
+    if path.is_dir() and is_artefact(path):
+        split = str(read_manifest(path)["counts"].get("split", split))
     corpus = Corpus.load(find_path(config.corpus))
     rows = RankedSplit.of(corpus, split)
     targets = np.asarray(predictions.targets)
     known = (targets >= 0).all()
     if len(predictions) != len(rows) or (known and not np.array_equal(targets, rows.targets)):
         raise DataError(
-            f"{where}: its {len(predictions)} rows are not the {len(rows)} {split} rows of {config.corpus}. "
+            f"{where}: its {len(predictions)} examples are not the {len(rows)} {split} examples of {config.corpus}. "
             "Give the corpus that they were made for, or --split."
         )
     sid_of: dict[int, str] = {}
     for row, (item, sid) in enumerate(zip(rows.targets.tolist(), predictions.target_sids, strict=True)):
         if sid_of.setdefault(item, sid) != sid:
             raise DataError(
-                f"{where}: row {row} (from 0) of the {split} rows of {config.corpus} has an item as target that is "
-                f"{sid_of[item]!r} in an earlier row and {sid!r} here. The rows are in another order, or of another "
-                "corpus."
+                f"{where}: example {row} (from 0) of {split} of {config.corpus} has a target with SID {sid!r}, which "
+                f"has {sid_of[item]!r} in an earlier example. The examples are in another order, or of another corpus."
             )
     times = find_path(config.times) if config.times else None
     return list_slices(read_kinds(corpus, rows, split, times))
 
 
-def _read_json(place: Path, config: LevelsConfig) -> Predictions:
-    predictions = read_published_json(place)
+def _read_json(path: Path, config: LevelsConfig) -> Predictions:
+    predictions = read_published_json(path)
     longest = max(len(row) for row in predictions.sids)
     largest = max(config.ks) if config.ks else max((k for k in DEFAULT_KS if k <= longest), default=1)
     require_predictions(predictions.sids, largest, str(config.path))
     return predictions
 
 
-def _read_artefact(place: Path, where: str) -> Predictions:
-    if not place.exists():
+def _read_artefact(path: Path, where: str) -> Predictions:
+    if not path.exists():
         raise DataError(
             f"{where}: no such file or directory. Run scripts/eval_beam.py first, or give --path FILE.json."
         )
-    if is_artefact(place):
-        verify_files(place)
-    return Predictions.load(place)
+    if is_artefact(path):
+        verify_files(path)
+    return Predictions.load(path)

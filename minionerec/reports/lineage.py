@@ -1,4 +1,4 @@
-"""From predictions back to the trainings behind them, by the manifests that each stage leaves; and what they took."""
+"""The lineage of predictions: the trainings they come from, by the manifests of each stage, and their cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ logger = get_logger(__name__)
 
 SFT, DPO, RL, CATALOGUE, SEQUENTIAL = "sft", "dpo", "grpo", "train-catalogue", "train-sequential"
 OTHER = "unknown"
-"""The stage of a checkpoint of version 0.1, whose manifests did not say it."""
+"""The stage of a checkpoint of version 0.1, whose manifests did not record it."""
 _BESIDE = ("assistant", "sequential")
 _BEFORE = ("checkpoint", "model", "teacher", *_BESIDE)
 _LOGS = ("training_log.json", "history.json")
@@ -25,15 +25,15 @@ _STATE = "trainer_state.json"
 
 @dataclass(frozen=True)
 class Training:
-    """One training behind a stage.
+    """One training in the lineage of a stage.
 
     Attributes:
-        name: What the log calls it: the stage whose predictions are its own, else the name of its directory.
+        name: Its name in the log: the stage whose predictions are its own, else the name of its directory.
         stage: The stage that trained it, such as "sft"; "unknown" for a checkpoint of version 0.1.
-        path: Where its checkpoint lies, or will lie.
-        settings: What decided it, by name.
-        counts: What its manifest counts; empty for an unfinished one.
-        log: The rows of its training log, in order.
+        path: The path of its checkpoint, existing or not.
+        settings: Settings that affect it, by name.
+        counts: Counts of its manifest; empty for an unfinished one.
+        log: The entries of its training log, in order.
         seed: Its seed.
         record: Its run record as plain values; None where there is none.
         progress: Of an unfinished run, its optimiser steps so far and in all, as far as they are known; None of a
@@ -55,14 +55,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Lineage:
-    """What the predictions of one seed come from.
+    """The lineage of the predictions of one seed.
 
     Attributes:
         name: The recommender.
         predictions: Manifest of the predictions; None while they are pending.
         record: Run record of the predictions.
-        trainings: What was trained for them, the first first.
-        missing: Inputs that are not there any more as they were.
+        trainings: The trainings they come from, in order.
+        missing: Inputs that are missing or have changed since.
     """
 
     name: str
@@ -77,91 +77,91 @@ class Lineage:
         return next((training for training in reversed(self.trainings) if training.name == self.name), None)
 
 
-def trace(name: str, place: Path) -> Lineage:
-    """Walk from predictions to all trainings behind them.
+def trace(name: str, path: Path) -> Lineage:
+    """Follow predictions back to all trainings they come from.
 
     Raises:
-        ArtefactError: If they are none.
+        ArtefactError: If there are no predictions.
     """
-    trainings, missing = _back(place, name)
-    return Lineage(name, read_manifest(place), _record(place), trainings, missing)
+    trainings, missing = _back(path, name)
+    return Lineage(name, read_manifest(path), _record(path), trainings, missing)
 
 
 def trace_unfinished(name: str, checkpoint: str) -> Lineage:
-    """The training that is under way for predictions that are pending, as far as its checkpoint is named."""
+    """The training in progress for pending predictions, if its checkpoint is named."""
     found = unfinished(name, checkpoint)
     return Lineage(name, None, None, [] if found is None else [found], ())
 
 
 def unfinished_steps(run: RunSetting) -> list[list[int | None]]:
-    """How far the training of a pending recommender is, for the question whether a log is up to date."""
+    """The progress of a pending recommender's training, which decides whether a log is up to date."""
     return [
         list(each.progress or ()) for each in trace_unfinished(run.name, run.details.get("checkpoint", "")).trainings
     ]
 
 
-def _back(place: Path, label: str) -> tuple[list[Training], list[str]]:
-    """The trainings behind an artefact, the first first, and inputs that are not there as they were."""
+def _back(path: Path, label: str) -> tuple[list[Training], list[str]]:
+    """The trainings that an artefact comes from, in order, and inputs that are missing or have changed."""
     found: dict[Path, Training] = {}
-    missing, queue = [], [(place, 0)]
+    missing, queue = list[str](), [(path, 0)]
     while queue:
         artefact, depth = queue.pop(0)
         for name, record in read_manifest(artefact)["inputs"].items():
             if name not in _BEFORE:
                 continue
-            there = _find(artefact, record)
-            if there is None:
+            source = _find(artefact, record)
+            if source is None:
                 missing.append(record["path"])
-            elif there not in found:
-                found[there] = _training(there, label if depth == 0 and name not in _BESIDE else there.name)
-                queue.append((there, depth + 1))
+            elif source not in found:
+                found[source] = _training(source, label if depth == 0 and name not in _BESIDE else source.name)
+                queue.append((source, depth + 1))
     return list(found.values())[::-1], missing
 
 
 def _find(artefact: Path, record: Mapping[str, str]) -> Path | None:
-    """Where an input lies: at its path, or at that path from one of the folders above the artefact that read it."""
+    """The path of an input: as recorded, or relative to a parent folder of the artefact that read it."""
     for root in (Path(), *artefact.absolute().parents):
-        place = root / record["path"]
-        if is_artefact(place):
+        path = root / record["path"]
+        if is_artefact(path):
             try:
-                if fingerprint(place) == record["sha256"]:
-                    return place
+                if fingerprint(path) == record["sha256"]:
+                    return path
             except MinioneRecError:
                 continue
     return None
 
 
-def _training(place: Path, name: str) -> Training:
-    manifest = read_manifest(place)
+def _training(path: Path, name: str) -> Training:
+    manifest = read_manifest(path)
     settings = manifest.get("settings") or manifest["config"]
     return Training(
         name=name,
-        stage=_stage(manifest, place),
-        path=place,
+        stage=_stage(manifest, path),
+        path=path,
         settings=settings,
         counts=manifest["counts"],
-        log=_log(place),
+        log=_log(path),
         seed=manifest["seed"],
-        record=_record(place),
+        record=_record(path),
         before={key: record["sha256"] for key, record in manifest["inputs"].items()},
     )
 
 
-def _stage(manifest: Mapping[str, Any], place: Path) -> str:
+def _stage(manifest: Mapping[str, Any], path: Path) -> str:
     found = stage_behind(manifest)
     if found is None:
         logger.warning(
-            "%s: was written by version 0.1, whose manifests do not say of which stage a checkpoint is; its settings "
-            "are shown as they stand. Train it again to have it named.",
-            place,
+            "%s: was written by version 0.1, whose manifests do not record the stage of a checkpoint; its settings "
+            "are shown unchanged. Train it again to record the stage.",
+            path,
         )
     return found or OTHER
 
 
-def _log(place: Path) -> list[dict[str, Any]]:
+def _log(path: Path) -> list[dict[str, Any]]:
     for name in _LOGS:
-        if (place / name).is_file():
-            rows = read_json(place / name)
+        if (path / name).is_file():
+            rows = read_json(path / name)
             return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return []
 
@@ -172,7 +172,7 @@ def _record(output: Path) -> dict[str, Any] | None:
 
 
 def unfinished(label: str, checkpoint: str) -> Training | None:
-    """A training that is under way: its settings, and how far it is; None where nothing lies there."""
+    """A training in progress: its settings and its last step; None if there is none."""
     output = real_place(checkpoint)
     if checkpoint and is_artefact(output):
         return _training(output, label)
@@ -183,7 +183,7 @@ def unfinished(label: str, checkpoint: str) -> Training | None:
         began = read_json(folder / "run.json")
         settings, before = dict(began["settings"]), dict(began["inputs"])
     except (ArtefactError, KeyError, TypeError, ValueError):
-        logger.warning("%s: does not say what the unfinished run was begun with; it is shown as pending.", folder)
+        logger.warning("%s: run.json lacks the settings of the unfinished run; it is shown as pending.", folder)
         return None
     return Training(
         label,
@@ -211,7 +211,7 @@ def _progress(folder: Path) -> tuple[int | None, int | None]:
 def changes(training: Training, earlier: Training) -> dict[str, tuple[Any, Any]] | None:
     """The settings in which a training differs from an earlier one of its stage, as (then, now); None of another stage.
 
-    What it was begun from counts as a setting.
+    Its initial checkpoint and other inputs count as settings.
     """
     if training.stage != earlier.stage or training.stage == OTHER:
         return None

@@ -26,31 +26,31 @@ def escape_markdown(text: str) -> str:
 
 
 def _block(block: Block) -> str:
-    say = escape_markdown
+    md = escape_markdown
     if isinstance(block, Paragraph):
-        return say(block.text)
-    if isinstance(block, Bullets):  # another sign than that of tiles: two lists in a row stay two
-        return "\n".join(f"* {say(sentence)}" for sentence in block.sentences)
+        return md(block.text)
+    if isinstance(block, Bullets):  # a different bullet from tiles, so that consecutive lists stay separate
+        return "\n".join(f"* {md(sentence)}" for sentence in block.sentences)
     if isinstance(block, Tiles):
-        return "\n".join(f"- **{say(label)}**: {say(value)} {say(note)}".rstrip() for label, value, note in block.tiles)
+        return "\n".join(f"- **{md(label)}**: {md(value)} {md(note)}".rstrip() for label, value, note in block.tiles)
     if isinstance(block, Table):
         return _table(block)
     if isinstance(block, Figure):
-        return f"(Plot in the HTML report: {say(block.caption)})"
+        return f"(Plot in the HTML report: {md(block.caption)})"
     if isinstance(block, Details):
         indented = "\n".join(f"    {line}" for line in block.text.splitlines())
-        return f"{say(block.summary)}:\n\n{indented}"
+        return f"{md(block.summary)}:\n\n{indented}"
     return _example(block)
 
 
 def _table(block: Table) -> str:
-    say = escape_markdown
+    md = escape_markdown
     cells = [[as_cell(value) for value in row] for row in block.rows]
     lines = [" | ".join(_cell(cell) for cell in row) for row in cells]
     rule = " | ".join(":--" if column < block.text_columns else "--:" for column in range(len(block.headers)))
-    head = " | ".join(say(header) for header in block.headers)
+    head = " | ".join(md(header) for header in block.headers)
     table = "\n".join(f"| {line} |" for line in [head, rule, *lines])
-    return f"{say(block.caption)}\n\n{table}" if block.caption else table
+    return f"{md(block.caption)}\n\n{table}" if block.caption else table
 
 
 def _cell(cell: Cell) -> str:
@@ -59,14 +59,16 @@ def _cell(cell: Cell) -> str:
 
 
 def _example(block: ExampleBlock) -> str:
-    say = escape_markdown
-    lines = [f"**{say(block.title)}**", "", "History, oldest first:", ""]
-    lines += [f"{place}. {say(title)}" for place, title in enumerate(block.history, start=1)] or ["(empty)"]
-    lines += ["", f"Bought next: **{say(block.target)}**"]
+    md = escape_markdown
+    lines = [f"**{md(block.title)}**", "", "History, oldest first:", ""]
+    lines += [f"{number}. {md(title)}" for number, title in enumerate(block.history, start=1)] or ["(empty)"]
+    lines += ["", f"Bought next: **{md(block.target)}**"]
     for name, titles in block.lists:
-        lines += ["", f"{say(name)}:", ""]
-        marked = ((place, say(title), hit) for place, (title, hit) in enumerate(titles, start=1))
-        lines += [f"{place}. {f'**{title}** ✓' if hit else title}" for place, title, hit in marked] or ["(empty list)"]
+        lines += ["", f"{md(name)}:", ""]
+        marked = ((number, md(title), hit) for number, (title, hit) in enumerate(titles, start=1))
+        lines += [f"{number}. {f'**{title}** ✓' if hit else title}" for number, title, hit in marked] or [
+            "(empty list)"
+        ]
     return "\n".join(lines)
 
 

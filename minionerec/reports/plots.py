@@ -1,4 +1,4 @@
-"""Plots as SVG text that takes the colours of the page it stands in. The one module that imports matplotlib."""
+"""Plots as SVG text with the colours of the surrounding page; the only module that imports matplotlib."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 COLOURS = ("#3b82c4", "#e08214", "#2a9d5c", "#a263c7", "#c94f4f", "#8a8f98", "#b8860b", "#d36fa0")
-_INK = "#010203"  # stands for the page's text colour until the SVG is written
+_INK = "#010203"  # replaced with the page's text colour when the SVG is written
 STYLE: Any = {
     "svg.hashsalt": "minionerec",
     "svg.fonttype": "none",
@@ -38,7 +38,7 @@ def available() -> bool:
 
 
 def svg(figure: Any, name: str) -> str:
-    """The figure as an SVG element to be set inline: no prolog, no name spaces, ids that begin with `name`."""
+    """The figure as an SVG element to be embedded inline: no prolog, no name spaces, ids that begin with `name`."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     FigureCanvasSVG(figure)
@@ -114,16 +114,16 @@ def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequ
 
     with matplotlib.rc_context(STYLE):
         figure = new_figure(7.2, 3.3)
-        for place, (title, bars) in enumerate(panels.items()):
-            axes = figure.add_subplot(1, len(panels), place + 1)
+        for index, (title, bars) in enumerate(panels.items()):
+            axes = figure.add_subplot(1, len(panels), index + 1)
             width = 0.8 / len(bars)
             for number, (name, values) in enumerate(bars.items()):
                 x = np.arange(len(levels)) - 0.4 + width * (number + 0.5)
                 axes.bar(x, values, width * 0.92, color=COLOURS[number % len(COLOURS)], label=name)
             axes.set_xticks(np.arange(len(levels)), levels)
             axes.set_title(title, fontsize=10)
-            if place == 0:
-                axes.set_ylabel("share of rows")
+            if index == 0:
+                axes.set_ylabel("share of examples")
                 axes.legend(loc="upper right", fontsize=9)
         return svg(figure, "levels")
 
@@ -132,7 +132,7 @@ def codebook_use(counts: Sequence[np.ndarray]) -> str:
     """Items per code, codes sorted by use, one panel per level.
 
     Args:
-        counts: Per level, int (used codes,), how many items bear each.
+        counts: Per level, int (used codes,), the number of items with each.
 
     Returns:
         An SVG element.
@@ -174,8 +174,8 @@ def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
     with matplotlib.rc_context(STYLE):
         figure = new_figure(7.2, 3.0)
         names = list(dict.fromkeys(name for level in levels for name in level))
-        for place, level in enumerate(levels):
-            axes = figure.add_subplot(1, len(levels), place + 1)
+        for index, level in enumerate(levels):
+            axes = figure.add_subplot(1, len(levels), index + 1)
             for name, counts in level.items():
                 heights = np.sort(np.asarray(counts))[::-1]
                 heights = heights[heights > 0]
@@ -185,9 +185,9 @@ def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
             ticks = [10**power for power in range(len(str(top)))]
             axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
             axes.minorticks_off()
-            axes.set_title(f"level {place + 1}", fontsize=10)
+            axes.set_title(f"level {index + 1}", fontsize=10)
             axes.set_xlabel("codes, by use")
-            if place == 0:
+            if index == 0:
                 axes.set_ylabel("items")
                 figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
         return svg(figure, "use")
@@ -206,8 +206,8 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
 
     with matplotlib.rc_context(STYLE):
         figure = new_figure(7.2, 3.0)
-        for place, (title, lines) in enumerate(panels.items()):
-            axes = figure.add_subplot(1, len(panels), place + 1)
+        for index, (title, lines) in enumerate(panels.items()):
+            axes = figure.add_subplot(1, len(panels), index + 1)
             for number, (name, values) in enumerate(lines.items()):
                 x = np.arange(1, len(values) + 1)
                 axes.plot(
@@ -222,7 +222,7 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
             axes.set_ylim(bottom=0)
             axes.set_title(title, fontsize=10)
             axes.set_xlabel("codes in the prefix")
-            if place == 0:
+            if index == 0:
                 figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
         return svg(figure, "prefixes")
 
@@ -254,7 +254,7 @@ def reliability(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
 
 
 def user_points(rows: Sequence[tuple[str, float, float, float, float | None]]) -> str:
-    """One point with its interval per user, beside the user's ceiling where there is one.
+    """One point with its interval per user, and the user's ceiling where there is one.
 
     Args:
         rows: (name, accuracy, low, high, ceiling or None), accuracies as shares.
@@ -270,17 +270,17 @@ def user_points(rows: Sequence[tuple[str, float, float, float, float | None]]) -
         x = np.arange(len(rows))
         middle, low, high = np.array([row[1:4] for row in rows], dtype=float).reshape(-1, 3).T
         axes.errorbar(x, middle, [middle - low, high - middle], fmt="o", capsize=4, color=COLOURS[0], label="accuracy")
-        ceilings = [(place, row[4]) for place, row in enumerate(rows) if row[4] is not None]
+        ceilings = [(index, row[4]) for index, row in enumerate(rows) if row[4] is not None]
         if ceilings:
             axes.scatter(*zip(*ceilings, strict=True), marker="_", s=300, color=COLOURS[1], label="Bayes accuracy")
         axes.axhline(0.5, linestyle="--", color=COLOURS[5])
         axes.set_xticks(x, [row[0] for row in rows])
-        axes.set_ylabel("share right")
+        axes.set_ylabel("accuracy")
         axes.legend(loc="lower right")
         return svg(figure, "users")
 
 
 def alone(text: str) -> str:
-    """An SVG element as an image that stands by itself, readable on light and dark."""
+    """An SVG element as a standalone image, readable on light and dark backgrounds."""
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return text.replace("<svg", f'<svg {names} style="color: #777777"', 1) + "\n"

@@ -21,8 +21,8 @@ from minionerec.reports.document import Block, Bullets, Cell, Figure, Paragraph,
 from minionerec.reports.page import write_page
 
 JUDGEMENT = (
-    "All answers are a rater's judgement of a picture. They say nothing about the person in it, neither who that is "
-    "nor what that person is like or able to do."
+    "All answers are a rater's judgement of a picture. They say nothing about the person in it, neither the identity "
+    "nor the character or abilities of that person."
 )
 REPORT_FILE = "report.md"
 LEAST_ROWS = 10
@@ -38,7 +38,7 @@ _MEASURES = {
     "auc": "AUC",
     "ece": "Expected calibration error, 15 bins",
     "swap_gap": "Swap gap, mean of |P(a,b) + P(b,a) - 1|",
-    "contradictory": "Decided otherwise when shown swapped",
+    "contradictory": "Decisions changed by swapping the pair",
     "truth.realised": "Bayes accuracy on these answers",
     "truth.ce": "Bayes cross-entropy, nats",
     "truth.recovery": "Recovery",
@@ -51,27 +51,26 @@ _TRUTH_COLUMNS = ("truth.recovery", "truth.regret", "truth.p_error", "truth.spea
 _COLUMNS = ("accuracy", "ce", *_TRUTH_COLUMNS, "ece", "contradictory")
 _BAYES = (("realised", "accuracy"), ("ce", "ce"))
 _NOTES = (
-    "Bayes: what somebody reaches who knows the true probabilities of the features, on the answers drawn. Knowing "
-    "siblings: the same for somebody who also saw the person's other answers on the same pair in train, which is how "
-    "far a leak can carry.",
+    "Bayes: the accuracy given the true probabilities of the features, on the answers drawn. Knowing siblings: the "
+    "same given also the user's other answers on the same pair in train, an upper bound of the effect of a leak.",
     "Recovery: (accuracy - 1/2) / (Bayes accuracy - 1/2). CE regret: cross-entropy minus Bayes cross-entropy, in nats. "
     "Error of P: mean distance to the true probability. Rank correlation: Spearman's, of true and estimated utility. "
-    "Above the ceiling: people with at least 10 test answers whose accuracy lies above Bayes accuracy on their "
+    "Above the ceiling: users with at least 10 test answers whose accuracy is above Bayes accuracy on their "
     "answers, over all seeds.",
     "The generator of synthetic answers is mostly linear in the features, which favours the Bradley-Terry models. It "
-    "says how models behave where their assumptions hold and what leaks do, not how real faces are judged.",
+    "shows how models behave where their assumptions hold, and the effect of leaks, not how real faces are judged.",
 )
 
 
 @dataclass(frozen=True)
 class PreferenceReport:
-    """What `run_preference_report` made: the directory of its pages, and whether they stood already."""
+    """The result of `run_preference_report`: the directory of its pages, and whether they were up to date."""
 
     output: Path
     up_to_date: bool
 
     def lines(self) -> list[str]:
-        """Where the pages lie."""
+        """The paths of the pages."""
         return [f"report: {path}" for path in sorted(self.output.glob("*.md"))]
 
 
@@ -89,11 +88,11 @@ def run_preference_report(config: PreferenceReportConfig) -> PreferenceReport:
         return PreferenceReport(stage.output, True)
     with stage.work() as work:
         runs = _read(config, stage.inputs)
-        with work.finish(counts={"runs": sum(map(len, runs.values()))}) as place:
-            write_page(place, "report", *study_page(runs))
+        with work.finish(counts={"runs": sum(map(len, runs.values()))}) as folder:
+            write_page(folder, "report", *study_page(runs))
             for name, run in runs.items():
                 where = next(path for key, path in stage.inputs.items() if _name_of(key) == name)
-                write_page(place, name.replace("/", "-"), *run_page(next(iter(run.values())), where))
+                write_page(folder, name.replace("/", "-"), *run_page(next(iter(run.values())), where))
     return PreferenceReport(stage.output, False)
 
 
@@ -102,13 +101,13 @@ def _name_of(key: str) -> str:
 
 
 def _read(config: PreferenceReportConfig, inputs: Mapping[str, Path]) -> dict[str, Run]:
-    """Name to seed to the results of each model, those asked for first, and of its last epoch, where it has any."""
+    """Name to seed to the results of each model, requested ones first, and of its last epoch, where available."""
     runs: dict[str, Run] = {name: {} for name in config.runs}
     for key, path in inputs.items():
         manifest, run, models = read_manifest(path), runs[_name_of(key)], {}
-        said = manifest["settings"]
-        data = [said[name] for name in ("population", "items", "width", "targets")], manifest["inputs"]
-        for name in dict.fromkeys((*said["models"], *BASELINES)):
+        settings = manifest["settings"]
+        data = [settings[name] for name in ("population", "items", "width", "targets")], manifest["inputs"]
+        for name in dict.fromkeys((*settings["models"], *BASELINES)):
             models[name] = {**read_json(path / name / "results.json"), "data": str(data)}
             if models[name]["last"] is not None:
                 last = f"{name}, last epoch"
@@ -127,7 +126,7 @@ def value_of(results: Results, measure: str) -> float | None:
 
 
 def show(value: float | None, measure: str = "") -> str:
-    """A number as the pages show it: shares in percent, others with three digits."""
+    """A number as displayed: shares in percent, others with three digits."""
     if value is None:
         return NONE
     return f"{100 * value:.1f}%" if measure in _SHARES else f"{value:.3f}"
@@ -167,9 +166,9 @@ def study_page(runs: Mapping[str, Run]) -> tuple[str, str, list[Section]]:
     """All runs side by side: title, lead and sections."""
     seeds = sorted({seed for run in runs.values() for seed in run})
     over = f"mean ± standard deviation over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one seed"
-    lead = f"Every model beside the baselines and, where it is known, the ceiling; {over}. {JUDGEMENT}"
+    lead = f"All models with the baselines and, where known, the ceiling; {over}. {JUDGEMENT}"
     sections = [Section(name, _run_blocks(run)) for name, run in runs.items()]
-    sections.append(Section("Which differences hold", _differences(runs)))
+    sections.append(Section("Differences", _differences(runs)))
     return "Personal preference", lead, [*sections, Section("How to read this", [Paragraph(text) for text in _NOTES])]
 
 
@@ -191,8 +190,8 @@ def _run_blocks(run: Run) -> list[Block]:
     audit = split["audit"]
     note = (
         f"Split by {split['unit']}, {np.mean([one['overall']['n'] for one in next(iter(models.values()))]):,.0f} test "
-        f"answers a seed. In train lie another answer by the same person on the same pair for "
-        f"{show(audit['same_user_pair'], 'accuracy')} of them, and another person's for "
+        f"answers per seed. Train has another answer by the same user on the same pair for "
+        f"{show(audit['same_user_pair'], 'accuracy')} of them, and another user's for "
         f"{show(audit['same_pair_other_user'], 'accuracy')}."
     )
     blocks: list[Block] = [Paragraph(split["warning"])] if split["warning"] else []
@@ -201,7 +200,7 @@ def _run_blocks(run: Run) -> list[Block]:
 
 
 def _users(results: Sequence[Results]) -> list[dict[str, Any]]:
-    """What is known of people with enough test answers, over all seeds."""
+    """Accuracies of users with enough test answers, over all seeds."""
     every = (user for one in results for user in one["overall"]["truth"]["users"])
     return [user for user in every if user["n"] >= LEAST_ROWS]
 
@@ -212,7 +211,7 @@ def _above(results: Sequence[Results]) -> str:
 
 
 def _user_table(models: Mapping[str, list[Results]]) -> Table:
-    """Each person's accuracy under every model but the baselines, beside the ceiling."""
+    """Each user's accuracy under every model except the baselines, with the ceiling."""
     shown = {name: _users(results) for name, results in models.items() if name not in BASELINES and "," not in name}
     shown = shown or {name: _users(results) for name, results in models.items()}
     first = next(iter(shown.values()))
@@ -232,9 +231,9 @@ def _differences(runs: Mapping[str, Run]) -> list[Block]:
     of_models, of_runs = [], []
     mains: dict[str, str] = {}  # data to the first run of them
     for name, run in runs.items():
-        models, asked = _by_model(run), next(iter(run.values()))
-        first = next(iter(asked))
-        main = mains.setdefault(asked[first]["data"], name)
+        models, requested = _by_model(run), next(iter(run.values()))
+        first = next(iter(requested))
+        main = mains.setdefault(requested[first]["data"], name)
         for model in (model for model in models if model != first):
             cells = [difference(models[first], models[model], measure) for measure in ("accuracy", "ce")]
             of_models.append([name, f"{first} minus {model}", *cells])
@@ -249,12 +248,12 @@ def _differences(runs: Mapping[str, Run]) -> list[Block]:
     return blocks
 
 
-def run_page(models: Models, place: Path) -> tuple[str, str, list[Section]]:
+def run_page(models: Models, folder: Path) -> tuple[str, str, list[Section]]:
     """One run with one seed under the published report's headings: title, lead and sections.
 
     Args:
         models: Its models by name.
-        place: Its directory.
+        folder: Its directory.
     """
     models = {name: models[name] for name in sorted(models, key=lambda name: models[name]["overall"]["ce"])}
     first = next(iter(models.values()))
@@ -287,17 +286,17 @@ def run_page(models: Models, place: Path) -> tuple[str, str, list[Section]]:
         Section("Key Findings", [Bullets([text for of in fitted.values() for text in findings(of)])]),
         Section("Experimental Details", [Table(["Detail", "Value"], _details(first), text_columns=2)]),
         Section("Agreement of Raters", [_agreement(first["agreement"])]),
-        Section("File Locations", [Table(["What", "Where"], _files(place), text_columns=2)]),
+        Section("File Locations", [Table(["What", "Where"], _files(folder), text_columns=2)]),
     ]
     return f"Preference models: {', '.join(fitted)}", lead, sections
 
 
 def _settings_of(results: Results) -> str:
-    said = {**results["settings"], **results["chosen"]}
-    said.pop("tried", None)
+    shown = {**results["settings"], **results["chosen"]}
+    shown.pop("tried", None)
     if results["best_epoch"] is not None:
-        said |= {"best epoch from 0": results["best_epoch"], "last epoch": results["last_epoch"]}
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in said.items())
+        shown |= {"best epoch from 0": results["best_epoch"], "last epoch": results["last_epoch"]}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
 def user_blocks(results: Results) -> list[Block]:
@@ -314,7 +313,7 @@ def user_blocks(results: Results) -> list[Block]:
         f"{results['model']}. Only users with ≥{LEAST_ROWS} test answers are shown; {table['hidden_users']} users with "
         f"{table['hidden_rows']} test answers are hidden. Macro: mean of the targets' accuracies, as the published "
         "report has it. Pooled: right answers over N; the interval is this one's. Total: comparisons in all the data. "
-        "User ids are cut to their last characters."
+        "User ids are truncated to their last characters."
     )
     blocks: list[Block] = [Table([*headers, *(of.capitalize() for of in targets)], rows, text_columns=2)]
     blocks.append(Paragraph(note))
@@ -346,7 +345,7 @@ def _calibration(models: Models) -> list[Block]:
 
 
 def findings(results: Results) -> list[str]:
-    """Sentences that one run's intervals support; what they do not support is said to be open."""
+    """Sentences that one run's intervals support; the others are reported as open."""
     name, texts = results["model"], [results["split"]["warning"]] if results["split"]["warning"] else []
     for baseline, gap in results["against"].items():
         low, high = 100 * gap["accuracy"]["low"], 100 * gap["accuracy"]["high"]
@@ -359,9 +358,11 @@ def findings(results: Results) -> list[str]:
     if len(cells) > 1:
         (low, low_n), (high, high_n) = cells[0], cells[-1]
         error = np.sqrt(low * (1 - low) / low_n + high * (1 - high) / high_n)
-        says = "more than" if high - low > 2 * error else "within"
-        texts.append(f"Its targets differ by at most {100 * (high - low):.1f} points, {says} twice the standard error.")
-    return [*texts, "One seed ranks no models; take five or more before one is said to beat another."]
+        relation = "more than" if high - low > 2 * error else "within"
+        texts.append(
+            f"Its targets differ by at most {100 * (high - low):.1f} points, {relation} twice the standard error."
+        )
+    return [*texts, "One seed is not enough to rank models; use five or more."]
 
 
 def _details(results: Results) -> list[list[str]]:
@@ -370,31 +371,31 @@ def _details(results: Results) -> list[list[str]]:
         ["Answers", ", ".join(f"{count} {fold}" for fold, count in split["rows"].items())],
         ["Data", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["counts"].items())],
         *(
-            [f"Test answers {what}", show(audit[key], "accuracy")]
-            for key, what in (
-                ("same_user_pair", "with the same person's other answer on the pair in train"),
-                ("same_pair_other_user", "with another person's answer on the pair in train"),
+            [f"Test answers {where}", show(audit[key], "accuracy")]
+            for key, where in (
+                ("same_user_pair", "with another answer by the same user on the pair in train"),
+                ("same_pair_other_user", "with another user's answer on the pair in train"),
                 ("both_items_seen", "whose two items both occur in train"),
             )
         ),
         ["Answers discarded by the split", str(audit["discarded"])],
-        ["Test answers by people unseen in train", str(results["unseen_user_rows"])],
+        ["Test answers by users not in train", str(results["unseen_user_rows"])],
         ["Random seed", str(results["seed"])],
         ["Packages", ", ".join(f"{name} {version}" for name, version in results["versions"].items())],
     ]
 
 
 def _agreement(matrix: Mapping[str, Any]) -> Table:
-    """Who chooses alike how often, on how many common answers; n/a where two have judged nothing in common."""
+    """The agreement of users on common answers; n/a where two users have none."""
     rows = [
         [name, *(Cell(show(share, "accuracy"), f"({n})") for share, n in zip(shares, counts, strict=True))]
         for name, shares, counts in zip(matrix["user"], matrix["share"], matrix["n"], strict=True)
     ]
-    caption = "Share of common answers on which two agree, and how many they have in common."
+    caption = "Share of common answers on which two users agree, and the number of common answers."
     return Table(["User", *matrix["user"]], rows, caption)
 
 
-def _files(place: Path) -> list[list[str]]:
+def _files(folder: Path) -> list[list[str]]:
     names = {"Config": "config.yaml", "Results": "MODEL/results.json", "Summary": "MODEL/summary.txt"}
     names |= {"Predictions": "MODEL/predictions.csv", "Model": "MODEL/model.safetensors"}
-    return [[what, str(place / name)] for what, name in names.items()]
+    return [[what, str(folder / name)] for what, name in names.items()]

@@ -1,4 +1,4 @@
-"""Where a report's numbers come from: the inputs, and what these were made from."""
+"""The provenance of a report: its inputs, and the inputs of these."""
 
 import json
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ _KEPT = ("config", "inputs", "counts", "seed", "versions")
 
 
 def manifests(inputs: Mapping[str, Path]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Manifests of the inputs and of what they were made from, as far as it still lies there unchanged.
+    """Manifests of the inputs and, recursively, of their inputs, where these still exist unchanged.
 
     Args:
-        inputs: Name to path of what a stage reads; plain files are passed over.
+        inputs: The inputs of a stage by name; plain files are skipped.
 
     Returns:
         Path to (fingerprint, manifest), inputs first.
@@ -43,7 +43,7 @@ def manifests(inputs: Mapping[str, Path]) -> dict[str, tuple[str, dict[str, Any]
 
 
 def configuration(inputs: Mapping[str, Path]) -> Section:
-    """Every artefact and file behind a report: kind, seed, hash, packages, and the whole configuration."""
+    """All artefacts and files that a report was made from: kind, seed, hash, packages and configuration."""
     found = manifests(inputs)
     details: list[Block] = []
     for path, (_, manifest) in found.items():
@@ -55,11 +55,11 @@ def configuration(inputs: Mapping[str, Path]) -> Section:
 
 
 def sources(found: Mapping[str, tuple[str, dict[str, Any]]], inputs: Mapping[str, Path]) -> list[Block]:
-    """Tables of the artefacts and files behind a page, and of the packages that made them.
+    """Tables of the artefacts and files that a page was made from, and of package versions.
 
     Args:
-        found: What `manifests` gives of the inputs.
-        inputs: Name to path of what a stage reads.
+        found: The manifests of the inputs (`manifests`).
+        inputs: The inputs of a stage by name.
     """
     rows: list[list[str | Cell]] = [
         [path, str(manifest["kind"]), MISSING if manifest["seed"] is None else str(manifest["seed"]), digest[:16]]

@@ -1,4 +1,4 @@
-"""Numbers that others published, kept as data beside this module, for comparison in reports."""
+"""Published results for comparison in reports, stored as YAML next to this module."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -14,19 +14,19 @@ from minionerec.reports.cells import shown_setting
 
 # Figures of HR and NDCG that no ranking can have together.
 #
-# With one target a row, the rows that are hit between k and K stand at ranks k + 1 to K, so each of them adds to NDCG
-# between 1 / log2(K + 1) and 1 / log2(k + 2). Published tables break this where a cell was mistyped.
+# With one target per example, targets found between cutoffs k and K have ranks k + 1 to K, so each adds to NDCG
+# between 1 / log2(K + 1) and 1 / log2(k + 2). Published tables violate this where a cell was mistyped.
 
 ROUNDING = 1.5e-4
-"""What rounding each of the four figures of a pair to four digits may add up to, generously."""
+"""An upper bound of the rounding error of a pair of four figures with four digits."""
 
 
 def impossible_pairs(metrics: Mapping[str, float], tolerance: float = ROUNDING) -> list[tuple[int, int]]:
-    """The cut-offs (k, K), k below K, between which NDCG grows by more or less than HR allows; k may be 0.
+    """The cutoffs (k, K), k below K, between which NDCG grows by more or less than HR allows; k may be 0.
 
     Args:
-        metrics: Metric name ("HR@10", "NDCG@10") to value; cut-offs that have one of the two alone are passed over.
-        tolerance: By how much the bounds may be missed.
+        metrics: Metric name ("HR@10", "NDCG@10") to value; cutoffs with only one of the two are skipped.
+        tolerance: Allowed violation of the bounds.
 
     Example:
         >>> impossible_pairs({"HR@3": 0.1024, "NDCG@3": 0.0991, "HR@5": 0.1213, "NDCG@5": 0.0989})
@@ -45,9 +45,9 @@ def impossible_pairs(metrics: Mapping[str, float], tolerance: float = ROUNDING) 
 
 
 def doubtful_cells(metrics: Mapping[str, float], known: Collection[str] = ()) -> list[str]:
-    """The NDCG cells without which the others fit together: those known to be wrong, then as few more as it takes.
+    """The NDCG cells to exclude so that the others are consistent: those known to be wrong, then as few as possible.
 
-    The cell that stands in the most impossible pairs is taken first; of equal ones that of the smaller K.
+    The cell in the most impossible pairs is excluded first; on a tie, that of the smaller K.
 
     Args:
         metrics: As for `impossible_pairs`.
@@ -66,43 +66,43 @@ def doubtful_cells(metrics: Mapping[str, float], known: Collection[str] = ()) ->
 
 PLACE = Path(__file__).with_name("published")
 UNKNOWN = "unknown"
-"""What stands for a setting that its source does not tell."""
+"""The value of a setting that its source does not state."""
 DOUBTFUL = "✗"
-"""The mark of a cell that cannot be right."""
+"""The mark of a doubtful cell."""
 SETTINGS = {
     "backbone": "Backbone",
     "protocol": "Split and protocol",
     "sids": "Semantic IDs",
-    "hits": "A hit is",
+    "hits": "Hit",
     "decoder": "Decoder",
     "beams": "Beams",
-    "epochs": "Epochs, at most",
+    "epochs": "Maximum epochs",
     "learning_rate": "Learning rate",
     "schedule": "Learning rate after warm-up",
-    "batch": "Examples a step",
+    "batch": "Examples per step",
     "rl_epochs": "RL: epochs",
     "rl_learning_rate": "RL: learning rate",
-    "rl_batch": "RL: completions a step",
-    "rl_generations": "RL: rollouts of a prompt",
+    "rl_batch": "RL: completions per step",
+    "rl_generations": "RL: rollouts per prompt",
     "rl_beta": "RL: weight of the KL term",
     "rl_reward": "RL: reward",
 }
-"""The settings that published figures are compared by, and what pages call them."""
+"""The settings that published figures are compared by, with their labels on pages."""
 
 
 @dataclass(frozen=True)
 class ReferenceRow:
-    """One published line of metrics.
+    """One published result.
 
     Attributes:
         name: Its name in the source.
-        group: Which table it stands in, e.g. "replication" or "paper".
+        group: Its table, e.g. "replication" or "paper".
         metrics: Metric name ("HR@10") to value.
         compare: Names of our prediction sets that it is the counterpart of, besides its own name.
         independent: K to the hit rates by level, last the exact one; empty where the source has none.
         cumulative: K to the cumulative accuracy by level; empty where the source has none.
         dropoff: The drop-off at K = 1, as shares; empty where the source has none.
-        doubtful: Metrics that cannot be right beside the others (`minionerec.reports.reference`).
+        doubtful: Metrics that are inconsistent with the others (`minionerec.reports.reference`).
     """
 
     name: str
@@ -115,7 +115,7 @@ class ReferenceRow:
     doubtful: tuple[str, ...] = ()
 
     def shown(self, metric: str) -> str:
-        """A metric as pages show it: four digits, marked where it cannot be right."""
+        """A metric with four digits, marked if doubtful."""
         return f"{self.metrics[metric]:.4f}" + (f" {DOUBTFUL}" if metric in self.doubtful else "")
 
 
@@ -124,12 +124,12 @@ class Reference:
     """A published set of results on one data set.
 
     Attributes:
-        name: Key by which reports ask for it.
-        title: What it is.
-        source: Where the numbers come from and under which conditions they were obtained.
-        headline: Name of the row that every one of our sets is compared with, besides its counterpart.
-        rows: All lines.
-        settings: Group to its settings, by the names of `SETTINGS`; those that are not told are "unknown".
+        name: Key of the setting `reference`.
+        title: Its title.
+        source: The source of the numbers and the conditions under which they were obtained.
+        headline: Name of the result that all of our recommenders are compared with, besides their counterparts.
+        rows: All results.
+        settings: Group to its settings, by the names of `SETTINGS`; missing ones are "unknown".
     """
 
     name: str
@@ -141,20 +141,20 @@ class Reference:
 
     @property
     def doubtful(self) -> list[tuple[ReferenceRow, str]]:
-        """The cells that cannot be right, as (row, metric)."""
+        """The doubtful cells, as (row, metric)."""
         return [(row, metric) for row in self.rows for metric in row.doubtful]
 
     def best(self, metric: str) -> float | None:
-        """The highest published value of a metric that can be right; None without one."""
+        """The highest published value of a metric, without doubtful ones; None without any."""
         known = (row.metrics[metric] for row in self.rows if metric in row.metrics and metric not in row.doubtful)
         return max(known, default=None)
 
     def own_counterparts(self, name: str) -> list[ReferenceRow]:
-        """The rows of the same name or alias as one of our sets."""
+        """The results with the name or alias of one of our recommenders."""
         return [row for row in self.rows if name.lower() in (each.lower() for each in (row.name, *row.compare))]
 
     def counterparts(self, name: str) -> list[ReferenceRow]:
-        """The rows to compare one of our sets with: its own counterparts, then the headline row."""
+        """The results to compare one of our recommenders with: its own counterparts, then the headline result."""
         own = self.own_counterparts(name)
         return own + [row for row in self.rows if row.name == self.headline and row not in own]
 
@@ -163,7 +163,7 @@ def reference_path(name: str) -> Path:
     """The file of one reference.
 
     Raises:
-        ConfigError: If there is none; the message lists those there are.
+        ConfigError: If there is none; the message lists the known ones.
     """
     path = PLACE / f"{name}.yaml"
     if not path.is_file():
@@ -175,7 +175,7 @@ def reference_path(name: str) -> Path:
 
 
 def load_reference(name: str) -> Reference:
-    """Read one reference by name; cells that cannot be right are found and marked.
+    """Read one reference by name; doubtful cells are marked.
 
     Raises:
         ConfigError: If there is none of that name.
@@ -187,7 +187,7 @@ def read_reference(path: Path) -> Reference:
     """Read the file of a reference.
 
     Raises:
-        ConfigError: If it is no YAML.
+        ConfigError: If it is not YAML.
     """
     content: dict[str, Any] = read_yaml(path)
     rows = tuple(
@@ -210,23 +210,23 @@ def read_reference(path: Path) -> Reference:
 
 
 HITS = {"sid": "the SID of the target", "item": "the target itself"}
-"""A reading → what settings say of it."""
+"""A reading → the value of the setting `hits`."""
 
 
 def stated_reading(theirs: Mapping[str, Any], readings: Sequence[str]) -> str:
-    """The reading of a hit that published settings state, where it is one of ours; our first one where it is not."""
+    """The reading of a hit that published settings state, if it is one of ours; else our first one."""
     return next((level for level in readings if HITS[level] == theirs.get("hits")), readings[0])
 
 
 @dataclass(frozen=True)
 class PublishedGap:
-    """One metric of ours beside the published one.
+    """One of our metrics with the published one.
 
     Attributes:
         metric: Its name.
         paper: The published value.
         ours: Ours, with its 95 % interval.
-        doubtful: Whether the published value cannot be right.
+        doubtful: Whether the published value is doubtful.
     """
 
     metric: str
@@ -241,12 +241,12 @@ class PublishedGap:
 
     @property
     def relative(self) -> float | None:
-        """By what share ours differs from theirs; None where theirs is 0."""
+        """The relative difference of ours from theirs; None where theirs is 0."""
         return self.gap / self.paper if self.paper else None
 
     @property
     def inside(self) -> bool:
-        """Whether the published value lies in our interval."""
+        """Whether the published value is within our interval."""
         return self.ours.low <= self.paper <= self.ours.high
 
     def to_json(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class PublishedGap:
 
 
 def gaps_to(row: ReferenceRow, ours: Mapping[str, Estimate]) -> list[PublishedGap]:
-    """The metrics that a published row and our estimates share, in the order of ours."""
+    """The metrics common to a published result and our estimates, in the order of ours."""
     return [
         PublishedGap(name, row.metrics[name], estimate, name in row.doubtful)
         for name, estimate in ours.items()
@@ -265,14 +265,14 @@ def gaps_to(row: ReferenceRow, ours: Mapping[str, Estimate]) -> list[PublishedGa
 
 
 def spread(found: Sequence[PublishedGap]) -> tuple[float, float] | None:
-    """The smallest and the largest relative gap of figures that can be right; None without any."""
+    """The smallest and the largest relative gap, without doubtful figures; None without any."""
     known = [gap.relative for gap in found if gap.relative is not None and not gap.doubtful]
     return (min(known), max(known)) if known else None
 
 
 @dataclass(frozen=True)
 class SettingLine:
-    """One setting, theirs beside ours."""
+    """One setting, theirs and ours."""
 
     name: str
     theirs: str | int | float
@@ -285,6 +285,6 @@ class SettingLine:
 
 
 def setting_lines(theirs: Mapping[str, str | int | float], ours: Mapping[str, str | int | float]) -> list[SettingLine]:
-    """All settings that either side tells, by the names that pages show."""
-    lines = [SettingLine(said, theirs.get(key, UNKNOWN), ours.get(key, UNKNOWN)) for key, said in SETTINGS.items()]
+    """All settings known on either side, with their labels."""
+    lines = [SettingLine(label, theirs.get(key, UNKNOWN), ours.get(key, UNKNOWN)) for key, label in SETTINGS.items()]
     return [line for line in lines if line.theirs != UNKNOWN or line.ours != UNKNOWN]

@@ -37,7 +37,7 @@ NAME = "report"
 METRICS_FILE, MARKDOWN_FILE, TABLE_FILE = "metrics.json", f"{NAME}.md", "table.txt"
 TITLES = {
     REPORT: "Generative recommendation",
-    COMPARISON: "Recommenders on the same rows",
+    COMPARISON: "Recommenders on the same examples",
     LEADERBOARD: "Leaderboard",
 }
 
@@ -68,12 +68,12 @@ LAYOUTS: Mapping[str, Sequence[Callable[[PageResults], Section | None]]] = {
 
 @dataclass(frozen=True)
 class ReportResult:
-    """What was found and written.
+    """The results and the files written.
 
     Attributes:
         metrics: The content of `metrics.json`.
-        table: What the command prints: of a report the metrics of everyone, of a comparison the page, of a leaderboard
-            its sentences.
+        table: The printed text: metrics of all recommenders for a report, the page for a comparison, findings for a
+            leaderboard.
         output: The directory; None where nothing was written.
         up_to_date: Whether an earlier report of the same inputs was kept.
     """
@@ -94,15 +94,15 @@ class ReportResult:
         return (self.output or Path()) / MARKDOWN_FILE
 
     def lines(self) -> list[str]:
-        """The table, and where the page lies."""
+        """The table and the path of the page."""
         return [*self.table.splitlines(), *([f"Report: {self.html} (and {self.markdown})"] if self.output else [])]
 
 
 def run_report(config: ReportConfig) -> ReportResult:
-    """Write the page of one or more recommenders; nothing is searched or trained for it, but baselines where need be.
+    """Write the page of one or more recommenders from finished predictions; only missing baselines are computed.
 
-    Writes an artefact of kind "report". Equal inputs give equal bytes, but for what run records say. Without an output
-    the page is printed alone.
+    Writes an artefact of kind "report". Equal inputs give equal bytes, except for run records. Without an output
+    the page is only printed.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
@@ -112,7 +112,7 @@ def run_report(config: ReportConfig) -> ReportResult:
     if config.ceiling and not find_path(config.ceiling).is_file():
         logger.warning("%s: no such file; the report shows no ceiling.", config.ceiling)
     if config.times and not find_path(config.times).is_file():
-        logger.warning("%s: no such file; the report does not tell rows apart by time from it.", config.times)
+        logger.warning("%s: no such file; the report has no slices by time from it.", config.times)
     stage, title = Stage(config), config.title or TITLES[config.layout]
     if not config.output:
         stage.check_inputs()
@@ -124,32 +124,32 @@ def run_report(config: ReportConfig) -> ReportResult:
         with stage.work() as work:
             found = read_splits(config)
             parts, content = _sections(found, config, stage.inputs), _json(found, config)
-            with work.finish(seed=config.seed, counts=_counts(found)) as place:
-                write_page(place, NAME, title, _lead(found, config), parts)
-                (place / METRICS_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-                printed = _printed(found, config) or (place / MARKDOWN_FILE).read_text(encoding="utf-8")
-                (place / TABLE_FILE).write_text(printed.rstrip("\n") + "\n", encoding="utf-8")
+            with work.finish(seed=config.seed, counts=_counts(found)) as folder:
+                write_page(folder, NAME, title, _lead(found, config), parts)
+                (folder / METRICS_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                printed = _printed(found, config) or (folder / MARKDOWN_FILE).read_text(encoding="utf-8")
+                (folder / TABLE_FILE).write_text(printed.rstrip("\n") + "\n", encoding="utf-8")
     table = (stage.output / TABLE_FILE).read_text(encoding="utf-8").rstrip("\n")
     return ReportResult(read_json(stage.output / METRICS_FILE), table, stage.output, up_to_date)
 
 
 def read_splits(config: ReportConfig) -> dict[str, PageResults]:
-    """Split to the results of the recommenders that have predictions for it.
+    """The results by split, of the recommenders that have predictions for it.
 
     Raises:
         ArtefactError: If there is no such split, or as of `read_results`.
     """
     runs, compares = config.runs(), config.layout == COMPARISON
     splits = [config.split] if config.split else ["test", "valid"] if compares else ["test"]
-    spoken = {run.name: {split for path in run.runs for split in splits_of(path)} for run in runs if compares}
+    splits_by_run = {run.name: {split for path in run.runs for split in splits_of(path)} for run in runs if compares}
     first = config.level or ("sid" if config.sids else "item")
     levels = [first] if compares else [first, *(level for level in LEVELS if level != first)]
     if config.layout == REPORT and not config.sids:
         levels = ["item"]
     found = {}
     for split in splits:
-        here = [run for run in runs if not compares or split in spoken[run.name]]
-        if not here:
+        present = [run for run in runs if not compares or split in splits_by_run[run.name]]
+        if not present:
             continue
         examples = None
         if config.corpus:
@@ -157,7 +157,7 @@ def read_splits(config: ReportConfig) -> dict[str, PageResults]:
         slices = config.slices and examples is not None
         has_times = config.times is not None and find_path(config.times).is_file()
         found[split] = read_results(
-            here,
+            present,
             split,
             examples,
             seed=config.seed,
@@ -178,55 +178,56 @@ def read_splits(config: ReportConfig) -> dict[str, PageResults]:
             own_sids=config.layout != REPORT,
         )
     if not found:
-        raise ArtefactError(f"{runs[0].places[0]}: is about neither {' nor '.join(splits)} rows.")
+        raise ArtefactError(f"{runs[0].places[0]}: has no predictions for {' or '.join(splits)} examples.")
     return found
 
 
 def _sections(found: Mapping[str, PageResults], config: ReportConfig, inputs: Mapping[str, Path]) -> list[Section]:
-    """The parts of the page, of each split in turn, and where the numbers come from."""
+    """The sections of the page by split, and the sources of its numbers."""
     parts: list[Section | None] = []
     for split, results in found.items():
         for section in LAYOUTS[config.layout]:
             part = section(results)
-            head = f"{split} rows: " if config.layout == COMPARISON else ""
+            head = f"{split} examples: " if config.layout == COMPARISON else ""
             parts.append(Section(f"{head}{part.title}", part.blocks) if part else None)
     if config.layout == REPORT:
         parts += [sections.example_lists(next(iter(found.values())), config.examples), configuration(inputs)]
     if config.layout == LEADERBOARD:
-        behind = [Paragraph("Every artefact and file behind this page."), *sources(manifests(inputs), inputs)]
-        parts.append(Section("Where the numbers come from", behind))
+        text = Paragraph("All artefacts and files that this page was made from.")
+        parts.append(Section("Sources", [text, *sources(manifests(inputs), inputs)]))
     return [part for part in parts if part is not None]
 
 
 def _lead(found: Mapping[str, PageResults], config: ReportConfig) -> str:
     results = next(iter(found.values()))
     names = list(dict.fromkeys(name for each in found.values() for name in [*each.own, *each.pending]))
-    said = ", ".join(names) if config.layout != LEADERBOARD else f"{len(names)} recommenders"
+    listed = ", ".join(names) if config.layout != LEADERBOARD else f"{len(names)} recommenders"
     if results.examples is None:
-        return f"{said}; every table is of the same rows."
+        return f"{listed}; all tables are of the same examples."
     examples = results.examples
     pending = f"; {len(results.pending)} pending" if results.pending else ""
     return (
-        f"{said} on the {' and '.join(found)} rows of {config.corpus} ({examples.title}), {len(examples.rows):,} rows, "
+        f"{listed} on the {' and '.join(found)} split of {config.corpus} ({examples.title}), "
+        f"{len(examples.rows):,} examples, "
         f"{examples.n_items:,} items{pending}."
     )
 
 
 def _printed(found: Mapping[str, PageResults], config: ReportConfig) -> str:
-    """What the command prints; "" for the page itself."""
+    """The printed text; "" for the page itself."""
     results = next(iter(found.values()))
     if config.layout == LEADERBOARD:
         return "\n".join(each.text for each in findings(results))
     if config.layout == COMPARISON or results.examples is None:
         return ""
     seeds = ", ± sd over seeds" if results.several_seeds else ""
-    rows = f"{len(results.examples.rows):,} rows"
-    title = f"{results.split} split ({results.examples.title}), {rows}, 95 % bootstrap intervals{seeds}"
+    size = f"{len(results.examples.rows):,} examples"
+    title = f"{results.split} split ({results.examples.title}), {size}, 95 % bootstrap intervals{seeds}"
     return format_metrics_table(results.evaluations, results.levels[0], title)
 
 
 def _counts(found: Mapping[str, PageResults]) -> dict[str, Any]:
-    """What the manifest says of the page."""
+    """Counts for the manifest."""
     results = next(iter(found.values()))
     sids = {} if results.table is None else {"sid_table": results.table.fingerprint}
     names = {"recommenders": len(results.own) + len(results.pending), "pending": len(results.pending)}
@@ -244,9 +245,9 @@ def _json(found: Mapping[str, PageResults], config: ReportConfig) -> dict[str, A
 
 
 def results_json(results: PageResults) -> dict[str, Any]:
-    """Everything that pages show of results, unrounded."""
+    """All numbers that pages show, unrounded."""
     examples, reference = results.examples, results.reference
-    said: list[Finding] = findings(results)
+    found: list[Finding] = findings(results)
     return {
         "split": results.split,
         "split_rule": None if examples is None else examples.title,
@@ -259,7 +260,7 @@ def results_json(results: PageResults) -> dict[str, Any]:
         "compared_with": results.first,
         "ranked": results.ranked,
         "level_with_best": results.level_with_best,
-        "recommenders": {name: _recommender_json(results, who) for name, who in results.recommenders.items()},
+        "recommenders": {name: _recommender_json(results, each) for name, each in results.recommenders.items()},
         "differences": [
             {"of": name, "minus": other, "levels": {level: _gaps(results, name, other, level) for level in known}}
             for name, other in results.pairs
@@ -270,7 +271,7 @@ def results_json(results: PageResults) -> dict[str, Any]:
         if reference is None
         else [{"name": row.name, "group": row.group, "metrics": dict(row.metrics)} for row in reference.rows],
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
-        "findings": [each.to_json() for each in said],
+        "findings": [each.to_json() for each in found],
     }
 
 
@@ -279,21 +280,25 @@ def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, 
     return {metric: list(gap) for metric, gap in results.differences(other, level, [name])[name].items()}
 
 
-def _recommender_json(results: PageResults, who: Recommender) -> dict[str, Any]:
+def _recommender_json(results: PageResults, recommender: Recommender) -> dict[str, Any]:
     """One recommender."""
-    name = who.name
-    found: dict[str, Any] = {"baseline": name in results.baselines, "pending": who.pending, **who.details}
-    if who.pending:
+    name = recommender.name
+    found: dict[str, Any] = {
+        "baseline": name in results.baselines,
+        "pending": recommender.pending,
+        **recommender.details,
+    }
+    if recommender.pending:
         return found
-    levels = [level for level in results.levels if who.has(level)]
+    levels = [level for level in results.levels if recommender.has(level)]
     lists = results.evaluations[name].to_json()
     to_best = results.to_best.get(name)
     found |= {
-        "given": list(who.given),
-        "seeds": len(who.runs),
-        "predictions": [str(path) for path in who.paths],
-        "about": dict(who.about),
-        "counted_by": who.counted_by or None,
+        "given": list(recommender.given),
+        "seeds": len(recommender.runs),
+        "predictions": [str(path) for path in recommender.paths],
+        "about": dict(recommender.about),
+        "counted_by": recommender.counted_by or None,
         "metrics": {level: estimates_json(results.estimates(level)[name]) for level in levels},
         "by_seed": {
             level: {metric: of.mean(1).tolist() for metric, of in results.values(name, level, results.metrics).items()}
@@ -335,5 +340,5 @@ def _effort_json(effort: Effort) -> dict[str, Any]:
         "trainings": [list(part) for part in effort.parts],
         "evaluation_seconds": effort.evaluation_seconds,
         "machines": effort.machines,
-        "missing": [place for run in effort.runs for place in run.missing],
+        "missing": [path for run in effort.runs for path in run.missing],
     }

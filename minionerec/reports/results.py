@@ -1,4 +1,4 @@
-"""What pages are written from: `Results` of recommenders and baselines, with the examples that they are measured on."""
+"""The data of a page: `Results` of recommenders and baselines, with the examples they are evaluated on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,24 +46,24 @@ from minionerec.sid.table import SidTable, split_sid
 logger = get_logger(__name__)
 
 ONE_BY_ONE = 4
-"""Recommenders of which each is compared with the one before; more are all compared with the first."""
+"""The most recommenders that are each compared with the previous one; more are compared with the first alone."""
 SID, OWN_SIDS, TITLE = "SID", "own SIDs", "title"
-"""What a recommender's level "sid" counts: the SIDs of the page, SIDs of its own, or titles."""
+"""What counts as a hit at level "sid": the SIDs of the page, a recommender's own SIDs, or titles."""
 _TITLE_LENGTH = 110
 
 
 def shorten(title: str) -> str:
-    """A title for display: on one line, shop entities such as "&deg;" read as characters, cut where it is long."""
+    """A title for display: on one line, HTML entities such as "&deg;" unescaped, truncated if long."""
     title = " ".join(unescape(title).split())
     return title if len(title) <= _TITLE_LENGTH else title[: _TITLE_LENGTH - 1].rstrip() + "…"
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """The examples that all were measured on, the items, and what baselines are counted from.
+    """The evaluation examples, the items, and the data for baselines.
 
     Attributes:
-        source: What the settings name: a corpus, or a file of sequences.
+        source: The path in the settings: a corpus, or a file of sequences.
         split: Name of the split.
         rows: Its examples.
         title: The rule of the split, e.g. "global time 8:1:1".
@@ -94,7 +94,7 @@ class EvaluationSet:
 
         Raises:
             ArtefactError: If the corpus or the SIDs are missing.
-            DataError: If a file is malformed or too small, or the split holds no example.
+            DataError: If a file is malformed or too small, or the split has no examples.
         """
         how = PROTOCOLS[protocol]
         data = read_examples(corpus, how, items)
@@ -134,14 +134,14 @@ class EvaluationSet:
             )
         if len(targets) != len(self.rows):
             raise ArtefactError(
-                f"{where}: {len(targets)} rows, but the {self.split} split of {self.source} has {len(self.rows)}. "
+                f"{where}: {len(targets)} examples, but the {self.split} split of {self.source} has {len(self.rows)}. "
                 f"{remedy}"
             )
         other = np.flatnonzero(np.asarray(targets) != self.rows.targets)
         if len(other):
             raise ArtefactError(
-                f"{where}: row {other[0]} has target {targets[other[0]]}, in the {self.split} split of {self.source} "
-                f"it is {self.rows.targets[other[0]]}. {remedy}"
+                f"{where}: example {other[0]} has target {targets[other[0]]}, in the {self.split} split of "
+                f"{self.source} it is {self.rows.targets[other[0]]}. {remedy}"
             )
 
     def with_sids(self, predictions: Predictions) -> Predictions:
@@ -155,18 +155,18 @@ class EvaluationSet:
             sids=[[sids[item] if item >= 0 else "" for item in row] for row in predictions.items],
         )
 
-    def read_lists(self, where: str, place: Path, own_sids: bool) -> Predictions:
+    def read_lists(self, where: str, path: Path, own_sids: bool) -> Predictions:
         """The lists of one seed, with SIDs.
 
         Args:
-            where: What messages call it.
-            place: The artefact.
+            where: Its name in messages.
+            path: The artefact.
             own_sids: Whether they may have other SIDs than those of the table.
 
         Raises:
             ArtefactError: If they are of other examples or items, or were made with another SID table.
         """
-        predictions = Predictions.load(place)
+        predictions = Predictions.load(path)
         self.check(where, predictions.targets)
         largest = max((max(row, default=-1) for row in predictions.items), default=-1)
         if largest >= self.n_items:
@@ -179,7 +179,7 @@ class EvaluationSet:
         for row, (target, sid) in enumerate(zip(self.rows.targets, predictions.target_sids, strict=True)):
             if sid != self.table.sids[target]:
                 raise ArtefactError(
-                    f"{where}: the target of row {row} has SID {sid!r}, in {self.sids} it is "
+                    f"{where}: the target of example {row} has SID {sid!r}, in {self.sids} it is "
                     f"{self.table.sids[target]!r}. The predictions were made with another SID table: point sids at "
                     "theirs."
                 )
@@ -192,11 +192,11 @@ def read_recommender(
     """One recommender, its seeds checked against data and SIDs.
 
     Args:
-        run: What the settings name.
+        run: The recommender of the settings.
         split: The split.
         examples: Its examples; None where they are not known.
         lists: Whether the lists of its first seed are wanted.
-        own_sids: Whether it may have other SIDs than the examples' table, or titles; what it counts is found then.
+        own_sids: Whether it may have other SIDs than the examples' table, or titles; hits are then counted by these.
 
     Raises:
         ArtefactError: If it is about other examples, or was made with another SID table.
@@ -209,20 +209,20 @@ def read_recommender(
     if examples is None:
         return who
     known: dict[str, Path] = {}
-    for place, found in zip(paths, who.runs, strict=True):
-        other = known.setdefault(fingerprint(place), place)
-        if other != place:
+    for path, found in zip(paths, who.runs, strict=True):
+        other = known.setdefault(fingerprint(path), path)
+        if other != path:
             raise ConfigError(
-                f"predictions: {run.name}: {place} holds the same files as {other}. Name each seed's own run."
+                f"predictions: {run.name}: {path} has the same files as {other}. Name each seed's own run."
             )
-        examples.check(f"{place} ({run.name})", found.targets)
+        examples.check(f"{path} ({run.name})", found.targets)
     if own_sids:
         who = replace(who, counted_by=_counted_by(paths[0], who, examples))
     if str(read_manifest(paths[0], KIND)["counts"].get("split", split)) != split:
-        return who  # its ranks are of more splits than its lists
+        return who  # its ranks cover more splits than its lists
     needs_sids = examples.table is not None and not who.has("sid")
     wanted = paths if needs_sids else paths[: int(lists)]
-    read = [examples.read_lists(f"{place} ({run.name})", place, own_sids) for place in wanted]
+    read = [examples.read_lists(f"{path} ({run.name})", path, own_sids) for path in wanted]
     if needs_sids:
         runs = [
             replace(
@@ -236,11 +236,11 @@ def read_recommender(
     return replace(who, lists=read[0], list_width=list_width(read[0], paths[0])) if lists and read else who
 
 
-def _counted_by(place: Path, who: Recommender, examples: EvaluationSet) -> str:
-    """What the level "sid" of predictions counts; "" where they have none."""
+def _counted_by(path: Path, who: Recommender, examples: EvaluationSet) -> str:
+    """What counts as a hit at level "sid" of predictions; "" where they have none."""
     if not who.has("sid"):
         return ""
-    rows = pd.read_parquet(place / FILE, columns=["row", "target_sid"]).drop_duplicates("row").sort_values("row")
+    rows = pd.read_parquet(path / FILE, columns=["row", "target_sid"]).drop_duplicates("row").sort_values("row")
     theirs = rows["target_sid"].tolist()
     if any(text and split_sid(text) is None for text in theirs):
         return TITLE
@@ -251,7 +251,7 @@ def _counted_by(place: Path, who: Recommender, examples: EvaluationSet) -> str:
 def baselines_of(
     runs: Sequence[RunSetting], examples: EvaluationSet, ks: Sequence[int]
 ) -> tuple[dict[str, Recommender], Chosen]:
-    """The baselines, measured by one of the evaluations or else here, with seen items masked as the protocol does.
+    """The baselines, read from one of the evaluations or computed, with seen items masked as in the protocol.
 
     An evaluation's are taken where they are lists of the same examples of a corpus with the same content, with the same
     SIDs, of as many candidates at least, with nothing left out.
@@ -268,9 +268,9 @@ def baselines_of(
     found = None
     if examples.protocol.name == ROWS and not masked:
         corpus = fingerprint(find_path(examples.source))
-        places = (place for run in runs for place in run.runs)
-        place = next((place for place in places if _has_baselines(place, corpus, examples, reach)), None)
-        found = None if place is None else read_baseline_lists(place, rows, reach, table)
+        paths_of_runs = (path for run in runs for path in run.runs)
+        path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach)), None)
+        found = None if path is None else read_baseline_lists(path, rows, reach, table)
     if found is None:
         allowed = Allowed.leaving_out(rows.histories, rows.n_items) if masked else None
         chosen, rankers = chosen_baselines(examples.data, table, masked=masked)
@@ -284,9 +284,9 @@ def baselines_of(
     return made, found[1]
 
 
-def _has_baselines(place: Path, corpus: str, examples: EvaluationSet, reach: int) -> bool:
+def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int) -> bool:
     """Whether an evaluation has the baselines' lists that are wanted."""
-    manifest = read_manifest(place, KIND)
+    manifest = read_manifest(path, KIND)
     counts = manifest["counts"]
     return (
         {BASELINES_FILE, CONSTANTS_FILE} <= manifest["files"].keys()
@@ -300,13 +300,13 @@ def _has_baselines(place: Path, corpus: str, examples: EvaluationSet, reach: int
 
 @dataclass(frozen=True)
 class PageResults(Results):
-    """Results with what a page says of them beside numbers.
+    """Results with what a page needs beyond metrics.
 
     Attributes:
         split: The split.
         examples: Its examples; None where they are not known.
         baselines: Names of the recommenders that need no training.
-        chosen: Their constants, and what they reached on validation examples.
+        chosen: Their constants and validation metrics.
         headline: The metric that ranks recommenders.
         reference: Published figures, if any are wanted.
         ceiling: The expectation of the best possible ranking of items, by metric; empty where it is not known.
@@ -350,38 +350,38 @@ class PageResults(Results):
 
     @property
     def means(self) -> dict[str, float]:
-        """The headline of everyone in the main reading."""
+        """The headline metric of all recommenders in the main reading."""
         return {name: found[self.headline].mean for name, found in self.estimates(self.levels[0]).items()}
 
     @property
     def ranked(self) -> list[str]:
-        """Everyone, the best by the headline first."""
+        """All recommenders, the best by the headline metric first."""
         means = self.means
         return sorted(means, key=means.__getitem__, reverse=True)
 
     @property
     def pair(self) -> list[str]:
-        """The headline, and HR or NDCG at its cut-off, whichever it is not, where that is measured."""
+        """The headline metric, and the other one of HR and NDCG at its cutoff, where measured."""
         kind, _, k = self.headline.partition("@")
         other = f"{'HR' if kind == 'NDCG' else 'NDCG'}@{k}"
         return [self.headline, *([other] if other in self.metrics else [])]
 
     @cached_property
     def to_best(self) -> dict[str, PairedDifference]:
-        """How far each of the user's others lies from the best of them by the headline."""
+        """Paired differences of the user's recommenders from the best of them by the headline metric."""
         best, *others = [name for name in self.ranked if name in self.own]
         found = self.differences(best, self.levels[0], others, [self.headline])
         return {name: of[self.headline] for name, of in found.items()}
 
     @property
     def level_with_best(self) -> list[str]:
-        """Those that these examples cannot tell from the best of the user's, and that one."""
+        """The best of the user's recommenders, and those without a significant difference from it."""
         best = next(name for name in self.ranked if name in self.own)
         return [best, *(name for name, found in self.to_best.items() if found.verdict == 0)]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Who is compared with whom: everyone with the first; of few each with the one before, too."""
+        """The compared pairs: all with the first; where there are few, each with the previous one, too."""
         own = self.own
         found = [(name, self.first) for name in self.finished if name != self.first]
         steps = list(zip(own[1:], own, strict=False)) if len(own) <= ONE_BY_ONE else []
@@ -389,7 +389,7 @@ class PageResults(Results):
 
     @cached_property
     def analyses(self) -> dict[str, LevelAnalysis]:
-        """Hit rates by level of the semantic ID of everyone with lists; empty without SIDs."""
+        """Hit rates by level of the semantic ID of all recommenders with lists; empty without SIDs."""
         if self.table is None:
             return {}
         found = {}
@@ -401,14 +401,14 @@ class PageResults(Results):
 
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
-        """All metrics of everyone, and what their lists hold."""
+        """All metrics of all recommenders, and statistics of their lists."""
         valid = None if self.table is None else set(self.table.sids)
         n_items = None if self.examples is None else self.examples.n_items
         return {name: self.evaluation(name, valid, n_items) for name in self.finished}
 
     @cached_property
     def lineages(self) -> dict[str, list[Lineage]]:
-        """What the predictions of recommenders come from, seed by seed; of pending ones what is under way."""
+        """The lineage of each recommender's predictions by seed; for pending ones, of the training in progress."""
         found = {}
         for name, who in self.recommenders.items():
             if who.pending:
@@ -418,7 +418,7 @@ class PageResults(Results):
         return found
 
     def effort(self, name: str) -> Effort | None:
-        """What a recommender took; None of a pending one."""
+        """The cost of a recommender; None for a pending one."""
         who = self.recommenders[name]
         counted = who.about.get("parameters")
         return (
@@ -428,10 +428,10 @@ class PageResults(Results):
         )
 
     def counterparts(self, name: str) -> list[ReferenceRow]:
-        """The published rows to compare a recommender with; none where it was given what no published one was.
+        """The published results to compare a recommender with; none where it has more model inputs than they.
 
-        Its own by its settings or by name, then the headline row of the source; where settings name some recommenders'
-        counterparts, theirs alone.
+        Its own by its settings or by name, then the headline result of the source; where settings name counterparts,
+        only those.
         """
         reference, who = self.reference, self.recommenders[name]
         if reference is None or who.given or name in self.baselines:
@@ -441,24 +441,24 @@ class PageResults(Results):
         return reference.counterparts(name)
 
     def own_counterpart(self, name: str) -> ReferenceRow | None:
-        """The first of a recommender's counterparts that is not just the headline row of the source."""
+        """The first of a recommender's counterparts that is not only the headline result of the source."""
         rows, reference = self.counterparts(name), self.reference
         known = reference.own_counterparts(name) if reference else []
         named = self.recommenders[name].details.get("published")
         return next((row for row in rows if row in known or row.name == named), None)
 
     def reading_of(self, row: ReferenceRow, name: str) -> str:
-        """The reading of a hit that a published row's source states, where we have it; else our main one."""
+        """The reading of a hit stated by a published result's source, where available; else the main one."""
         stated = self.reference.settings.get(row.group, {}) if self.reference else {}
         return stated_reading(stated, [level for level in self.levels if self.recommenders[name].has(level)])
 
     def gaps(self, name: str, row: ReferenceRow) -> list[PublishedGap]:
-        """A recommender beside a published row, in the reading that its source states."""
+        """A recommender compared with a published result, in the reading that its source states."""
         return gaps_to(row, self.estimates(self.reading_of(row, name))[name])
 
 
 def choose_ks(wanted: Sequence[int] | None, usual: Sequence[int], recommenders: Sequence[Recommender]) -> list[int]:
-    """The cut-offs: those wanted, or the protocol's within all lists.
+    """The cutoffs: those wanted, or the protocol's within all lists.
 
     Raises:
         ConfigError: If one that is wanted is larger than the lists of some recommender.
@@ -501,17 +501,17 @@ def read_results(
         resamples: Number of its resamples.
         resample: What it draws: "users" or "examples".
         levels: The readings of a hit, the main one first.
-        ks: Cut-offs; those of the protocol within all lists if None.
-        metrics: Metrics; those at the cut-offs if empty.
+        ks: Cutoffs; those of the protocol within all lists if None.
+        metrics: Metrics; those at the cutoffs if empty.
         headline: The metric that ranks recommenders; NDCG@10, or else the last NDCG, if empty.
-        first: The recommender that others are compared with, as the settings call it; the first if empty.
+        first: The recommender that others are compared with, by its name in the settings; the first if empty.
         order: One of `minionerec.reports.config.ORDERS`.
         reference: Published figures.
-        ceiling: JSON file of what the best possible ranking may expect; passed over where it is about other examples.
+        ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
         slices: Whether figures are wanted by slice.
         times: File of times, where the data have none of their own.
         lists: Whether the lists of first seeds are wanted too.
-        baselines: Whether the baselines stand beside them.
+        baselines: Whether baselines are included.
         own_sids: As in `read_recommender`.
 
     Raises:
@@ -523,14 +523,14 @@ def read_results(
     named = {who.name: who for who in read}
     if len(named) < len(read):
         raise ConfigError(
-            f"predictions: two of {', '.join(run.name for run in runs)} are called the same with what they were given. "
+            f"predictions: two of {', '.join(run.name for run in runs)} have the same name with their inputs. "
             "Give each its own name."
         )
     done = [who for who in read if not who.pending]
     if not done:
-        raise ConfigError(f"none of {len(runs)} has predictions, {runs[0].places[0]} among them. Finish one first.")
+        raise ConfigError(f"none of {len(runs)} has predictions, e.g. {runs[0].places[0]}. Finish one first.")
     for who in done:
-        who.values(levels[0], ())  # says what is missing
+        who.values(levels[0], ())  # raises if something is missing
         who.check_same_examples(done[0], split)
     if not metrics:
         usual, every = (examples.protocol.ks, examples.protocol.mrr) if examples else ((5, 10), False)
@@ -541,7 +541,7 @@ def read_results(
         raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
     made, chosen = baselines_of(runs, examples, ks) if examples and baselines else ({}, None)
-    made = {name: who for name, who in made.items() if name not in named}  # a recommender takes its name's place
+    made = {name: who for name, who in made.items() if name not in named}  # a recommender replaces its namesake
     found: Mapping[str, Mapping[str, Any]] = {}
     if examples is not None and slices:
         found = read_kinds(examples.data, examples.rows, split, find_path(times) if times else None)
@@ -570,7 +570,7 @@ def read_results(
 
 
 def _ordered(results: PageResults, order: str) -> dict[str, Recommender]:
-    """The recommenders in the order of the page, baselines last: pending ones behind, unless they stand as given."""
+    """The recommenders in the order of the page, baselines last and pending ones before them, unless as given."""
     if order == "given":
         return dict(results.recommenders)
     means = results.means
@@ -591,14 +591,14 @@ def _ordered(results: PageResults, order: str) -> dict[str, Recommender]:
 
 def read_ceiling(file: str, examples: EvaluationSet, metrics: Sequence[str]) -> dict[str, float]:
     """The ceiling's metrics by name, empty where there is none for these examples."""
-    place = find_path(file)
-    if not place.is_file():
+    path = find_path(file)
+    if not path.is_file():
         return {}
-    content = read_json(place)
+    content = read_json(path)
     values = content.get("ceiling", {}) if isinstance(content, dict) else {}
     for key, ours in (("split", examples.title), ("rows", len(examples.rows))):
         if content.get(key, ours) != ours:
-            logger.warning("%s: is for %s %r, the report for %r: left out.", file, key, content[key], ours)
+            logger.warning("%s: is for %s %r, the report for %r; ignored.", file, key, content[key], ours)
             return {}
     ks = {name.partition("@")[2] for name in metrics}
     return {name.upper(): float(value) for name, value in values.items() if name.partition("@")[2] in ks}

@@ -49,26 +49,26 @@ PENDING = "—"
 READING = {"sid": "by semantic ID, of models over titles by title", "item": "by item"}
 _READING = {"sid": "by SID", "item": "by item"}
 NOT_COMPARABLE = "given more than the history: not comparable with published rows"
-"""The line that stands, beside published figures, above recommenders that were given what no published one was."""
+"""The heading of the recommenders with more model inputs than the published ones, in tables with published figures."""
 _PAIRED = (
     "Both recommenders are resampled on the same examples: 95 % percentile interval of the difference, and two-sided "
-    "bootstrap p. It is about the choice of test examples for these trained models, not about the training seed."
+    "bootstrap p. It covers the sampling of test examples for these trained models, not the training seed."
 )
 
 
 def _bullets(results: PageResults, *rules: str) -> list[Block]:
     """Sentences by rules; nothing without any."""
-    said = [found.text for found in findings(results, *rules)]
-    return [Bullets(said)] if said else []
+    texts = [found.text for found in findings(results, *rules)]
+    return [Bullets(texts)] if texts else []
 
 
 def _with_line_apart(results: PageResults, rows: Mapping[str, Row]) -> list[Row]:
-    """Rows by recommender: where published figures are shown, those that were given more follow under a line."""
+    """Table rows by recommender; beside published figures, conditioned recommenders follow under a heading."""
     if results.reference is None or not set(results.conditioned) & rows.keys():
         return list(rows.values())
-    beside = [row for name, row in rows.items() if name not in results.conditioned]
+    comparable = [row for name, row in rows.items() if name not in results.conditioned]
     line: Row = [NOT_COMPARABLE, *[""] * (len(next(iter(rows.values()))) - 1)]
-    return [*beside, line, *(row for name, row in rows.items() if name in results.conditioned)]
+    return [*comparable, line, *(row for name, row in rows.items() if name in results.conditioned)]
 
 
 def _label(results: PageResults, name: str) -> str:
@@ -76,24 +76,24 @@ def _label(results: PageResults, name: str) -> str:
 
 
 def short(results: PageResults) -> Section:
-    """One metric of everyone, as tiles, and what it says."""
+    """One metric of all recommenders as tiles, with findings."""
     metric, level = results.headline, results.levels[0]
     found = results.estimates(level)
     tiles = [(name, format_mean(of[metric]), format_interval(of[metric])) for name, of in found.items()]
     if metric in results.ceiling_of_sids:
         tiles.append(("ceiling", f"{results.ceiling[metric]:.4f}", "expected of the best possible ranking"))
-    text = f"{metric} on the {results.split} rows, counted {_READING[level]}, with its 95 % bootstrap interval."
+    text = f"{metric} on the {results.split} examples, counted {_READING[level]}, with its 95 % bootstrap interval."
     text += f" {results.bootstrap.sentence()}"
     text += " ± is the standard deviation over seeds." if results.several_seeds else ""
     text += (
-        " Differences are paired example by example; ahead and behind are said where the 95 % interval of the "
-        "difference excludes 0. It is about the choice of test examples for these trained models, not about the "
-        "training seed."
+        " Differences are paired example by example; a recommender is ahead or behind where the 95 % interval of the "
+        "difference excludes 0. It covers the sampling of test examples for these trained models, not the training "
+        "seed."
     )
     blocks: list[Block] = [*_bullets(results, *SHORT), Tiles(tiles), Paragraph(text)]
     if not plots.available():
         blocks.append(Paragraph("Plots are left out: matplotlib is not installed (the extra 'plots')."))
-    return Section("In short", blocks)
+    return Section("Summary", blocks)
 
 
 def facts(results: PageResults) -> list[tuple[str, str]]:
@@ -103,8 +103,8 @@ def facts(results: PageResults) -> list[tuple[str, str]]:
     if (examples := results.examples) is not None:
         lines = [
             *([] if examples.protocol.name == ROWS else [("Protocol", examples.protocol.title)]),
-            ("Split", f"{examples.title}; {results.split} rows"),
-            ("Rows", ", ".join(f"{size:,} {split}" for split, size in examples.sizes.items())),
+            ("Split", f"{examples.title}; {results.split} examples"),
+            ("Examples", ", ".join(f"{size:,} {split}" for split, size in examples.sizes.items())),
             ("Items", f"{examples.n_items:,}"),
             ("Longest history", f"{examples.max_history} items"),
         ]
@@ -115,23 +115,32 @@ def facts(results: PageResults) -> list[tuple[str, str]]:
             ("Semantic IDs", f"{table.n_unique:,} distinct, {table.levels} levels"),
             ("SID table", table.fingerprint),
             ("Items that share their SID", f"{int(shared.sum()):,} of {len(table):,}"),
-            ("Rows whose target shares its SID", f"{hidden:,} of {len(examples.rows):,}"),
+            ("Examples whose target shares its SID", f"{hidden:,} of {len(examples.rows):,}"),
         ]
-    widths = (f"{name} {'whole catalogue' if who.width is None else who.width}" for name, who in own.items())
-    lines.append(("Beams (candidates a row)" if table is not None else "Candidates a row", ", ".join(widths)))
+    counts = (
+        f"{name} {'whole catalogue' if recommender.width is None else recommender.width}"
+        for name, recommender in own.items()
+    )
+    lines.append(
+        ("Beams (candidates per example)" if table is not None else "Candidates per example", ", ".join(counts))
+    )
     if results.several_seeds:
-        lines.append(("Seeds", ", ".join(f"{name} {len(who.runs)}" for name, who in own.items())))
-    known = {name: count for name, who in own.items() if isinstance(count := who.about.get("parameters"), int)}
+        lines.append(("Seeds", ", ".join(f"{name} {len(recommender.runs)}" for name, recommender in own.items())))
+    known = {
+        name: count
+        for name, recommender in own.items()
+        if isinstance(count := recommender.about.get("parameters"), int)
+    }
     if known:
         lines.append(("Parameters", ", ".join(f"{name} {count:,}" for name, count in known.items())))
     for sentence in results.chosen.sentences() if results.chosen and results.baselines else ():
-        what, _, text = sentence.partition(": ")
-        lines.append((f"Baseline {what}" if what in NAMES else f"Baselines' {what}", text))
+        topic, _, text = sentence.partition(": ")
+        lines.append((f"Baseline {topic}" if topic in NAMES else f"Baselines: {topic}", text))
     return lines
 
 
 def measured(results: PageResults) -> Section:
-    """What was measured, and how a hit is counted."""
+    """The evaluation setup, and how a hit is counted."""
     note = "A hit is the target item itself."
     if results.table is not None:
         note = (
@@ -139,7 +148,7 @@ def measured(results: PageResults) -> Section:
             "hit is the target itself; items that share an ID are ranked by popularity in training, then by item index."
         )
     lines = [list(line) for line in facts(results)]
-    return Section("What was measured", [Table(["", ""], lines, text_columns=2), Paragraph(note)])
+    return Section("Evaluation setup", [Table(["", ""], lines, text_columns=2), Paragraph(note)])
 
 
 def metrics(results: PageResults) -> Section:
@@ -151,20 +160,25 @@ def metrics(results: PageResults) -> Section:
 
 
 def metrics_table(results: PageResults, level: str) -> Table:
-    """Every metric of everyone in one reading, with the published figure where one is the counterpart."""
+    """All metrics of all recommenders in one reading, with the published figure of counterparts."""
     found, names = results.estimates(level), results.metrics
     rows: dict[str, Row] = {}
-    for name, who in results.recommenders.items():
+    for name, recommender in results.recommenders.items():
         theirs = results.own_counterpart(name) if results.split == "test" else None
         known = found.get(name, {})
-        counted = who.about.get("parameters")
-        cells: Row = [f"{counted:,}" if counted else MISSING, str(len(who.runs)) if who.runs else PENDING]
+        counted = recommender.about.get("parameters")
+        cells: Row = [
+            f"{counted:,}" if counted else MISSING,
+            str(len(recommender.runs)) if recommender.runs else PENDING,
+        ]
         for metric in names:
             note = f"; published {theirs.shown(metric)}" if theirs and metric in theirs.metrics else ""
             cells.append(_value(known.get(metric), note))
         rows[name] = [_label(results, name), *cells]
     lines = _with_line_apart(results, rows)
-    caption = f"{results.split} rows, counted {READING[level]}; means over all examples, 95 % bootstrap intervals in "
+    caption = (
+        f"{results.split} examples, counted {READING[level]}; means over all examples, 95 % bootstrap intervals in "
+    )
     caption += "brackets, ± the standard deviation over seeds."
     if level == "item" and results.ceiling:
         shown = [f"{results.ceiling[metric]:.4f}" if metric in results.ceiling else MISSING for metric in names]
@@ -197,7 +211,7 @@ def _hit_rates(results: PageResults) -> Figure:
 
 
 def differences(results: PageResults) -> Section | None:
-    """How far everyone lies from the first, and of few each from the one before, example by example."""
+    """Paired differences from the first recommender and, where there are few, from the previous one."""
     blocks: list[Block] = []
     for level in results.levels:
         pairs = [pair for pair in results.pairs if set(pair) <= set(results.measured(level))]
@@ -211,12 +225,12 @@ def differences(results: PageResults) -> Section | None:
         blocks.append(Table(["Difference", *results.metrics], rows, f"Differences counted {READING[level]}."))
     if results.first in results.pending:
         blocks.append(Paragraph(f"{results.first} is pending."))
-    note = _PAIRED + (" Of several seeds each example's mean is taken first." if results.several_seeds else "")
+    note = _PAIRED + (" With several seeds, each example is averaged over them first." if results.several_seeds else "")
     return Section(f"Differences from {results.first}", [Paragraph(note), *blocks]) if blocks else None
 
 
 def slices(results: PageResults) -> Section | None:
-    """Figures by slice, the differences from the first, and what they say."""
+    """Metrics by slice, differences from the first recommender, and findings."""
     if results.examples is None or not (results.slices or results.alike):
         return None
     metric, level, blocks = results.headline, results.levels[0], _bullets(results, "slices")
@@ -224,27 +238,27 @@ def slices(results: PageResults) -> Section | None:
     gaps: dict[str, list[Cell]] = {name: [] for name in results.own if name != results.first}
     for _, found in results.by_slice:
         known = {} if found is None else found.estimates(level)
-        beside = {} if found is None else found.differences(results.first, level)
+        gaps_here = {} if found is None else found.differences(results.first, level)
         for name, cells in columns.items():
             cells.append(estimate_cell(known[name][metric] if name in known else None))
         for name, cells in gaps.items():
-            cells.append(difference_cell(beside[name][metric] if name in beside else None))
+            cells.append(difference_cell(gaps_here[name][metric] if name in gaps_here else None))
     if results.slices:
-        blocks.append(_slice_table(results.slices, columns, f"{metric} by kind of row."))
+        blocks.append(_slice_table(results.slices, columns, f"{metric} by slice."))
         if gaps:
-            blocks.append(_slice_table(results.slices, gaps, f"{metric}, each minus {results.first} by kind of row."))
-    return Section("By kind of row", [*blocks, Paragraph(_slice_note(results))])
+            blocks.append(_slice_table(results.slices, gaps, f"{metric}, each minus {results.first}, by slice."))
+    return Section("Slices", [*blocks, Paragraph(_slice_note(results))])
 
 
 def _slice_table(slices: Sequence[Slice], columns: Mapping[str, Sequence[Cell]], caption: str) -> Table:
-    """A row a slice; with many recommenders a row a recommender."""
+    """One row per slice; with many recommenders one row per recommender."""
     rows: list[Row] = []
-    for place, each in enumerate(slices):
-        new = place == 0 or slices[place - 1].group != each.group
+    for index, each in enumerate(slices):
+        new = index == 0 or slices[index - 1].group != each.group
         label: Row = [f"{each.group}: {each.name}" if len(columns) > MANY or new else f"… {each.name}"]
         size = Cell(f"{each.size:,}", f"{100 * each.share:.0f} %")
-        rows.append([*label, size, *(cells[place] for cells in columns.values())])
-    table = Table(["", "rows", *columns], rows, caption)
+        rows.append([*label, size, *(cells[index] for cells in columns.values())])
+    table = Table(["", "examples", *columns], rows, caption)
     return turned(table) if len(columns) > MANY else table
 
 
@@ -252,37 +266,39 @@ def _slice_note(results: PageResults) -> str:
     """How to read the tables."""
     groups = {each.group for each in results.slices}
     notes = {
-        "time": "Time: that of the target beside that of the newest item of the history, as the data give it.",
-        "pair": "Pair and reverse: whether the newest item and the target stood next to each other in training.",
-        "target": "A cold target is no target in training, a rare one in up to 5 rows.",
+        "time": "Time: the target compared with the newest item of the history, as dated in the data.",
+        "pair": "Pair and reverse: whether the newest item and the target were adjacent in training.",
+        "target": "A cold target is no target in training, a rare one in up to 5 examples.",
         "history": "History: the number of its items.",
     }
-    said = ["Means with 95 % bootstrap intervals over the rows of each kind, drawn as above; differences are paired."]
-    said += [note for group, note in notes.items() if group in groups]
+    texts = [
+        "Means with 95 % bootstrap intervals over the examples of each slice, drawn as above; differences are paired."
+    ]
+    texts += [note for group, note in notes.items() if group in groups]
     if results.slices:
-        said.append("Of so many kinds one interval in twenty leaves out the truth by chance.")
-    said += [f"All rows are of one kind in {group}: {name}." for group, name in results.alike.items()]
+        texts.append("With many slices, one interval in twenty misses the true value by chance.")
+    texts += [f"All examples are in one slice of {group}: {name}." for group, name in results.alike.items()]
     if any(found is None for _, found in results.by_slice):
-        said.append(f"{MISSING}: fewer than {FEWEST} rows, or users where these are drawn; nothing is said of them.")
-    return " ".join(said)
+        texts.append(f"{MISSING}: fewer than {FEWEST} examples (or users, where users are drawn); not reported.")
+    return " ".join(texts)
 
 
 def lists(results: PageResults) -> Section:
-    """What the lists contain that is no item, and how much of the catalogue they show."""
+    """Invalid predictions in the lists, and their catalogue coverage."""
     known = {name: (found, results.recommenders[name].lists) for name, found in results.evaluations.items()}
-    headers, rows = ["Recommender", "Rows with an empty list", "Catalogue coverage"], []
+    headers, rows = ["Recommender", "Examples with an empty list", "Catalogue coverage"], []
     if results.table is not None:
-        headers[1:1] = ["Predictions of no item's SID", "The same, up to the first hit of each row"]
-    for name, (found, there) in known.items():
+        headers[1:1] = ["Invalid predictions", "Invalid up to the first hit of each example"]
+    for name, (found, has_lists) in known.items():
         row: Row = [name]
         if results.table is not None:
             row += [format_share(each, found.predictions) for each in (found.invalid, found.invalid_until_hit)]
-        rows.append([*row, format_share(found.empty, found.rows) if there else MISSING, format_coverage(found)])
-    note = "Coverage is the share of the catalogue that stands in the first K items of at least one row."
+        rows.append([*row, format_share(found.empty, found.rows) if has_lists else MISSING, format_coverage(found)])
+    note = "Coverage is the share of the catalogue that is among the first K items of at least one example."
     if results.table is not None:
-        note += " Counting invalid predictions only up to the first hit is how the published system counts."
+        note += " A prediction is invalid if it is no item's SID; the published system counts them up to the first hit."
     if results.several_seeds:
-        note += " Of several seeds the first one's lists are looked at."
+        note += " With several seeds, the lists of the first one are used."
     title = "Validity and coverage" if results.table is not None else "Coverage"
     return Section(title, [Table(headers, rows), Paragraph(note)])
 
@@ -303,9 +319,9 @@ def levels(results: PageResults) -> Section | None:
     rows: list[Row] = [
         [
             transition_label(transition),
-            *(format_percent(a.dropoff[place]) if place < a.levels else PENDING for a in found.values()),
+            *(format_percent(a.dropoff[index]) if index < a.levels else PENDING for a in found.values()),
         ]
-        for place, transition in enumerate(deepest.transitions)
+        for index, transition in enumerate(deepest.transitions)
     ]
     blocks.append(Table(["Drop-off at K = 1", *found], rows))
     gains: list[Row] = []
@@ -317,7 +333,7 @@ def levels(results: PageResults) -> Section | None:
     if gains:
         blocks.append(Table(["Cumulative at K = 1, points", *cumulative_rows(deepest)[0][1:]], gains))
     counts = "; ".join(
-        f"{name}: {a.rows:,} rows, {a.excluded:,} left out, {a.unparsable:,} of {a.looked_at:,} predictions are no SID"
+        f"{name}: {a.rows:,} examples, {a.excluded:,} excluded, {a.unparsable:,} of {a.looked_at:,} are not SIDs"
         for name, a in found.items()
     )
     return Section("Accuracy by level", [*blocks, *_bullets(results, "weakest level"), Paragraph(f"{counts}.")])
@@ -337,7 +353,7 @@ def _level_bars(results: PageResults, depth: int) -> Figure:
 
 
 def published(results: PageResults) -> Section | None:
-    """All published rows, the best in bold, ours below them, and each of ours beside its counterparts."""
+    """Published results, the best in bold, ours below them, and each of ours compared with its counterparts."""
     reference, level = results.reference, results.levels[0]
     if reference is None:
         return None
@@ -346,24 +362,24 @@ def published(results: PageResults) -> Section | None:
     ours: dict[str, Row] = {}
     for name, found in results.estimates(level).items():
         ours[name] = [_label(results, name), "this page", *(_value(found.get(metric)) for metric in names)]
-    caption = f"{reference.title}: published rows, the best in bold, and ours (counted {_READING[level]})."
+    caption = f"{reference.title}: published results, the best in bold, and ours (counted {_READING[level]})."
     table = Table(["System", "Source", *names], [*rows, *_with_line_apart(results, ours)], caption, 2)
     blocks: list[Block] = [Paragraph(reference.source), table]
     if reference.doubtful:
         blocks.append(
             Paragraph(
-                f"{DOUBTFUL} marks a published NDCG that cannot be right beside its hit rates: a row that is hit "
-                "between two cut-offs k and K adds to NDCG between 1 / log2(K + 1) and 1 / log2(k + 2)."
+                f"{DOUBTFUL} marks a published NDCG that is inconsistent with its hit rates: an example whose hit lies "
+                "between two cutoffs k and K adds to NDCG between 1 / log2(K + 1) and 1 / log2(k + 2)."
             )
         )
     gaps = [_gap_row(results, name, row, names) for name in results.recommenders for row in results.counterparts(name)]
     if gaps:
-        text = "Discrepancy: ours minus theirs, the relative difference, and whether the published figure lies in our "
+        text = "Discrepancy: ours minus theirs, the relative difference, and whether the published figure is in our "
         blocks.append(Table(["Recommender", "Counterpart", "Ours counted", *names], gaps, f"{text}95 % interval.", 3))
     for name in (name for name in results.own if name in results.analyses):
         for row in results.counterparts(name):
-            blocks += _levels_beside(results, name, row)
-    return Section(f"Beside the published numbers: {reference.title}", blocks)
+            blocks += _levels_compared(results, name, row)
+    return Section(f"Comparison with published results: {reference.title}", blocks)
 
 
 def _published_row(reference: Reference, row: ReferenceRow, names: Sequence[str]) -> Row:
@@ -377,7 +393,7 @@ def _published_row(reference: Reference, row: ReferenceRow, names: Sequence[str]
 
 
 def _gap_row(results: PageResults, name: str, row: ReferenceRow, names: Sequence[str]) -> Row:
-    """One recommender beside one published row."""
+    """One recommender compared with one published result."""
     label, cells = f"{row.name} ({row.group})", list[str | Cell]()
     if results.recommenders[name].pending:
         return [name, label, PENDING, *[PENDING] * len(names)]
@@ -394,7 +410,7 @@ def _gap_row(results: PageResults, name: str, row: ReferenceRow, names: Sequence
     return [name, label, _READING[results.reading_of(row, name)], *cells]
 
 
-def _levels_beside(results: PageResults, name: str, row: ReferenceRow) -> list[Block]:
+def _levels_compared(results: PageResults, name: str, row: ReferenceRow) -> list[Block]:
     """Per-level tables of ours with the published value and the difference under each number."""
     analysis, blocks = results.analyses[name], list[Block]()
     for kind, (headers, _), values, known in (
@@ -427,15 +443,15 @@ def codebooks(results: PageResults) -> Section | None:
     path = examples.sids / "report.json"
     built: dict[str, Any] = read_json(path) if path.is_file() else {}
     known, uses, rows = built.get("levels", []), level_use(table.codes), list[Row]()
-    for place, use in enumerate(uses):
-        extra = known[place] if place < len(known) else {}
+    for index, use in enumerate(uses):
+        extra = known[index] if index < len(known) else {}
         size = MISSING if extra.get("size") is None else f"{extra['size']:,}"
         counted = [f"{use.items:,}", f"{use.used:,}", size, f"{use.perplexity:.1f}", f"{use.largest:,}"]
         rows.append([use.level, *counted, percent(extra.get("error"))])
-    headers = ["Level", "items", "codes used", "codebook", "perplexity", "items on the largest", "variance left"]
+    headers = ["Level", "items", "codes used", "codebook", "perplexity", "largest code, items", "residual variance"]
     caption = (
-        "Perplexity is the number of equally used codes with the same entropy; variance left is what the levels so "
-        "far leave unexplained."
+        "Perplexity is the number of equally used codes with the same entropy; residual variance is the share that the "
+        "levels so far leave unexplained."
     )
     blocks: list[Block] = [Table(headers, rows, caption)]
     if plots.available():
@@ -445,7 +461,7 @@ def codebooks(results: PageResults) -> Section | None:
     crowded = groups[groups > 1]
     text = (
         f"{table.n_unique:,} distinct SIDs for {len(table):,} items; {len(crowded):,} SIDs are shared, by "
-        f"{crowded.sum():,} items in all, at most {groups.max():,} on one."
+        f"{crowded.sum():,} items in total, at most {groups.max():,} per SID."
     )
     collisions = built.get("collisions", {})
     if before := collisions.get("before", {}):
@@ -464,9 +480,11 @@ def example_lists(results: PageResults, wanted: int) -> Section | None:
 
     Args:
         results: The results.
-        wanted: How many; None is returned for 0, and where no recommender has lists of these examples.
+        wanted: Number of examples; None is returned for 0, and where no recommender has lists.
     """
-    listed = {name: who.lists for name in results.own if (who := results.recommenders[name]).lists is not None}
+    listed = {
+        name: recommender.lists for name in results.own if (recommender := results.recommenders[name]).lists is not None
+    }
     if not listed or not wanted or results.examples is None:
         return None
     first, made = next(iter(listed.items()))
@@ -475,15 +493,15 @@ def example_lists(results: PageResults, wanted: int) -> Section | None:
     rng = np.random.default_rng(results.bootstrap.seed)
     wanted = min(wanted, len(ranks))
     n_hits = min(max(wanted // 2, wanted - len(misses)), len(hits))
-    chosen = [*rng.choice(hits, n_hits, replace=False), *rng.choice(misses, wanted - n_hits, replace=False)]
+    selected = [*rng.choice(hits, n_hits, replace=False), *rng.choice(misses, wanted - n_hits, replace=False)]
     titles, rows = results.examples.titles(), results.examples.rows
     text = (
-        f"Rows drawn at random: {n_hits} in which {first} has the target among its first five items, and "
-        f"{wanted - n_hits} in which it has not (over all rows that is {len(hits):,} against {len(misses):,}). "
+        f"Examples drawn at random: {n_hits} in which {first} has the target among its first five items, and "
+        f"{wanted - n_hits} in which it has not ({len(hits):,} and {len(misses):,} of all examples). "
         "✓ marks the target."
     )
     blocks: list[Block] = [Paragraph(text)]
-    for row in (int(row) for row in chosen):
+    for row in (int(row) for row in selected):
         target, history = int(rows.targets[row]), [titles[item] for item in rows.histories[row]]
         shown = [
             (name, [(titles[item] if item >= 0 else "(no item)", item == target) for item in of.items[row][:_SHOWN]])
@@ -491,36 +509,36 @@ def example_lists(results: PageResults, wanted: int) -> Section | None:
         ]
         left = len(history) - _HISTORY
         history = [f"({left:,} earlier items)", *history[left:]] if left > 0 else history
-        blocks.append(ExampleBlock(f"Row {row}", history, titles[target], shown))
+        blocks.append(ExampleBlock(f"Example {row}", history, titles[target], shown))
     return Section("Examples", blocks)
 
 
 def standings(results: PageResults) -> Section:
-    """The head of a leaderboard: what it says, a line for each recommender, and how to read them."""
+    """The head of a leaderboard: findings, a table of recommenders, and notes."""
     first, second = results.levels[0], results.levels[-1]
     shown = [(first, metric) for metric in results.pair] + [(second, results.headline)] * (second != first)
     found = {level: results.estimates(level) for level in results.levels}
     rows: dict[str, Row] = {}
-    for name, who in results.recommenders.items():
+    for name, recommender in results.recommenders.items():
         known = [found[level].get(name, {}).get(metric) for level, metric in shown]
         best, effort = known[0], results.effort(name) if name not in results.baselines else None
         head = (
             Cell(format_mean(best), format_interval(best), name in results.level_with_best) if best else Cell(PENDING)
         )
         cells: Row = [head, *map(_value, known[1:]), *_published_cells(results, name)]
-        cells += [_count(effort.parameters if effort else None), _seconds(effort, who.pending), _seeds(effort)]
+        cells += [_count(effort.parameters if effort else None), _seconds(effort, recommender.pending), _seeds(effort)]
         rows[name] = [_label(results, name), *cells]
     headers = ["Recommender", *(f"{metric}, {_READING[level]}" for level, metric in shown), "Published", "Gap"]
     caption = (
-        f"{results.split} rows; 95 % bootstrap intervals in brackets, ± the standard deviation over seeds. Bold: "
-        f"the highest {results.headline}, and those that the paired bootstrap cannot tell from it."
+        f"{results.split} examples; 95 % bootstrap intervals in brackets, ± the standard deviation over seeds. Bold: "
+        f"the highest {results.headline}, and those without a significant paired difference from it."
     )
     table = Table([*headers, "Parameters", "Training", "Seeds"], _with_line_apart(results, rows), caption)
-    return Section("In short", [*_bullets(results, *SHORT), table, *map(Paragraph, _notes(results))])
+    return Section("Summary", [*_bullets(results, *SHORT), table, *map(Paragraph, _notes(results))])
 
 
 def _published_cells(results: PageResults, name: str) -> Row:
-    """The published figure and ours minus theirs, by the headline or, where that cannot be right, by its pair."""
+    """The published figure and the difference, by the headline metric or, where that is doubtful, its pair."""
     metric, rows = results.headline, results.counterparts(name)
     if not rows:
         return [PENDING, PENDING]
@@ -547,23 +565,22 @@ def _seeds(effort: Effort | None) -> str | Cell:
     if effort is None:
         return PENDING
     if not effort.runs[0].trainings and not effort.runs[0].missing:
-        return Cell(str(len(effort.runs)), "(no training named)")
+        return Cell(str(len(effort.runs)), "(no training recorded)")
     return Cell(str(len(effort.runs)), f"({', '.join(map(str, effort.seeds))})" if effort.seeds else "")
 
 
 def _notes(results: PageResults) -> list[str]:
-    """How to read a leaderboard."""
+    """Notes on reading a leaderboard."""
     notes = [
-        "Recommenders are compared on the same rows; of several seeds each row's mean is taken first. "
-        f"{results.bootstrap.sentence()} Every interval stands for itself: nothing is corrected for the number of "
-        "recommenders."
+        "Recommenders are compared on the same examples; with several seeds, each example is averaged over them first. "
+        f"{results.bootstrap.sentence()} Intervals are not corrected for the number of recommenders."
     ]
-    own = [name for name, who in results.recommenders.items() if who.counted_by == OWN_SIDS]
-    titled = [name for name, who in results.recommenders.items() if who.counted_by == TITLE]
+    own = [name for name, recommender in results.recommenders.items() if recommender.counted_by == OWN_SIDS]
+    titled = [name for name, recommender in results.recommenders.items() if recommender.counted_by == TITLE]
     if own:
         notes.append(
-            f"With SIDs of their own, by which they are counted: {', '.join(own)}. Where fewer items share an SID a "
-            "hit is harder, so these are fairly compared with the others by item alone."
+            f"Counted by their own SIDs: {', '.join(own)}. Where fewer items share an SID, a hit is harder; compare "
+            "these with the others by item only."
         )
     if titled:
         notes.append(f"Counted by title: {', '.join(titled)}. A hit is any item with the target's title.")
@@ -572,41 +589,41 @@ def _notes(results: PageResults) -> list[str]:
     efforts = {name: found for name in results.own if (found := results.effort(name)) is not None}
     for name, found in efforts.items():
         if found.unlike:
-            told = "; ".join(f"{key} {', '.join(map(shown_setting, values))}" for key, values in found.unlike.items())
+            listed = "; ".join(f"{key} {', '.join(map(shown_setting, values))}" for key, values in found.unlike.items())
             notes.append(
                 f"The runs of {name} were trained with different settings, so its mean and its standard deviation "
-                f"are not over seeds alone: {told}."
+                f"are not over seeds alone: {listed}."
             )
-    missing = sorted({place for found in efforts.values() for run in found.runs for place in run.missing})
+    missing = sorted({path for found in efforts.values() for run in found.runs for path in run.missing})
     if missing:
-        notes.append(f"Not there any more as it was, so that what it took is not told: {', '.join(missing)}.")
+        notes.append(f"Missing or changed since, so the training cost is unknown: {', '.join(missing)}.")
     return notes
 
 
 def effort(results: PageResults) -> Section:
-    """What each took: search, choice of settings, size, examples, and time."""
+    """The cost of each recommender: search, tuning, size, examples and time."""
     rows: list[Row] = []
     machines: dict[str, None] = {}
-    for name, who in results.recommenders.items():
+    for name, recommender in results.recommenders.items():
         if name in results.baselines:
             continue
-        took, words = results.effort(name), [who.details.get(key) or PENDING for key in ("tuned", "note")]
-        if took is None:
+        cost, words = results.effort(name), [recommender.details.get(key) or PENDING for key in ("tuned", "note")]
+        if cost is None:
             rows.append([name, PENDING, *words, *[PENDING] * 5])
             continue
-        machines |= dict.fromkeys(took.machines)
+        machines |= dict.fromkeys(cost.machines)
         parts = ""
-        if len(took.parts) > 1 and any(seconds is not None for _, seconds in took.parts):
-            shown = (f"{part} {NOT_RECORDED if s is None else duration(s)}" for part, s in took.parts)
+        if len(cost.parts) > 1 and any(seconds is not None for _, seconds in cost.parts):
+            shown = (f"{part} {NOT_RECORDED if s is None else duration(s)}" for part, s in cost.parts)
             parts = f"({', '.join(shown)})"
-        trained = Cell(_seconds(took), parts) if took.runs[0].trainings else PENDING
-        evaluated = NOT_RECORDED if took.evaluation_seconds is None else duration(took.evaluation_seconds)
-        examples = PENDING if took.examples is None else f"{took.examples[0]:,} x {took.examples[1]:.4g}"
-        rows.append([name, took.search, *words, _seeds(took), _count(took.parameters), examples, trained, evaluated])
-    headers = ["Recommender", "Search", "Tuned", "Note", "Seeds", "Parameters", "Rows x epochs", "Training"]
+        trained = Cell(_seconds(cost), parts) if cost.runs[0].trainings else PENDING
+        evaluated = NOT_RECORDED if cost.evaluation_seconds is None else duration(cost.evaluation_seconds)
+        examples = PENDING if cost.examples is None else f"{cost.examples[0]:,} x {cost.examples[1]:.4g}"
+        rows.append([name, cost.search, *words, _seeds(cost), _count(cost.parameters), examples, trained, evaluated])
+    headers = ["Recommender", "Search", "Tuned", "Note", "Seeds", "Parameters", "Examples x epochs", "Training"]
     caption = (
-        "Parameters of the models that are asked for a row; rows (or windows of a user's items) of an epoch times the "
-        "epochs taken; wall time of training, with all that was trained on the way, and of evaluation, a seed's mean."
+        "Parameters of all models used in a query; examples (or windows of a user's items) per epoch times epochs "
+        "trained; wall time of training, with all preceding trainings, and of evaluation, as means over seeds."
     )
-    told = f"Times were taken on: {'; '.join(machines) or NOT_RECORDED}."
-    return Section("What each took", [Table([*headers, "Evaluation"], rows, caption, 4), Paragraph(told)])
+    note = f"Times were measured on: {'; '.join(machines) or NOT_RECORDED}."
+    return Section("Cost", [Table([*headers, "Evaluation"], rows, caption, 4), Paragraph(note)])

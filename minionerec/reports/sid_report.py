@@ -35,7 +35,7 @@ class Judged:
 
     Attributes:
         table: The table.
-        report: What it was made by (`report.json` of its artefact).
+        report: `report.json` of its artefact.
         measures: Its measures.
     """
 
@@ -45,11 +45,11 @@ class Judged:
 
 
 def overview(judged: Mapping[str, Judged]) -> Section:
-    """Each table in one line: codes, unique SIDs, and bits to name the next item."""
+    """One row per table: codes, unique SIDs, and bits per item."""
     tiles, rows = [], []
     for name, entry in judged.items():
         measures, counts = entry.measures, entry.measures.collisions
-        tiles.append((name, f"{measures.bits_per_item:.2f}", "bits to name the next item"))
+        tiles.append((name, f"{measures.bits_per_item:.2f}", "bits per item"))
         rows.append(
             [
                 name,
@@ -68,8 +68,8 @@ def overview(judged: Mapping[str, Judged]) -> Section:
         "Method",
         "Codes used",
         "Unique SIDs",
-        "Items named alone",
-        "Variance left by code 1",
+        "Items with unique SID",
+        "Residual variance, code 1",
         f"Next code 1 in {HITS}",
         f"Next SID in {HITS}",
         "Bits per item",
@@ -77,16 +77,16 @@ def overview(judged: Mapping[str, Judged]) -> Section:
     first = next(iter(judged.values())).measures
     items = first.collisions.items
     text = (
-        f"{items:,} items. Bits per item is what naming the next item of a training row takes, code by code, for a "
-        f"table of counts that knows the last item of the history and has not seen the row's user: fewer is better. "
-        f"Without any knowledge it takes log2 {items:,} = {np.log2(items):.2f} bits, with popularity alone "
+        f"{items:,} items. Bits per item is the code length of the next item of a training example, summed over codes, "
+        f"by transition counts from the last item of the history, without the example's user: lower is better. "
+        f"A uniform distribution takes log2 {items:,} = {np.log2(items):.2f} bits, popularity "
         f"{first.popular_bits:.2f} ({next(iter(judged))})."
     )
-    return Section("In short", [Tiles(tiles), Paragraph(text), Table(headers, rows, text_columns=2)])
+    return Section("Summary", [Tiles(tiles), Paragraph(text), Table(headers, rows, text_columns=2)])
 
 
 def levels(judged: Mapping[str, Judged]) -> Section:
-    """How each level uses its codes."""
+    """The use of codes at each level."""
     rows = []
     for name, entry in judged.items():
         for use in entry.measures.levels:
@@ -106,9 +106,9 @@ def levels(judged: Mapping[str, Judged]) -> Section:
             )
     headers = ["Table", "Level", "Codes", "Used", "Dead", "Perplexity", "Entropy, bits", "Gini", "Largest", "Error"]
     note = (
-        "Error is the share of the variance of what the codes were made from (item vectors, or an autoencoder's latent "
-        "vectors) that the levels up to this one leave. Codes, dead codes and error are known only where the codebooks "
-        "are; without them, Gini is over the used codes."
+        "Error is the share of the variance of the quantised vectors (of items, or an autoencoder's latent ones) that "
+        "the levels up to this one leave unexplained. Codes, dead codes and error need the codebooks; without "
+        "them, Gini is over the used codes."
     )
     blocks: list[Block] = [Table(headers, rows, text_columns=2), Paragraph(note)]
     if plots.available():
@@ -126,7 +126,7 @@ def levels(judged: Mapping[str, Judged]) -> Section:
 
 
 def collisions(judged: Mapping[str, Judged]) -> Section:
-    """How many items share an SID, before collisions were handled and after."""
+    """The number of items that share an SID, before and after collision handling."""
     rows = []
     for name, entry in judged.items():
         made = entry.report["collisions"]
@@ -151,24 +151,24 @@ def collisions(judged: Mapping[str, Judged]) -> Section:
         "Table",
         "When",
         "Unique SIDs",
-        "Items named alone",
+        "Items with unique SID",
         "Sharing rate",
         "Surplus rate",
         "Largest bucket",
         "Method",
         "SIDs changed",
-        "Distance paid",
+        "Added distance",
     ]
     note = (
         'Two readings of "collision rate": the sharing rate is the share of items that share their SID with another, '
-        "the surplus rate (items - unique SIDs) / items. The distance paid is the sum over moved items of the squared "
-        "distance to their codes, after less before."
+        "the surplus rate (items - unique SIDs) / items. The added distance is the sum over moved items of the squared "
+        "distance to their codes, after minus before."
     )
     return Section("Collisions", [Table(headers, rows, text_columns=2), Paragraph(note)])
 
 
 def prefixes(judged: Mapping[str, Judged]) -> Section:
-    """What a prefix says about its items, by its length."""
+    """How similar the items of a prefix are, and how predictable the next prefix is, by length."""
     rows = []
     for name, entry in judged.items():
         for measures in entry.measures.prefixes:
@@ -189,8 +189,8 @@ def prefixes(judged: Mapping[str, Judged]) -> Section:
         "Table",
         "Length",
         "Prefixes",
-        "Items with neighbours",
-        "Variance left",
+        "Items sharing the prefix",
+        "Residual variance",
         "Word purity",
         "Buyer purity",
         f"Next prefix in {HITS}",
@@ -198,12 +198,12 @@ def prefixes(judged: Mapping[str, Judged]) -> Section:
     ]
     chance = next(iter(judged.values())).measures
     note = (
-        "Purity is the mean cosine of an item's words (TF-IDF of titles) or buyers (users of the training rows) with "
+        "Purity is the mean cosine of an item's words (TF-IDF of titles) or buyers (users in training examples) with "
         f"those of the other items of its prefix; two random items have {chance.word_chance:.3f} and "
-        f"{chance.buyer_chance:.4f}. Variance left is that of the item vectors within groups of equal prefix, the same "
-        f"vectors for all tables. The next prefix counts as found if it is among the {HITS} likeliest after the prefix "
-        "of the history's last item, by counts of other users' rows; few prefixes make that easy, so compare it with "
-        "the column beside it."
+        f"{chance.buyer_chance:.4f}. Residual variance is that of the item vectors within groups of equal prefix, with "
+        f"the same vectors for all tables. The next prefix counts as found if it is among the {HITS} likeliest after "
+        "the prefix of the history's last item, by counts over other users' examples; it is easier with few prefixes, "
+        "so compare it with the next column."
     )
     blocks: list[Block] = [Table(headers, rows), Paragraph(note)]
     if plots.available():
@@ -213,8 +213,8 @@ def prefixes(judged: Mapping[str, Judged]) -> Section:
             "buyer purity": {name: [each.buyer_purity for each in found] for name, found in by_name.items()},
             f"next prefix in {HITS}": {name: [each.next_hits for each in found] for name, found in by_name.items()},
         }
-        blocks.append(Figure(plots.prefix_lines(panels), "What a prefix says, by its length."))
-    return Section("What a prefix says", blocks)
+        blocks.append(Figure(plots.prefix_lines(panels), "Prefix measures by length."))
+    return Section("Prefixes", blocks)
 
 
 def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, seed: int) -> Section:
@@ -227,16 +227,16 @@ def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, se
         sizes = np.bincount(groups)
         order = np.argsort(-sizes, kind="stable")
         several = order[sizes[order] > 1]
-        chosen = several[:1].tolist()  # the largest, and others at random
+        selected = several[:1].tolist()  # the largest, and others at random
         others = several[1:]
-        chosen += np.sort(rng.choice(others, min(max(wanted - 1, 0), len(others)), replace=False)).tolist()
-        for group in chosen[:wanted]:
+        selected += np.sort(rng.choice(others, min(max(wanted - 1, 0), len(others)), replace=False)).tolist()
+        for group in selected[:wanted]:
             members = np.flatnonzero(groups == group)
             prefix = "".join(entry.table.token_tuples[members[0]][:length])
             shown = [f"{entry.table.sids[item]}  {shorten(titles[item])}" for item in members[:_TITLES_SHOWN].tolist()]
             left = [f"... and {len(members) - len(shown):,} more"] if len(members) > len(shown) else []
             blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join([*shown, *left])))
-    note = "Of each table the largest group of items that share a prefix, and some others chosen at random."
+    note = "Of each table the largest group of items that share a prefix, and others drawn at random."
     return Section("Example buckets", [Paragraph(note), *blocks])
 
 
@@ -246,7 +246,7 @@ HTML_FILE, MARKDOWN_FILE, JSON_FILE = f"{NAME}.html", f"{NAME}.md", "diagnostics
 
 @dataclass(frozen=True)
 class SidReportResult:
-    """What was written.
+    """The files written.
 
     Attributes:
         html: The page.
@@ -261,7 +261,7 @@ class SidReportResult:
     up_to_date: bool
 
     def lines(self) -> list[str]:
-        """Bits per item of each table, and where the page lies."""
+        """Bits per item of each table, and the path of the page."""
         bits = [f"{name}: {found['bits_per_item']:.3f} bits per item" for name, found in self.diagnostics.items()]
         return [*bits, f"Report: {self.html} (and {self.markdown})"]
 
@@ -295,20 +295,20 @@ def run_sid_report(config: SidReportConfig) -> SidReportResult:
             names = ", ".join(judged)
             lead = f"{names}: semantic IDs of {corpus.n_items:,} items ({config.corpus}), before any training."
             measures = {name: to_plain(asdict(entry.measures)) for name, entry in judged.items()}
-            with work.finish(seed=config.seed, counts=counts) as place:
-                write_page(place, NAME, config.title, lead, parts)
-                (place / JSON_FILE).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
+            with work.finish(seed=config.seed, counts=counts) as folder:
+                write_page(folder, NAME, config.title, lead, parts)
+                (folder / JSON_FILE).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
     output = stage.output
     return SidReportResult(output / HTML_FILE, output / MARKDOWN_FILE, read_json(output / JSON_FILE), up_to_date)
 
 
 def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> dict[str, Judged]:
-    """Measure every table on the same evidence: item vectors, titles and training rows.
+    """Measure all tables on the same evidence: item vectors, titles and training examples.
 
     Args:
         config: The settings.
-        corpus: The items, and the training rows.
-        counts: Takes what the encoder counted.
+        corpus: The items and training examples.
+        counts: Filled with the counts of the encoder.
 
     Returns:
         Display name to the table with its measures.
@@ -324,9 +324,9 @@ def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> di
     )
     judged = {}
     for name, path in config.tables.items():
-        place = find_path(path)
-        table, report = SidTable.load_index(place, item_ids), read_json(place / REPORT_FILE)
-        codebooks = Quantiser.load(place).codebooks if (place / CODEBOOKS_FILE).is_file() else None
+        folder = find_path(path)
+        table, report = SidTable.load_index(folder, item_ids), read_json(folder / REPORT_FILE)
+        codebooks = Quantiser.load(folder).codebooks if (folder / CODEBOOKS_FILE).is_file() else None
         measures = diagnose(table.codes, evidence, codebooks)
         errors = [level["error"] for level in report["levels"]]
         with_errors = [replace(use, error=error) for use, error in zip(measures.levels, errors, strict=True)]

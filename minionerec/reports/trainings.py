@@ -1,4 +1,4 @@
-"""Trainings in words: their settings with the arithmetic of batches, how they went, and what a recommender took."""
+"""Trainings as text: settings with batch arithmetic, outcomes, and the cost of a recommender."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Lines = list[tuple[str, str]]
 
 
 def parameters(training: Training) -> Lines:
-    """The settings of a training that a reader asks for, as (name, value)."""
+    """The main settings of a training, as (name, value)."""
     return _PARAMETERS.get(training.stage, _all_settings)(training)
 
 
@@ -24,16 +24,16 @@ def _sft(training: Training) -> Lines:
     s = training.settings
     lines = [
         ("Base model", backbone(training)),
-        ("Global batch", f"{shown_setting(s.get('batch_size'))} examples a step"),
-        ("Micro batch", f"{shown_setting(s.get('device_batch_size'))} examples a device"),
+        ("Global batch", f"{shown_setting(s.get('batch_size'))} examples per step"),
+        ("Micro batch", f"{shown_setting(s.get('device_batch_size'))} examples per device"),
         ("Gradient accumulation", _accumulation(training, s.get("batch_size"), s.get("device_batch_size"))),
         *_rates(training),
-        ("Cut-off", f"prompts keep their last {shown_setting(s.get('max_prompt_length'))} tokens"),
+        ("Truncation", f"prompts keep their last {shown_setting(s.get('max_prompt_length'))} tokens"),
         ("Tasks", shown_setting(s.get("tasks"))),
         ("Best checkpoint by", shown_setting(s.get("select_by"))),
     ]
     if "teacher" in training.before:
-        lines.append(("Teacher's share of the loss", shown_setting(s.get("teacher_share"))))
+        lines.append(("Distillation, share of the loss", shown_setting(s.get("teacher_share"))))
     if s.get("lora_rank"):
         lines.append(("LoRA rank", shown_setting(s["lora_rank"])))
     return lines
@@ -42,7 +42,7 @@ def _sft(training: Training) -> Lines:
 def _rl(training: Training) -> Lines:
     s = training.settings
     prompts, group, device = s.get("prompts_per_step"), s.get("generations"), s.get("prompts_per_device")
-    sampled = "1, without replacement" if s.get("rollouts") == "sampling" else "none: the best beams, nothing is drawn"
+    sampled = "1, without replacement" if s.get("rollouts") == "sampling" else "none: the best beams, no sampling"
     sync = "no"
     if s.get("sync_reference"):
         sync = f"every {shown_setting(s.get('sync_steps'))} steps, {shown_setting(s.get('sync_share'))} of the policy"
@@ -54,7 +54,7 @@ def _rl(training: Training) -> Lines:
             f"{_times(prompts, group)} completions ({shown_setting(prompts)} prompts x {group})",
         ),
         *_rates(training),
-        ("Generations a prompt", shown_setting(group)),
+        ("Generations per prompt", shown_setting(group)),
         ("Beta (KL penalty)", shown_setting(s.get("beta"))),
         ("Temperature", sampled),
         ("Reward", shown_setting(s.get("rewards"))),
@@ -71,16 +71,16 @@ def _times(count: Any, by: Any) -> str:
 
 def _catalogue(training: Training) -> Lines:
     s = training.settings
-    shape = f"{counted(s.get('towers'), 'tower')} of {counted(s.get('layers'), 'layer')}, width "
+    shape = f"{counted(s.get('towers'), 'tower')} of {counted(s.get('layers'), 'layer')}, hidden size "
     lines = [
         ("Model", f"{shape}{shown_setting(s.get('hidden_size'))}{_size(training)}"),
         ("Objective", shown_setting(s.get("objective"))),
-        ("Global batch", f"{shown_setting(s.get('batch_size'))} windows a step"),
+        ("Global batch", f"{shown_setting(s.get('batch_size'))} windows per step"),
         ("Gradient accumulation", _accumulation(training, s.get("batch_size"), s.get("device_batch_size"))),
         *_rates(training),
         ("Dropout, weight decay", f"{shown_setting(s.get('dropout'))}, {shown_setting(s.get('weight_decay'))}"),
         ("Item vectors", shown_setting(s.get("vectors"))),
-        ("Weight of newer rows", shown_setting(s.get("recency"))),
+        ("Weight of newer examples", shown_setting(s.get("recency"))),
     ]
     if s.get("objective") not in (None, "likelihood"):
         lines += [("Generations", shown_setting(s.get("generations"))), ("Beta", shown_setting(s.get("beta")))]
@@ -93,11 +93,11 @@ def _sequential(training: Training) -> Lines:
     return [
         ("Model", f"{shown_setting(s.get('model'))}{_size(training)}"),
         ("Hyper-parameters", shown_hyper(s.get("hyper"))),
-        ("Global batch", f"{shown_setting(s.get('batch_size'))} rows a step"),
+        ("Global batch", f"{shown_setting(s.get('batch_size'))} examples per step"),
         ("Learning rate", f"{shown_setting(s.get('learning_rate'))} (constant)"),
         (
-            "Epochs, at most",
-            shown_setting(s.get("epochs")) + (f" (stops after {stop} worse ones)" if stop else ""),
+            "Maximum epochs",
+            shown_setting(s.get("epochs")) + (f" (early stopping after {stop} epochs)" if stop else ""),
         ),
         ("Longest history", shown_setting(s.get("max_len"))),
         ("Best epoch by", shown_setting(s.get("monitor"))),
@@ -105,9 +105,9 @@ def _sequential(training: Training) -> Lines:
 
 
 def shown_hyper(hyper: Any) -> str:
-    """Hyper-parameters as "name = value"; "the model's own" where none was changed."""
+    """Hyper-parameters as "name = value"; "defaults of the model" where none was changed."""
     if not isinstance(hyper, Mapping) or not hyper:
-        return "the model's own"
+        return "defaults of the model"
     return ", ".join(f"{name} = {shown_setting(value)}" for name, value in hyper.items())
 
 
@@ -127,15 +127,15 @@ def _rates(training: Training) -> Lines:
     s = training.settings
     warmup = s.get("warmup") or 0
     warm = "" if not warmup else f", warm-up {shown_setting(warmup)} {'of all steps' if warmup < 1 else 'steps'}"
-    patience = f"stops after {s['patience']} validations without a better one" if s.get("patience") else "no early stop"
+    patience = f"early stopping after {s['patience']} validations" if s.get("patience") else "no early stopping"
     return [
         ("Learning rate", f"{shown_setting(s.get('learning_rate'))} ({shown_setting(s.get('schedule'))}{warm})"),
-        ("Epochs, at most", f"{shown_setting(s.get('epochs'))} ({patience})"),
+        ("Maximum epochs", f"{shown_setting(s.get('epochs'))} ({patience})"),
     ]
 
 
 def _accumulation(training: Training, total: Any, device: Any) -> str:
-    """How often a device computes before a step, with its arithmetic, e.g. "16 (1,024 / 16 / 4 processes)"."""
+    """Micro batches per device and step, with the arithmetic, e.g. "16 (1,024 / 16 / 4 processes)"."""
     if not isinstance(total, int) or not isinstance(device, int) or device < 1:
         return NOT_RECORDED
     processes = (training.record or {}).get("processes")
@@ -156,15 +156,15 @@ def _size(training: Training) -> str:
 
 
 def backbone(training: Training) -> str:
-    """The language model that an SFT began with."""
+    """The base model of an SFT."""
     s = training.settings
     if s.get("model") != "scratch":
         return f"{shown_setting(s.get('model'))}{_size(training)}"
-    return f"from scratch: {counted(s.get('layers'), 'layer')}, width {s.get('hidden_size')}{_size(training)}"
+    return f"from scratch: {counted(s.get('layers'), 'layer')}, hidden size {s.get('hidden_size')}{_size(training)}"
 
 
 def outcome(training: Training) -> Lines:
-    """How a training went, as (name, value): where it stopped, its best validation, losses, time and machine."""
+    """The outcome of a training, as (name, value): last step, best validation, losses, time and machine."""
     if training.progress is not None:
         done, of = training.progress
         where = f"step {done:,} of {of:,}" if done is not None and of is not None else "no checkpoint yet"
@@ -179,7 +179,7 @@ def outcome(training: Training) -> Lines:
 
 
 def _stopped(training: Training) -> Lines:
-    """The epoch of the last step, and whether it came before the last that was allowed."""
+    """The last step and epoch, and whether training stopped early."""
     steps, epochs, reached = training.counts.get("steps"), training.settings.get("epochs"), epochs_of(training)
     lines = [("Steps", f"{steps:,}")] if isinstance(steps, int) else []
     if isinstance(reached, int | float) and isinstance(epochs, int | float):
@@ -191,13 +191,13 @@ def _stopped(training: Training) -> Lines:
 
 
 def epochs_of(training: Training) -> Any:
-    """How many epochs a training took, by its log or manifest; None where neither tells."""
+    """The number of epochs trained, from the log or manifest; None if unknown."""
     reached = max((row["epoch"] for row in training.log if isinstance(row.get("epoch"), int | float)), default=None)
     return training.counts.get("epochs", reached) if training.stage == SEQUENTIAL else reached
 
 
 def _best(training: Training) -> Lines:
-    """The best validation, and that of the lowest validation loss."""
+    """The best validation, and the lowest validation loss."""
     lines: Lines = []
     best, step = training.counts.get("best"), training.counts.get("best_step")
     validations = [row for row in training.log if isinstance(row.get("eval_loss"), float)]
@@ -208,7 +208,7 @@ def _best(training: Training) -> Lines:
         values = ", ".join(f"{name.removeprefix('eval_').upper()} {value:.4f}" for name, value in _ranked(best))
         at = next((row.get("epoch") for row in training.log if row.get("step") == step), None)
         where = f"step {shown_setting(step)}" + ("" if at is None else f", epoch {at:.4g}")
-        start = " (the checkpoint it began from)" if step == 0 else ""
+        start = " (the initial checkpoint)" if step == 0 else ""
         lines.append(("Best validation", f"{values or 'no ranking metric'} at {where}{start}"))
     if "best_epoch" in training.counts:
         lines.append(("Best validation", f"epoch {training.counts['best_epoch']}, counted from 0"))
@@ -220,7 +220,7 @@ def _ranked(best: Mapping[str, Any]) -> Sequence[tuple[str, float]]:
 
 
 def recorded(record: Mapping[str, Any] | None) -> Lines:
-    """What a run record says: time, machine, memory, command."""
+    """Time, machine, memory and commit of a run record."""
     if record is None:
         return [("Duration", NOT_RECORDED), ("Machine", NOT_RECORDED)]
     seconds = dict(record["seconds"])
@@ -231,7 +231,7 @@ def recorded(record: Mapping[str, Any] | None) -> Lines:
         ("Started", f"{record['started']}" + (f", in {parts} parts" if parts > 1 else "")),
         ("Machine", machine(record["machine"])),
     ]
-    for key, name in (("peak_memory_bytes", "Most memory"), ("peak_gpu_memory_bytes", "Most GPU memory")):
+    for key, name in (("peak_memory_bytes", "Peak memory"), ("peak_gpu_memory_bytes", "Peak GPU memory")):
         if record.get(key):
             lines.append((name, f"{record[key] / 2**30:.1f} GiB"))
     if record.get("commit"):
@@ -240,7 +240,7 @@ def recorded(record: Mapping[str, Any] | None) -> Lines:
 
 
 def machine(found: Mapping[str, Any]) -> str:
-    """Processor, cores and GPUs in words."""
+    """Processor, cores and GPUs as text."""
     cards = [str(card["name"]) for card in found.get("gpus", ())]
     words = [f"{cards.count(name)} x {name}" for name in dict.fromkeys(cards)]
     computing = f"{counted(found['cores'], 'core')}, {counted(found['threads'], 'thread')}"
@@ -253,7 +253,7 @@ def counted(count: Any, noun: str) -> str:
 
 
 def our_settings(trainings: Sequence[Training]) -> dict[str, Value]:
-    """What the trainings behind a stage say of the settings that published figures are compared by."""
+    """The settings that published figures are compared by, from the trainings of a stage."""
     found: dict[str, Value] = {}
     for training in trainings:
         s = training.settings
@@ -291,7 +291,7 @@ _USUAL = {
     "encoder": None,
     "weights": None,
 }
-"""Settings that say how recommendations were searched → the value at which that goes without saying."""
+"""Settings of the search → the value at which they are not shown."""
 
 
 @dataclass(frozen=True)
@@ -299,9 +299,9 @@ class Effort:
     """All runs of one recommender.
 
     Attributes:
-        runs: What each seed's predictions come from.
-        width: Candidates of their lists; None where the whole catalogue was ranked.
-        counted: Parameters as the predictions themselves tell; None where they do not.
+        runs: The lineage of each seed's predictions.
+        width: List length; None where the whole catalogue was ranked.
+        counted: Parameters recorded with the predictions; None if unknown.
     """
 
     runs: Sequence[Lineage]
@@ -310,26 +310,26 @@ class Effort:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of the trainings that the predictions are of, as far as they are known."""
+        """The seeds of the trainings that the predictions are of, where known."""
         return [run.own.seed for run in self.runs if run.own is not None and run.own.seed is not None]
 
     @property
     def single(self) -> bool:
-        """Whether something was trained for it, with one seed."""
+        """Whether it was trained with a single seed."""
         return len(self.runs) == 1 and bool(self.runs[0].trainings or self.runs[0].missing)
 
     @property
     def parameters(self) -> int | None:
-        """Parameters of all models that are asked for a row; None where that is not told."""
-        asked = {record["sha256"] for record in (self.runs[0].predictions or {}).get("inputs", {}).values()}
-        models = [training for training in self.runs[0].trainings if fingerprint(training.path) in asked]
+        """Parameters of all models used in a query; None if unknown."""
+        inputs = {record["sha256"] for record in (self.runs[0].predictions or {}).get("inputs", {}).values()}
+        models = [training for training in self.runs[0].trainings if fingerprint(training.path) in inputs]
         counts = [model.counts.get("parameters") for model in models]
         known = [count for count in counts if isinstance(count, int)]
         return sum(known) if known and len(known) == len(counts) else self.counted
 
     @property
     def examples(self) -> tuple[int, float] | None:
-        """Training rows (or windows) of an epoch and epochs taken, of the first seed; None where that is not told."""
+        """Training examples (or windows) per epoch and epochs trained, of the first seed; None if unknown."""
         own = self.runs[0].own
         if own is None:
             return None
@@ -339,48 +339,48 @@ class Effort:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decided the training of the first run, but for the seed; empty where that is not told."""
+        """Settings of the first run's training, except the seed; empty if unknown."""
         return _without_seed(self.runs[0])
 
     @property
     def unlike(self) -> dict[str, list[Any]]:
-        """Settings in which the runs' own trainings differ, beside the seed, with the value of each run."""
-        told = [_without_seed(run) for run in self.runs if run.own is not None]
-        names = dict.fromkeys(name for settings in told for name in settings)
-        values = {name: [settings.get(name) for settings in told] for name in names}
+        """Settings in which the runs' own trainings differ, except the seed, with the value of each run."""
+        known = [_without_seed(run) for run in self.runs if run.own is not None]
+        names = dict.fromkeys(name for settings in known for name in settings)
+        values = {name: [settings.get(name) for settings in known] for name in names}
         return {name: each for name, each in values.items() if any(value != each[0] for value in each)}
 
     @property
     def parts(self) -> list[tuple[str, float | None]]:
-        """The trainings behind the first seed by kind, the first first, each with its seconds."""
+        """The trainings of the first seed by kind, in order, each with its seconds."""
         return [(TITLES.get(each.stage, each.path.name), _seconds(each.record)) for each in self.runs[0].trainings]
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of all trainings behind a seed, the mean over the seeds; None where one is not recorded."""
+        """Seconds of all trainings of a seed, the mean over seeds; None if one is not recorded."""
         each = [[_seconds(training.record) for training in run.trainings] for run in self.runs]
         return _mean([None if run.missing else _sum(parts) for run, parts in zip(self.runs, each, strict=True)])
 
     @property
     def evaluation_seconds(self) -> float | None:
-        """Seconds of recommending and measuring, the mean over the seeds; None where one is not recorded."""
+        """Seconds of recommending and measuring, the mean over seeds; None if one is not recorded."""
         return _mean([_seconds(run.record) for run in self.runs])
 
     @property
     def machines(self) -> list[str]:
-        """Where the seconds were counted."""
+        """The machines on which the seconds were measured."""
         records = [each for run in self.runs for each in (run.record, *(training.record for training in run.trainings))]
         return list(dict.fromkeys(machine(record["machine"]) for record in records if record))
 
     @property
     def commits(self) -> list[str]:
-        """The commits of the code that trained, as far as they are recorded."""
+        """The commits of the code that trained, where recorded."""
         records = [training.record for run in self.runs for training in run.trainings]
         return list(dict.fromkeys(record["commit"] for record in records if record and record.get("commit")))
 
     @property
     def search(self) -> str:
-        """How it was searched, in words."""
+        """The search settings as text."""
         settings = (self.runs[0].predictions or {}).get("settings") or {}
         ranked = "whole catalogue" if self.width is None else f"{self.width} candidates"
         words = [f"{settings['search']}, {self.width} beams" if settings.get("search") else ranked]
@@ -393,7 +393,7 @@ class Effort:
 
 
 def _without_seed(run: Lineage) -> dict[str, Any]:
-    """The settings of the training that predictions are of, but for its seed and where it was written."""
+    """The settings of the training that the predictions are of, except seed and output."""
     settings = {} if run.own is None else run.own.settings
     return {name: value for name, value in settings.items() if name not in ("seed", "output")}
 

@@ -248,8 +248,8 @@ def test_a_reason_says_what_would_be_without(page):
     counts = {reason["item_id"]: reason["times"] for reason in reasons if reason["kind"] == "counts"}
     assert sum(counts.values())
     for times in filter(None, counts.values()):
-        assert f"chosen after it {times} time" in said
-    assert re.search(r"texts \d+ % alike", said)
+        assert f"next after it {times} time" in said
+    assert re.search(r"text similarity \d+ %", said)
     bears = [cell.text for cell in page.all("#history .bears")]
     assert len(bears) == 2 and all(re.fullmatch(r"[\u00d7\u00f7][\d.]+\+?", text) for text in bears)
 
@@ -270,7 +270,7 @@ def test_filters_change_the_list_at_once(page):
     assert left == page.expected(where=where)
     assert 0 < len(left) < 10
     assert (stock.loc[left, "price"] <= 3).all() and set(stock.loc[left, "in_stock"]) == {"yes"}
-    assert f"No more than {len(left)} item" in page.one("#about-list").text
+    assert f"Only {len(left)} item" in page.one("#about-list").text
     page.run("for (const twist of document.querySelectorAll('#tree [aria-expanded=false] > .branch')) twist.click()")
     assert any("filtered out" in branch.text for branch in page.all("#tree .out"))
     page.driver.refresh()  # filters are in the address
@@ -493,13 +493,13 @@ def test_errors_are_one_message_and_what_stands_there_stays(driver, server):
     server.stop()
     page.one("#list .title").click()
     page.until(lambda: page.one("#notice").is_displayed())
-    assert page.one("#notice span").text == "The server cannot be reached. What you see is the last answer."
+    assert page.one("#notice span").text == "The server cannot be reached. The last answer is shown."
     assert page.listed() == before
     assert len(page.history()) == 2
     server.start(key=KEY)
     page.one("#notice button").click()
     page.until(lambda: page.all("#notice input"))
-    assert "asks for a key" in page.one("#notice").text
+    assert "requires an API key" in page.one("#notice").text
     page.one("#notice input").send_keys("not the key", Keys.ENTER)
     page.until(lambda: page.run("return document.querySelector('#notice input').value") == "")
     assert page.focused() == page.one("#notice input")

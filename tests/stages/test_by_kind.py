@@ -90,7 +90,7 @@ def part_of(parts, group, kind):
     return next(part for part in parts if (part["group"], part["kind"]) == (group, kind))
 
 
-def section_of(markdown, title="## By kind of row"):
+def section_of(markdown, title="## Slices"):
     return markdown.partition(title)[2].partition("\n## ")[0]
 
 
@@ -110,7 +110,7 @@ def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
     share = 100 * first[~LATE].sum() / first.sum()
     assert (
         f"* {share:.0f} % of the NDCG@10 of batch comes from 67 % of the examples, those whose target has the time of "
-        f"the newest history item: it is {first[~LATE].mean():.4f} there, and {first[LATE].mean():.4f} [{low:.4f}, "
+        f"the newest history item: {first[~LATE].mean():.4f} on these, and {first[LATE].mean():.4f} [{low:.4f}, "
         f"{high:.4f}] on those whose target came later than the newest history item."
     ) in text
     assert 'Of batch and "later one", batch has the highest NDCG@10 over all examples; on examples whose target' in text
@@ -123,17 +123,17 @@ def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
 def test_without_times_the_other_kinds_are_shown(shop, caplog):
     with caplog.at_level(logging.WARNING):
         result = run_report(report(times="nowhere.csv"))
-    assert "nowhere.csv: no such file; the report does not tell rows apart by time" in caplog.text
+    assert "nowhere.csv: no such file; the report has no slices by time" in caplog.text
     kept = recommenders_of("report")
     groups = list(dict.fromkeys(part["group"] for part in kept["batch"]["slices"]))
     assert groups == ["pair", "reverse", "repeat", "target", "history"]
     text = section_of(result.markdown.read_text())
-    assert "All rows are of one kind in user: in training." in text  # u0 to u119, as the training rows
+    assert "All examples are in one slice of user: in training." in text  # u0 to u119, as the training rows
     few = part_of(kept["batch"]["slices"], "repeat", "target is in the history")
     assert few["rows"] < 30 and few["metrics"] == {}
     assert (
         f"| repeat: target is in the history | {few['rows']} " in text
-        and "fewer than 30 rows, or users where these are drawn" in text
+        and "fewer than 30 examples (or users, where users are drawn)" in text
     )
     assert run_report(report(times="nowhere.csv")).up_to_date
     Path("times.csv").rename("nowhere.csv")
@@ -142,15 +142,15 @@ def test_without_times_the_other_kinds_are_shown(shop, caplog):
 
 
 def test_a_report_without_kinds(shop):
-    assert "By kind" not in run_report(report(slices=False)).markdown.read_text()
+    assert "## Slices" not in run_report(report(slices=False)).markdown.read_text()
     assert recommenders_of("report")["batch"]["slices"] == []
 
 
 def test_many_recommenders_stand_below_one_another(shop):
     predictions = {f"m{number}": "batch" for number in range(8)}
     text = section_of(run_report(report(predictions=predictions, times="times.csv")).markdown.read_text())
-    assert "|  | time: same time | time: later |" in text and "NDCG@10, each minus m0 by kind of row." in text
-    assert "| rows | 80 67 % | 40 33 % |" in text
+    assert "|  | time: same time | time: later |" in text and "NDCG@10, each minus m0, by slice." in text
+    assert "| examples | 80 67 % | 40 33 % |" in text
 
 
 def compare(**changes):
@@ -164,12 +164,10 @@ def test_a_comparison_by_kind(shop):
     part = part_of(found, "time", "same time")
     assert part["metrics"]["NDCG@10"][0] == pytest.approx(values("later")[~LATE].mean())
     assert part["against"]["HR@10"][0] == 0.0
-    assert (
-        "## test rows: By kind of row" in result.table and "NDCG@10, each minus batch by kind of row." in result.table
-    )
+    assert "## test examples: Slices" in result.table and "NDCG@10, each minus batch, by slice." in result.table
     inputs = {"corpus", "times", "predictions batch", "predictions later one"}
     assert set(read_json(Path("table/manifest.json"))["inputs"]) == inputs
-    assert "By kind" not in run_report(compare(corpus="")).table
+    assert "Slices" not in run_report(compare(corpus="")).table
 
 
 def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
@@ -190,7 +188,7 @@ def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
     values = np.stack([ranking_metrics(row, [10])["NDCG@10"][where] for row in ranks])
     assert part["metrics"]["NDCG@10"][:2] == [pytest.approx(values.mean()), pytest.approx(values.mean(1).std(ddof=1))]
     Path("data.txt").write_text("\n".join(sequences[1:]) + "\n")
-    with pytest.raises(ArtefactError, match=r"\(mine\): 70 rows, but the test split of data\.txt has 69"):
+    with pytest.raises(ArtefactError, match=r"\(mine\): 70 examples, but the test split of data\.txt has 69"):
         run_report(compare(**settings))
 
 
@@ -220,11 +218,11 @@ def test_levels_of_a_published_file_by_kind(shop):
     exact = ranking_metrics(sid_ranks(Predictions.load("later")), [10])["HR@10"]
     assert part_of(parts, "time", "same time")["cumulative"]["10"][-1] == pytest.approx(exact[~LATE].mean())
     assert part_of(parts, "time", "same time")["rows"] == 80
-    with pytest.raises(DataError, match=r"later\.json: its 120 rows are not the 40 valid rows of corpus"):
+    with pytest.raises(DataError, match=r"later\.json: its 120 examples are not the 40 valid examples of corpus"):
         run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", split="valid"))
     content = read_json(Path("later.json"))
     Path("turned.json").write_text(json.dumps(content[1:] + content[:1]))
-    with pytest.raises(DataError, match=r"turned\.json: row \d+ .*The rows are in another order"):
+    with pytest.raises(DataError, match=r"turned\.json: example \d+ .*The examples are in another order"):
         run_levels(LevelsConfig(path="turned.json", slices=True, corpus="corpus"))
     with pytest.raises(ConfigError, match="slices is true, but corpus is empty; give --corpus"):
         LevelsConfig(path="later.json", slices=True)

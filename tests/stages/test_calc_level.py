@@ -34,7 +34,7 @@ def test_json_is_the_only_output(tmp_path):
         "dropoff": {"l1": 1.0, "l1_to_l2": 1.0, "l2_to_l3": 0.5},
         "rows": 2,
     }
-    assert "1 of 6 predictions are no semantic ID of 3 levels" in done.err
+    assert "1 of 6 predictions are not semantic IDs of 3 levels" in done.err
 
 
 def test_predictions_directory_and_file_as_tables(tmp_path):

@@ -117,7 +117,7 @@ def test_without_an_output_nothing_is_written(runs, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     result = run_report(config_for(one, two))
-    assert result.lines() == result.table.splitlines() and "## test rows: Ranking metrics" in result.lines()
+    assert result.lines() == result.table.splitlines() and "## test examples: Ranking metrics" in result.lines()
     assert list(Path().iterdir()) == []
 
 

@@ -187,9 +187,9 @@ def test_what_was_finished_without_an_assistant_stands(shop, tmp_path):
 def test_settings_that_say_nothing_or_too_much_are_refused(shop, tmp_path):
     with pytest.raises(ConfigError, match=r"length_penalty is 1, which search exact does not support. Use search beam"):
         config(shop, search="exact", length_penalty=1.0)
-    with pytest.raises(ConfigError, match="but a ranker of your own is not searched; leave it out"):
+    with pytest.raises(ConfigError, match="but your own ranker is not searched; leave it out"):
         asked(shop, tmp_path, ranker="my_own.make")
-    with pytest.raises(ConfigError, match="is no checkpoint, so nothing is searched; leave it out"):
+    with pytest.raises(ConfigError, match="is not a checkpoint, so nothing is searched; leave it out"):
         run_eval(asked(shop, tmp_path, checkpoint=assistant(shop)))
     with pytest.raises(ArtefactError, match=r"was not trained on .*corpus"):
         other = Corpus.load(shop / "corpus")

@@ -100,7 +100,7 @@ def test_prompts_that_were_cut_are_counted(made, tmp_path, caplog):
     wanted = sum(len(bundle.tokenizer(prompt)["input_ids"]) > 4 for prompt in prompts)
     assert 0 < wanted < len(histories)
     assert read_manifest(found.output)["counts"]["cut_prompts"] == wanted
-    assert f"{wanted} of 40 prompts were cut to their last 4 tokens" in caplog.text
+    assert f"{wanted} of 40 prompts were truncated to their last 4 tokens" in caplog.text
 
 
 def test_scores_change_with_the_normaliser(made, tmp_path):

@@ -161,14 +161,14 @@ def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("name", "changes", "error", "message"),
     [
-        ("my_own.nothing", {}, ConfigError, r"ranker is 'my_own.nothing', which gave a int without a method"),
+        ("my_own.nothing", {}, ConfigError, r"ranker is 'my_own.nothing', which returned a int without a method"),
         ("my_own.absent", {}, ConfigError, "the module 'my_own' has no 'absent'"),
-        ("my_own.twice", {}, DataError, r"list for row 3 \(from 0\) is wrong: an item stands there twice"),
-        ("my_own.beyond", {}, DataError, r"row 3 .*: item 9 is none of the 6 items \(0 to 5\)"),
-        ("my_own.longer", {"beams": 3, "ks": [1]}, DataError, "it holds 4 items, but 3 candidates were asked for"),
-        ("my_own.seen", {"seen": "mask", "beams": 1, "ks": [1]}, DataError, "is listed, which was to be left out"),
-        ("my_own.rising", {}, DataError, r"row 0 .*: score 2.0 stands behind 1.0; scores must not rise"),
-        ("my_own.fewer", {}, DataError, "gave 1 lists and 1 lists of scores for 40 histories"),
+        ("my_own.twice", {}, DataError, r"list for row 3 \(from 0\) is invalid: an item is listed twice"),
+        ("my_own.beyond", {}, DataError, r"row 3 .*: item 9 is not one of the 6 items \(0 to 5\)"),
+        ("my_own.longer", {"beams": 3, "ks": [1]}, DataError, "it has 4 items, but k is 3 candidates"),
+        ("my_own.seen", {"seen": "mask", "beams": 1, "ks": [1]}, DataError, "is listed, but not allowed"),
+        ("my_own.rising", {}, DataError, r"row 0 .*: score 2.0 follows 1.0; scores must not increase"),
+        ("my_own.fewer", {}, DataError, "returned 1 lists and 1 lists of scores for 40 histories"),
         ("my_own.forwards", {"beams": 7, "ks": [1]}, ConfigError, "beams is 7, but the catalogue has 6 items; give"),
     ],
 )
@@ -228,12 +228,12 @@ def test_seen_items_are_left_out_of_a_sequential_models_lists(made, trained, tmp
 
 def test_models_that_do_not_fit_are_refused(made, trained, tmp_path):
     output = str(tmp_path / "eval")
-    with pytest.raises(ConfigError, match="caser has a vector for each user of its training"):
+    with pytest.raises(ConfigError, match="caser has user embeddings"):
         run_eval(config(made, checkpoint=str(trained / "caser" / "model"), output=output))
     corpus = Corpus.load(made / "corpus")
     replace(corpus, test=corpus.test.take(slice(20))).save(tmp_path / "corpus", config={}, inputs={})
     other = {"corpus": str(tmp_path / "corpus"), "checkpoint": str(trained / "sasrec" / "model")}
-    with pytest.raises(ArtefactError, match=r"model: was not trained on .*corpus, so its items have other numbers"):
+    with pytest.raises(ArtefactError, match=r"model: was not trained on .*corpus, so its item indices differ"):
         run_eval(config(made, **other, output=output))
     moved = copy_artefact(made / "corpus", tmp_path / "moved")
     result = run_eval(config(made, **{**other, "corpus": str(moved)}, output=output))  # the same content elsewhere

@@ -97,7 +97,7 @@ def test_shards_of_other_versions_are_thrown_away(tmp_path, monkeypatch, caplog)
         other = Counter()
         decode(folder, other)
     assert len(other.seen) == 50
-    assert "holds shards of another device or other versions of libraries; beginning anew" in caplog.text
+    assert "has shards of another device or other library versions; starting again" in caplog.text
     (folder / "batches.json").write_text("{broken")
     again = Counter()
     decode(folder, again)
@@ -115,7 +115,7 @@ def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, cap
         write = shards._write_shard
         patch.setattr(shards, "_write_shard", lambda file, *rest: (fresh.append(file), write(file, *rest)))
         found = run_eval(config(made, batch_size=3, output=str(tmp_path / "eval"))).output
-    assert f"Going on from 4 finished shard(s) in {tmp_path / 'eval.partial'}" in caplog.text
+    assert f"Resuming from 4 finished shard(s) in {tmp_path / 'eval.partial'}" in caplog.text
     assert fresh and not set(fresh) & set(written)
     assert not (tmp_path / "eval.partial").exists()
     for name in ("predictions.parquet", "predictions.json", "metrics.json", "metrics.txt"):

@@ -145,7 +145,7 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     assert list(shop["recommenders"])[:2] == ["SFT", name]
     assert shop["recommenders"][name]["given"] == ["session context"]
     assert shop["compared"] == "SFT" and shop["recommenders"][name]["beside_published"] == []
-    beside = markdown.split("## Shop: Beside the published numbers")[1].split("\n## ")[0]
+    beside = markdown.split("## Shop: Comparison with published results")[1].split("\n## ")[0]
     assert beside.index(f"| {NOT_COMPARABLE} |") < beside.index(name) and beside.count("RL (given") == 1
     assert f"| {name} |" in markdown.split("## Shop: Ranking metrics")[1] and f"{name} minus SFT" in markdown
     assert all(name not in said["text"] for said in shop["findings"] if said["rule"] == "published")
@@ -161,7 +161,7 @@ def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     told = shop["trainings"]["SFT"]
     assert told["parameters"]["Gradient accumulation"] == "16 (1,024 / 16 / 4 processes)"
     assert told["parameters"]["Learning rate"] == "0.0003 (cosine, warm-up 20 steps)"
-    assert told["parameters"]["Epochs, at most"] == "10 (stops after 3 validations without a better one)"
+    assert told["parameters"]["Maximum epochs"] == "10 (early stopping after 3 validations)"
     assert told["outcome"]["Epochs"] == "6.5 of 10 (stopped early)"
     assert told["outcome"]["Lowest validation loss"] == "1.6000 at epoch 5"
     assert told["outcome"]["Duration"] == "50 min 00 s (train 48 min 20 s, validate 1 min 30 s)"
@@ -169,7 +169,7 @@ def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
     told = shop["trainings"]["RL"]
     assert told["parameters"]["Effective batch"] == "1,024 completions (64 prompts x 16)"
     assert told["parameters"]["Gradient accumulation"] == "not recorded (64 / 4 / processes)"
-    assert shop["setup"]["Evaluation, SFT"].endswith("0 of 2,400 predictions are no item's SID; took 50 min 00 s")
+    assert shop["setup"]["Evaluation, SFT"].endswith("invalid predictions: 0 of 2,400; took 50 min 00 s")
     assert told["outcome"]["Best validation"] == "NDCG@10 0.1100 at step 1,650, epoch 2"
     assert told["outcome"]["Duration"] == "not recorded"
     assert (shop["setup"]["Date"], shop["compared"]) == ("2030-01-31", "RL")
@@ -236,7 +236,7 @@ def test_what_is_not_there_any_more_is_said(trained):
     Path("sft", "manifest.json").unlink()
     run_experiment_log(config(trained))
     found = read()
-    assert "Shop: sft, which SFT was made from, is not there as it was; its settings are left out." in found["warnings"]
+    assert "Shop: sft, an input of SFT, is missing or has changed; its settings are not shown." in found["warnings"]
     assert list(found["entries"]["Shop"]["trainings"]) == ["RL"]
 
 
@@ -344,7 +344,7 @@ def test_mistakes_in_entries_are_named(entries, message):
 
 def test_an_entry_without_a_finished_stage_is_refused(trained):
     trained["stages"] = {"SFT": "nowhere"}
-    with pytest.raises(ConfigError, match="Shop: none of its stages has predictions, nowhere among them"):
+    with pytest.raises(ConfigError, match=r"Shop: none of its stages has predictions, e\.g\. nowhere"):
         run_experiment_log(config(trained))
     with pytest.raises(ConfigError, match="unknown reference 'moon'"):
         run_experiment_log(config({**trained, "reference": "moon"}))

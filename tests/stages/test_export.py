@@ -237,7 +237,7 @@ def test_other_weights_are_noticed(made, tmp_path):
     output = run_export(export_config(made, output=str(tmp_path / "export"))).output
     weights = load_file(output / "model.safetensors")
     save_file({name: 1.5 * each for name, each in weights.items()}, output / "model.safetensors", {"format": "pt"})
-    with pytest.raises(SystemExit, match="That is not this model"):
+    with pytest.raises(SystemExit, match="The model or the trie is not the exported one"):
         check(output)
 
 
@@ -259,7 +259,7 @@ def test_what_is_refused(made, tmp_path):
     make_inputs(tmp_path)
     run_catalogue(catalogue_config(tmp_path, epochs=0.2))
     catalogue = {"checkpoint": str(tmp_path / "catalogue"), "output": str(tmp_path / "export")}
-    with pytest.raises(ConfigError, match=r"catalogue: is a catalogue model, .* minionerec serve, or let it teach"):
+    with pytest.raises(ConfigError, match=r"catalogue: is a catalogue model, .* minionerec serve, or distil it"):
         run_export(export_config(tmp_path, **catalogue))
     with pytest.raises(DataError, match="24 items, but the SID table has 6"):
         run_export(export_config(made, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "export")))

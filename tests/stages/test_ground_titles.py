@@ -313,14 +313,14 @@ def test_texts_of_an_earlier_run_are_not_written_again(made, tmp_path, writes):
     one, two = (run_grounding(each).output for each in (both, fresh))
     for name in ("predictions.parquet", "texts.parquet", "metrics.json"):
         assert (one / name).read_bytes() == (two / name).read_bytes()
-    with pytest.raises(ArtefactError, match="written with max_new_tokens 5, now it is 6"):
+    with pytest.raises(ArtefactError, match="generated with max_new_tokens 5, now it is 6"):
         run_grounding(config(made, tmp_path / "longer", texts=str(first), max_new_tokens=6))
     renamed = {"wording.yaml": replace(load_wording("compact"), name="renamed").to_yaml()}
     copied = copy_artefact(made / "checkpoint", tmp_path / "copied", **renamed)
     with pytest.raises(ArtefactError, match="its texts are of another checkpoint"):
         run_grounding(config(made, tmp_path / "other", texts=str(first), checkpoint=str(copied)))
     Predictions.load(first).save(tmp_path / "searched", config={}, inputs={})
-    with pytest.raises(ArtefactError, match=r"holds no texts\.parquet, so ground-titles did not make it"):
+    with pytest.raises(ArtefactError, match=r"has no texts\.parquet, so it is not an output of ground-titles"):
         run_grounding(config(made, tmp_path / "other", texts=str(tmp_path / "searched")))
 
 
@@ -362,7 +362,7 @@ def test_a_run_that_was_cut_off_goes_on(made, tmp_path, monkeypatch):
         ({"gammas": []}, "gammas is empty"),
         ({"weights": "sequential"}, "weights is 'sequential' and sequential ''"),
         ({"sequential": "runs/x"}, "weights is 'none' and sequential 'runs/x'"),
-        ({"encoder": "vectors.npy"}, "a file of vectors, but texts that a model writes need an encoder"),
+        ({"encoder": "vectors.npy"}, "a file of vectors, but generated texts need an encoder"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(made, tmp_path, changes, message):
@@ -371,7 +371,7 @@ def test_settings_that_do_not_fit_are_named(made, tmp_path, changes, message):
 
 
 def test_models_and_catalogues_that_do_not_fit_are_named(made, tmp_path):
-    with pytest.raises(ArtefactError, match=r"sids: was trained on next_sid and does not write titles"):
+    with pytest.raises(ArtefactError, match=r"sids: was trained on next_sid and does not generate titles"):
         run_grounding(config(made, tmp_path / "out", checkpoint=str(made / "sids")))
     with pytest.raises(ConfigError, match="candidates is 8, but the catalogue has 7 distinct titles"):
         run_grounding(config(made, tmp_path / "out", candidates=8))

@@ -102,7 +102,7 @@ def markdown_of(result):
 def test_the_page_is_the_golden_one(shop):
     result = run_report(config(shop))
     markdown = markdown_of(result)
-    assert markdown[: markdown.index("## Where the numbers come from")] == GOLDEN.read_text(encoding="utf-8")
+    assert markdown[: markdown.index("## Sources")] == GOLDEN.read_text(encoding="utf-8")
     verify_files("board")
     counts = read_manifest("board", "report")["counts"]
     assert (counts["rows"], counts["recommenders"], counts["pending"]) == (120, 8, 1)
@@ -146,11 +146,11 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     del shop["RL"]  # the same lists
     name = "catalogue model (given session context)"
     markdown, board = markdown_of(run_report(config(shop))), read()
-    standings = markdown.split("## In short")[1].split("## Ranking metrics")[0]
+    standings = markdown.split("## Summary")[1].split("## Ranking metrics")[0]
     lines = [line.split(" | ")[0].removeprefix("| ") for line in standings.splitlines() if line.startswith("| ")]
     assert lines[-2:] == [NOT_COMPARABLE, name] and lines.index("later") < len(lines) - 2
     assert standings.count("catalogue model") == standings.count(name) > 1
-    published = markdown.split("## Beside the published numbers")[1].split("\n## ")[0]
+    published = markdown.split("## Comparison with published results")[1].split("\n## ")[0]
     assert name not in published.split("Discrepancy")[1] and published.index(NOT_COMPARABLE) < published.index(name)
     found = board["recommenders"][name]
     assert (found["given"], found["beside_published"]) == (["session context"], [])
@@ -206,7 +206,7 @@ def test_what_a_recommender_took_is_told_as_far_as_it_was_recorded(shop):
     Path("sft-43", "manifest.json").unlink()
     markdown = markdown_of(run_report(config(shop, output="without")))
     assert read("without")["recommenders"]["SFT"]["effort"]["training_seconds"] is None
-    assert "Not there any more as it was, so that what it took is not told: sft-43." in markdown
+    assert "Missing or changed since, so the training cost is unknown: sft-43." in markdown
 
 
 def test_a_pending_row_is_a_dash_and_an_error_where_all_is_to_be_there(shop):
@@ -214,7 +214,7 @@ def test_a_pending_row_is_a_dash_and_an_error_where_all_is_to_be_there(shop):
     later = read()["recommenders"]["later"]
     assert later["pending"] and "metrics" not in later
     assert "| later | — | — | — | 0.0908 | — |" in markdown
-    with pytest.raises(ArtefactError, match="nowhere: no predictions there, but predictions: later names them and st"):
+    with pytest.raises(ArtefactError, match="nowhere: no predictions found for predictions: later, and strict is set"):
         run_report(config(shop, strict=True))
     shop["SFT"]["predictions"].append("eval_sft-44")
     assert not config(shop).up_to_date()
@@ -277,11 +277,11 @@ def test_orders(shop):
             "A: unknown key 'publishd'; known: predictions",
         ),
         ({"predictions": {"A": {"predictions": "a", "tuned": 3}}}, "A: tuned is 3; expected a text"),
-        ({"predictions": {"A": ["a", "./a"]}}, "predictions: A: a is named twice, by A before"),
-        ({"predictions": {"A": "a", "B": ["b", "x/../a"]}}, "predictions: B: x/../a is named twice, by A before"),
+        ({"predictions": {"A": ["a", "./a"]}}, "predictions: A: a is given twice, first by A"),
+        ({"predictions": {"A": "a", "B": ["b", "x/../a"]}}, "predictions: B: x/../a is given twice, first by A"),
         (
             {"predictions": {"A": {"predictions": "a", "published": "Tiger"}}},
-            "A: published is 'Tiger', which is no row of industrial; its rows: SFT, RL",
+            "A: published is 'Tiger', which is not in industrial; known: SFT, RL",
         ),
         (
             {"predictions": {"A": {"predictions": "a", "published": "TIGER"}}, "reference": ""},
@@ -307,16 +307,16 @@ def test_mistakes_in_what_the_rows_name(shop):
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    assert "none of 1 has predictions, nowhere among them" in told(rows={"later": "nowhere"})
+    assert "none of 1 has predictions, e.g. nowhere" in told(rows={"later": "nowhere"})
     assert "sft: holds a 'checkpoint', expected a 'predictions'" in told(rows={"A": "sft"})
     assert "K = 50 is larger than the lists, which hold 20 candidates" in told(ks=[10, 50])
     assert "S: has no ranks at level sid" in told(rows={"S": "sasrec"}, sids="", level="sid")
     save(Predictions.load("eval_grpo"), "copy")
     save(Predictions.load("eval_grpo"), "twin")
-    assert "A: twin holds the same files as copy" in told(rows={"A": ["copy", "twin"]})
+    assert "A: twin has the same files as copy" in told(rows={"A": ["copy", "twin"]})
     corpus = Corpus.load("corpus")
     save(lists_of(np.ones(20, int), corpus.valid.targets, 20, 40), "short")
-    assert "short (A): 20 rows, but the test split of corpus has 120" in told(rows={"A": "short"})
+    assert "short (A): 20 examples, but the test split of corpus has 120" in told(rows={"A": "short"})
     with Path("eval_grpo", FILE).open("ab") as file:
         file.write(b" ")
     assert "differs from manifest.json" in told()

@@ -159,7 +159,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
         ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),
         ('{"history": ["u", null]}', "row 2: history is .*; expected a list of item ids"),
         ('{"history": [], "user": [1]}', "row 2: user is .*; expected a text or a whole number"),
-        ('{"history": ["u", "nobody"]}', r"row 2: history\[1\]: 'nobody' is no item of the catalogue"),
+        ('{"history": ["u", "nobody"]}', r"row 2: history\[1\]: 'nobody' is not an item of the catalogue"),
     ],
 )
 def test_a_bad_row_is_named_and_nothing_is_written(made, tmp_path, line, message):
@@ -172,7 +172,7 @@ def test_a_bad_row_is_named_and_nothing_is_written(made, tmp_path, line, message
 
 def test_files_and_settings_that_cannot_be_taken(made, histories, tmp_path):
     (tmp_path / "histories.txt").write_text("u v\n")
-    with pytest.raises(DataError, match=r"unknown kind of file '.txt'; known: .parquet, .jsonl"):
+    with pytest.raises(DataError, match=r"unknown file type '.txt'; known: .parquet, .jsonl"):
         run_recommend(config(made, tmp_path / "histories.txt"))
     pd.DataFrame({"past": [["u"]]}).to_parquet(tmp_path / "other.parquet")
     with pytest.raises(DataError, match="column 'history' is missing; it has past"):
@@ -182,7 +182,7 @@ def test_files_and_settings_that_cannot_be_taken(made, histories, tmp_path):
         run_recommend(config(made, tmp_path / "broken.parquet"))
     with pytest.raises(ConfigError, match="give either --checkpoint, a directory, or --ranker, your own"):
         config(made, histories, ranker="my.make")
-    with pytest.raises(ConfigError, match="a ranker of your own needs --corpus"):
+    with pytest.raises(ConfigError, match="your own ranker needs --corpus"):
         config(made, histories, checkpoint="", ranker="my.make", corpus="")
     with pytest.raises(ArtefactError, match="its manifest names no corpus"):
         run_recommend(config(made, histories, corpus=""))

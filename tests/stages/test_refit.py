@@ -306,7 +306,7 @@ def test_items_of_an_sid_are_ranked_by_all_rows(made, tmp_path):
         ExportConfig(checkpoint=str(made / "sft_all"), corpus=str(made / "corpus"), output=str(tmp_path / "export"))
     )
     assert exported.counts["refit"] is True
-    assert "no figure measured on them" in (exported.output / "README.md").read_text()
+    assert "metrics on these are not valid" in (exported.output / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

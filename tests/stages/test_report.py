@@ -129,17 +129,17 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     name = "GRPO (given session context)"
     result = run_report(config(predictions={"SFT": "sft", "GRPO": "told"}, reference="industrial", title="Page"))
     markdown = result.markdown.read_text(encoding="utf-8").split("## Configuration")[0]
-    beside = markdown.split("## Beside the published numbers")[1].split("\n## ")[0]
+    beside = markdown.split("## Comparison with published results")[1].split("\n## ")[0]
     lines = [line.split(" | ")[0].removeprefix("| ") for line in beside.split("Discrepancy")[0].splitlines()]
     assert lines.index("baseline: popularity") < lines.index(NOT_COMPARABLE) == lines.index(name) - 1
     gaps = beside.split("Discrepancy")[1]
     assert "| SFT | SFT (replication) |" in gaps and name not in gaps
     assert f"{name} has the highest" in markdown or f'"{name}" has the highest' in markdown
-    ours = markdown.split("## Beside the published numbers")[0]
+    ours = markdown.split("## Comparison with published results")[0]
     assert ours.count("GRPO") == ours.count(name) > 5
     assert name in result.table and name in recommenders_of("report")
     assert name in result.html.read_text(encoding="utf-8").split("<svg")[1]
-    with pytest.raises(ConfigError, match="are called the same with what they were given"):
+    with pytest.raises(ConfigError, match="have the same name with their inputs"):
         run_report(config(predictions={name: "sft", "GRPO": "told"}, output="other"))
 
 
@@ -151,7 +151,7 @@ def test_predictions_that_do_not_say_what_was_given_are_refused(shop):
 
 def shortened(markdown):
     """The sentences above the tiles."""
-    return [line[2:] for line in markdown.split("## What was measured")[0].splitlines() if line.startswith("* ")]
+    return [line[2:] for line in markdown.split("## Evaluation setup")[0].splitlines() if line.startswith("* ")]
 
 
 def test_sentences_say_what_the_paired_differences_say(shop):
@@ -174,7 +174,8 @@ def test_the_share_of_the_ceiling_is_told_where_sids_are_items(shop):
     result = run_report(config(ceiling="ceiling.json", sids="", predictions={"SFT": "sft"}))
     mean = recommenders_of("report")["SFT"]["metrics"]["item"]["NDCG@10"]["mean"]
     said = shortened(result.markdown.read_text())
-    assert f"Of what the best possible ranking may expect, 0.8000, SFT {100 * mean / 0.8:.0f} % are reached." in said
+    reached = f"SFT {100 * mean / 0.8:.0f} %"
+    assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in said
 
 
 def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop):
@@ -232,16 +233,16 @@ def test_inputs_that_do_not_belong_together_are_refused(shop):
     other_rows = replace(corpus.test, targets=np.roll(corpus.test.targets, 1))
     make_predictions(rng, other_rows, table, 0.5).save("rolled", config={}, inputs={})
     with pytest.raises(
-        ArtefactError, match=r"rolled \(X\): row \d+ has target \d+, in the test split of corpus it is \d+"
+        ArtefactError, match=r"rolled \(X\): example \d+ has target \d+, in the test split of corpus it is \d+"
     ):
         run_report(config(predictions={"X": "rolled"}))
     make_predictions(rng, corpus.valid, table, 0.5).save("valid", config={}, inputs={})
-    with pytest.raises(ArtefactError, match=r"valid \(X\): 20 rows, but the test split of corpus has 120"):
+    with pytest.raises(ArtefactError, match=r"valid \(X\): 20 examples, but the test split of corpus has 120"):
         run_report(config(predictions={"X": "valid"}))
     assert run_report(config(predictions={"X": "valid"}, split="valid")).html.is_file()
     foreign = SidTable(table.codes[:, ::-1], table.item_ids)
     make_predictions(rng, corpus.test, foreign, 0.5).save("foreign", config={}, inputs={})
-    with pytest.raises(ArtefactError, match=r"foreign \(X\): the target of row \d+ .* another SID table"):
+    with pytest.raises(ArtefactError, match=r"foreign \(X\): the target of example \d+ .* another SID table"):
         run_report(config(predictions={"X": "foreign"}, output="new"))
     with pytest.raises(ArtefactError, match=r"nowhere: no such directory"):
         run_report(config(predictions={"X": "nowhere"}))

@@ -101,7 +101,7 @@ def test_the_page_has_figures_differences_and_titles(shop):
     assert f"{shown[0]} [{shown[1]}, {shown[2]}], p = {difference.p:.3f}" in text
     assert "Thing &lt;b&gt;" in text and "<b>" not in html and "✓" in text and "earlier items" in text
     assert 'The baseline "transition counts" has the highest NDCG@10, ' in text
-    assert "Compared with the one before, WEARec: behind mine (" in text and "Of what the best possible" not in text
+    assert "Compared with the previous one, WEARec: behind mine (" in text and "Share of the ceiling" not in text
     for there in ("A: last two out, seen items masked", "whole catalogue", "WEARec 2, mine 2", "1,234"):
         assert there in text
     for absent in ("SID", "Accuracy by level", "codebook"):
@@ -153,18 +153,18 @@ def test_every_seed_and_file_is_an_input(shop):
 def test_data_may_lie_in_the_folder_of_the_data(shop, monkeypatch):
     monkeypatch.setenv("MINIONEREC_DATA", str(Path.cwd()))
     result = run_report(config("b", corpus="$MINIONEREC_DATA/data.txt", items="$MINIONEREC_DATA/titles.json"))
-    assert "rows of $MINIONEREC_DATA/data.txt" in result.markdown.read_text()
+    assert "test split of $MINIONEREC_DATA/data.txt" in result.markdown.read_text()
 
 
 def test_rows_of_another_protocol_are_refused(shop):
     targets = read_examples("data.txt", PROTOCOLS["a"], "titles.json").test.targets.copy()
     targets[1] = (targets[1] + 1) % ITEMS
     write_run(Path("other"), np.ones((1, len(targets)), int), targets)
-    message = r"other/seed-9/predictions \(x\): row 1 has target \d+, in the test split .* items names the file"
+    message = r"other/seed-9/predictions \(x\): example 1 has target \d+, in the test split .* items names the file"
     with pytest.raises(ArtefactError, match=message):
         run_report(config("a", predictions={"x": "other"}))
     write_run(Path("short"), np.ones((1, 3), int), [0, 1, 2])
-    with pytest.raises(ArtefactError, match=r"short/seed-9/predictions \(x\): 3 rows, but the test split of data.txt"):
+    with pytest.raises(ArtefactError, match=r"short/seed-9/predictions \(x\): 3 examples, but the test split of "):
         run_report(config("a", predictions={"x": "short"}))
     with pytest.raises(ArtefactError, match=r"data.txt: no such directory; expected .* \(corpus\)"):
         run_report(config("rows", items="", predictions={"x": "mine_a"}))
@@ -178,7 +178,7 @@ def test_validation_rows_have_ranks_and_no_lists(shop):
     counts = {"split": "test", "beams": 10, "given": []}
     with write_artefact("both", "predictions", config={}, counts=counts) as place:
         lists.to_frame().to_parquet(place / FILE, index=False)
-        users = split.users("valid")
+        users = split.valid.users
         write_ranks(place, {"valid": Ranked(users, targets, {"item": ranks[0]}, None)})
     text = run_report(config("a", split="valid", predictions={"x": "both"}, output="valid")).markdown.read_text()
     assert recommenders_of("valid", "valid")["x"]["metrics"]["item"]["HR@5"]["mean"] == pytest.approx(
@@ -271,5 +271,5 @@ def test_the_published_copy_of_lastfm(data_root, tmp_path, monkeypatch):
     settings = {"corpus": data, "protocol": "a", "reference": "lastfm", "resamples": 50}
     result = run_report(ReportConfig(**settings, predictions={"SASRec": "trained"}, output="report"))
     text = result.markdown.read_text()
-    assert "1,090 rows, 3,646 items" in text and "WEARec Official" in text
+    assert "1,090 examples, 3,646 items" in text and "WEARec Official" in text
     assert recommenders_of("report")["popularity"]["metrics"]["item"]["HR@20"]["mean"] > 0

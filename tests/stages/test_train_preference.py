@@ -103,7 +103,7 @@ def test_sentences_say_no_more_than_the_intervals():
     assert texts[1] == "m is right less often than bt_user: -2.0 points (-3.0 to -1.0 points, over pairs)."
     assert texts[2] == "Whether m beats bt_global is open: +0.5 points (-1.0 to +2.0 points, over pairs)."
     assert texts[3] == "Its targets differ by at most 40.0 points, more than twice the standard error."
-    assert texts[4].startswith("One seed ranks no models")
+    assert texts[4].startswith("One seed is not enough to rank models")
 
     def runs(values):
         return [{"seed": seed, "overall": {"ce": value}} for seed, value in values.items()]

@@ -1,8 +1,8 @@
-"""The baselines' lists beside an evaluation's own, so that a report need not make them again.
+"""The baselines' lists of an evaluation, stored so that a report need not recompute them.
 
-`baselines.parquet`: a line is an example of the split, a column a baseline: the items of its list. Users, targets and
-SIDs are those of the predictions, and a baseline's scores say the rank alone. `baselines.json`: the constants of the
-baselines, and what each reached on the validation examples (`minionerec.recommend.rankers.baselines.Chosen`).
+`baselines.parquet`: a row per example, a column per baseline with the items of its list. Users, targets and
+SIDs are those of the predictions, and a baseline's scores only encode the rank. `baselines.json`: the constants of the
+baselines, and the validation metric of each (`minionerec.recommend.rankers.baselines.Chosen`).
 """
 
 import json
@@ -29,7 +29,7 @@ def write_baseline_lists(place: Path, lists: Mapping[str, Predictions], chosen: 
 
     Args:
         place: Folder of the predictions.
-        lists: Baseline to its lists for the rows of the split.
+        lists: Baseline to its lists for the examples of the split.
         chosen: Their constants.
     """
     columns = {name: pa.array(found.items, pa.list_(pa.int32())) for name, found in lists.items()}
@@ -41,7 +41,7 @@ def read_chosen(place: Path) -> Chosen:
     """The constants of the baselines of an evaluation.
 
     Raises:
-        ArtefactError: If the file is missing, or holds something else.
+        ArtefactError: If the file is missing or invalid.
     """
     return Chosen.from_json(read_json(place / CONSTANTS_FILE), str(place / CONSTANTS_FILE))
 
@@ -49,19 +49,19 @@ def read_chosen(place: Path) -> Chosen:
 def read_baseline_lists(
     place: Path, rows: RankedSplit, width: int, table: CandidateGroups | None
 ) -> tuple[dict[str, Predictions], Chosen]:
-    """The baselines' lists of an evaluation, cut to their first candidates, and their constants.
+    """The baselines' lists of an evaluation, truncated to the list length, and their constants.
 
     Args:
-        place: Folder of the predictions, which hold at least as many candidates.
-        rows: The rows of the split that was evaluated.
-        width: Candidates of each list.
-        table: SIDs that the evaluation was made with; without them every item is a candidate.
+        place: Folder of the predictions, with at least as many candidates.
+        rows: The examples of the evaluated split.
+        width: List length in candidates.
+        table: SIDs of the evaluation; without them every item is a candidate.
 
     Returns:
-        Baseline to its lists, those that it gives when it is asked for `width` candidates; and the constants.
+        Baseline to its lists, equal to its lists of `width` candidates; and the constants.
 
     Raises:
-        ArtefactError: If the file cannot be read, or has columns or items that it should not have.
+        ArtefactError: If the file cannot be read, or has invalid columns or items.
     """
     chosen = read_chosen(place)
     names = [name for name in NAMES if name != EASE or chosen.ridge is not None]
@@ -77,11 +77,11 @@ def read_baseline_lists(
 
 
 def _first(items: np.ndarray, numbers: np.ndarray, width: int) -> list[int]:
-    """The items of a list before the one that begins another candidate than the first `width`."""
-    chosen, known = list[int](), set[int]()
+    """The items of the first `width` candidates of a list."""
+    items_kept, known = list[int](), set[int]()
     for item, number in zip(items.tolist(), numbers[items].tolist(), strict=True):
         if number not in known and len(known) == width:
             break
         known.add(number)
-        chosen.append(item)
-    return chosen
+        items_kept.append(item)
+    return items_kept

@@ -1,4 +1,4 @@
-"""Settings of the evaluation stage; light to import, so that `--help` answers at once."""
+"""Settings of the evaluation stage; light to import, so that `--help` is fast."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,35 +27,35 @@ class EvalConfig(StageConfig):
 
     checkpoint: str = setting(
         "",
-        "what recommends: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger) or the model of a "
+        "model: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger) or the model of a "
         "seed (minionerec train-sequential)",
         input_kind="any",
     )
     ranker: str = setting(
         "",
-        "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and gives one, "
+        "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and returns one, "
         "e.g. my_module.make",
     )
     corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
     sids: str = setting(
         "",
-        "SID directory: that a checkpoint must have been trained on (empty: its own table), or by whose SIDs the items "
-        "of another ranker are measured too",
+        "SID directory: that a checkpoint must have been trained on (empty: its own table), or for SID-level metrics "
+        "of another ranker",
         input_kind="sids",
     )
     output: str = setting("", "predictions directory to write", required=True, affects_result=False)
-    split: str = setting("test", "rows to recommend for", known=SPLITS)
+    split: str = setting("test", "examples to evaluate", known=SPLITS)
     search: str = setting(
         "beam",
-        "how a checkpoint searches: beam, or exact (the true best of the whole catalogue)",
+        "search of a checkpoint: beam, or exact (the true best of the whole catalogue)",
         known=SEARCHES,
     )
-    beams: int = setting(50, "beam width, and length of the ranked lists", least=1)
-    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cut-offs of the metrics; none above the beams")
+    beams: int = setting(50, "number of beams, and length of the ranked lists", least=1)
+    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the number of beams")
     seen: str = setting(
         "keep",
-        "items of a row's own history: keep (they may be recommended again) or mask (left out; the search is wider by "
-        "as many)",
+        "items of an example's history: keep (may be recommended again) or mask (excluded; the search has as many more "
+        "beams)",
         known=SEEN,
     )
     scores: str = setting(
@@ -71,13 +71,13 @@ class EvalConfig(StageConfig):
     )
     assistant: str = setting(
         "",
-        "a second recommender that has a say in a checkpoint's search: the folder `model` of a training (minionerec "
+        "a second recommender mixed into a checkpoint's search: the folder `model` of a training (minionerec "
         "train-sequential), or another checkpoint; none if empty",
         input_kind="any",
     )
     share: float = setting(
         0.5,
-        "with an assistant: weight of the checkpoint's log-probabilities, the assistant's having the rest",
+        "with an assistant: weight of the checkpoint's log-probabilities; the rest is the assistant's",
         least=0,
         most=1,
         requires="assistant",
@@ -88,25 +88,24 @@ class EvalConfig(StageConfig):
     combine: str = setting(
         "steps",
         "with an assistant: steps (both score every step of the search) or rerank (the checkpoint searches alone, and "
-        "its list is put in the order of both)",
+        "its list is reranked by both)",
         known=COMBINATIONS,
         requires="assistant",
     )
     batch_size: int = setting(
-        64, "prompts decoded at a time; 0: as many as fit into half the free memory, in powers of two", least=0
+        64, "prompts per batch; 0: the largest power of two that fits into half the free memory", least=0
     )
     score_end: bool = setting(
         False,
-        "also score the tokens behind the SID in a completion (newline, end token), as `generate` does",
+        "also score the tokens after the SID in a completion (newline, end token), as `generate` does",
     )
     dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
     slices: bool = setting(
-        False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json", since="0.2"
+        False, "also show NDCG by slice, and write HR and NDCG by slice into metrics.json", since="0.2"
     )
     times: str | None = setting(
         None,
-        "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
-        "own",
+        "with slices: csv file of split, row, timestamp and previous_timestamp, if the corpus has no times",
         input_kind="any",
         requires="slices",
     )
@@ -119,7 +118,7 @@ class EvalConfig(StageConfig):
     seed: int = setting(0, "seed of the bootstrap", least=0)
 
     def __post_init__(self) -> None:
-        """See `Settings`; a checkpoint beside a ranker, which a recipe may name, is not read."""
+        """See `Settings`; with a ranker, a checkpoint of a recipe is ignored."""
         if self.ranker:
             self.checkpoint = ""
         super().__post_init__()
@@ -136,11 +135,11 @@ class EvalConfig(StageConfig):
                 "Give fewer ks or more beams."
             )
         if self.assistant and self.ranker:
-            yield f"assistant is {self.assistant!r}, but a ranker of your own is not searched; leave it out."
+            yield f"assistant is {self.assistant!r}, but your own ranker is not searched; leave it out."
         check_length_penalty(self.search, self.length_penalty)
 
     def inputs(self) -> dict[str, Path]:
-        """Everything that is read; of a user's own ranker the file that it is written in."""
+        """All inputs, with the source file of a user's own ranker."""
         found = super().inputs()
         file = function_file(self.ranker, "ranker") if self.ranker else None
         return found if file is None else {**found, "ranker": file}

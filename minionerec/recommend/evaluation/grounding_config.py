@@ -1,4 +1,4 @@
-"""Settings of the stage that grounds free titles; light to import, so that `--help` answers at once."""
+"""Settings of the stage `ground-titles`; light to import, so that `--help` is fast."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class GroundingConfig(StageConfig):
     )
     corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
     output: str = setting("", "predictions directory to write", required=True, affects_result=False)
-    split: str = setting("test", "rows to recommend for", known=SPLITS)
-    text_beams: int = setting(4, "beam width of the search for a text, of which the best alone is used", least=1)
-    max_new_tokens: int = setting(64, "most tokens of a text", least=1)
+    split: str = setting("test", "examples to evaluate", known=SPLITS)
+    text_beams: int = setting(4, "number of beams for a text, of which the best is used", least=1)
+    max_new_tokens: int = setting(64, "maximum tokens of a text", least=1)
     length_penalty: float = setting(
         0.0,
         "a text's log-probability is divided by its length to this power; 1 is the default of transformers",
@@ -38,21 +38,20 @@ class GroundingConfig(StageConfig):
     )
     texts: str = setting(
         "",
-        "earlier output of this stage, of the same checkpoint, corpus and search: rows that it has a text for are not "
-        "written for again",
+        "earlier output of this stage with the same checkpoint, corpus and search, whose texts are reused",
         input_kind="predictions",
     )
     encoder: str = setting(
         OWN,
-        "what makes vectors of texts and titles: last hidden state at a text's last token, of the checkpoint (self) or "
+        "encoder of texts and titles: last hidden state at a text's last token, of the checkpoint (self) or "
         "of a Hugging Face model by name or directory; or tfidf (TF-IDF of the titles + truncated SVD)",
         required=True,
         path=True,
     )
-    dimensions: int = setting(256, "width of TF-IDF vectors; lowered for small catalogues", least=1)
+    dimensions: int = setting(256, "dimensions of TF-IDF vectors; lowered for small catalogues", least=1)
     weights: str = setting(
         "none",
-        "what pulls items nearer: none, popularity in training, or the logits of a sequential model",
+        "weights that reduce distances: none, popularity in training, or the logits of a sequential model",
         known=WEIGHTS,
     )
     sequential: str = setting(
@@ -60,22 +59,21 @@ class GroundingConfig(StageConfig):
     )
     gammas: list[float] = setting(
         [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 99.0],
-        "with weights: exponents of how strongly they pull; of several the one with the best NDCG@10 on validation "
-        "rows is taken, once for all metrics",
+        "with weights: exponents of the weights; of several, the one with the best NDCG@10 on validation examples is "
+        "used for all metrics",
         least=0,
     )
-    valid_rows: int = setting(0, "validation rows that choose the exponent, drawn by the seed; 0: all of them", least=0)
+    valid_rows: int = setting(0, "validation examples for choosing the exponent, drawn by the seed; 0: all", least=0)
     candidates: int = setting(50, "length of the ranked lists, in distinct titles", least=1)
-    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cut-offs of the metrics; none above the candidates")
-    batch_size: int = setting(32, "prompts or texts at a time", least=1)
+    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the candidates")
+    batch_size: int = setting(32, "prompts or texts per batch", least=1)
     dtype: str = setting(
         "auto", "dtype of the checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
     )
-    slices: bool = setting(False, "also show NDCG by kind of row, and write HR and NDCG by kind into metrics.json")
+    slices: bool = setting(False, "also show NDCG by slice, and write HR and NDCG by slice into metrics.json")
     times: str | None = setting(
         None,
-        "with slices: csv file of split, row, timestamp and previous_timestamp, where the corpus has no times of its "
-        "own",
+        "with slices: csv file of split, row, timestamp and previous_timestamp, if the corpus has no times",
         input_kind="any",
         requires="slices",
     )
@@ -85,7 +83,7 @@ class GroundingConfig(StageConfig):
         "the session of the newest item or in a later one, as far as times are known; false: give none",
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
-    seed: int = setting(0, "seed of the bootstrap, of TF-IDF's axes and of which validation rows are drawn", least=0)
+    seed: int = setting(0, "seed of the bootstrap, of TF-IDF and of the validation examples drawn", least=0)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -97,22 +95,22 @@ class GroundingConfig(StageConfig):
                 "Give fewer ks or more candidates."
             )
         if not self.gammas:
-            yield "gammas is empty; give one exponent, or several to choose from."
+            yield "gammas is empty; give at least one exponent."
         if (self.weights == "sequential") != bool(self.sequential):
             yield (
-                f"weights is {self.weights!r} and sequential {self.sequential!r}; a model goes with weights "
-                "sequential, and with that alone."
+                f"weights is {self.weights!r} and sequential {self.sequential!r}; a model is needed with "
+                "weights sequential, and only then."
             )
         if Path(self.encoder).suffix in (".npy", ".parquet"):
             yield (
-                f"encoder is {self.encoder!r}, a file of vectors, but texts that a model writes need an encoder. Give "
+                f"encoder is {self.encoder!r}, a file of vectors, but generated texts need an encoder. Give "
                 "self, tfidf or a Hugging Face model."
             )
 
     def inputs(self) -> dict[str, Path]:
-        """Everything that is read; of an encoder in a directory its files."""
+        """All inputs, with the files of an encoder in a directory."""
         return {**super().inputs(), **({} if self.encoder == OWN else encoder_inputs(self.encoder))}
 
     def writing(self) -> dict[str, Any]:
-        """The settings that decide what is written for a row."""
+        """The settings that affect the generated texts."""
         return {name: getattr(self, name) for name in _WRITING}

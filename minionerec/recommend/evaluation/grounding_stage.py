@@ -1,4 +1,4 @@
-"""Grounding (BIGRec): a language model writes the next title in free words, and items are ranked by their distance."""
+"""Grounding (BIGRec): a language model generates the next title as free text, and items are ranked by distance."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,14 +45,14 @@ from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.sid.embed.hf import HFEncoder, pooled_states
 from minionerec.sid.embed.texts import tfidf_svd
 
-# What a language model over titles writes in free words for the rows of splits: in parts, once for equal prompts.
+# Texts that a language model over titles generates for the examples of splits: in parts, once for equal prompts.
 
 FILE = "texts.parquet"
 _KINDS = {"split": "text", "row": "whole", "text": "text", "tokens": "whole"}
 
 
 def prompt_texts(builder: ExampleBuilder, split: str, rows: Sequence[int]) -> list[str]:
-    """The prompts of some rows of a split."""
+    """The prompts of some examples of a split."""
     histories = builder.corpus.rows(split).histories
     return [builder.prompt(NEXT_TITLE, history=histories[row]) for row in rows]
 
@@ -67,19 +67,19 @@ def _end_tokens(bundle: Bundle, builder: ExampleBuilder) -> list[int]:
 def write_texts(
     bundle: Bundle, builder: ExampleBuilder, wanted: Mapping[str, np.ndarray], config: GroundingConfig, work: Work
 ) -> tuple[pd.DataFrame, int]:
-    """The text that a model writes for each row, by beam search over the whole vocabulary.
+    """The text that a model generates for each example, by beam search over the whole vocabulary.
 
     Under a distributed launch each process writes its share.
 
     Args:
         bundle: The checkpoint, its model where it is to run.
         builder: Makes the prompts.
-        wanted: Split to the rows that texts are wanted for, int64.
-        config: The search, and where earlier texts lie.
+        wanted: Split to the examples to generate texts for, int64.
+        config: The search, and the path of earlier texts.
         work: The stage at work, in whose folder finished parts survive a kill.
 
     Returns:
-        A table of split, row, text and tokens (how many, the end token included), and how many of the prompts were cut.
+        A table of split, row, text and tokens (their number, with the end token), and the number of truncated prompts.
 
     Raises:
         ArtefactError: If the earlier texts are of another model, corpus or search.
@@ -91,7 +91,7 @@ def write_texts(
     prompts = dict(zip(keys, map(tuple, encoded.ids), strict=True))
     distinct = sorted({ids for key, ids in prompts.items() if key not in written})
     if distinct:
-        logger.info("%s distinct prompts; texts of %s rows are there.", f"{len(distinct):,}", f"{len(written):,}")
+        logger.info("%s distinct prompts; %s texts are reused.", f"{len(distinct):,}", f"{len(written):,}")
         made = dict(zip(distinct, _generate(bundle, distinct, _end_tokens(bundle, builder), config, work), strict=True))
         written = {key: written.get(key) or made[ids] for key, ids in prompts.items()}
     frame = pd.DataFrame(keys, columns=["split", "row"]).astype({"row": np.int32})
@@ -104,7 +104,7 @@ def write_texts(
 def _generate(
     bundle: Bundle, prompts: Sequence[Sequence[int]], end: Sequence[int], config: GroundingConfig, work: Work
 ) -> list[tuple[str, int]]:
-    """Texts for distinct prompts, and how many tokens each took."""
+    """Texts for distinct prompts, and their numbers of tokens."""
     last = end[-1] if end else None
 
     def decode(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -129,30 +129,28 @@ def _generate(
 
 
 def _earlier(config: GroundingConfig, work: Work) -> dict[tuple[str, int], tuple[str, int]]:
-    """What an earlier run wrote: (split, row) to text and tokens.
+    """The texts of an earlier run: (split, row) to text and tokens.
 
     Raises:
         ArtefactError: If it was another model, corpus or search.
     """
     if not config.texts:
         return {}
-    place = Path(work.read["texts"]["path"])
-    manifest = read_manifest(place)
+    folder = Path(work.read["texts"]["path"])
+    manifest = read_manifest(folder)
     if FILE not in manifest["files"]:
-        raise ArtefactError(
-            f"{place}: holds no {FILE}, so ground-titles did not make it. Give an output of that stage."
-        )
+        raise ArtefactError(f"{folder}: has no {FILE}, so it is not an output of ground-titles. Give one.")
     settings = manifest["settings"]
     for name, value in config.writing().items():
         if settings.get(name) != value:
             raise ArtefactError(
-                f"{place}: its texts were written with {name} {settings.get(name)!r}, now it is {value!r}. Give the "
+                f"{folder}: its texts were generated with {name} {settings.get(name)!r}, now it is {value!r}. Give the "
                 "same settings, or leave texts out."
             )
     for name in ("checkpoint", "corpus"):
         if manifest["inputs"][name]["sha256"] != work.read[name]["sha256"]:
-            raise ArtefactError(f"{place}: its texts are of another {name}. Leave texts out.")
-    frame = read_parquet(place / FILE, _KINDS)
+            raise ArtefactError(f"{folder}: its texts are of another {name}. Leave texts out.")
+    frame = read_parquet(folder / FILE, _KINDS)
     keys = zip(frame["split"].tolist(), frame["row"].tolist(), strict=True)
     return dict(zip(keys, zip(frame["text"].tolist(), frame["tokens"].tolist(), strict=True), strict=True))
 
@@ -164,21 +162,21 @@ _DISTANCES_AT_ONCE = 2_000_000
 
 # Takes N texts, none empty, and gives float32 (N, D).
 Encode = Callable[[Sequence[str]], np.ndarray]
-# Takes B queries, and gives what pulls each title nearer: float64 (T,) or (B, T), from 0 to 1.
+# From B queries to the weight of each title: float64 (T,) or (B, T), from 0 to 1.
 Weigh = Callable[[Queries], np.ndarray]
 
 
 @dataclass(frozen=True)
 class _GroundingTask:
-    """Who writes, and about what.
+    """The model, and its data.
 
     Attributes:
-        corpus: Items and rows.
+        corpus: Items and examples.
         bundle: The checkpoint.
         builder: Makes its prompts.
         titles: Distinct titles.
         behind: Items of each distinct title, the more popular first.
-        names: Each distinct title as it is compared with what is written.
+        names: Each distinct title, cleaned for comparison with texts.
     """
 
     corpus: Corpus
@@ -197,7 +195,7 @@ class _GroundingTask:
 
 @dataclass(frozen=True)
 class _Grounded:
-    """Texts among the titles.
+    """Texts with their distances to the titles.
 
     Attributes:
         space: The titles.
@@ -214,7 +212,7 @@ class _Grounded:
     queries: Mapping[str, Queries]
 
     def parts(self, queries: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as memory holds at a time."""
+        """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as fit into memory at a time."""
         size = max(16, _DISTANCES_AT_ONCE // len(self.space.vectors))
         places = np.array([self.place_of[text] for text in texts], dtype=np.int64)
         for start in range(0, len(texts), size):
@@ -225,7 +223,7 @@ class _Grounded:
 
 
 def run_grounding(config: GroundingConfig) -> EvalResult:
-    """Write a title for every row of a split, ground it, and measure; does nothing if it is done.
+    """Generate a title for each example of a split, ground it, and compute metrics; does nothing if up to date.
 
     What was written before a kill is not written again. Writes the files of
     `minionerec.recommend.evaluation.stage.run_eval`, and `texts.parquet`: split, row, text and its number of tokens.
@@ -237,7 +235,7 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
 
     Raises:
         ArtefactError: If an input is missing or unfit.
-        ConfigError: If there are more candidates than titles, or an unfinished run with other settings lies there.
+        ConfigError: If there are more candidates than titles, or there is an unfinished run with other settings.
         DataError: If there is no title to compare with.
     """
     stage = Stage(config)
@@ -276,8 +274,8 @@ def _load(config: GroundingConfig, inputs: Mapping[str, Path]) -> _GroundingTask
     bundle = load_bundle(inputs["checkpoint"], dtype=reading_dtype(config.dtype), titles=True)
     if bundle.task != NEXT_TITLE:
         raise ArtefactError(
-            f"{inputs['checkpoint']}: was trained on {bundle.task} and does not write titles. Give a checkpoint that "
-            f"was trained on {NEXT_TITLE}."
+            f"{inputs['checkpoint']}: was trained on {bundle.task} and does not generate titles. Give a checkpoint "
+            f"that was trained on {NEXT_TITLE}."
         )
     torch.nn.Module.to(bundle.model, decoding_device())
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
@@ -297,7 +295,7 @@ def _chooses(config: GroundingConfig) -> bool:
 
 
 def _choosing_rows(corpus: Corpus, config: GroundingConfig) -> np.ndarray:
-    """Validation rows that choose the exponent, int64, in order."""
+    """Validation examples for choosing the exponent, int64, in order."""
     rows = len(corpus.rows("valid"))
     if not config.valid_rows or config.valid_rows >= rows:
         return np.arange(rows)
@@ -305,7 +303,7 @@ def _choosing_rows(corpus: Corpus, config: GroundingConfig) -> np.ndarray:
 
 
 def _wanted_rows(corpus: Corpus, config: GroundingConfig) -> dict[str, np.ndarray]:
-    """Split to the rows that texts are wanted for."""
+    """Split to the examples to generate texts for."""
     wanted = {config.split: np.arange(len(corpus.rows(config.split)))}
     if _chooses(config):
         wanted.setdefault("valid", _choosing_rows(corpus, config))
@@ -313,7 +311,7 @@ def _wanted_rows(corpus: Corpus, config: GroundingConfig) -> dict[str, np.ndarra
 
 
 def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
-    """What was written for some rows of a split, cleaned."""
+    """The cleaned texts of some examples of a split."""
     found = written[written["split"] == split].set_index("row")["text"]
     return [clean_text(text) for text in found.loc[rows]]
 
@@ -321,7 +319,7 @@ def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
 def _ground(
     task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig, inputs: Mapping[str, Path]
 ) -> _Grounded:
-    """Vectors of texts and titles, made together so that equal texts have equal ones."""
+    """Vectors of texts and titles, computed together so that equal texts have equal vectors."""
     place_of = {
         text: place for place, text in enumerate(dict.fromkeys([*task.names, *map(clean_text, written["text"])]))
     }
@@ -344,7 +342,7 @@ def _ground(
 
 
 def _encoder(task: _GroundingTask, config: GroundingConfig) -> Encode:
-    """What makes vectors of texts."""
+    """The encoder of texts."""
     if config.encoder == TFIDF:
         fitted_on = [name for name in dict.fromkeys(task.names) if name]
         return lambda texts: tfidf_svd(texts, config.dimensions, config.seed, fitted_on)
@@ -363,7 +361,7 @@ def _own_states(task: _GroundingTask, texts: Sequence[str], batch_size: int) -> 
 
 
 def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
-    """What pulls titles nearer; where a sequential model has no history to read, popularity does."""
+    """The weights of titles; popularity for a sequential model without history."""
     numbers = task.titles.sid_numbers
     popular = row_min_max(title_weights(task.corpus.popularity().astype(np.float64), numbers))
     if config.weights == "none":
@@ -385,7 +383,7 @@ def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRan
 def _gamma(
     task: _GroundingTask, grounded: _Grounded, written: pd.DataFrame, config: GroundingConfig
 ) -> tuple[float, dict[str, float]]:
-    """The exponent, and what each that there was to choose from reached on validation rows."""
+    """The exponent, and the validation metric of each candidate."""
     if config.weights == "none":
         return 0.0, {}
     if not _chooses(config):
@@ -396,14 +394,14 @@ def _gamma(
     found, reached = choose_gamma(
         ((distances, weights, targets[part]) for part, distances, weights in parts), task.tie_order, config.gammas
     )
-    logger.info("gamma %g: NDCG@10 %.4f on %d validation rows.", found, reached[found], len(rows))
+    logger.info("gamma %g: NDCG@10 %.4f on %d validation examples.", found, reached[found], len(rows))
     return found, {f"{gamma:g}": value for gamma, value in reached.items()}
 
 
 def _rank(
     task: _GroundingTask, grounded: _Grounded, written: pd.DataFrame, gamma: float, config: GroundingConfig
 ) -> tuple[Predictions, dict[str, Any]]:
-    """The nearest titles' items for every row, and what the manifest says of the texts."""
+    """The items of the nearest titles for each example, and counts of the texts for the manifest."""
     rows = RankedSplit.of(task.corpus, config.split)
     texts = _texts_of(written, config.split, np.arange(len(rows)))
     items: list[list[int]] = []
@@ -414,9 +412,9 @@ def _rank(
         nearest += distances.min(axis=1).tolist()
         best, values = best_titles(reweight(distances, weights, gamma), task.tie_order, config.candidates)
         for titles, own in zip(best.tolist(), (-values).tolist(), strict=True):
-            listed, places = list_items(titles, task.behind, config.candidates)
+            listed, indices = list_items(titles, task.behind, config.candidates)
             items.append(listed)
-            scores.append([own[place] for place in places])
+            scores.append([own[index] for index in indices])
     known, tokens = set(task.names) - {""}, written.loc[written["split"] == config.split, "tokens"]
     said: dict[str, Any] = {
         "in_catalogue": float(np.mean([text in known for text in texts])),
@@ -431,7 +429,7 @@ def _rank(
 
 
 def _measuring(task: _GroundingTask, config: GroundingConfig, inputs: Mapping[str, Path]) -> Measuring:
-    """What is measured, and how."""
+    """The settings of the evaluation."""
     return Measuring(
         corpus=task.corpus,
         split=config.split,

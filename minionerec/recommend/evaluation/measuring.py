@@ -1,4 +1,4 @@
-"""Lists for the examples of a split, measured beside the baselines, and written: the end of every such stage."""
+"""Evaluating the lists of a split along with the baselines, and writing the results."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ TABLE_FILE = "metrics.txt"
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Where an evaluation's predictions lie, and its table.
+    """The result of an evaluation.
 
     Attributes:
         output: Predictions directory.
-        table: Metrics beside the baselines, as text.
+        table: Metrics with the baselines, as text.
         metrics: Content of `metrics.json`.
     """
 
@@ -41,30 +41,30 @@ class EvalResult:
 
     @classmethod
     def load(cls, output: Path) -> "EvalResult":
-        """What a finished evaluation left."""
+        """The result of a finished evaluation."""
         table = (output / TABLE_FILE).read_text(encoding="utf-8").removesuffix("\n")
         return cls(output, table, read_json(output / METRICS_FILE))
 
     def lines(self) -> list[str]:
-        """The table, and where the predictions lie."""
+        """The table, and the path of the predictions."""
         return [self.table, f"predictions: {self.output}"]
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured, and how.
+    """The settings of an evaluation.
 
     Attributes:
         corpus: Items and examples.
         split: Name of the split.
         rows: Its examples.
-        name: What the tables call the recommender.
+        name: Name of the recommender in tables.
         table: SIDs, or titles, that items share; None where there are none.
-        width: Candidates of each list.
-        ks: Cut-offs.
-        baselines: Whether the baselines stand beside it.
-        slices: Whether metrics are wanted by slice.
-        times: File of times, where the corpus has none of its own.
+        width: List length in candidates.
+        ks: Cutoffs.
+        baselines: Whether baselines are evaluated too.
+        slices: Whether metrics by slice are computed.
+        times: File of times, if the corpus has none.
         resamples: Bootstrap resamples.
         seed: Seed of the bootstrap.
     """
@@ -88,10 +88,10 @@ class Measured:
     """Lists with their metrics.
 
     Attributes:
-        what: What was measured.
+        what: The settings of the evaluation.
         results: The recommender, first, and the baselines.
         lists: Their lists.
-        chosen: The constants of the baselines; None where none stand beside it.
+        chosen: The constants of the baselines; None without baselines.
         evaluations: Metrics of the recommender and of the baselines, by name.
     """
 
@@ -107,7 +107,7 @@ class Measured:
         return self.lists[self.what.name]
 
     def _about(self) -> dict[str, Any]:
-        """What the manifest and `metrics.json` both say of the lists."""
+        """Fields of both the manifest and `metrics.json`."""
         table = self.what.table
         return {
             "split": self.what.split,
@@ -117,18 +117,18 @@ class Measured:
         }
 
     def counts(self) -> dict[str, Any]:
-        """What the manifest says of the predictions."""
+        """Counts for the manifest."""
         at_10 = self.evaluations[self.what.name].metrics(self.results.levels[0]).get("NDCG@10")
         return {"rows": len(self.predictions), **self._about(), "ndcg@10": at_10.mean if at_10 else None}
 
-    def write(self, place: Path, asked: Sequence[str], title: str, about: Mapping[str, Any]) -> None:
+    def write(self, folder: Path, inputs: Sequence[str], title: str, about: Mapping[str, Any]) -> None:
         """Write the files of the artefact: the lists, the ranks of the targets, the metrics and their table.
 
         Args:
-            place: Where to.
-            asked: For each example what the published form shows as input: a prompt, or the SIDs of the history.
+            folder: The folder.
+            inputs: The input of each example in the published form: a prompt, or the SIDs of the history.
             title: Heading of the table.
-            about: What `metrics.json` says of the search beside the number of beams.
+            about: Fields of `metrics.json` about the search.
         """
         what, results = self.what, self.results
         entries = {name: evaluation.to_json() for name, evaluation in self.evaluations.items()}
@@ -141,25 +141,25 @@ class Measured:
             for name, entry in entries.items():
                 entry["slices"] = results.slices_json(name)
             tables.append(format_slices(results, f"NDCG@{10 if 10 in what.ks else max(what.ks)}"))
-        self.predictions.to_frame().to_parquet(place / FILE, index=False)
-        write_ranks(place, {what.split: results.recommenders[what.name].runs[0]})
+        self.predictions.to_frame().to_parquet(folder / FILE, index=False)
+        write_ranks(folder, {what.split: results.recommenders[what.name].runs[0]})
         if self.chosen is not None:
             baselines = {name: found for name, found in self.lists.items() if name != what.name}
-            write_baseline_lists(place, baselines, self.chosen)
+            write_baseline_lists(folder, baselines, self.chosen)
             tables.append("\n".join(self.chosen.sentences()))
         if what.table is not None:
-            write_published_json(place / JSON_FILE, self.predictions, asked)
+            write_published_json(folder / JSON_FILE, self.predictions, inputs)
         metrics: dict[str, Any] = {"split_rule": what.corpus.split, **self._about(), **about, "resampled": USERS}
         metrics |= {"recommenders": entries} | ({} if unit == "SID" else {"sid_means": unit})
-        (place / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-        (place / TABLE_FILE).write_text("\n".join(tables) + "\n", encoding="utf-8")
+        (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+        (folder / TABLE_FILE).write_text("\n".join(tables) + "\n", encoding="utf-8")
 
 
 def measure(what: Measuring, predictions: Predictions) -> Measured:
-    """Measure lists, and those of the baselines for the same examples.
+    """Compute the metrics of lists, and of the baselines on the same examples.
 
     Args:
-        what: What is measured, and how.
+        what: The settings of the evaluation.
         predictions: The lists for the examples of the split.
     """
     lists, chosen = {what.name: predictions}, None

@@ -1,8 +1,8 @@
-"""Decoding in shards: dealt to the processes of a launch, written one by one, merged in order, kept over a kill.
+"""Decoding in shards: distributed over processes, written one by one, merged in order, and resumable.
 
-Batches are made from the prompts alone, before they are dealt to processes: a batch holds the same prompts however
-many processes there are, so that the results are the same to the last bit. Works under whatever launcher
-`minionerec.core.processes` knows, and without one.
+Batches are made from the prompts alone, before they are distributed: a batch has the same prompts for any number of
+processes, so that the results are bit-identical. Works under any launcher that `minionerec.core.processes` knows, and
+without one.
 """
 
 import json
@@ -38,18 +38,18 @@ def decode_in_shards(
     description: str = "recommending",
     clock: Clock = NO_CLOCK,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode prompts, each process its share, and merge the shards of all.
+    """Decode prompts, each process its share, and merge all shards.
 
     Args:
-        folder: Folder of the unfinished run, whose settings and inputs are those of this one. What is finished there is
-            taken up again, unless another kind of device or another version of a library made it.
-        prompts: R token id lists, none twice.
-        width: Length of the lists, K.
-        batch_size: Prompts decoded at a time, asked of the first process when it begins anew.
-        decode: Ranks SIDs for the prompts at some places.
-        device: Where it decodes.
+        folder: Folder of the unfinished run with the same settings and inputs. Its finished shards are kept unless they
+            are from another device type or other library versions.
+        prompts: R token id lists, without duplicates.
+        width: List length, K.
+        batch_size: Returns the prompts per batch, called in the first process of a new run.
+        decode: Ranks SIDs for the prompts at some positions.
+        device: The device of decoding.
         description: Label of the progress bar, which counts this process's prompts.
-        clock: Who hears how many shards are finished: of all processes to begin with, then with this one's.
+        clock: Gets the number of finished shards: at first of all processes, then with this one's.
 
     Returns:
         SID numbers int64 (R, K) and scores float32 (R, K), in prompt order; the same in every process.
@@ -68,9 +68,9 @@ def decode_in_shards(
     all_sids = np.empty((len(prompts), width), dtype=np.int64)
     all_scores = np.empty((len(prompts), width), dtype=np.float32)
     for number, members in enumerate(shards):
-        places = [place for batch in members for place in batches[batch]]
+        positions = [position for batch in members for position in batches[batch]]
         part = load_file(_shard(folder, number))
-        all_sids[places], all_scores[places] = part["sids"], part["scores"]
+        all_sids[positions], all_scores[positions] = part["sids"], part["scores"]
     return all_sids, all_scores
 
 
@@ -87,9 +87,9 @@ def _decode_shards(
     left = {number: len(members) for number, members in shards.items()}
     found: list[tuple[np.ndarray, np.ndarray]] = []
     done, written, start = 0, 0, time.perf_counter()
-    for number, batch in progress(mine, description, unit="rows", size=lambda pair: len(batches[pair[1]])):
+    for number, batch in progress(mine, description, unit="prompts", size=lambda pair: len(batches[pair[1]])):
         sids, scores = decode(batches[batch])
-        found.append((_widened(sids, width, -1), _widened(scores, width, -np.inf)))
+        found.append((_padded(sids, width, -1), _padded(scores, width, -np.inf)))
         done += len(sids)
         left[number] -= 1
         if left[number] == 0:
@@ -99,11 +99,11 @@ def _decode_shards(
             yield written
     if done:
         seconds = time.perf_counter() - start
-        logger.info("Decoded %s distinct prompts in %.1f s: %.1f rows/s.", f"{done:,}", seconds, done / seconds)
+        logger.info("Decoded %s distinct prompts in %.1f s: %.1f prompts/s.", f"{done:,}", seconds, done / seconds)
 
 
 def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], int]) -> int:
-    """Keep the shards that can be gone on from, say how prompts are batched, and count what is kept."""
+    """Keep reusable shards, record the batch size, and return the number of kept shards."""
     made_by = {"device": device.type, "versions": package_versions()}
     try:
         before = read_json(folder / BATCHES_FILE) if (folder / BATCHES_FILE).is_file() else None
@@ -113,10 +113,10 @@ def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], in
     if before is not None and {**before, "batch_size": None} == {**made_by, "batch_size": None}:
         kept = sum(_is_whole(file) for file in shards)
         if kept:
-            logger.info("Going on from %d finished shard(s) in %s.", kept, folder)
+            logger.info("Resuming from %d finished shard(s) in %s.", kept, folder)
         return kept
     if shards:
-        logger.info("%s holds shards of another device or other versions of libraries; beginning anew.", folder)
+        logger.info("%s has shards of another device or other library versions; starting again.", folder)
     for file in shards:
         file.unlink()
     write_text_atomic(folder / BATCHES_FILE, json.dumps({**made_by, "batch_size": batch_size()}, indent=1) + "\n")
@@ -143,8 +143,8 @@ def _write_shard(path: Path, sids: np.ndarray, scores: np.ndarray) -> None:
     fresh.replace(path)
 
 
-def _widened(values: np.ndarray, width: int, filler: float) -> np.ndarray:
-    """Rows filled up to a width."""
+def _padded(values: np.ndarray, width: int, filler: float) -> np.ndarray:
+    """Rows padded to a length."""
     filled = np.full((len(values), width), filler, dtype=values.dtype)
     filled[:, : values.shape[1]] = values
     return filled

@@ -1,4 +1,4 @@
-"""Evaluation: a ranker's lists for the rows of a split, their metrics, and the baselines beside them."""
+"""Evaluation: a ranker's lists for the examples of a split, with metrics and baselines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ _SEARCH_NAMES = {"beam": "beam search", "exact": "exact search"}
 
 @dataclass(frozen=True)
 class _EvalTask:
-    """What is evaluated.
+    """An evaluation.
 
     Attributes:
-        corpus: Items and rows.
-        rows: The rows of the split.
-        ranker: Who ranks.
-        name: What the tables call it.
+        corpus: Items and examples.
+        rows: The examples of the split.
+        ranker: The ranker.
+        name: Its name in tables.
         table: SIDs of the items; None where there are none.
     """
 
@@ -52,26 +52,26 @@ class _EvalTask:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What was recommended.
+    """Recommendations.
 
     Attributes:
         predictions: The lists.
-        asked: For each row what the published form shows as input: a prompt, or the SIDs of the history.
-        cut: Prompts that lost their first tokens; None where there are no prompts.
+        inputs: The input of each example in the published form: a prompt, or the SIDs of the history.
+        truncated: Number of truncated prompts; None without prompts.
         known: Rows whose session context is known; None where the ranker does not read it.
     """
 
     predictions: Predictions
-    asked: Sequence[str]
-    cut: int | None
+    inputs: Sequence[str]
+    truncated: int | None
     known: int | None = None
 
 
 def run_eval(config: EvalConfig) -> EvalResult:
-    """Recommend for every row of a split and measure; does nothing if it is done, goes on where it was cut off.
+    """Recommend for all examples of a split and compute metrics; does nothing if up to date, resumes if interrupted.
 
     Under a distributed launch each process decodes its share of a checkpoint's prompts; the predictions are the same
-    for any number of processes. Other rankers are asked by the first process alone.
+    for any number of processes. Other rankers run in the first process only.
 
     Writes `predictions.parquet`, `metrics.json` and `metrics.txt`; where items have SIDs `predictions.json` too (the
     published form).
@@ -81,9 +81,9 @@ def run_eval(config: EvalConfig) -> EvalResult:
 
     Raises:
         ArtefactError: If an input is missing, or the checkpoint was made with another SID table.
-        ConfigError: If there are more beams than candidates, or an unfinished evaluation with other settings lies
-            there.
-        DataError: If a user's own ranker does not give what it should.
+        ConfigError: If there are more beams than candidates, or there is an unfinished evaluation with other
+            settings.
+        DataError: If a user's own ranker returns invalid lists.
     """
     stage = Stage(config)
     if stage.current() is None:
@@ -95,19 +95,19 @@ def run_eval(config: EvalConfig) -> EvalResult:
             if is_main_process() and answer is not None:
                 with work.phase("measure"):
                     found = measure(_measuring(task, config, stage.inputs), answer.predictions)
-                counts = {**found.counts(), "cut_prompts": answer.cut, **_assisted(task)}
+                counts = {**found.counts(), "cut_prompts": answer.truncated, **_assisted(task)}
                 counts |= {} if answer.known is None else {"rows_with_context": answer.known}
-                with work.finish(seed=config.seed, counts=counts) as place:
+                with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
                         f"{labelled(config.ranker or config.checkpoint, answer.predictions.given or ())} on "
                         f"{config.split} ({task.corpus.split}), {config.beams} beams, mean [95 % interval by user]"
                     )
-                    found.write(place, answer.asked, title, {"seen": config.seen, "scores": config.scores})
+                    found.write(folder, answer.inputs, title, {"seen": config.seen, "scores": config.scores})
     return EvalResult.load(stage.output)
 
 
 def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _EvalTask:
-    """Corpus, rows, ranker and SIDs."""
+    """Load corpus, examples, ranker and SIDs."""
     corpus = Corpus.load(inputs["corpus"])
     rows = RankedSplit.of(corpus, config.split)
     item_ids = corpus.items["item_id"].tolist()
@@ -132,25 +132,25 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _EvalTask:
             dtype=config.dtype,
         )
         if config.assistant:
-            _let_assist(ranker, config, inputs, corpus)
-        name, groups = _told(ranker, config, table)
+            _add_assistant(ranker, config, inputs, corpus)
+        name, groups = _name_and_groups(ranker, config, table)
         task = _EvalTask(corpus, rows, ranker, name, groups)
-    known, what = (
+    known, noun = (
         (corpus.n_items, "items") if task.table is None else (task.table.n_unique, f"distinct {task.table.unit}s")
     )
     if config.beams > known:
         raise ConfigError(
-            f"beams is {config.beams}, but the catalogue has {known} {what}; "
+            f"beams is {config.beams}, but the catalogue has {known} {noun}; "
             f"give --beams {known} or fewer, and ks to match."
         )
     return task
 
 
-def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus) -> None:
-    """Give a checkpoint's search its assistant, where that has any weight."""
+def _add_assistant(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus) -> None:
+    """Add the assistant to a checkpoint's search, unless its weight is 0."""
     if not isinstance(ranker, LanguageRanker):
         raise ConfigError(
-            f"assistant is {config.assistant!r}, but {config.checkpoint} is no checkpoint, so nothing is searched; "
+            f"assistant is {config.assistant!r}, but {config.checkpoint} is not a checkpoint, so nothing is searched; "
             "leave it out."
         )
     require_held_out(inputs["assistant"])
@@ -167,14 +167,14 @@ def _let_assist(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], 
 
 
 def _assisted(task: _EvalTask) -> dict[str, int]:
-    """What the manifest says of rows of which an assistant could read nothing."""
+    """The number of examples without history, for the manifest, with an assistant."""
     if not isinstance(task.ranker, LanguageRanker) or task.ranker.mixing is None:
         return {}
     return {"empty_histories": sum(len(history) == 0 for history in task.rows.histories)}
 
 
-def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, CandidateGroups | None]:
-    """What the tables call a ranker that was trained here, and its SIDs."""
+def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, CandidateGroups | None]:
+    """A trained ranker's name in tables, and its SIDs."""
     if isinstance(ranker, LanguageRanker):
         name, mixing = _SEARCH_NAMES[config.search], ranker.mixing
         if isinstance(ranker, TitleRanker):
@@ -186,7 +186,7 @@ def _told(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[s
 
 
 def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
-    """Ask the ranker; a checkpoint in every process, any other in the first alone (None in the others)."""
+    """Query the ranker; a checkpoint in every process, any other only in the first (None in the others)."""
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
     times = work.stage.inputs.get("times")
@@ -196,7 +196,7 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
         prompts = ranker.prompts(queries)
         if prompts.cut:
             kept = ranker.bundle.max_prompt_length
-            logger.info("%d of %d prompts were cut to their last %d tokens.", prompts.cut, len(rows), kept)
+            logger.info("%d of %d prompts were truncated to their last %d tokens.", prompts.cut, len(rows), kept)
 
         def decode_all(distinct: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
             def batch_size() -> int:
@@ -223,12 +223,12 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
         ranking, rows, config.beams, table=task.table, allowed=allowed, given=queries.given
     )
     sids = [""] * rows.n_items if task.table is None else task.table.sids
-    asked = [", ".join(sids[item] for item in history) for history in rows.histories]
-    return _Answer(predictions, asked, None, known)
+    inputs = [", ".join(sids[item] for item in history) for history in rows.histories]
+    return _Answer(predictions, inputs, None, known)
 
 
 def _measuring(task: _EvalTask, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:
-    """What is measured; the baselines only where what was seen may be recommended, as they do."""
+    """The settings of the evaluation; baselines only if seen items may be recommended, as by them."""
     return Measuring(
         corpus=task.corpus,
         split=config.split,

@@ -1,1 +1,1 @@
-"""What recommends: histories in, ranked items with scores out."""
+"""Rankers: from histories to ranked items with scores."""

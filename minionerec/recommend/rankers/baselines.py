@@ -1,7 +1,7 @@
-"""Rankers that learn no parameters by gradient: whatever is trained must beat them. Their constants are chosen.
+"""Baselines: popularity, most recent items, transition counts and EASE, with constants chosen on validation examples.
 
-The constants of a corpus are those with the highest NDCG@10 on its validation examples, of a grid; test examples are
-never read. `choose` finds them, `make_baselines` makes the rankers.
+The constants of a corpus are those of a grid with the highest NDCG@10 on its validation examples; test examples are
+never read. `choose` finds them, `make_baselines` builds the rankers.
 
 References: transition counts: Garcin et al. 2013 and the sequential rules of Ludewig and Jannach 2018, section 3.1;
 EASE: Steck 2019, equation 8.
@@ -31,14 +31,14 @@ POPULARITY, RECENT, TRANSITIONS, EASE = "popularity", "most recent items", "tran
 """Names of the baselines, in tables and in files."""
 NAMES = (POPULARITY, RECENT, TRANSITIONS, EASE)
 EASE_ITEMS = 20_000
-"""EASE inverts a matrix of all candidates; of more it is left out."""
+"""EASE inverts a matrix of all candidates; of more it is skipped."""
 METRIC = "NDCG@10"
-"""What constants are chosen by, on validation examples."""
+"""The metric that constants are chosen by, on validation examples."""
 
 _ROWS_AT_ONCE = 1024
-_PART = 1 << 18  # windows that are counted at a time
+_PART = 1 << 18  # windows counted at a time
 _NEWEST = 10  # items of a history that transition counts read
-_EXAMPLES = 5000  # validation examples that constants are chosen by, of a fixed sample
+_EXAMPLES = 5000  # size of the fixed sample of validation examples for choosing constants
 _FEWEST_EXAMPLES, _PRODUCT = 1000, 250_000_000  # fewer, so many at least, where times training examples they are more
 _TRAINING = 1 << 20  # training examples of a corpus on disk from which constants are chosen
 _RIDGE_ITEMS = 2000  # most popular candidates among which the ridge is chosen
@@ -60,7 +60,7 @@ class TransitionConstants:
         half_life: Age at which a training target counts half, as a share of all training targets by time; None where
             all count the same.
         popularity: Share of popularity in the score, from 0 to 1, with the half-life of the popularity baseline.
-        exclude_seen: Whether items of the history are ranked behind all others.
+        exclude_seen: Whether items of the history are ranked last.
     """
 
     reach: int = 10
@@ -119,7 +119,7 @@ class Chosen:
         return max(self.valid, key=self.valid.__getitem__) if self.valid else None
 
     def sentences(self) -> list[str]:
-        """One line for each baseline that has constants, and on what they were chosen."""
+        """One line per baseline with constants, and one on how they were chosen."""
         counts = self.transitions
         texts = {
             POPULARITY: _half_life(self.popularity_half_life) + _seen(self.popularity_exclude_seen),
@@ -139,12 +139,12 @@ class Chosen:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """As `baselines.json` holds them."""
+        """The content of `baselines.json`."""
         return {**asdict(self), "metric": METRIC, "strongest": self.strongest}
 
     @classmethod
     def from_json(cls, content: Any, where: str) -> "Chosen":
-        """What `to_json` gave.
+        """Chosen constants from the result of `to_json`.
 
         Raises:
             ArtefactError: If it is something else.
@@ -167,7 +167,7 @@ def _half_life(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """What baselines are counted from: training examples alone.
+    """The training examples that baselines are computed from.
 
     Attributes:
         data: The corpus.
@@ -193,7 +193,7 @@ class TrainingRows:
 
     @property
     def what(self) -> str:
-        """What the candidates are, for messages."""
+        """The name of the candidates, for messages."""
         return "items" if self.unit == "item" else f"distinct {self.unit}s"
 
     @cached_property
@@ -203,7 +203,7 @@ class TrainingRows:
 
     @cached_property
     def are_many(self) -> bool:
-        """Whether all pairs of them would be too many to keep."""
+        """Whether all pairs of candidates would be too many for memory."""
         return self.data.in_files or sum(map(len, self._windows)) > _PART
 
     @cached_property
@@ -229,7 +229,7 @@ class TrainingRows:
 
     @cached_property
     def ages(self) -> np.ndarray | None:
-        """Share of the training targets that are newer than each: float32 (R,); None where nobody knows."""
+        """Share of the training targets that are newer than each: float32 (R,); None if unknown."""
         if not self.ordered:
             return None
         targets, times = self._targets
@@ -240,7 +240,7 @@ class TrainingRows:
 
     @cached_property
     def _weights(self) -> dict[float | None, np.ndarray]:
-        """What `item_weights` has given."""
+        """Cached results of `item_weights`."""
         return {}
 
     def item_weights(self, half_life: float | None) -> np.ndarray:
@@ -274,7 +274,7 @@ class TrainingRows:
             yield joined_windows(held)
 
     def user_sets(self) -> Iterator[csr_array]:
-        """Which candidates each user chose in training: float32 (users, C) of 0 and 1, some users at a time."""
+        """Each user's candidates in training: float32 (users, C) of 0 and 1, some users at a time."""
         for _, rows in self.data.batches("train"):
             places, owners = rows.held()
             yield self._sets([owners, rows.user_numbers], [rows.items[places], rows.targets])
@@ -288,7 +288,7 @@ class TrainingRows:
         return csr_array((np.ones(len(pairs), dtype=np.float32), (owners, chosen)), shape=shape)
 
     def together(self) -> np.ndarray:
-        """How many users chose both of two candidates: float32 (C, C)."""
+        """The number of users with both of two candidates: float32 (C, C)."""
         found: np.ndarray | None = None
         for sets in self.user_sets():
             pairs = (sets.T @ sets).toarray()
@@ -296,7 +296,7 @@ class TrainingRows:
         return np.zeros((self.size, self.size), np.float32) if found is None else found
 
     def check_k(self, k: int) -> None:
-        """Check the number of candidates that lists are to hold.
+        """Check the list length in candidates.
 
         Raises:
             ConfigError: If there are fewer.
@@ -305,7 +305,7 @@ class TrainingRows:
             raise ConfigError(f"k is {k}; expected 1 to {self.size}, the number of {self.what}. Give a smaller K.")
 
     def first_candidates(self, items: Iterable[int], k: int, allowed: np.ndarray | None) -> list[int]:
-        """Distinct items in order, those that are allowed, until they bear `k` distinct candidates."""
+        """Distinct items in order, of the allowed ones, up to `k` distinct candidates."""
         chosen: dict[int, None] = {}
         seen: set[int] = set()
         for item in items:
@@ -320,12 +320,12 @@ class TrainingRows:
 
 
 def by_place(lists: Sequence[Sequence[int]]) -> Ranking:
-    """Lists whose scores say the rank and nothing else."""
+    """Lists whose scores only encode the rank."""
     return Ranking(lists, [[-float(place) for place in range(1, len(row) + 1)] for row in lists])
 
 
 class Popularity:
-    """The same list for everybody: the items that are most often a training target, ties by item index.
+    """The same list for all: items by how often they are a training target, ties by item index.
 
     Args:
         rows: What it is counted from.
@@ -353,7 +353,7 @@ class Popularity:
         return by_place(lists)
 
     def _ordered(self, history: np.ndarray) -> Iterable[int]:
-        """All items in the order in which somebody is shown them."""
+        """All items in order of popularity."""
         if not self.exclude_seen:
             return self.items
         numbers = self.rows.numbers
@@ -413,7 +413,7 @@ class _Scored:
     def lists(
         self, scores: Iterable[np.ndarray], histories: Sequence[np.ndarray], k: int, allowed: Allowed | None, last: bool
     ) -> Ranking:
-        """Lists from the scores (C,) of each history; what was seen stands behind all others if `last`."""
+        """Lists from the scores (C,) of each history; seen items are ranked last if `last`."""
         lists: list[list[int]] = []
         for row, own in enumerate(scores):
             if last:
@@ -425,7 +425,7 @@ class _Scored:
         return by_place(lists)
 
     def _best(self, scores: np.ndarray, k: int) -> np.ndarray:
-        """The best candidates of a row, those at -inf left out: int64 (at most k,)."""
+        """The best candidates of a row, without those at -inf: int64 (at most k,)."""
         if k < len(scores):
             least = np.partition(scores, -k)[-k]
             above = np.flatnonzero(scores > least)
@@ -439,7 +439,7 @@ class _Scored:
 
 
 class TransitionCounts(_Scored):
-    """Candidates by how often they came after those of the history, then the popular ones.
+    """Candidates by transition counts from those of the history, then the popular ones.
 
     A pair of training items counts 1, times `decay` for each item between them, up to `reach` items back, and `reverse`
     of that in the other direction. A history's items count 1, times `score_decay` for each step back, ten items at
@@ -482,7 +482,7 @@ class TransitionCounts(_Scored):
                 yield own
 
     def _counted(self, asked: Sequence[np.ndarray] | None = None) -> csr_array:
-        """Counts of pairs: (C, C); of the candidates in histories alone, where they are given."""
+        """Counts of pairs: (C, C); only of the candidates in histories, if given."""
         sources = None
         if asked is not None:
             sources = np.zeros(self.rows.size, dtype=bool)
@@ -497,12 +497,12 @@ class TransitionCounts(_Scored):
 
 
 def _newest(histories: Sequence[np.ndarray], numbers: np.ndarray) -> list[np.ndarray]:
-    """The candidates of each history that are read, newest first."""
+    """The candidates read from each history, newest first."""
     return [numbers[np.asarray(history, dtype=np.int64)[::-1][:_NEWEST]] for history in histories]
 
 
 def history_scores(newest: Sequence[np.ndarray], counts: csr_array, decay: float) -> csr_array:
-    """What came after the candidates of histories: float64 (R, C), each row adding up to 1 where there is any.
+    """Transition scores from the candidates of histories: float64 (R, C), each row summing to 1 if not empty.
 
     The entries of a row are in no order.
 
@@ -526,7 +526,7 @@ def history_scores(newest: Sequence[np.ndarray], counts: csr_array, decay: float
 
 
 class Ease(_Scored):
-    """EASE: item-to-item weights in closed form, from the sets of candidates that users chose in training.
+    """EASE: item-to-item weights in closed form, from users' sets of candidates in training.
 
     The least squares of the sets on themselves with a ridge, a candidate's weight to itself being 0 (Steck 2019,
     equation 8). A history counts as a set: neither order nor repeats are read.
@@ -566,7 +566,7 @@ class Ease(_Scored):
 
 
 def _history_sets(histories: Sequence[np.ndarray], numbers: np.ndarray) -> csr_array:
-    """Which candidates histories hold: float32 (R, C) of 0 and 1."""
+    """The candidates of histories: float32 (R, C) of 0 and 1."""
     parts = [np.unique(numbers[np.asarray(history, dtype=np.int64)]) for history in histories]
     row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     found = np.concatenate([*parts, np.zeros(0, np.int64)])
@@ -574,7 +574,7 @@ def _history_sets(histories: Sequence[np.ndarray], numbers: np.ndarray) -> csr_a
 
 
 def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
-    """Weights of EASE: float32 (C, C), column j what each candidate says of candidate j.
+    """Weights of EASE: float32 (C, C), column j the weights for candidate j.
 
     Args:
         gram: float (C, C), how many users chose both of two candidates; symmetric.
@@ -622,12 +622,12 @@ class _Examples:
 
 
 def _examples_of(trained: int) -> int:
-    """How many validation examples are read, of so many training examples."""
+    """The number of validation examples read, by the number of training examples."""
     return min(_EXAMPLES, max(_FEWEST_EXAMPLES, _PRODUCT // max(1, trained)))
 
 
 def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
-    """The validation examples that constants are chosen by, a fixed sample of many; None where there are none."""
+    """The validation examples that constants are chosen by, a fixed sample of them; None without any."""
     data, most = rows.data, _examples_of(rows.data.sizes["train"])
     if not data.sizes["valid"]:
         return None
@@ -655,7 +655,7 @@ def valid_ndcg(ranker: Ranker, rows: TrainingRows, examples: _Examples) -> float
 
 
 class TransitionGrid:
-    """NDCG@10 of transition counts on validation examples, for any constants of the grid, without making lists.
+    """NDCG@10 of transition counts on validation examples, for any constants of the grid, without lists.
 
     Args:
         rows: What pairs are counted from.
@@ -749,7 +749,7 @@ class TransitionGrid:
         return self.known[constants]
 
     def ranks(self, how: TransitionConstants) -> np.ndarray:
-        """Rank of each target, from 0: int64 (R,); of those that are not among the first ten only that they are not."""
+        """Rank of each target, from 0: int64 (R,); not exact beyond the first ten."""
         found, popular, place = self._found(how)
         targets, share = self.examples.targets, how.popularity
         hidden = self.examples.allowed is not None or how.exclude_seen
@@ -809,7 +809,7 @@ class TransitionGrid:
         return ranks
 
     def _found(self, how: TransitionConstants) -> tuple[csr_array, np.ndarray, np.ndarray]:
-        """Scores from what came after, the popularity of each entry, and the place of each target, -1 if none."""
+        """Transition scores, the popularity of each entry, and the position of each target, -1 if none."""
         counting = how.reach, how.decay, how.reverse, how.half_life
         if self._scores is None or self._scores[0] != (*counting, how.score_decay):
             if self._counted is None or self._counted[0] != counting:
@@ -825,7 +825,7 @@ class TransitionGrid:
 
 
 def _places(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where numbers stand among ascending ones, int64 (W,), and whether they are there, bool (W,)."""
+    """Positions of numbers among ascending ones, int64 (W,), and whether they occur, bool (W,)."""
     place = np.searchsorted(ordered, wanted)
     there = place < len(ordered)
     there[there] = ordered[place[there]] == wanted[there]
@@ -833,12 +833,12 @@ def _places(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _seen_settings(examples: _Examples) -> tuple[bool, ...]:
-    """Whether seen items are ranked behind all others: what is tried."""
+    """The values tried for ranking seen items last."""
     return (False,) if examples.allowed is not None else (False, True)
 
 
 def _choose_popularity(rows: TrainingRows, examples: _Examples) -> tuple[float | None, bool]:
-    """The half-life of popularity that is best on validation, and whether seen items stand behind all others."""
+    """The half-life of popularity that is best on validation, and whether seen items are ranked last."""
     seen = _history_sets(examples.histories, rows.numbers)
     row = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr))
     masked, targets = examples.allowed is not None, examples.targets
@@ -861,7 +861,7 @@ def _choose_popularity(rows: TrainingRows, examples: _Examples) -> tuple[float |
 
 
 def _choose_ridge(rows: TrainingRows, examples: _Examples, scored: _Scored, together: np.ndarray) -> tuple[float, bool]:
-    """The ridge that is best on validation among the most popular candidates, and whether seen items stand last."""
+    """The ridge that is best on validation for the most popular candidates, and whether seen items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
     gram, sets = together[np.ix_(kept, kept)], _history_sets(examples.histories, rows.numbers)[:, kept]
     place = np.full(rows.size, -1)
@@ -905,7 +905,7 @@ def choose(data: Corpus, table: CandidateGroups | None = None, *, masked: bool =
 def chosen_baselines(
     data: Corpus, table: CandidateGroups | None = None, *, masked: bool = False
 ) -> tuple[Chosen, dict[str, Ranker]]:
-    """The constants of `choose`, and the baselines with them, made once; the arguments are those of `choose`."""
+    """The constants of `choose`, and the baselines with them; the arguments are those of `choose`."""
     rows = TrainingRows.of(data, table)
     examples, with_ease = _validation(rows, masked), rows.size <= EASE_ITEMS
     if examples is None:
@@ -931,7 +931,7 @@ def chosen_baselines(
 def make_baselines(
     data: Corpus, table: CandidateGroups | None = None, chosen: Chosen | None = None
 ) -> dict[str, Ranker]:
-    """The baselines by name; EASE where it is not left out.
+    """The baselines by name, with EASE unless skipped.
 
     Args:
         data: A corpus, whose training examples are counted.

@@ -1,4 +1,4 @@
-"""Candidates of ranked lists: distinct SIDs, behind each of which stand its items; or the items themselves."""
+"""Candidates of ranked lists: distinct SIDs with their items, or the items themselves."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol, overload
@@ -7,16 +7,16 @@ import numpy as np
 
 
 class CandidateGroups(Protocol):
-    """What items share, so that they are one candidate: SIDs (`SidTable`), or titles (`Titles`)."""
+    """Groups of items that are one candidate: SIDs (`SidTable`), or titles (`Titles`)."""
 
     @property
     def unit(self) -> str:
-        """What the items of a group have in common: "SID" or "title"."""
+        """The common property of a group: "SID" or "title"."""
         ...
 
     @property
     def sids(self) -> Sequence[str]:
-        """What the group of each item is called, N texts."""
+        """The name of each item's group, N texts."""
         ...
 
     @property
@@ -31,16 +31,16 @@ class CandidateGroups(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A hash that two tables share if they group the same items in the same way."""
+        """A hash that is equal for tables with the same groups."""
         ...
 
 
 class CandidateItems(Sequence[list[int]]):
-    """Items of each candidate, best first, as two arrays: a list of a million lists would take a hundred times that.
+    """Items of each candidate, best first, as two arrays; a list of lists would need a hundred times the memory.
 
     Args:
         items: int64 (N,), item indices, those of a candidate together, the candidates in order.
-        starts: int64 (C + 1,), the places in `items` of candidate c are starts[c] to starts[c + 1] - 1.
+        starts: int64 (C + 1,), the positions in `items` of candidate c are starts[c] to starts[c + 1] - 1.
     """
 
     def __init__(self, items: np.ndarray, starts: np.ndarray):
@@ -59,14 +59,14 @@ class CandidateItems(Sequence[list[int]]):
     def __getitem__(self, candidate: int | slice) -> list[int] | list[list[int]]:
         """The items of one candidate, or of some."""
         if isinstance(candidate, slice):
-            return [self[place] for place in range(len(self))[candidate]]
-        place = range(len(self))[candidate]
-        found: list[int] = self._items[self._starts[place] : self._starts[place + 1]].tolist()
+            return [self[index] for index in range(len(self))[candidate]]
+        index = range(len(self))[candidate]
+        found: list[int] = self._items[self._starts[index] : self._starts[index + 1]].tolist()
         return found
 
 
 def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> CandidateItems:
-    """Items behind each candidate, the more popular first, then the lower item index.
+    """Items of each candidate, the more popular first, then the lower item index.
 
     Args:
         numbers: int64 (N,), candidate of each item: `SidTable.sid_numbers`.
@@ -87,39 +87,39 @@ def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> CandidateItems:
 def list_items(
     candidates: Iterable[int], behind: Sequence[Sequence[int]], k: int, allowed: np.ndarray | None = None
 ) -> tuple[list[int], list[int]]:
-    """The items of the first `k` candidates that have any that may be listed.
+    """The items of the first `k` candidates that have allowed items.
 
     Args:
         candidates: Candidates, best first.
         behind: Items of each candidate, best first.
-        k: How many candidates are listed.
+        k: Number of candidates listed.
         allowed: bool (N,), the items that may be listed; all if None.
 
     Returns:
-        The items, and for each the place of its candidate among the candidates given.
+        The items, and for each the index of its candidate.
 
     Example:
         >>> list_items([1, 0], [[0], [2, 1]], 2, np.array([True, True, False]))
         ([1, 0], [0, 1])
     """
     items: list[int] = []
-    places: list[int] = []
+    indices: list[int] = []
     listed = 0
-    for place, candidate in enumerate(candidates):
+    for index, candidate in enumerate(candidates):
         if listed == k:
             break
         left = behind[candidate] if allowed is None else [item for item in behind[candidate] if allowed[item]]
         items += left
-        places += [place] * len(left)
+        indices += [index] * len(left)
         listed += bool(left)
-    return items, places
+    return items, indices
 
 
 class CandidateMasks:
-    """Which candidates have an item that may be listed.
+    """The candidates that have an allowed item.
 
     Args:
-        numbers: int64 (N,), candidate of each item; every number from 0 to the largest is there.
+        numbers: int64 (N,), candidate of each item; all numbers from 0 to the largest occur.
     """
 
     def __init__(self, numbers: np.ndarray):

@@ -1,6 +1,6 @@
-"""Grounding: free text becomes items by the distance of its vector to those of the titles (BIGRec, Bao et al. 2023).
+"""Grounding: ranking items by the distance of a text's vector to those of the titles (BIGRec, Bao et al. 2023).
 
-Candidates are distinct titles, as elsewhere distinct SIDs: items of one title share its place. Distances are computed
+Candidates are distinct titles, as elsewhere distinct SIDs: items of one title share its rank. Distances are computed
 pair by pair in double precision, never from products of vectors, so that equal vectors are at distance 0.
 """
 
@@ -14,7 +14,7 @@ from minionerec.metrics.ranking import ranking_metrics
 
 
 def clean_text(text: str) -> str:
-    """A title, or what a model wrote for one, without quotes and white space around it; runs of space become one.
+    """A title, or generated text, without surrounding quotes and white space; runs of spaces become one.
 
     Example:
         >>> clean_text(' "Oak table,  small" ')
@@ -28,7 +28,7 @@ class TitleSpace:
     """Distinct titles as points.
 
     Attributes:
-        vectors: float (T, D), row t of title t; zeros where there was nothing to read.
+        vectors: float (T, D), row t of title t; zeros for empty titles.
     """
 
     vectors: np.ndarray
@@ -36,8 +36,8 @@ class TitleSpace:
     def ground(self, vectors: np.ndarray) -> np.ndarray:
         """Euclidean distances of texts to all titles.
 
-        A title of zeros is as far as the farthest of the others. A text of zeros is at distance 0 from every title: it
-        says nothing.
+        A title of zeros is as far as the farthest of the others. A text of zeros is at distance 0 from every
+        title.
 
         Args:
             vectors: float (B, D).
@@ -86,9 +86,9 @@ def title_weights(items: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def reweight(distances: np.ndarray, weights: np.ndarray, gamma: float) -> np.ndarray:
-    """Distances with a say of popularity or of another model: row min-max of the distance, times (1 + W)^-gamma.
+    """Distances reweighted by popularity or another model: row min-max of the distance, times (1 + W)^-gamma.
 
-    The nearest title is at 0 whatever gamma is, so the first place never changes. With gamma 0 the order is that of the
+    The nearest title is at 0 whatever gamma is, so the first rank never changes. With gamma 0 the order is that of the
     distances.
 
     Args:
@@ -118,10 +118,10 @@ def target_ranks(scores: np.ndarray, targets: np.ndarray, tie_order: np.ndarray)
         >>> target_ranks(np.array([[0.5, 0.1, 0.5]]), np.array([0]), np.array([2, 1, 0])).tolist()
         [3]
     """
-    place = np.empty(len(tie_order), dtype=np.int64)
-    place[tie_order] = np.arange(len(tie_order))
+    position = np.empty(len(tie_order), dtype=np.int64)
+    position[tie_order] = np.arange(len(tie_order))
     own = scores[np.arange(len(targets)), targets][:, None]
-    before = (scores < own) | ((scores == own) & (place < place[targets][:, None]))
+    before = (scores < own) | ((scores == own) & (position < position[targets][:, None]))
     ranks: np.ndarray = 1 + before.sum(axis=1)
     return ranks
 
@@ -132,13 +132,13 @@ def best_titles(scores: np.ndarray, tie_order: np.ndarray, k: int) -> tuple[np.n
     Args:
         scores: float64 (B, T), the smaller the better.
         tie_order: int64 (T,), all titles, of equal scores the earlier here first.
-        k: How many.
+        k: Number of titles.
 
     Returns:
         int64 (B, K) titles, best first, and their scores, float64 (B, K).
     """
-    places = np.argsort(scores[:, tie_order], axis=1, kind="stable")[:, :k]
-    found = tie_order[places]
+    positions = np.argsort(scores[:, tie_order], axis=1, kind="stable")[:, :k]
+    found = tie_order[positions]
     return found, np.take_along_axis(scores, found, axis=1)
 
 
@@ -148,10 +148,10 @@ def choose_gamma(
     """The exponent with the best NDCG@10 by title.
 
     Args:
-        parts: Rows part by part: distances float64 (B, T), weights (T,) or (B, T), and titles that were chosen,
+        parts: Examples in parts: distances float64 (B, T), weights (T,) or (B, T), and target titles,
             int64 (B,).
         tie_order: int64 (T,), all titles, of equal scores the earlier here first.
-        gammas: What to choose from.
+        gammas: The values to choose from.
 
     Returns:
         The exponent, of equally good ones the smallest, and the NDCG@10 of each.

@@ -39,14 +39,14 @@ DecodeAll = Callable[[Sequence[Sequence[int]], int, Decode], tuple[np.ndarray, n
 
 @dataclass(frozen=True)
 class Search:
-    """How SIDs are searched.
+    """The settings of a search over SIDs.
 
     Attributes:
         method: "beam", or "exact", the true best of the whole catalogue.
         scores: "full" or "renormalised", see `minionerec.models.decoding.branches.candidate_scores`.
-        score_end: Whether to score what follows the SID in a completion too.
-        batch_size: Prompts searched at a time; 0 finds it from the free memory.
-        beams: Least width of a search; a list of K is cut from one of max(K, beams).
+        score_end: Whether to also score the tokens after the SID in a completion.
+        batch_size: Prompts per batch; 0: from the free memory.
+        beams: Minimum number of beams; a list of K is the head of one of max(K, beams).
         length_penalty: Scores are divided by the number of tokens to this power, by beam search alone.
     """
 
@@ -61,7 +61,7 @@ class Search:
         """Check the names.
 
         Raises:
-            ConfigError: If a name is unknown, or a search does not know what it is to do.
+            ConfigError: If a name is unknown, or settings do not fit the search.
         """
         for name, value, known in (("search", self.method, SEARCHES), ("scores", self.scores, SCORES)):
             if value not in known:
@@ -71,16 +71,16 @@ class Search:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a search is mixed with an assistant; see `minionerec.models.decoding.leaves`.
+    """The mixture of a search with an assistant; see `minionerec.models.decoding.leaves`.
 
     Attributes:
-        assistant: Who is mixed in.
+        assistant: The assistant.
         share: Weight of the checkpoint's log-probabilities; the assistant's have the rest.
         combine: "steps": both score every step of the search; "rerank": the checkpoint is searched alone, and its list
-            is put in the order of the same weighted sum.
+            is reranked by the same weighted sum.
 
     Raises:
-        ConfigError: If the weight is out of range, or there is no such way.
+        ConfigError: If the weight is out of range, or `combine` is unknown.
     """
 
     assistant: Assistant
@@ -102,7 +102,7 @@ class Prompts:
     Attributes:
         texts: The prompt of each query.
         ids: Its token ids.
-        cut: How many prompts were too long and lost their first tokens.
+        cut: Number of truncated prompts.
         queries: The queries, which an assistant reads.
     """
 
@@ -118,16 +118,16 @@ class LanguageRanker:
     Items that share an SID follow one another, the more popular in training first, then the lower item index.
 
     Args:
-        bundle: The checkpoint, its model where it is to run.
-        corpus: Items, and training rows for popularity.
-        search: How SIDs are searched.
-        bonus: float32 (S,), what is added to the log-probability of each SID; nothing if None.
+        bundle: The checkpoint, with its model on the device.
+        corpus: Items, and training examples for popularity.
+        search: The search.
+        bonus: float32 (S,), added to the log-probability of each SID; nothing if None.
 
     Attributes:
-        mixing: A second recommender that has a say in the search, and how; None where there is none.
+        mixing: A second recommender mixed into the search; None without one.
 
     Raises:
-        DataError: If corpus and checkpoint speak of different items.
+        DataError: If corpus and checkpoint have different items.
     """
 
     def __init__(
@@ -145,21 +145,21 @@ class LanguageRanker:
 
     @property
     def bonus_of_items(self) -> np.ndarray | None:
-        """What is added to the log-probability of each item's SID, float32 (N,); None where nothing is."""
+        """The bonus of each item's SID, float32 (N,), in log-probability; None without one."""
         return None if self.bonus is None else self.bonus.numpy()[self.table.sid_numbers]
 
     @cached_property
     def table(self) -> CandidateGroups:
-        """The SIDs that it speaks."""
+        """The SIDs that it generates."""
         return self.bundle.table
 
     @cached_property
     def trie(self) -> Trie:
-        """Their trie, where the model is."""
+        """Their trie, on the model's device."""
         return Trie.build(self.bundle.table.codes, self.bundle.code_ids).to(torch.device(self.bundle.model.device))
 
     def spoken(self, trie: Trie, node: int) -> str:
-        """What the model says to reach a node of its trie: a code's token."""
+        """The token of a node of its trie."""
         return code_token(int(trie.depth[node]) - 1, int(trie.code[node]))
 
     @cached_property
@@ -171,12 +171,12 @@ class LanguageRanker:
 
     @cached_property
     def searched(self) -> Trie:
-        """The trie that is searched: what follows an SID stands behind it where that is scored."""
+        """The trie that is searched, with the tokens after an SID if these are scored."""
         return self.trie.with_tail(self.end) if self.search.score_end else self.trie
 
     @property
     def context(self) -> frozenset[str]:
-        """What it, or who assists it, reads of queries beside their histories."""
+        """The context of queries that it or its assistant reads."""
         own = frozenset({"session_context"}) if self._uses_context else frozenset[str]()
         return own if self.mixing is None else own | context_used(self.mixing.assistant)
 
@@ -207,20 +207,19 @@ class LanguageRanker:
     ) -> Ranking:
         """The best items for prompts.
 
-        A row's beams are as many more, in steps of 16, as it leaves out items by name: what it leaves out lies where
-        the model looks first. Rows of one width are searched together, so that a list does not depend on what else is
-        asked.
+        The number of beams grows with the number of excluded items, in steps of 16, as these tend to rank high. Rows
+        with the same number of beams are searched together, so that a list does not depend on other queries.
 
         Args:
-            prompts: R prompts; equal ones that allow the same are searched once, unless an assistant tells their
-                queries apart.
+            prompts: R prompts; equal ones with the same allowed items are searched once, unless an assistant
+                distinguishes their queries.
             k: Distinct SIDs of each list.
-            allowed: What may be listed, row by row; everything if None.
-            decode_all: Who searches for all distinct prompts, by the largest width; batch by batch, here, if None.
+            allowed: Items that may be listed, per row; all if None.
+            decode_all: Decodes all distinct prompts, with the largest number of beams; in batches, here, if None.
         """
         if allowed is not None and allowed.unrestricted:
             allowed = None
-        firsts: dict[object, int] = {}  # the row in which each question stands first
+        firsts: dict[object, int] = {}  # the first row of each distinct query
         keys = [
             (
                 tuple(ids),
@@ -253,20 +252,20 @@ class LanguageRanker:
         return Ranking(items, values)
 
     def width(self, k: int, left_out: int) -> int:
-        """SIDs that a search ranks for a list of `k` that leaves items out by name."""
+        """Number of beams for a list of `k`, by the number of excluded items."""
         wide = max(k, self.search.beams)
         if left_out:
             wide = -(-(wide + left_out) // _WIDTH_STEP) * _WIDTH_STEP
         return min(wide, self.table.n_unique)
 
     def decode(self, prompts: Prompts, width: int, rows: Sequence[int], allowed: Allowed | None) -> Decode:
-        """What searches for some of the prompts, by their places among `rows`.
+        """The function that decodes some of the prompts, by their positions in `rows`.
 
         Args:
             prompts: R prompts.
             width: SIDs of each list.
             rows: The rows, of prompts and of `allowed`, that are searched.
-            allowed: What may be listed.
+            allowed: Items that may be listed.
         """
 
         def search(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -306,12 +305,12 @@ class LanguageRanker:
         """Search for all prompts, those of similar length together.
 
         Returns:
-            SID numbers int64 (R, K), -1 behind the end of shorter lists, and scores float32 (R, K).
+            SID numbers int64 (R, K), -1 after the end of shorter lists, and scores float32 (R, K).
         """
         return decode_batches(decode, prompts, width, self.batch_size(prompts, width), "recommending")
 
     def batch_size(self, prompts: Sequence[Sequence[int]], width: int) -> int:
-        """Prompts searched at a time."""
+        """Prompts per batch."""
         found = self.search.batch_size
         if not found:
             model = self.bundle.model
@@ -323,22 +322,22 @@ class LanguageRanker:
 class TitleRanker(LanguageRanker):
     """A checkpoint's search over the distinct titles of the catalogue; see `LanguageRanker`, titles in place of SIDs.
 
-    Items of one title follow one another, the more popular in training first, then the lower item index. What ends a
-    title is part of it, and so of every score.
+    Items of one title follow one another, the more popular in training first, then the lower item index. The end of a
+    title is part of it and of its score.
     """
 
     @cached_property
     def table(self) -> Titles:
-        """The titles that it speaks."""
+        """The titles that it generates."""
         return Titles.of(self.bundle.tokenizer, self.builder)
 
     @cached_property
     def trie(self) -> Trie:
-        """Their trie, where the model is."""
+        """Their trie, on the model's device."""
         return self.table.trie.to(torch.device(self.bundle.model.device))
 
     def spoken(self, trie: Trie, node: int) -> str:
-        """What the model says to reach a node of its trie: a piece of a title."""
+        """The token of a node of its trie: a piece of a title."""
         return str(self.bundle.tokenizer.decode([int(trie.token[node])]))
 
     @property

@@ -16,12 +16,12 @@ from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Rank
 
 @dataclass(frozen=True)
 class RankedSplit:
-    """The rows of one split that a ranker is asked about.
+    """The examples of one split, as queries for a ranker.
 
     Attributes:
-        users: The R users, one a row.
-        histories: For each row its item indices, int32, oldest first.
-        targets: int32 (R,), item index of each row's target; no ranker sees them.
+        users: The R users, one per example.
+        histories: For each example its item indices, int32, oldest first.
+        targets: int32 (R,), item index of each target; not visible to rankers.
         n_items: Number of items, N.
     """
 
@@ -31,15 +31,15 @@ class RankedSplit:
     n_items: int
 
     def __len__(self) -> int:
-        """Number of rows, R."""
+        """Number of examples, R."""
         return len(self.users)
 
     @classmethod
     def of(cls, data: Corpus, split: str) -> "RankedSplit":
-        """The rows of "valid" or "test" of a corpus.
+        """The examples of "valid" or "test" of a corpus.
 
         Raises:
-            DataError: If there is no such split, or it holds no row.
+            DataError: If there is no such split, or it is empty.
         """
         rows = data.rows(split)
         return cls(rows.users.tolist(), rows.histories.tolist(), rows.targets, data.n_items)
@@ -54,13 +54,13 @@ def split_queries(
     *,
     given: bool = True,
 ) -> Queries:
-    """The queries of the examples of a split, with what a service would know of each.
+    """The queries of the examples of a split, with the context that a service would have.
 
     Args:
         rows: The examples.
-        data: The corpus that they are of.
+        data: Their corpus.
         split: "valid" or "test".
-        used: What the ranker reads beside histories; see `minionerec.recommend.rankers.protocol.context_used`.
+        used: The context that the ranker reads; see `minionerec.recommend.rankers.protocol.context_used`.
         times: File of times, as of `minionerec.data.times.row_times`.
         given: Whether the session context is given.
 
@@ -76,17 +76,17 @@ def split_queries(
 def rank_rows(
     ranker: Ranker, rows: RankedSplit, k: int, *, table: CandidateGroups | None = None, allowed: Allowed | None = None
 ) -> Predictions:
-    """Ask a ranker for the rows of a split.
+    """Rank items with a ranker for the examples of a split.
 
     Args:
-        ranker: Whom to ask.
-        rows: R rows.
+        ranker: The ranker.
+        rows: R examples.
         k: Candidates of each list.
         table: SIDs of the items; without it SIDs are "".
-        allowed: What may be listed, row by row; everything if None.
+        allowed: Items that may be listed, per example; all if None.
 
     Raises:
-        DataError: If the lists are not what a `Ranker` promises; the message names the row.
+        DataError: If the lists violate the contract of `Ranker`; the message gives the row.
     """
     return checked_predictions(ranker.rank(Queries(rows.histories), k, allowed), rows, k, table=table, allowed=allowed)
 
@@ -100,7 +100,7 @@ def checked_predictions(
     allowed: Allowed | None = None,
     given: tuple[str, ...] = (),
 ) -> Predictions:
-    """What a ranker said of rows, where it is what a `Ranker` promises; see `rank_rows` and `as_predictions`."""
+    """Predictions from a ranker's lists, after a check of its contract; see `rank_rows` and `as_predictions`."""
     check_ranking(ranking, len(rows), k, rows.n_items, table, allowed)
     return as_predictions(ranking, rows, table, given)
 
@@ -108,7 +108,7 @@ def checked_predictions(
 def as_predictions(
     ranking: Ranking, rows: RankedSplit, table: CandidateGroups | None = None, given: tuple[str, ...] = ()
 ) -> Predictions:
-    """Ranked items with the rows that they are for, and what the ranker was given; SIDs are "" without a table."""
+    """Predictions of ranked items for examples, with the names of the context given; SIDs are "" without a table."""
     sids = None if table is None else table.sids
     return Predictions(
         users=list(rows.users),
@@ -129,47 +129,47 @@ def check_ranking(
     table: CandidateGroups | None = None,
     allowed: Allowed | None = None,
 ) -> None:
-    """Check that lists are what a `Ranker` promises.
+    """Check lists against the contract of `Ranker`.
 
     Args:
         ranking: The lists.
-        rows: Number of histories that were asked about.
-        k: Candidates that were asked for.
+        rows: Number of queries.
+        k: List length in candidates.
         n_items: Number of items, N.
         table: SIDs, whose items may make lists longer than `k`.
-        allowed: What may be listed; everything if None.
+        allowed: Items that may be listed; all if None.
 
     Raises:
-        DataError: Naming the first row that is wrong, and in what.
+        DataError: If a list is invalid, with the first row and the reason.
     """
     if len(ranking.items) != rows or len(ranking.scores) != rows:
         raise DataError(
-            f"the ranker gave {len(ranking.items)} lists and {len(ranking.scores)} lists of scores for {rows} "
+            f"the ranker returned {len(ranking.items)} lists and {len(ranking.scores)} lists of scores for {rows} "
             "histories; expected one of each for every history."
         )
     for row, (items, scores) in enumerate(zip(ranking.items, ranking.scores, strict=True)):
         wrong = _wrong_with(items, scores, n_items)
         if not wrong and len(items) > k and (table is None or len({table.sids[item] for item in items}) > k):
-            wrong = f"it holds {len(items)} items, but {k} candidates were asked for"
+            wrong = f"it has {len(items)} items, but k is {k} candidates"
         if not wrong and allowed is not None:
             mask = allowed.row(row)
             listed = [item for item in items if not mask[item]]
-            wrong = f"item {min(listed)} is listed, which was to be left out" if listed else ""
+            wrong = f"item {min(listed)} is listed, but not allowed" if listed else ""
         if wrong:
-            raise DataError(f"the ranker's list for row {row} (from 0) is wrong: {wrong}.")
+            raise DataError(f"the ranker's list for row {row} (from 0) is invalid: {wrong}.")
 
 
 def _wrong_with(items: Sequence[int], scores: Sequence[float], n_items: int) -> str:
-    """What is wrong with one list by itself; "" for nothing."""
+    """The error of a single list; "" for none."""
     if len(items) != len(scores):
-        return f"it holds {len(items)} items and {len(scores)} scores"
+        return f"it has {len(items)} items and {len(scores)} scores"
     for item in items:
         if not 0 <= item < n_items:
-            return f"item {item} is none of the {n_items} items (0 to {n_items - 1})"
+            return f"item {item} is not one of the {n_items} items (0 to {n_items - 1})"
     if len(set(items)) < len(items):
-        return "an item stands there twice"
+        return "an item is listed twice"
     falling = np.diff(np.asarray(scores, dtype=np.float64))
     if not (falling <= 0).all():
-        place = int(np.flatnonzero(~(falling <= 0))[0])
-        return f"score {scores[place + 1]} stands behind {scores[place]}; scores must not rise"
+        index = int(np.flatnonzero(~(falling <= 0))[0])
+        return f"score {scores[index + 1]} follows {scores[index]}; scores must not increase"
     return ""

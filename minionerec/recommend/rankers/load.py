@@ -1,4 +1,4 @@
-"""A ranker from what a setting names: an artefact's directory, or a user's own function."""
+"""Loading rankers: from an artefact's directory, or a user's own function."""
 
 import os
 from pathlib import Path
@@ -67,7 +67,7 @@ class SequentialAssistant:
 
 
 class CheckpointAssistant:
-    """A checkpoint's probabilities of all SIDs, by a search of the whole catalogue where the model has none at once.
+    """A checkpoint's probabilities of all SIDs, by exact search if the model does not give them directly.
 
     Args:
         ranker: The checkpoint.
@@ -99,20 +99,20 @@ def load_ranker(
     search: Search | None = None,
     dtype: str = "auto",
 ) -> Ranker:
-    """What a training stage left, as a ranker on this process's device.
+    """A ranker from the output of a training stage, on this process's device.
 
     Args:
         path: A checkpoint (of `minionerec sft`, `grpo` or `train-catalogue`), or the folder `model` of
             (`minionerec train-sequential`).
-        corpus: The corpus whose items are recommended; of a checkpoint that was trained on all rows all count.
-        corpus_path: Where it lies; with it a sequential model is held against the corpus that it was trained on.
+        corpus: The corpus whose items are recommended; for a checkpoint that was trained on all examples, all count.
+        corpus_path: Its path; with it a sequential model is checked against the corpus that it was trained on.
         table: SIDs that a checkpoint must have been trained on; its own if None.
-        search: How a checkpoint searches.
+        search: The search of a checkpoint.
         dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
 
     Raises:
-        ArtefactError: If there is neither, or it was made for another table or corpus.
-        DataError: If the checkpoint speaks of other items.
+        ArtefactError: If there is neither, or it is for another table or corpus.
+        DataError: If the checkpoint has other items.
         ConfigError: If the model cannot recommend for histories.
 
     Example:
@@ -148,18 +148,18 @@ def load_assistant(
     temperature: float = 1.0,
     dtype: str = "auto",
 ) -> Assistant:
-    """What a training stage left, as a second recommender in the search of a checkpoint.
+    """An assistant from the output of a training stage, for the search of a checkpoint.
 
     Args:
-        path: The folder `model`, or another checkpoint, of which everything is as in `load_ranker`.
+        path: The folder `model`, or another checkpoint, as in `load_ranker`.
         ranker: The checkpoint that is searched.
         corpus: The corpus whose items are recommended.
-        corpus_path: Where it lies.
+        corpus_path: Its path.
         temperature: Its scores are divided by it.
         dtype: Weights' dtype of a checkpoint.
 
     Raises:
-        ArtefactError: Beside what `load_ranker` raises, if its candidates are not those of the search.
+        ArtefactError: As `load_ranker`, and if its candidates are not those of the search.
     """
     found = load_ranker(path, corpus, corpus_path=corpus_path, dtype=dtype)
     if isinstance(found, SequentialRanker):
@@ -167,21 +167,21 @@ def load_assistant(
     if isinstance(found, LanguageRanker) and np.array_equal(found.table.sid_numbers, ranker.table.sid_numbers):
         return CheckpointAssistant(found, Path(path).name, temperature)
     raise ArtefactError(
-        f"assistant {path}: its candidates (SIDs, or titles) are others than those of the checkpoint. Give one of the "
+        f"assistant {path}: its candidates (SIDs, or titles) differ from those of the checkpoint. Give one with the "
         "same SIDs, or the folder `model` of minionerec train-sequential."
     )
 
 
 def lift_of_new_items(path: str | os.PathLike[str], table: SidTable, corpus: Corpus) -> np.ndarray | None:
-    """What a checkpoint adds to the log-probabilities of SIDs whose items no training row ends in.
+    """The lift that a checkpoint adds to the log-probabilities of SIDs without training targets.
 
     Args:
         path: The checkpoint; `minionerec extend` writes its lift.
         table: Its SIDs.
-        corpus: The corpus whose training rows count.
+        corpus: The corpus of the training examples.
 
     Returns:
-        float32 (S,), natural logarithms; None where it adds nothing.
+        float32 (S,), natural logarithms; None without a lift.
     """
     lift = float(read_manifest(path)["counts"].get("lift", 0.0))
     if not lift:
@@ -195,7 +195,7 @@ def load_sequential_ranker(path: Path, corpus: Corpus, corpus_path: str | os.Pat
     trained_on = {record["sha256"] for record in read_manifest(path)["inputs"].values()}
     if corpus_path is not None and fingerprint(corpus_path) not in trained_on:
         raise ArtefactError(
-            f"{path}: was not trained on {corpus_path}, so its items have other numbers. Give the corpus that it was "
+            f"{path}: was not trained on {corpus_path}, so its item indices differ. Give the corpus that it was "
             "trained on; under protocols a and b train-sequential itself writes the predictions."
         )
     model = load_sequential(path)
@@ -209,16 +209,16 @@ def make_ranker(dotted: str, corpus: Corpus) -> Ranker:
     """A user's own ranker.
 
     Args:
-        dotted: Dotted path of a function that takes the corpus and gives a `Ranker`, such as `my_module.make`.
+        dotted: Dotted path of a function that takes the corpus and returns a `Ranker`, such as `my_module.make`.
         corpus: The corpus whose items are recommended.
 
     Raises:
-        ConfigError: If there is no such function, or what it gives is no ranker.
+        ConfigError: If there is no such function, or it does not return a ranker.
     """
     made = function_at(dotted, "ranker")(corpus)
     if not isinstance(made, Ranker):
         raise ConfigError(
-            f"ranker is {dotted!r}, which gave a {type(made).__name__} without a method "
+            f"ranker is {dotted!r}, which returned a {type(made).__name__} without a method "
             "rank(queries, k, allowed). See minionerec.recommend.rankers.protocol.Ranker."
         )
     return made

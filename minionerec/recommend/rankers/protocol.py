@@ -1,4 +1,4 @@
-"""What a ranker is: queries in, ranked items with scores out. Whatever fulfils it is evaluated and served."""
+"""The interface of rankers, from queries to ranked items with scores; all rankers can be evaluated and served."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Queries:
-    """A batch of queries: the history of each, and whatever else is known about the request.
+    """A batch of queries: histories and further context of the requests.
 
-    A ranker reads what it was trained with and ignores the rest. Whatever else becomes known of a request, such as its
-    hour or its device, is one further field here: an array of R values, or None where nothing is known.
+    A ranker reads the context it was trained with and ignores the rest. Further context, such as hour or device, is a
+    further field here: an array of R values, or None if unknown.
 
     Attributes:
         histories: For each of R queries its item indices, int32, oldest first; may be empty.
@@ -75,7 +75,7 @@ class Queries:
 
     @classmethod
     def joined(cls, parts: Sequence["Queries"]) -> "Queries":
-        """Several batches as one; what one of them does not know is unknown for all."""
+        """Several batches as one; context missing in one of them is unknown for all."""
         joined: dict[str, Any] = {}
         for name in CONTEXT:
             values = [getattr(part, name) for part in parts]
@@ -84,22 +84,22 @@ class Queries:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What is known of some of them beside the history, in words, such as "session context"."""
+        """Names of the context known for some queries, such as "session context"."""
         known = {name: getattr(self, name) for name in CONTEXT}
         return tuple(name.replace("_", " ") for name, values in known.items() if values is not None and values.any())
 
     def key(self, row: int) -> tuple[object, ...]:
-        """Equal for queries of which a ranker cannot tell one from the other."""
+        """A key that is equal for queries that are the same to a ranker."""
         context = (getattr(self, name) for name in CONTEXT)
         return tuple(self.histories[row].tolist()), *(None if values is None else values[row] for values in context)
 
 
 CONTEXT = tuple(field.name for field in fields(Queries) if field.name != "histories")
-"""What may be known of a query beside its history."""
+"""The context fields of a query besides its history."""
 
 
 def context_used(ranker: object) -> frozenset[str]:
-    """Which names of `CONTEXT` a ranker makes use of; none where it does not declare any as its `context`."""
+    """The names of `CONTEXT` that a ranker uses, by its attribute `context`; none without it."""
     found: frozenset[str] = getattr(ranker, "context", frozenset())
     return found
 
@@ -109,13 +109,13 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Allowed:
-    """Which items may be listed, for each of R rows.
+    """The items that may be listed, for each of R queries.
 
     Attributes:
         n_items: Number of items, N.
         masks: bool (U, N), the masks that rows share.
         which: int64 (R,), the mask of each row; -1 allows everything.
-        without: For each row int64 item indices, ascending, that must not be listed whatever its mask says.
+        without: For each row int64 item indices, ascending, that must not be listed regardless of its mask.
     """
 
     n_items: int
@@ -127,7 +127,7 @@ class Allowed:
         """Check shapes and indices.
 
         Raises:
-            DataError: If they do not fit one another.
+            DataError: If they do not match.
         """
         if self.masks.shape != (len(self.masks), self.n_items) or len(self.which) != len(self.without):
             raise DataError(
@@ -142,7 +142,7 @@ class Allowed:
 
     @classmethod
     def leaving_out(cls, without: Sequence[Collection[int]], n_items: int) -> "Allowed":
-        """Everything but some items of each row.
+        """All items except some of each row.
 
         Example:
             >>> allowed = Allowed.leaving_out([[2, 0], []], 3)
@@ -187,7 +187,7 @@ class Allowed:
         return bool((self.which < 0).all()) and not any(map(len, self.without))
 
     def row(self, row: int) -> np.ndarray:
-        """What one row allows: bool (N,), a copy."""
+        """The items allowed for one row: bool (N,), a copy."""
         if self.which[row] < 0:
             mask = np.ones(self.n_items, dtype=bool)
         else:
@@ -195,19 +195,21 @@ class Allowed:
         mask[self.without[row]] = False
         return mask
 
-    def rows(self, places: Sequence[int] | slice) -> np.ndarray:
-        """What some rows allow: bool (B, N)."""
-        chosen = range(len(self))[places] if isinstance(places, slice) else places
-        return np.stack([self.row(row) for row in chosen]) if len(chosen) else np.zeros((0, self.n_items), dtype=bool)
+    def rows(self, rows: Sequence[int] | slice) -> np.ndarray:
+        """The items allowed for some rows: bool (B, N)."""
+        selected = range(len(self))[rows] if isinstance(rows, slice) else rows
+        return (
+            np.stack([self.row(row) for row in selected]) if len(selected) else np.zeros((0, self.n_items), dtype=bool)
+        )
 
     @property
     def given(self) -> tuple[str, ...]:
-        """What is known of some of them beside the history, in words, such as "session context"."""
+        """Names of the context known for some queries, such as "session context"."""
         known = {name: getattr(self, name) for name in CONTEXT}
         return tuple(name.replace("_", " ") for name, values in known.items() if values is not None and values.any())
 
     def key(self, row: int) -> tuple[int, bytes]:
-        """Equal for rows that allow the same, by the same mask and the same items left out."""
+        """A key that is equal for rows with the same mask and the same excluded items."""
         return int(self.which[row]), self.without[row].tobytes()
 
 
@@ -220,7 +222,7 @@ class Ranking:
     """Ranked items for some queries.
 
     Attributes:
-        items: For each query its item indices, best first, none twice.
+        items: For each query its item indices, best first, without duplicates.
         scores: Parallel to `items`, higher is better.
     """
 
@@ -230,10 +232,10 @@ class Ranking:
 
 @runtime_checkable
 class Ranker(Protocol):
-    """Ranks the items of one corpus.
+    """A ranker of the items of one corpus.
 
-    A user's own is named by the dotted path of a function that takes a `Corpus` and gives an object of this kind. One
-    that reads more of a query than its history declares so: `context`, a frozenset of names of `CONTEXT`.
+    A user's own ranker is given by the dotted path of a function that takes a `Corpus` and returns such an object. A
+    ranker that reads more of a query than its history declares it: `context`, a frozenset of names of `CONTEXT`.
     """
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
@@ -243,7 +245,7 @@ class Ranker(Protocol):
             queries: R queries.
             k: Candidates of each list: items, or distinct SIDs of a ranker that ranks SIDs, whose lists are longer
                 where items share one.
-            allowed: What may be listed, row by row; everything if None.
+            allowed: Items that may be listed, per query; all if None.
 
         Returns:
             Lists of at most `k` candidates; shorter only where fewer are allowed.
@@ -252,10 +254,10 @@ class Ranker(Protocol):
 
 
 class Assistant(Protocol):
-    """A second recommender in a search: the probabilities of all candidates for each query.
+    """A second recommender mixed into a search, by the probabilities of all candidates for each query.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         context: See `Ranker`.
     """
 

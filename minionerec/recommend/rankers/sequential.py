@@ -15,23 +15,23 @@ class SequentialRanker:
 
     Args:
         model: The model, where it is to run.
-        name: What it is called, for messages.
+        name: Its name, for messages.
 
     Raises:
-        ConfigError: If the model reads who the user is, which a history does not say.
+        ConfigError: If the model needs the user, which a history does not have.
     """
 
     def __init__(self, model: SequentialModel, name: str):
         if model.needs_users:
             raise ConfigError(
-                f"{name} has a vector for each user of its training and cannot recommend for a history alone. Take the "
-                "predictions that its training wrote."
+                f"{name} has user embeddings and cannot recommend for a history alone. Use the "
+                "predictions of its training."
             )
         self.model, self.name = model, name
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @property
@@ -45,7 +45,7 @@ class SequentialRanker:
 
         Raises:
             ConfigError: If a score is not a number.
-            DataError: If a history holds an item that the model does not know.
+            DataError: If a history has an unknown item.
         """
         self.model.eval()
         rows, contexts = _rows(queries), queries.session_context

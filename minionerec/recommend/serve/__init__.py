@@ -1,1 +1,1 @@
-"""A recommender behind HTTP: requests read and refused, batched, answered by one model, and models exchanged."""
+"""An HTTP server for recommenders: validation, batching, and reloading of models."""

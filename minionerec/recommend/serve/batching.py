@@ -1,9 +1,8 @@
-"""One thread owns the model; requests that come meanwhile are answered together.
+"""Dynamic batching: one thread owns the model, and queued requests are answered in batches.
 
-While the model works, requests queue up. When it is free it takes what is there, up to a batch. Where fewer wait than
-the batch before held, more are likely on their way, and it waits for them, at most a window; a caller who is alone
-never waits. The queue is bounded by number, and by the time that it would take at the present speed: what could not be
-answered within its time limit is refused at once.
+While the model is busy, requests are queued. When it is free it takes the queued requests, up to a batch. If fewer wait
+than in the previous batch, it waits for more, at most a window; a single caller never waits. The queue is bounded by
+number, and by the expected time at the current speed: requests that would exceed their time limit are refused at once.
 """
 
 import asyncio
@@ -26,11 +25,11 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """What the model said to one call.
+    """The result of one call.
 
     Attributes:
-        served: The model, one for all of the call.
-        values: For each of its requests the answer as JSON, or the error that it made.
+        served: The model, the same for the whole call.
+        values: For each of its requests the answer as JSON, or its error.
     """
 
     served: Served
@@ -43,9 +42,9 @@ class QueuedCall:
 
     Attributes:
         requests: Its requests.
-        future: Where the outcome goes; a future that is done already means that nobody waits any more.
-        deadline: `time.monotonic()` after which nobody waits.
-        work: What to do with the model instead of answering, for calls that are not batched.
+        future: The outcome; if already done, the caller no longer waits.
+        deadline: `time.monotonic()` of the time limit.
+        work: A function of the model to run instead, for calls that are not batched.
     """
 
     requests: Sequence[Request]
@@ -57,9 +56,9 @@ class QueuedCall:
 def answer_each(
     recommender: Recommender, requests: Sequence[Request], write: Callable[[Answer], bytes]
 ) -> list[bytes | Exception]:
-    """Written answers of a batch; a request that makes an error gets the error, and the others their answers.
+    """Serialised answers of a batch; a request that fails gets its error, and the others their answers.
 
-    The batch is halved where it fails, so that few wrong requests cost few more rounds.
+    A failing batch is halved recursively, so that a few bad requests cost few more rounds.
     """
     try:
         return [write(answer) for answer in recommender.answer(requests)]
@@ -71,15 +70,15 @@ def answer_each(
 
 
 class Batcher:
-    """The queue, and the thread that empties it.
+    """The queue, and the thread that processes it.
 
     Args:
-        current: Gives the model in service.
-        queue: Requests that may wait.
-        batch: Requests answered at once.
-        window_s: Seconds to wait for as many requests as came last time.
-        timeout_s: Seconds until a call is given up.
-        metrics: Where lengths and sizes are counted.
+        current: Returns the model in service.
+        queue: Maximum requests in the queue.
+        batch: Maximum requests per batch.
+        window_s: Maximum seconds to wait for a batch as large as the last.
+        timeout_s: Time limit of a call in seconds.
+        metrics: The metrics.
     """
 
     def __init__(
@@ -98,20 +97,20 @@ class Batcher:
         self._ready = threading.Condition()
         self._jobs: deque[QueuedCall] = deque()
         self._rows = 0
-        self._wanted = 1  # requests that must wait before the thread is woken
+        self._wanted = 1  # queued requests that wake the thread
         self._last = 1
         self._row_seconds = 0.0
         self._stopping = False
-        self._loop: asyncio.AbstractEventLoop  # from the start on
+        self._loop: asyncio.AbstractEventLoop  # set by start
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; outcomes are delivered on the event loop that runs now."""
+        """Start the thread; outcomes are delivered on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer what was taken, and end the thread."""
+        """Answer accepted calls, and stop the thread."""
         with self._ready:
             self._stopping = True
             self._ready.notify()
@@ -124,28 +123,28 @@ class Batcher:
         return self._rows
 
     def check_room(self, rows: int = 1) -> None:
-        """Whether so many more requests may come.
+        """Check that the queue has room for more requests.
 
         Raises:
-            Refusal: 503, with the seconds after which there should be room.
+            Refusal: 503, with the seconds after which to retry.
         """
         wait = self._rows * self._row_seconds
         if self._rows + rows > self._most or (self._rows and wait > 0.8 * self._timeout):
             self._metrics.refused.labels("queue").inc()
-            raise Refusal(503, "too many requests are waiting; try again later.", retry_after=max(1, round(wait)))
+            raise Refusal(503, "the queue is full; try again later.", retry_after=max(1, round(wait)))
 
     def submit(self, requests: Sequence[Request], work: Callable[[Served], bytes] | None = None) -> QueuedCall:
-        """Put a call into the queue.
+        """Add a call to the queue.
 
         Args:
             requests: Its requests.
-            work: What to do with the model instead of answering them; it takes the place of as many requests.
+            work: A function of the model to run instead of answering them; it counts as that many requests.
 
         Returns:
             The job; await its future.
 
         Raises:
-            Refusal: 503 where the queue is full, the model is not there yet, or the server is stopping.
+            Refusal: 503 if the queue is full, the model is not ready, or the server is stopping.
         """
         if self._current() is None or self._stopping:
             raise Refusal(503, "the model is not ready.", retry_after=1)
@@ -164,13 +163,13 @@ class Batcher:
                 continue
             try:
                 outcomes = self._work(jobs)
-            except Exception as error:  # a defect: those who wait are told, the thread lives on
+            except Exception as error:  # a bug: callers get the error, the thread continues
                 logger.exception("the model's thread failed")
                 outcomes = [(job, error) for job in jobs]
             self._loop.call_soon_threadsafe(_deliver, outcomes)
 
     def _take(self) -> list[QueuedCall] | None:
-        """The next jobs, those left out that nobody waits for; None at the end."""
+        """The next jobs, without abandoned ones; None at the end."""
         with self._ready:
             self._wait_for(1, None)
             if not self._jobs:
@@ -194,7 +193,7 @@ class Batcher:
             return taken
 
     def _wait_for(self, rows: int, until: float | None) -> None:
-        """Wait until so many requests are there, the time is over or the end has come."""
+        """Wait for a number of requests, the time limit or the stop."""
         self._wanted = rows
         while self._rows < rows and not self._stopping:
             left = None if until is None else until - time.monotonic()
@@ -211,13 +210,13 @@ class Batcher:
     def _work(self, jobs: list[QueuedCall]) -> list[tuple[QueuedCall, CallOutcome | Exception]]:
         served = self._current()
         if served is None:
-            raise RuntimeError("calls were taken before there was a model")
+            raise RuntimeError("calls were accepted without a model")
         if jobs[0].work is not None:
             return [(jobs[0], _try(served, jobs[0].work))]
         begin = time.perf_counter()
         requests = [request for job in jobs for request in job.requests]
         values: list[bytes | Exception] = []
-        for start in range(0, len(requests), self._batch):  # a call of more than a batch has one model all the same
+        for start in range(0, len(requests), self._batch):  # a call of several batches uses one model
             values += answer_each(served.recommender, requests[start : start + self._batch], self._write)
         seconds = time.perf_counter() - begin
         self._metrics.batch_rows.observe(len(requests))

@@ -11,7 +11,7 @@ KEY_VARIABLE = "MINIONEREC_API_KEY"
 
 @dataclass(frozen=True)
 class Limits:
-    """What one call may ask for; `GET /v1/model` shows it.
+    """Limits of one call, as shown by `GET /v1/model`.
 
     Attributes:
         max_k: Items of one list.
@@ -19,7 +19,7 @@ class Limits:
         max_list: Ids of `only`, and of `without`.
         max_requests: Requests of one call.
         max_body_bytes: Bytes of one body.
-        timeout_s: Seconds until a call is answered or given up.
+        timeout_s: Time limit of a call in seconds.
     """
 
     max_k: int = 100
@@ -31,11 +31,11 @@ class Limits:
 
     @property
     def usual_k(self) -> int:
-        """Items of a list where a request does not say."""
+        """Default number of items of a list."""
         return min(10, self.max_k)
 
     def shown(self) -> dict[str, float]:
-        """As `GET /v1/model` says it."""
+        """The limits as shown by `GET /v1/model`."""
         return asdict(self)
 
 
@@ -46,59 +46,60 @@ class ServeConfig(Settings):
     checkpoint: str = setting(
         "", "model to serve: a checkpoint, or a sequential model's seed", required=True, input_kind="any"
     )
-    corpus: str = setting("", "its corpus; empty: the one that it was trained on", input_kind="any")
+    corpus: str = setting("", "its corpus; empty: the corpus that it was trained on", input_kind="any")
     items: str = setting("", "table (csv, tsv, parquet) with item_id and columns to filter by", input_kind="any")
     dtype: str = setting(
         "auto",
         "precision of the weights; auto: on a GPU as stored, else float32",
         known=("auto", "float32", "bfloat16", "float16"),
     )
-    host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0 for every one of this machine", required=True)
-    port: int = setting(8000, "port to listen at; 0: any free one", least=0, most=65535)
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0: all addresses of this machine", required=True)
+    port: int = setting(8000, "port to listen on; 0: any free one", least=0, most=65535)
     hosts: list[str] = setting(
         [],
-        "names (of a Host header) that calls may come for, beside localhost, --host and any address in digits; "
-        "'*': every name",
+        "allowed names in the Host header, in addition to localhost, --host and any numeric address; '*': all names",
     )
     api_key_file: str = setting(
-        "", f"file with keys, one a line; empty: the environment's {KEY_VARIABLE}, or none", input_kind="any"
+        "", f"file of API keys, one per line; empty: the environment variable {KEY_VARIABLE}, or none", input_kind="any"
     )
-    open_metrics: bool = setting(False, "whether /metrics may be read without a key")
-    max_k: int = setting(100, "items of one list", least=1)
-    max_history: int = setting(500, "ids of one history", least=1)
-    max_list: int = setting(10_000, "ids of only, and of without", least=1)
-    max_requests: int = setting(64, "requests of one call", least=1)
-    max_body_bytes: int = setting(1 << 20, "bytes of one body", least=1024)
-    timeout_s: float = setting(10.0, "seconds until a call is answered or given up (504)", above=0)
-    connections: int = setting(1000, "connections held open at once", least=1)
-    queue: int = setting(256, "requests that may wait; over it calls are refused (503)", least=1)
-    batch: int = setting(32, "requests that the model answers at once", least=1)
-    window_ms: float = setting(3.0, "milliseconds to wait for as many requests as came last time", least=0)
-    threads: int = setting(0, "CPU threads of the model; 0: OMP_NUM_THREADS, or 1, the best for small ones", least=0)
+    open_metrics: bool = setting(False, "allow /metrics without a key")
+    max_k: int = setting(100, "maximum items per list", least=1)
+    max_history: int = setting(500, "maximum ids per history", least=1)
+    max_list: int = setting(10_000, "maximum ids of only, and of without", least=1)
+    max_requests: int = setting(64, "maximum requests per call", least=1)
+    max_body_bytes: int = setting(1 << 20, "maximum bytes of a body", least=1024)
+    timeout_s: float = setting(10.0, "time limit of a call in seconds (504)", above=0)
+    connections: int = setting(1000, "maximum open connections", least=1)
+    queue: int = setting(256, "maximum requests in the queue; further calls are refused (503)", least=1)
+    batch: int = setting(32, "maximum requests per batch", least=1)
+    window_ms: float = setting(3.0, "maximum milliseconds to wait for a batch as large as the last", least=0)
+    threads: int = setting(
+        0, "CPU threads of the model; 0: OMP_NUM_THREADS, or 1, which is best for small models", least=0
+    )
     reload: str = setting(
         "off",
-        "how a new model comes in: not at all, by POST /v1/reload and SIGHUP, or also when the files change",
+        "how a new model is loaded: not at all, by POST /v1/reload and SIGHUP, or also when the files change",
         known=("off", "request", "watch"),
     )
     reload_root: str = setting(
-        "", "folder below which POST /v1/reload may name paths; empty: it may name none", path=True
+        "", "folder that paths of POST /v1/reload must be in; empty: no paths allowed", path=True
     )
-    watch_s: float = setting(2.0, "seconds between two looks at the files, where they are watched", above=0)
-    log: str = setting("requests", "what is logged, one JSON line each", known=("requests", "errors"))
-    log_histories: bool = setting(False, "whether the lines of requests hold the histories")
+    watch_s: float = setting(2.0, "seconds between checks of the files with reload watch", above=0)
+    log: str = setting("requests", "what to log, as JSON lines", known=("requests", "errors"))
+    log_histories: bool = setting(False, "include histories in the log of requests")
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         if self.batch > self.queue:
-            yield f"batch is {self.batch}, but queue {self.queue}; let the queue hold a batch at least."
+            yield f"batch is {self.batch}, but queue {self.queue}; the queue must hold at least one batch."
         if self.max_requests > self.queue:
-            yield f"max_requests is {self.max_requests}, but queue {self.queue}; a full call would never be taken."
+            yield f"max_requests is {self.max_requests}, but queue {self.queue}; a full call could never be accepted."
         if self.reload_root and self.reload == "off":
             yield "reload_root is given, but reload is off. Give --reload request, or leave it out."
 
     def limits(self) -> Limits:
-        """What one call may ask for."""
+        """The limits of one call."""
         return Limits(
             self.max_k, self.max_history, self.max_list, self.max_requests, self.max_body_bytes, self.timeout_s
         )

@@ -1,4 +1,4 @@
-"""Around every call: keys, refusals that need no reading, headers of safety, counts and log lines."""
+"""Middleware of all calls: API keys, early refusals, security headers, metrics and log lines."""
 
 import hmac
 import os
@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 requests_logger = get_logger(REQUESTS)
 
 NOTES = "minionerec.notes"
-GONE = 499  # nobody waits for the answer any more; only logs and metrics say so
+GONE = 499  # client closed the connection; only in logs and metrics
 QUEUED = ("/v1/recommend", "/v1/explain")
 OPEN = ("/healthz", "/readyz", "/", "/page")
 _POLICY = (
@@ -41,7 +41,7 @@ _SHORTEST_KEY = 8
 
 
 def read_keys(file: str) -> list[bytes]:
-    """The keys that callers may show: of a file, one a line, or else of the environment.
+    """The API keys: from a file, one per line, or else from the environment.
 
     Raises:
         ConfigError: If the file cannot be read, holds none, or one is too short.
@@ -50,19 +50,21 @@ def read_keys(file: str) -> list[bytes]:
         try:
             text = Path(file).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError):
-            raise ConfigError(f"api_key_file is {file!r}, which cannot be read as a text. Mend its path.") from None
+            raise ConfigError(f"api_key_file is {file!r}, which cannot be read as text. Check the path.") from None
         keys = [line.strip().encode() for line in text.splitlines() if line.strip()]
         if not keys:
-            raise ConfigError(f"api_key_file is {file!r}, which holds no key. Write one a line.")
+            raise ConfigError(f"api_key_file is {file!r}, which has no key. Write one per line.")
     else:
         keys = [key.encode()] if (key := os.environ.get(KEY_VARIABLE, "").strip()) else []
     if any(len(key) < _SHORTEST_KEY for key in keys):
-        raise ConfigError(f"an API key has fewer than {_SHORTEST_KEY} characters. Make it of `openssl rand -hex 32`.")
+        raise ConfigError(
+            f"an API key has fewer than {_SHORTEST_KEY} characters. Create one with `openssl rand -hex 32`."
+        )
     return keys
 
 
 def check_key(headers: Sequence[tuple[bytes, bytes]], keys: Collection[bytes]) -> None:
-    """Compare the key that a call shows, in a time that does not tell how much of it is right.
+    """Check the key of a call, in constant time.
 
     Raises:
         Refusal: 401.
@@ -71,14 +73,14 @@ def check_key(headers: Sequence[tuple[bytes, bytes]], keys: Collection[bytes]) -
     scheme, _, token = shown.partition(b" ")
     matches = [hmac.compare_digest(token.strip(), key) for key in keys]
     if scheme.lower() != b"bearer" or not any(matches):
-        raise Refusal(401, "a key is needed; send the header Authorization: Bearer KEY.")
+        raise Refusal(401, "an API key is required; send the header Authorization: Bearer KEY.")
 
 
 def names_server(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header names this server: by one of its names, or by an address in digits.
+    """Whether a Host header names this server: by one of its names, or by a numeric address.
 
-    A page of another site can have a browser call any server under the page's own name, once that name leads to the
-    server's address (DNS rebinding). It cannot do so under another name, nor under an address.
+    This prevents DNS rebinding, by which a page of another site makes a browser call this server under the page's own
+    name.
 
     Example:
         >>> [names_server(host, {"localhost"}) for host in ("localhost:8000", "10.0.0.7", "[::1]:80", "evil.example")]
@@ -96,17 +98,17 @@ def names_server(host: str, names: Collection[str]) -> bool:
 
 
 class Guard:
-    """An ASGI application around another.
+    """An ASGI middleware.
 
     Args:
-        app: The application within.
-        batcher: Whose queue may be full.
-        metrics: Where calls are counted.
-        keys: API keys; none: everybody may call.
-        paths: Paths that there are, as metrics name them.
+        app: The inner application.
+        batcher: The batcher with the queue.
+        metrics: The metrics.
+        keys: API keys; none: no key required.
+        paths: Known paths, for metrics.
         open_metrics: Whether /metrics needs no key.
-        hosts: Names that calls may come for; "*" for any.
-        crowded: Whether more connections are open than may be.
+        hosts: Allowed Host names; "*" for any.
+        crowded: Whether too many connections are open.
     """
 
     def __init__(
@@ -151,11 +153,11 @@ class Guard:
             except Refusal as refusal:
                 await send_refusal(refusal, send_safely)
             except Exception:
-                if status:  # the answer was on its way: the server ends the connection
+                if status:  # the response has started: the server closes the connection
                     raise
                 self._metrics.errors.inc()
                 logger.exception("a call failed")
-                await send_refusal(Refusal(500, "something went wrong on the server."), send_safely)
+                await send_refusal(Refusal(500, "internal server error."), send_safely)
         finally:
             self._note(scope, path, status or GONE, time.perf_counter() - begin, notes)
 
@@ -171,7 +173,7 @@ class Guard:
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         if host and not names_server(host, self._hosts):
             self._metrics.refused.labels("host").inc()
-            raise Refusal(421, "the Host header names another server; start this one with --hosts NAME.", close=True)
+            raise Refusal(421, "the Host header is not allowed; start the server with --hosts NAME.", close=True)
         if self._keys and path not in self._open:
             try:
                 check_key(scope["headers"], self._keys)
@@ -179,13 +181,13 @@ class Guard:
                 self._metrics.refused.labels("key").inc()
                 raise
         if path in QUEUED and scope["method"] == "POST":
-            self._batcher.check_room()  # before the body is read: a full queue costs nothing
+            self._batcher.check_room()  # before the body is read
 
     def _note(self, scope: "Scope", path: str, status: int, seconds: float, notes: dict[str, Any]) -> None:
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
-        said = {"method": scope["method"], "path": path, "status": status, "ms": round(seconds * 1000, 2), **notes}
-        requests_logger.log(40 if status == 500 else 20, "request", extra={"said": said})
+        fields = {"method": scope["method"], "path": path, "status": status, "ms": round(seconds * 1000, 2), **notes}
+        requests_logger.log(40 if status == 500 else 20, "request", extra={"said": fields})
 
 
 async def send_refusal(refusal: Refusal, send: "Send") -> None:

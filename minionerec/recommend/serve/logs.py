@@ -1,4 +1,4 @@
-"""Log lines of a server: one JSON object each, written by a thread of their own, which nobody waits for."""
+"""Log lines of a server: one JSON object each, written by a separate thread without blocking."""
 
 import json
 import logging
@@ -16,12 +16,12 @@ _LAST_SECONDS = 1.0
 
 
 class JsonLines(logging.Formatter):
-    """A log record as one line of JSON; what `extra={"said": {...}}` holds stands beside the message."""
+    """A log record as one line of JSON; the fields of `extra={"said": {...}}` replace the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line: dict[str, Any] = {"time": f"{stamp}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
+        timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {"time": f"{timestamp}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
         said = getattr(record, "said", None)
         line |= {"message": record.getMessage()} if said is None else said
         if record.exc_info:
@@ -30,7 +30,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(QueueHandler):
-    """Puts lines into a queue; what comes while it is full is dropped and counted.
+    """Puts lines into a queue; while it is full, lines are dropped and counted.
 
     Args:
         lines: The queue.
@@ -51,11 +51,11 @@ class Lines(QueueHandler):
 
 
 class Writer(QueueListener):
-    """Writes lines to a file descriptor; a reader who stops reading holds up this thread alone.
+    """Writes lines to a file descriptor; a blocked reader blocks only this thread.
 
     Args:
         lines: The queue.
-        descriptor: Where to write.
+        descriptor: The file descriptor.
     """
 
     def __init__(self, lines: "queue.Queue[Any]", descriptor: int):
@@ -63,27 +63,27 @@ class Writer(QueueListener):
         self._lines, self._descriptor = lines, descriptor
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Write one line; without a lock, for the end of the process must not wait for one."""
+        """Write one line; without a lock, so that the process can end."""
         left = f"{record.getMessage()}\n".encode()
         try:
             while left:
                 left = left[os.write(self._descriptor, left) :]
-        except OSError:  # nobody can read it any more
+        except OSError:  # the reader is closed
             return
 
     def finish(self) -> None:
-        """Wait until what was said is written, a second at most; the thread ends with the process."""
+        """Wait until all lines are written, a second at most; the thread ends with the process."""
         end = time.monotonic() + _LAST_SECONDS
         while not self._lines.empty() and time.monotonic() < end:
             time.sleep(0.01)
 
 
 def log_json_lines(level: str, dropped: Callable[[], None]) -> Writer:
-    """Send what the server says to standard error, one JSON object a line.
+    """Write the log of the server to standard error, one JSON object per line.
 
     Args:
-        level: "requests" for a line a call, "errors" for those alone that failed on the server's side.
-        dropped: Called for every line that is dropped, because nobody reads those before it.
+        level: "requests" for a line per call, "errors" only for those with internal errors.
+        dropped: Called for every dropped line.
 
     Returns:
         The writer, which is started; finish it at the end.

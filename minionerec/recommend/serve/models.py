@@ -1,4 +1,4 @@
-"""The model in service, the one before, and how another takes its place: loaded beside it, tried, swapped in whole."""
+"""The model in service and the previous one, and replacing it: loading, testing and an atomic swap."""
 
 import re
 import stat
@@ -24,11 +24,11 @@ _TRIED_HISTORY = 3
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a model comes from.
+    """The sources of a model.
 
     Attributes:
         checkpoint: The model.
-        corpus: Its corpus; found through the checkpoint if None.
+        corpus: Its corpus; from the checkpoint's manifest if None.
         items: Table of further columns of the items; none if None.
     """
 
@@ -37,21 +37,21 @@ class Sources:
     items: Path | None = None
 
     def paths(self) -> tuple[Path | None, ...]:
-        """The paths that messages about it may name."""
+        """The paths that may occur in messages about it."""
         return self.checkpoint, self.corpus, self.items
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model that was tried and may serve.
+    """A loaded and tested model.
 
     Attributes:
         recommender: The model.
-        sources: Where it comes from.
-        filters: Columns to filter by, as `GET /v1/model` shows them.
+        sources: Its sources.
+        filters: Columns for filters, as `GET /v1/model` shows them.
         example: A request and its answer.
-        loaded: When it was loaded, seconds since 1970.
-        seconds: How long loading and trying took.
+        loaded: Load time, seconds since 1970.
+        seconds: Duration of loading and testing.
     """
 
     recommender: Recommender
@@ -63,16 +63,16 @@ class Served:
 
     @property
     def model(self) -> dict[str, str]:
-        """Name and version, as every answer holds them."""
+        """Name and version, as in all answers."""
         return {"name": self.recommender.name, "version": self.recommender.version}
 
 
 def without_paths(message: str, known: Iterable[Path | None] = ()) -> str:
-    """A message for callers: of every path its last part.
+    """A message for callers, with only the last part of paths.
 
     Args:
         message: The message.
-        known: Paths that it may name; without them, a folder whose name has a space cannot be told from other words.
+        known: Paths that may occur; otherwise, folders with a space in their name are not recognised.
 
     Example:
         >>> without_paths("/srv/models/new/manifest.json: no such file. Mend its path.")
@@ -89,13 +89,13 @@ def without_paths(message: str, known: Iterable[Path | None] = ()) -> str:
 
 
 def try_out(recommender: Recommender, batch: int) -> tuple[Request, Answer]:
-    """Let a model answer alone and a batch, so that the first caller finds it warm, and what cannot answer is found.
+    """Test a model with one request and a batch, which also warms it up.
 
     Returns:
-        A request and its answer, to be shown as an example.
+        A request and its answer, as an example.
 
     Raises:
-        ArtefactError: If it gives no items, or items that are not in its catalogue.
+        ArtefactError: If it returns no items, or items that are not in its catalogue.
     """
     ids = recommender.items.ids
     recommender.items.search(recommender.items.titles[0] if ids else "", 1)
@@ -111,12 +111,12 @@ def try_out(recommender: Recommender, batch: int) -> tuple[Request, Answer]:
 
 
 class Shelf:
-    """The model in service and the one before it.
+    """The model in service and the previous one.
 
     Args:
         load: Loads a model.
-        batch: Requests of a batch, with which a new model is tried.
-        changed: Called with every model that comes into service.
+        batch: Batch size for testing a new model.
+        changed: Called with every new model in service.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class Shelf:
         self.previous: Served | None = None
 
     def bring(self, sources: Sources) -> Served:
-        """Load a model beside the one in service, try it, and put it into service; otherwise nothing changes.
+        """Load and test a model, and put it into service; on errors nothing changes.
 
         Raises:
-            MinioneRecError: If it does not belong together or cannot answer.
+            MinioneRecError: If its inputs do not belong together or it cannot answer.
             Refusal: 409, if another is being loaded.
         """
         with self._alone():
@@ -154,7 +154,7 @@ class Shelf:
             return served
 
     def back(self) -> Served:
-        """Put the model before this one into service again.
+        """Put the previous model into service again.
 
         Raises:
             Refusal: 409, if there is none, or another is being loaded.
@@ -162,7 +162,7 @@ class Shelf:
         with self._alone():
             served = self.previous
             if served is None:
-                raise Refusal(409, "there is no model before this one.", "back")
+                raise Refusal(409, "there is no previous model.", "back")
             self._put(served)
             return served
 
@@ -176,27 +176,27 @@ class Shelf:
 
 
 class _Alone:
-    """Holds a lock, or refuses where it is held."""
+    """Holds a lock, or refuses if it is held."""
 
     def __init__(self, lock: threading.Lock):
         self._lock = lock
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
-            raise Refusal(409, "another model is being loaded; try again when it is there.", retry_after=5)
+            raise Refusal(409, "another model is being loaded; try again later.", retry_after=5)
 
     def __exit__(self, *error: object) -> None:
         self._lock.release()
 
 
 def fingerprint(sources: Sources) -> tuple[Any, ...]:
-    """What changes where a model's files are exchanged: links, times and sizes of its manifest and of its items.
+    """The state of a model's files: links, times and sizes of its manifest and of its items.
 
     Returns:
-        A part for each of the two; None for a file that is not there.
+        One entry for each; None for a missing file.
 
     Raises:
-        OSError: If a file cannot be looked at.
+        OSError: If a file cannot be checked.
     """
     found: list[Any] = []
     for path in (sources.checkpoint, sources.items):
@@ -212,16 +212,16 @@ def fingerprint(sources: Sources) -> tuple[Any, ...]:
 
 
 def below(root: Path, name: str, field: str) -> Path:
-    """The path that a caller names, if it lies below a folder.
+    """The path given by a caller, if it is below a folder.
 
     Raises:
-        Refusal: 422 where it lies elsewhere, is a link that leads elsewhere, or is not there.
+        Refusal: 422 if it is elsewhere, is a link to elsewhere, or does not exist.
     """
     try:
         base = root.resolve(strict=True)
-        place = (base / name).resolve(strict=True)
+        path = (base / name).resolve(strict=True)
     except (OSError, ValueError, RuntimeError):
-        raise Refusal(422, "names nothing below the folder that the server may load from.", field) from None
-    if place == base or not place.is_relative_to(base):
-        raise Refusal(422, "names nothing below the folder that the server may load from.", field)
-    return place
+        raise Refusal(422, "is not a path below the folder of --reload_root.", field) from None
+    if path == base or not path.is_relative_to(base):
+        raise Refusal(422, "is not a path below the folder of --reload_root.", field)
+    return path

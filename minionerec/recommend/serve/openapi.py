@@ -22,21 +22,21 @@ Schema = dict[str, Any]
 
 TITLE = "minionerec"
 DESCRIPTION = (
-    "Recommends items of a catalogue for histories of its items. Every mistake is answered by "
-    '{"error": {"field": ..., "message": ...}}, the message one line.'
+    "Recommends items of a catalogue for histories of its items. Errors are returned as "
+    '{"error": {"field": ..., "message": ...}}, with a message of one line.'
 )
 
 _JSON = "application/json"
 _ERRORS = {
-    400: "the body is no JSON",
-    401: "no key, or not the right one",
-    404: "models are not exchanged here",
-    408: "the body took too long to come",
-    409: "refused; the model in service stays",
+    400: "the body is not valid JSON",
+    401: "missing or invalid API key",
+    404: "reloading is disabled",
+    408: "timeout while receiving the body",
+    409: "refused; the model in service is unchanged",
     413: "the body is too large",
-    415: "the body is not announced as JSON",
-    422: "a field is wrong; the error names it",
-    503: "too many requests wait, or the model is not ready; Retry-After says when to come again",
+    415: "Content-Type is not application/json",
+    422: "a field is invalid; see the error",
+    503: "the queue is full, or the model is not ready; see Retry-After",
     504: "no answer within the time limit",
 }
 _ASKING = (400, 401, 408, 413, 415, 422, 503, 504)
@@ -47,7 +47,7 @@ _NO_MODEL = {"name": "catalogue model", "version": "0123456789ab"}
 
 
 def _object(properties: Mapping[str, Schema], required: tuple[str, ...] | None = None) -> Schema:
-    """An object with these fields and no others, all of them required unless told."""
+    """An object with exactly these fields, by default all required."""
     names = list(properties if required is None else required)
     found: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
     return found | ({"required": names} if names else {})
@@ -62,7 +62,7 @@ def _list(of: Schema, **more: Any) -> Schema:
 
 
 def request_schema(limits: Limits) -> Schema:
-    """The schema of one request, as its declaration has it."""
+    """The schema of one request, from its declaration."""
     found: Schema = _untitled(TypeAdapter(limited(limits)).json_schema())
     return found
 
@@ -80,9 +80,9 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     """The schemas that paths refer to.
 
     Args:
-        limits: What one call may ask for.
+        limits: The limits of one call.
     """
-    unknown = {**_list(_TEXT), "description": "ids asked with that are of no item"}
+    unknown = {**_list(_TEXT), "description": "unknown ids of the request"}
     lists = {"items": _list(_ref("Recommended")), "unknown": unknown}
     model = {"model": _ref("Model")}
     hints = get_type_hints(Recommended, include_extras=True)
@@ -101,7 +101,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "Explanation": _object(
             {
                 "tree": {**_list({"type": "object"}), "description": tree},
-                "reasons": {"type": "object", "description": "item id to what spoke for it"},
+                "reasons": {"type": "object", "description": "reasons by item id"},
                 **model,
             }
         ),
@@ -112,7 +112,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
 
 
 def _gives(description: str, schema: Schema | None = None, kind: str = _JSON, **examples: Any) -> Schema:
-    """An answer, or a body, with examples by name."""
+    """A response or a body, with examples by name."""
     content: Schema = {"schema": schema or {"type": "object"}}
     if examples:
         content["examples"] = {name: {"value": value} for name, value in examples.items()}
@@ -125,10 +125,10 @@ def _errors(*statuses: int) -> dict[str, Schema]:
 
 
 def operations(served: Served | None) -> dict[tuple[str, str], Schema]:
-    """(method, path) to its description as OpenAPI has it.
+    """(method, path) to its OpenAPI operation.
 
     Args:
-        served: The model that examples are taken from; they are empty where there is none.
+        served: The model for examples; these are empty without one.
     """
     request: Schema = {"history": [], "k": 3}
     one: Schema = {"items": [], "unknown": []}
@@ -139,7 +139,7 @@ def operations(served: Served | None) -> dict[tuple[str, str], Schema]:
         one, model = answered(answer), served.model
     return {
         ("post", "/v1/recommend"): {
-            "summary": "The best items after a history, or after each of several.",
+            "summary": "Recommend items for one history or several.",
             "requestBody": _gives(
                 "one request, or several",
                 {"oneOf": [_ref("Request"), _ref("Requests")]},
@@ -157,7 +157,7 @@ def operations(served: Served | None) -> dict[tuple[str, str], Schema]:
             },
         },
         ("post", "/v1/explain"): {
-            "summary": "Where a list stands in the tree of semantic IDs, and what spoke for its items.",
+            "summary": "Explain a list: the tree of semantic IDs, and reasons by item.",
             "requestBody": _gives("one request", _ref("Request"), one=request),
             "responses": {"200": _gives("tree and reasons", _ref("Explanation")), **_errors(*_ASKING)},
         },
@@ -171,16 +171,16 @@ def _reading(one: Schema, model: Schema) -> dict[tuple[str, str], Schema]:
     items = [{"item_id": item["item_id"], "title": item["title"], "columns": {}} for item in one["items"]]
     number = {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}
     parameters = [
-        ("query", {**_TEXT, "maxLength": 200}, "beginnings of words of the title, or an id"),
-        ("ids", {**_IDS, "maxItems": 100}, "instead of a query; given once for each id"),
-        ("limit", number, "most items found by a query"),
+        ("query", {**_TEXT, "maxLength": 200}, "prefixes of words of the title, or an id"),
+        ("ids", {**_IDS, "maxItems": 100}, "instead of a query; repeated for each id"),
+        ("limit", number, "maximum number of items found"),
     ]
     return {
         ("get", "/v1/items"): {
-            "summary": "Items by words of their titles, or by their ids.",
+            "summary": "Search items by words of their titles, or get them by id.",
             "parameters": [
-                {"name": name, "in": "query", "schema": schema, "description": said}
-                for name, schema, said in parameters
+                {"name": name, "in": "query", "schema": schema, "description": text}
+                for name, schema, text in parameters
             ],
             "responses": {
                 "200": _gives("the items found", _ref("Items"), found={"items": items[:1], "unknown": []}),
@@ -201,27 +201,27 @@ def _reading(one: Schema, model: Schema) -> dict[tuple[str, str], Schema]:
 
 
 def _operating(model: Schema) -> dict[tuple[str, str], Schema]:
-    """The paths for whoever runs the server."""
+    """The paths for operators."""
     reloaded = {"model": model, "before": model, "seconds": 0.8}
     return {
         ("post", "/v1/reload"): {
-            "summary": "Bring another model into service, or the one before; where the server allows it.",
+            "summary": "Load another model, or return to the previous one; if enabled.",
             "requestBody": _gives("what to load", _ref("Reload"), again={}, back={"back": True}),
             "responses": {
-                "200": _gives("the model in service, and the one before", now=reloaded),
+                "200": _gives("the model in service, and the previous one", now=reloaded),
                 **_errors(400, 401, 404, 408, 409, 413, 415, 422),
             },
         },
         ("get", "/healthz"): {
-            "summary": "Whether the process lives.",
-            "responses": {"200": _gives("it does", alive={"status": "ok"})},
+            "summary": "Liveness check.",
+            "responses": {"200": _gives("alive", alive={"status": "ok"})},
         },
         ("get", "/readyz"): {
-            "summary": "Whether a model is there and was tried.",
-            "responses": {"200": _gives("it is", ready={"status": "ready", "model": model}), **_errors(503)},
+            "summary": "Readiness check: a model is loaded and tested.",
+            "responses": {"200": _gives("ready", ready={"status": "ready", "model": model}), **_errors(503)},
         },
         ("get", "/metrics"): {
-            "summary": "Numbers for Prometheus.",
+            "summary": "Prometheus metrics.",
             "responses": {"200": _gives("text", _TEXT, "text/plain"), **_errors(401)},
         },
     }
@@ -261,7 +261,7 @@ def docs_page(document: dict[str, Any]) -> str:
     """A page of an OpenAPI document.
 
     Args:
-        document: The document; its schemas are shown as they are.
+        document: The document.
     """
     parts = [
         _operation(method, path, operation)
@@ -298,15 +298,15 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
         ]
         found.append(f"<table>{''.join(rows)}</table>")
     if "requestBody" in operation:
-        found.append(_examples("asks", operation["requestBody"]["content"]))
+        found.append(_examples("request", operation["requestBody"]["content"]))
     for status, response in operation["responses"].items():
         if status == "200":
-            found.append(_examples("answers", response["content"]))
-    told = [
+            found.append(_examples("response", response["content"]))
+    responses = [
         f"<tr><td><code>{_text(status)}</code></td><td>{_text(response['description'])}</td></tr>"
         for status, response in operation["responses"].items()
     ]
-    return "".join([*found, f"<table>{''.join(told)}</table>"])
+    return "".join([*found, f"<table>{''.join(responses)}</table>"])
 
 
 def _examples(word: str, content: dict[str, Any]) -> str:
@@ -327,21 +327,21 @@ def _fields(schema: dict[str, Any]) -> str:
 
 
 def _range(schema: dict[str, Any]) -> str:
-    """What a value may be, in few words."""
+    """The type and range of a value, as text."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "enum" in schema:
         return " or ".join(json.dumps(value) for value in schema["enum"])
     if "anyOf" in schema or "oneOf" in schema:
-        said = " or ".join(dict.fromkeys(_range(each) for each in schema.get("anyOf") or schema["oneOf"]))
+        text = " or ".join(dict.fromkeys(_range(each) for each in schema.get("anyOf") or schema["oneOf"]))
     else:
         kind = schema.get("type", "")
-        said = " or ".join(kind) if isinstance(kind, list) else str(kind)
+        text = " or ".join(kind) if isinstance(kind, list) else str(kind)
     if "items" in schema:
-        said += f" of {_range(schema['items'])}"
+        text += f" of {_range(schema['items'])}"
     bounds = [
         f"{word} {schema[name]}"
         for name, word in (("minimum", "from"), ("maximum", "to"), ("minItems", "at least"), ("maxItems", "at most"))
         if name in schema
     ]
-    return ", ".join([said, *bounds] + ([f"default {json.dumps(schema['default'])}"] if "default" in schema else []))
+    return ", ".join([text, *bounds] + ([f"default {json.dumps(schema['default'])}"] if "default" in schema else []))

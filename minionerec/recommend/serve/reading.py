@@ -1,4 +1,4 @@
-"""A call's body: read within limits, taken as strict JSON, checked as requests; and what is said of one that is not."""
+"""The body of a call: reading within limits, strict JSON parsing, validation as requests, and refusals."""
 
 import asyncio
 import functools
@@ -16,7 +16,7 @@ from minionerec.recommend.serve.config import Limits
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-_DRAINED = 8  # times the limit that is read and thrown away, so that the caller hears why
+_DRAINED = 8  # multiple of the limit that is read and discarded, so that the caller gets the error
 _LONGEST = 512  # characters of an id, and of a column's name and values
 _MOST_CONDITIONS = 32
 _FIELDS = frozenset(Request.names())
@@ -24,14 +24,14 @@ _DIGITS = 18  # of a whole number: what fits into 64 bits
 
 
 class Refusal(Exception):
-    """A call is not answered.
+    """A call that is not answered.
 
     Args:
         status: HTTP status.
-        message: One line for the caller: without paths of files, without anything of the server's inside.
-        field: What is wrong, e.g. "history[3]"; None where it is no single field.
-        retry_after: Seconds after which it is worth trying again.
-        close: Whether the connection must not be used again, for the body was not read.
+        message: One line for the caller, without file paths or server internals.
+        field: The invalid field, e.g. "history[3]"; None if it is not a single field.
+        retry_after: Seconds after which to retry.
+        close: Whether to close the connection, because the body was not read.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Refusal(Exception):
         self.close = close
 
     def body(self) -> bytes:
-        """The answer's body."""
+        """The body of the response."""
         return json.dumps({"error": {"field": self.field, "message": self.message}}).encode()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The answer's headers."""
+        """The headers of the response."""
         found = [(b"content-type", b"application/json")]
         if self.retry_after is not None:
             found.append((b"retry-after", str(self.retry_after).encode()))
@@ -66,7 +66,7 @@ class Refusal(Exception):
 
 
 class Gone(Exception):
-    """The caller has hung up."""
+    """The client has disconnected."""
 
 
 async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", limits: Limits) -> bytes:
@@ -74,13 +74,13 @@ async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", 
 
     Args:
         headers: Its headers, names in lower case.
-        receive: Where it comes from.
-        limits: Bytes and seconds that it may take.
+        receive: The ASGI receive function.
+        limits: The limits in bytes and seconds.
 
     Raises:
-        Refusal: 415 where it is not announced as JSON, 413 where it is too large, whether it says so beforehand or
-            comes in pieces, 408 where it takes too long.
-        Gone: If the caller hangs up.
+        Refusal: 415 if the content type is not JSON, 413 if it is too large, by its header or by its content,
+            408 after the time limit.
+        Gone: If the client disconnects.
     """
     kind, length = b"", b""
     for name, value in headers:
@@ -89,8 +89,8 @@ async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", 
         elif name == b"content-length":
             length = value
     if kind.partition(b";")[0].strip().lower() != b"application/json":
-        # A page of another site can send other types from a browser without asking, but not this one.
-        raise Refusal(415, "the body is not announced as JSON; send Content-Type: application/json.", close=True)
+        # A page of another site can send other types from a browser without a preflight, but not this one.
+        raise Refusal(415, "Content-Type must be application/json.", close=True)
     most = limits.max_body_bytes
     if len(length) > 18 or int(length or b"0") > most * _DRAINED:
         raise _too_large(most)
@@ -98,7 +98,7 @@ async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", 
         async with asyncio.timeout(limits.timeout_s):
             return await _read(receive, most)
     except TimeoutError:
-        raise Refusal(408, "the body took too long to come.", close=True) from None
+        raise Refusal(408, "timeout while receiving the body.", close=True) from None
 
 
 async def _read(receive: "Receive", most: int) -> bytes:
@@ -130,11 +130,11 @@ def _too_large(most: int) -> Refusal:
 
 
 def read_json(body: bytes) -> Any:
-    """Parse a body, as the standard of JSON has it and no wider.
+    """Parse a body as strict JSON.
 
     Raises:
-        Refusal: 400 where it is no JSON or says something that no program agrees on: a name twice, a number that is
-            none, more nesting or digits than any call needs.
+        Refusal: 400 if it is not valid JSON, or has duplicate names, NaN or infinity, or too much nesting or too many
+            digits.
     """
     try:
         return json.loads(
@@ -145,10 +145,10 @@ def read_json(body: bytes) -> Any:
             parse_int=_int,
         )
     except json.JSONDecodeError as error:
-        said = f"the body is no JSON: {error.msg}, line {error.lineno}, column {error.colno}."
-        raise Refusal(400, said if body.strip() else "the body is empty; expected a JSON object.") from None
+        message = f"the body is not valid JSON: {error.msg}, line {error.lineno}, column {error.colno}."
+        raise Refusal(400, message if body.strip() else "the body is empty; expected a JSON object.") from None
     except UnicodeDecodeError as error:
-        raise Refusal(400, f"the body is no UTF-8 text: byte {error.start} is {body[error.start]:#04x}.") from None
+        raise Refusal(400, f"the body is not valid UTF-8: byte {error.start} is {body[error.start]:#04x}.") from None
     except RecursionError:
         raise Refusal(400, "the body is nested too deeply.") from None
 
@@ -165,24 +165,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(word: str) -> NoReturn:
-    raise Refusal(400, f"the body is no JSON: {word} is no number.")
+    raise Refusal(400, f"the body is not valid JSON: {word} is not a number.")
 
 
 def _float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise Refusal(400, "the body holds a number that is too large.")
+        raise Refusal(400, "the body has a number that is too large.")
     return number
 
 
 def _int(text: str) -> int:
     if len(text) > _DIGITS + 1:
-        raise Refusal(400, f"the body holds a whole number of more than {_DIGITS} digits.")
+        raise Refusal(400, f"the body has an integer of more than {_DIGITS} digits.")
     return int(text)
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: in few words, or short and of plain characters."""
+    """A value as shown in messages: short and in ASCII."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -195,7 +195,7 @@ def shown(value: Any) -> str:
 
 @functools.cache
 def limited(limits: Limits) -> type[Request]:
-    """`Request` as a server takes it: the same fields, of JSON, within its limits."""
+    """`Request` of a server: the same fields, from JSON, within its limits."""
     item_id: Any = Annotated[
         str,
         Field(min_length=1, max_length=_LONGEST),
@@ -223,12 +223,12 @@ def limited(limits: Limits) -> type[Request]:
     own = cast(Any, Request).__pydantic_fields__
     body = {name: Field(default=own[name].default, description=own[name].description) for name in narrower}
     body["k"].default = limits.usual_k
-    body |= {"__annotations__": narrower, "__doc__": "One question.", "shown": staticmethod(shown)}
+    body |= {"__annotations__": narrower, "__doc__": "One request.", "shown": staticmethod(shown)}
     return cast(type[Request], model(frozen=True, config=STRICT)(type("Request", (Request,), body)))
 
 
 def read_call(value: Any, limits: Limits) -> tuple[list[Request], bool]:
-    """The requests of a call, and whether it was one without a list around it.
+    """The requests of a call, and whether it was a single one.
 
     Raises:
         Refusal: 422, naming the field.
@@ -243,31 +243,31 @@ def read_call(value: Any, limits: Limits) -> tuple[list[Request], bool]:
         raise Refusal(422, f"is {shown(requests)}; expected a list of requests, not empty.", "requests")
     if len(requests) > limits.max_requests:
         raise Refusal(
-            422, f"holds {len(requests)} requests; at most {limits.max_requests} a call are taken.", "requests"
+            422, f"has {len(requests)} requests; at most {limits.max_requests} per call are allowed.", "requests"
         )
     return [read_request(entry, limits, f"requests[{i}]") for i, entry in enumerate(requests)], False
 
 
-def read_request(value: Any, limits: Limits, place: str = "") -> Request:
+def read_request(value: Any, limits: Limits, where: str = "") -> Request:
     """One request.
 
     Args:
-        value: What the JSON holds.
-        limits: What it may ask for.
-        place: Where in the body it stands, e.g. "requests[3]".
+        value: The parsed JSON.
+        limits: The limits.
+        where: Its path in the body, e.g. "requests[3]".
 
     Raises:
         Refusal: 422, naming the field.
     """
     if not isinstance(value, dict):
-        said = "is" if place else "the body is"
-        raise Refusal(422, f"{said} {shown(value)}; expected an object with a history.", place or None)
-    asked = limited(limits)
-    prefix = f"{place}." if place else ""
+        subject = "is" if where else "the body is"
+        raise Refusal(422, f"{subject} {shown(value)}; expected an object with a history.", where or None)
+    request = limited(limits)
+    prefix = f"{where}." if where else ""
     if unknown := value.keys() - _FIELDS:
         first = next(name for name in value if name in unknown)
         raise Refusal(422, f"is unknown; expected {', '.join(Request.names())}.", f"{prefix}{name_shown(first)}")
     try:
-        return asked(**value)
+        return request(**value)
     except RequestError as error:
         raise Refusal(422, error.message, f"{prefix}{error.field}") from None

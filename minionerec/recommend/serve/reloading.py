@@ -1,4 +1,4 @@
-"""Exchanging the model in service: by a call, by a signal, or when its files change."""
+"""Reloading the model in service: by a call, by a signal, or when its files change."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ FIELDS = ("checkpoint", "items", "back")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call wants: paths to load instead of the present ones, or the model before this."""
+    """The request of a reload: paths to load instead of the current ones, or the previous model."""
 
     checkpoint: Path | None = None
     items: Path | None = None
@@ -29,14 +29,14 @@ class Asked:
 
 
 class Reloader:
-    """Brings models into service, one at a time, in a thread of its own.
+    """Loads models into service, one at a time, in its own thread.
 
     Args:
-        shelf: Where they stand.
-        metrics: Where outcomes are counted.
-        sources: Where the first one comes from.
-        allowed: Whether callers may ask for it.
-        root: Folder below which they may name paths; they may name none if None.
+        shelf: The models in service.
+        metrics: The metrics.
+        sources: The sources of the first model.
+        allowed: Whether callers may reload.
+        root: Folder that their paths must be in; no paths allowed if None.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Reloader:
         self._shelf, self._metrics, self._root = shelf, metrics, root
         self.allowed = allowed
         self._loading = self._blind = False
-        # One thread for all: what libraries keep for a thread is kept once.
+        # A single thread: libraries keep some state per thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
 
     def read(self, value: Any) -> Asked:
-        """What a body says.
+        """Parse the body of a call.
 
         Raises:
             Refusal: 422, naming the field.
         """
         if not isinstance(value, dict):
-            raise Refusal(422, 'the body is no object; expected {}, {"back": true} or paths to load.')
+            raise Refusal(422, 'the body is not an object; expected {}, {"back": true} or paths to load.')
         for name in value:
             if name not in FIELDS:
                 raise Refusal(422, f"is unknown; expected {', '.join(FIELDS)}.", name_shown(name))
@@ -64,7 +64,7 @@ class Reloader:
         if type(back) is not bool:
             raise Refusal(422, f"is {shown(back)}; expected true or false.", "back")
         if back and len(value) > 1:
-            raise Refusal(422, "goes to the model before this one, and takes no paths beside it.", "back")
+            raise Refusal(422, "returns to the previous model and cannot be combined with paths.", "back")
         return Asked(self._path(value, "checkpoint"), self._path(value, "items"), back)
 
     def _path(self, value: dict[str, Any], field: str) -> Path | None:
@@ -74,16 +74,16 @@ class Reloader:
         if type(name) is not str or not 0 < len(name) <= 1000:
             raise Refusal(422, f"is {shown(name)}; expected a path.", field)
         if self._root is None:
-            raise Refusal(422, "may not be named here; start the server with --reload_root.", field)
+            raise Refusal(422, "is not allowed; start the server with --reload_root.", field)
         return below(self._root, name, field)
 
     def paths(self) -> list[Path | None]:
-        """Paths that messages may name: those of the first model and of the one in service, and the folder for more."""
+        """Paths that may occur in messages: those of the first model, of the current one, and the root folder."""
         current = self._shelf.current
         return [*self.sources.paths(), *(current.sources.paths() if current else ()), self._root]
 
     async def start(self) -> Served:
-        """Bring the first model.
+        """Load the first model.
 
         Raises:
             MinioneRecError: If it cannot be loaded.
@@ -91,15 +91,15 @@ class Reloader:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, self.sources)
 
     async def run(self, asked: Asked) -> Served:
-        """Do what a call wants; what it does not name stays as it is.
+        """Reload as requested; paths not given stay the same.
 
         Raises:
-            MinioneRecError: If what it names does not belong together; the model in service stays.
-            Refusal: 409, if there is none before this one, or another is being loaded.
+            MinioneRecError: If the inputs do not belong together; the model in service is unchanged.
+            Refusal: 409, if there is no previous model, or another is being loaded.
         """
         if asked.back:
             served = self._shelf.back()
-            self._told("back", served)
+            self._record("back", served)
             return served
         current = self._shelf.current
         sources = self.sources if current is None else current.sources
@@ -111,36 +111,36 @@ class Reloader:
 
     async def _bring(self, sources: Sources) -> Served:
         if self._loading:
-            raise Refusal(409, "another model is being loaded; try again when it is there.", retry_after=5)
+            raise Refusal(409, "another model is being loaded; try again later.", retry_after=5)
         self._loading = True
         try:
             served = await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, sources)
         except MinioneRecError as error:
             self._metrics.reloads.labels("refused").inc()
-            logger.error("refused, the model in service stays: %s", error)
+            logger.error("reload refused, the model in service is unchanged: %s", error)
             raise
         finally:
             self._loading = False
-        self._told("done", served)
+        self._record("done", served)
         return served
 
-    def _told(self, outcome: str, served: Served) -> None:
+    def _record(self, outcome: str, served: Served) -> None:
         self._metrics.reloads.labels(outcome).inc()
         logger.info("in service: %s %s", served.recommender.name, served.recommender.version)
 
     async def reload_quietly(self) -> None:
-        """Load the first model's files again, as a signal asks; what goes wrong is logged."""
+        """Reload the first model's files after a signal; errors are logged."""
         try:
             await self._bring(self.sources)
         except (MinioneRecError, Refusal) as error:
             logger.warning("not reloaded: %s", error)
 
     async def watch(self, seconds: float, look: Callable[[Sources], Any] = fingerprint) -> None:
-        """Look at the first model's files again and again; load them when they changed and then stayed the same.
+        """Check the first model's files periodically; reload them when they have changed and are stable.
 
         Args:
-            seconds: Between two looks.
-            look: What a look sees.
+            seconds: Seconds between checks.
+            look: Returns the state of the files.
         """
         loaded = seen = await self._look(look)
         while True:
@@ -148,7 +148,7 @@ class Reloader:
             now = await self._look(look)
             if now is None:
                 continue
-            if loaded is None:  # no look before this one could be taken
+            if loaded is None:  # the first successful check
                 loaded = now
             if now == seen and now != loaded and None not in now:
                 loaded = now
@@ -156,20 +156,20 @@ class Reloader:
             seen = now
 
     async def _look(self, look: Callable[[Sources], Any]) -> Any:
-        """One look at the files; None where it fails, which is logged at the first of several failures."""
+        """One check of the files; None if it fails, which is logged once."""
         try:
             found = await asyncio.to_thread(look, self.sources)
         except OSError as error:
             self._metrics.failed_looks.inc()
             if not self._blind:
-                logger.error("the model's files cannot be looked at, and are tried again and again: %s", error)
+                logger.error("the model's files cannot be checked; retrying: %s", error)
             self._blind = True
             return None
         if self._blind:
-            logger.info("the model's files can be looked at again")
+            logger.info("the model's files can be checked again")
         self._blind = False
         return found
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)

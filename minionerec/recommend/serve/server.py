@@ -1,4 +1,4 @@
-"""The process: address, signals, the first model, and an end at which everything taken is answered."""
+"""The server process: socket, signals, the first model, and graceful shutdown."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from minionerec.recommend.serve.models import Sources
 
 
-# The application: paths to answers, on Starlette, with the guard around it; the page and its files.
+# The application: routes on Starlette within the guard; the page and its files.
 
 PAGE = Path(__file__).parent / "page"
 INDEX = "index.html"
@@ -55,21 +55,21 @@ Handler = Callable[["Request"], Awaitable[tuple[int, bytes]]]
 
 @dataclass
 class Parts:
-    """What an application is put together from.
+    """The parts of an application.
 
     Attributes:
         shelf: The model in service.
-        batcher: Through which it is asked.
-        reloader: Through which it is exchanged.
-        metrics: What is counted.
-        limits: What one call may ask for.
-        keys: API keys; none: everybody may call.
+        batcher: Queries the model.
+        reloader: Replaces the model.
+        metrics: The metrics.
+        limits: The limits of one call.
+        keys: API keys; none: no key required.
         open_metrics: Whether /metrics needs no key.
-        log_histories: Whether the log may hold histories.
-        hosts: Names that calls may come for; "*" for any.
-        connections: Connections that may be open.
+        log_histories: Whether histories are logged.
+        hosts: Allowed Host names; "*" for any.
+        connections: Maximum open connections.
         crowded: Whether more are open.
-        begun: What runs beside, once the event loop does.
+        begun: A coroutine that runs along with the event loop.
     """
 
     shelf: Shelf
@@ -88,7 +88,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class StaticFile:
-    """One file: its content, its type, and a mark that changes with the content."""
+    """One file: its content, its type, and its ETag."""
 
     content: bytes
     kind: str
@@ -96,7 +96,7 @@ class StaticFile:
 
 
 def read_files(folder: Path = PAGE) -> dict[str, StaticFile]:
-    """Name to file, of all files of a folder whose type is known; none where there is no folder."""
+    """Files of known types of a folder, by name; empty without the folder."""
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.is_file() and path.suffix in _TYPES:
@@ -153,14 +153,14 @@ def _json(method: str, path: str, handler: Handler, metrics: Metrics) -> "Route"
         except Exception:
             metrics.errors.inc()
             logger.exception("a call failed")
-            return _refused(Refusal(500, "something went wrong on the server."))
+            return _refused(Refusal(500, "internal server error."))
         return Response(body, status, media_type="application/json")
 
     return Route(path, endpoint, methods=[method.upper()])
 
 
 def _pages(parts: Parts) -> "list[Route]":
-    """What is not JSON: metrics, the description, and the page."""
+    """Routes other than JSON: metrics, the API description, and the page."""
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
@@ -168,7 +168,7 @@ def _pages(parts: Parts) -> "list[Route]":
 
     def send(request: "Request", file: StaticFile | None) -> Response:
         if file is None:
-            raise Refusal(404, "there is no such file.")
+            raise Refusal(404, "no such file.")
         headers = {"etag": file.mark, "cache-control": "no-cache"}
         if request.headers.get("if-none-match") == file.mark:
             return Response(status_code=304, headers=headers)
@@ -194,11 +194,11 @@ def _pages(parts: Parts) -> "list[Route]":
 
 
 def _nowhere(request: "Request", error: Exception) -> "Response":
-    return _refused(Refusal(404, "there is no such path; GET /docs shows those there are."))
+    return _refused(Refusal(404, "unknown path; see GET /docs."))
 
 
 def _otherwise(request: "Request", error: Exception) -> "Response":
-    return _refused(Refusal(405, f"this path does not take {request.method[:20]}."))
+    return _refused(Refusal(405, f"method {request.method[:20]} is not allowed for this path."))
 
 
 def _refusal(request: "Request", error: Exception) -> "Response":
@@ -218,10 +218,10 @@ _ABSENT = "minionerec serve needs {name!r}, which is not installed. Install it w
 
 
 def check_extra() -> None:
-    """Whether the libraries of the server are there.
+    """Check that the libraries of the server are installed.
 
     Raises:
-        ConfigError: If one is missing; it says how to install it.
+        ConfigError: If one is missing, with the install command.
     """
     try:
         for name in ("starlette", "uvicorn", "prometheus_client"):
@@ -231,10 +231,10 @@ def check_extra() -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at an address, before anything is loaded.
+    """A socket bound to an address, before anything is loaded.
 
     Raises:
-        ConfigError: If the address cannot be had.
+        ConfigError: If the address is not available.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -243,19 +243,19 @@ def bind(host: str, port: int) -> socket.socket:
         found.bind(address)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen at {host}:{port} ({error.strerror}). Give another --host or --port (0: any free one)."
+            f"cannot listen on {host}:{port} ({error.strerror}). Give another --host or --port (0: any free one)."
         ) from None
     return found
 
 
 def address_of(listening: socket.socket) -> str:
-    """The address of a socket, as a browser takes it."""
+    """The URL of a socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def sources_of(config: ServeConfig) -> "Sources":
-    """Where the first model comes from."""
+    """The sources of the first model."""
     from minionerec.recommend.serve.models import Sources
 
     corpus, items = (find_path(path) if path else None for path in (config.corpus, config.items))
@@ -263,7 +263,7 @@ def sources_of(config: ServeConfig) -> "Sources":
 
 
 def loader_of(config: ServeConfig) -> "Callable[[Sources], Recommender]":
-    """What loads a model."""
+    """The function that loads a model."""
 
     def load(sources: "Sources") -> "Recommender":
         from minionerec.recommend.recommender import Recommender
@@ -274,7 +274,7 @@ def loader_of(config: ServeConfig) -> "Callable[[Sources], Recommender]":
 
 
 def make_parts(config: ServeConfig, keys: list[bytes], load: "Callable[[Sources], Recommender]") -> "Parts":
-    """The parts of an application, as the settings say."""
+    """The parts of an application, from the settings."""
     from minionerec.recommend.serve.batching import Batcher
     from minionerec.recommend.serve.metrics import Metrics
     from minionerec.recommend.serve.models import Shelf
@@ -308,7 +308,7 @@ def make_parts(config: ServeConfig, keys: list[bytes], load: "Callable[[Sources]
 
 
 def make_server(parts: "Parts") -> "uvicorn.Server":
-    """The HTTP server of an application: what uvicorn refuses by itself is answered as everything else is."""
+    """The HTTP server of an application, with JSON errors also for requests that uvicorn refuses."""
     import uvicorn
 
     from minionerec.recommend.serve.server import create_app
@@ -332,7 +332,7 @@ def make_server(parts: "Parts") -> "uvicorn.Server":
 
 
 def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
-    """Uvicorn's protocol with a time limit on the heads of requests, which uvicorn has none for."""
+    """Uvicorn's protocol with a time limit for request headers, which uvicorn lacks."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     from minionerec.recommend.serve.guard import SAFETY
@@ -342,7 +342,7 @@ def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
     base: Any = AutoHTTPProtocol
 
     class LimitedHeadProtocol(base):  # type: ignore[misc]
-        """Closes a connection on which no whole head came in time, and speaks JSON where there is no request."""
+        """Closes connections without complete headers in time, and answers invalid requests in JSON."""
 
         _timer: asyncio.TimerHandle | None = None
         _heard = False
@@ -361,7 +361,7 @@ def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
             super().connection_lost(exc)
 
         def send_400_response(self, msg: str) -> None:
-            refusal = Refusal(400, "the request is no HTTP/1.1; ask as GET /docs shows.", close=True)
+            refusal = Refusal(400, "invalid HTTP/1.1 request; see GET /docs.", close=True)
             metrics.requests.labels("other", "400").inc()
             metrics.refused.labels("request").inc()
             body = refusal.body()
@@ -390,17 +390,17 @@ def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
 
 
 def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT comes; then answer what was taken.
+    """Serve until SIGTERM or SIGINT; then answer accepted calls.
 
     Args:
         config: The settings.
-        announce: Called with one line once the model is there.
+        announce: Called with one line once the model is loaded.
 
     Raises:
         ConfigError: If the settings, a key or the address cannot be used.
         MinioneRecError: If the model cannot be loaded.
     """
-    if config.reload != "off" and hasattr(signal, "SIGHUP"):  # until the event loop takes it: a reload then has no use
+    if config.reload != "off" and hasattr(signal, "SIGHUP"):  # until the event loop handles it: nothing to reload yet
         signal.signal(signal.SIGHUP, _ignore)
     check_extra()
     from minionerec.recommend.serve.guard import read_keys
@@ -410,16 +410,18 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
     keys = read_keys(name_or_copy(config.api_key_file))
     if config.reload != "off" and config.host not in LOOPBACK and not keys:
         raise ConfigError(
-            f"reload is {config.reload!r} at {config.host} without a key: everybody could exchange the model. Give "
+            f"reload is {config.reload!r} on {config.host} without a key: anyone could replace the model. Give "
             f"--api_key_file or {KEY_VARIABLE}."
         )
     if config.reload_root and not Path(config.reload_root).is_dir():
-        raise ConfigError(f"reload_root is {config.reload_root!r}, which is no folder. Make it, or mend its path.")
+        raise ConfigError(
+            f"reload_root is {config.reload_root!r}, which is not a folder. Create it, or correct the path."
+        )
     listening = bind(config.host, config.port)
     parts = make_parts(config, keys, loader_of(config))
     writer = log_json_lines(config.log, parts.metrics.dropped_lines.inc)
     if not keys and config.host not in LOOPBACK:
-        logger.warning("everybody who reaches %s may call; give --api_key_file to change that", config.host)
+        logger.warning("anyone who can reach %s may call; set --api_key_file to require a key", config.host)
     try:
         _Process(config, parts, listening, announce).run()
     finally:
@@ -438,7 +440,7 @@ class _Process:
         self._server = make_server(parts)
 
     def run(self) -> None:
-        # uvicorn raises a signal again when it has ended; the end that was asked for is no failure
+        # uvicorn raises the signal again after shutdown; a requested shutdown is not a failure
         before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             self._server.run(sockets=[self._listening])
@@ -449,7 +451,7 @@ class _Process:
             raise self._failed
 
     async def _begin(self) -> None:
-        """Bring the first model, then watch; the end where it cannot be had."""
+        """Load the first model, then watch its files; stop the server if it cannot be loaded."""
         if self._config.reload != "off" and hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         try:
@@ -461,7 +463,7 @@ class _Process:
         name, count = served.recommender.name, len(served.recommender.items)
         try:
             self._announce(f"{name}, {count:,} items: {address_of(self._listening)}")
-        except (OSError, ValueError) as error:  # who read standard output has gone; callers have not
+        except (OSError, ValueError) as error:  # standard output is closed; serve anyway
             logger.warning("the address cannot be printed: %s", error)
         if self._config.reload == "watch":
             await self._parts.reloader.watch(self._config.watch_s)
@@ -473,4 +475,4 @@ class _Process:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """Leave a signal alone."""
+    """Ignore a signal."""

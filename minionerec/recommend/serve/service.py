@@ -1,4 +1,4 @@
-"""What each path answers."""
+"""The handlers of the paths."""
 
 import asyncio
 import functools
@@ -31,15 +31,15 @@ _LONGEST_QUERY = 200
 
 
 class Service:
-    """The answers to calls; each method gives a status and a body of JSON.
+    """The handlers of calls; each method returns a status and a JSON body.
 
     Args:
         shelf: The model in service.
-        batcher: Through which it is asked.
-        reloader: Through which it is exchanged.
-        limits: What one call may ask for.
-        metrics: Where things are counted.
-        log_histories: Whether the log may hold histories.
+        batcher: Queries the model.
+        reloader: Replaces the model.
+        limits: The limits of one call.
+        metrics: The metrics.
+        log_histories: Whether histories are logged.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Service:
         self._remember(call, requests)
         outcome = await self._ask(call, requests)
         lists: list[bytes] = []
-        for place, value in enumerate(outcome.values):
+        for index, value in enumerate(outcome.values):
             if isinstance(value, Exception):
-                raise self._told(value, "" if single else f"requests[{place}].")
+                raise self._as_refusal(value, "" if single else f"requests[{index}].")
             lists.append(value)
         self.metrics.rows.inc(len(lists))
         model = to_json(outcome.served.model)
@@ -80,7 +80,7 @@ class Service:
         outcome = await self._ask(call, [request], functools.partial(_explained, request=request))
         value = outcome.values[0]
         if isinstance(value, Exception):
-            raise self._told(value)
+            raise self._as_refusal(value)
         return 200, b'%b,"model":%b}' % (value[:-1], to_json(outcome.served.model))
 
     async def items(self, call: "Call") -> tuple[int, bytes]:
@@ -88,9 +88,9 @@ class Service:
         query, ids, limit = _read_search(call.query_params.multi_items())
         items = self._served().recommender.items
         if ids:
-            places = [items.index(item_id) for item_id in ids]
-            unknown = [item_id for item_id, place in zip(ids, places, strict=True) if place is None]
-            found = [place for place in places if place is not None]
+            indices = [items.index(item_id) for item_id in ids]
+            unknown = [item_id for item_id, index in zip(ids, indices, strict=True) if index is None]
+            found = [index for index in indices if index is not None]
             return 200, to_json({"items": described(items, found), "unknown": unknown})
         if self._searches.locked():
             self.metrics.refused.labels("queue").inc()
@@ -102,14 +102,14 @@ class Service:
     async def model(self, call: "Call") -> tuple[int, bytes]:
         """`GET /v1/model`."""
         served = self._served()
-        told = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
+        shown_model = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
         contexts = SESSION_CONTEXTS if "session_context" in served.recommender.context else SESSION_CONTEXTS[:1]
-        return 200, to_json({**told, "session_contexts": contexts, "limits": self.limits.shown()})
+        return 200, to_json({**shown_model, "session_contexts": contexts, "limits": self.limits.shown()})
 
     async def reload(self, call: "Call") -> tuple[int, bytes]:
         """`POST /v1/reload`."""
         if not self._reloader.allowed:
-            raise Refusal(404, "models are not exchanged here; start the server with --reload request.", close=True)
+            raise Refusal(404, "reloading is disabled; start the server with --reload request.", close=True)
         body = await read_body(call.scope["headers"], call.receive, self.limits)
         asked = self._reloader.read(read_json(body))
         before = self.shelf.current
@@ -118,20 +118,22 @@ class Service:
         try:
             served = await asyncio.shield(self._reloader.run(asked))
         except MinioneRecError as error:
-            raise Refusal(409, f"refused; the model in service stays: {without_paths(str(error), known)}") from None
-        told = {
+            raise Refusal(
+                409, f"refused; the model in service is unchanged: {without_paths(str(error), known)}"
+            ) from None
+        result = {
             "model": served.model,
             "before": None if before is None else before.model,
             "seconds": round(time.perf_counter() - begin, 3),
         }
-        return 200, to_json(told)
+        return 200, to_json(result)
 
     async def healthz(self, call: "Call") -> tuple[int, bytes]:
-        """`GET /healthz`: the process lives."""
+        """`GET /healthz`: liveness."""
         return 200, b'{"status":"ok"}'
 
     async def readyz(self, call: "Call") -> tuple[int, bytes]:
-        """`GET /readyz`: a model is there and was tried."""
+        """`GET /readyz`: a model is loaded and tested."""
         return 200, to_json({"status": "ready", "model": self._served().model})
 
     def _served(self) -> Served:
@@ -148,14 +150,14 @@ class Service:
             notes["histories"] = [list(request.history) for request in requests]
 
     async def _ask(self, call: "Call", requests: Sequence[Request], work: Any = None) -> CallOutcome:
-        """Put requests to the model, as long as the caller listens and time is left.
+        """Query the model, until the client disconnects or the time limit.
 
         Raises:
             Refusal: 503 or 504.
-            Gone: If the caller hangs up.
+            Gone: If the client disconnects.
         """
         job = self._batcher.submit(requests, work)
-        gone = asyncio.ensure_future(call.receive())  # after the body there comes nothing but the end
+        gone = asyncio.ensure_future(call.receive())  # after the body, only a disconnect follows
         try:
             await asyncio.wait((job.future, gone), timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if job.future.done():
@@ -168,8 +170,8 @@ class Service:
             gone.cancel()
             job.future.cancel()
 
-    def _told(self, error: Exception, prefix: str = "") -> Exception:
-        """What the model says of a request, as the caller is told; a defect as it is."""
+    def _as_refusal(self, error: Exception, prefix: str = "") -> Exception:
+        """An error of the model as a refusal; internal errors unchanged."""
         if isinstance(error, RequestError):
             return Refusal(422, error.message, f"{prefix}{error.field}")
         if isinstance(error, MinioneRecError):
@@ -193,7 +195,7 @@ def _read_search(given: Sequence[tuple[str, str]]) -> tuple[str, list[str], int]
         if name == "query":
             query = value
             if len(query) > _LONGEST_QUERY:
-                raise Refusal(422, f"has {len(query)} characters; at most {_LONGEST_QUERY} are taken.", "query")
+                raise Refusal(422, f"has {len(query)} characters; at most {_LONGEST_QUERY} are allowed.", "query")
         elif name == "ids":
             ids.append(value)
         elif name == "limit":
@@ -203,7 +205,7 @@ def _read_search(given: Sequence[tuple[str, str]]) -> tuple[str, list[str], int]
         else:
             raise Refusal(422, "is unknown; expected query, ids or limit.", name_shown(name))
     if ids and query:
-        raise Refusal(422, "are given beside a query; give one of them.", "ids")
+        raise Refusal(422, "are given together with a query; give one of them.", "ids")
     if len(ids) > _MOST_FOUND:
-        raise Refusal(422, f"holds {len(ids)} ids; at most {_MOST_FOUND} are taken.", "ids")
+        raise Refusal(422, f"has {len(ids)} ids; at most {_MOST_FOUND} are allowed.", "ids")
     return query, ids, limit

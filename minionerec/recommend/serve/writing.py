@@ -1,4 +1,4 @@
-"""Answers as JSON: lists, items, and what items can be filtered by."""
+"""Answers as JSON: lists, items and filters."""
 
 import json
 import math
@@ -14,12 +14,12 @@ _MOST_CHOICES = 200
 
 
 def to_json(value: Any) -> bytes:
-    """JSON of plain characters, which never holds a number that is none."""
+    """JSON in ASCII, without NaN or infinity."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 def number(value: float | None) -> float | None:
-    """A number, or null where it is none."""
+    """A number, or null if not finite."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
@@ -45,7 +45,7 @@ def described(items: CatalogueItems, indices: Sequence[int]) -> list[dict[str, A
 
 
 def finite(value: Any) -> Any:
-    """A tree of plain values, with null for every number that is none."""
+    """A tree of plain values, with null for numbers that are not finite."""
     if isinstance(value, dict):
         return {str(name): finite(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -56,16 +56,16 @@ def finite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What numpy calls a number, as Python has it; anything else as its text."""
+    """A numpy scalar as a Python value; anything else as text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def filters(items: CatalogueItems) -> list[dict[str, Any]]:
-    """The columns to filter by.
+    """The columns for filters.
 
     Returns:
         For each column its name and kind: a "switch" (true or false), a "number" with the least and the most, or a
-        "choice" with its values in order; of more than 200 it shows the first, and says how many `more` there are.
+        "choice" with its values in order; of more than 200 the first, with the number of the others as `more`.
     """
     return [{"column": name, "kind": column.kind, **_range(column)} for name, column in items.columns.items()]
 

@@ -18,6 +18,7 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
+from minionerec.models.backbone.catalogue.build import check_lengths
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.device import free_memory
 from minionerec.models.nn.session import UNSOLD
@@ -316,6 +317,9 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         raise ConfigError(
             f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."
         )
+    started = None if start is None else _load_start(start, table, config.objective)
+    if started is None:
+        check_lengths(table.codes)  # before anything is written that an interrupted run would leave
     folder = run.rows
     if is_main_process():
         write_windows(corpus, table, config.recency, folder, conditioned)
@@ -323,9 +327,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     windows = read_windows(folder)
     heldout = held_out_windows(corpus.valid, table, corpus.max_history, conditioned)
     heldout = some_windows(heldout, config.loss_rows, config.seed)
-    bundle = (
-        new_bundle(config, corpus, table, windows) if start is None else _load_start(start, table, config.objective)
-    )
+    bundle = started or new_bundle(config, corpus, table, windows)
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(
         "Training %s parameters in %d tower(s) on %s windows with %s targets; %s transition counts.",

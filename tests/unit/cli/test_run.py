@@ -56,7 +56,7 @@ def started(monkeypatch):
 
 def test_every_step_is_named_shown_and_timed(started, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert recipe(monkeypatch, "demo") == 0
+    assert recipe(monkeypatch, "demo", "--jobs", "1") == 0
     names = [key.step for key in plan_of("demo")]
     assert started == [name for name in names if name != "sids"]
     printed = capsys.readouterr().out
@@ -72,7 +72,7 @@ def test_every_step_is_named_shown_and_timed(started, capsys, monkeypatch):
 
 
 def test_the_reports_table_is_shown_again_at_the_end_unless_it_stands_there(started, capsys, monkeypatch):
-    assert recipe(monkeypatch, "demo") == 0
+    assert recipe(monkeypatch, "demo", "--jobs", "1") == 0
     assert capsys.readouterr().out.count("a table") == 1  # the report comes last
     assert recipe(monkeypatch, "industrial", "--jobs", "1") == 0
     printed = capsys.readouterr().out
@@ -80,10 +80,10 @@ def test_the_reports_table_is_shown_again_at_the_end_unless_it_stands_there(star
 
 
 def test_a_part_is_run(started, capsys, monkeypatch):
-    assert recipe(monkeypatch, "demo", "--from", "sft", "--until", "eval_sft") == 0
+    assert recipe(monkeypatch, "demo", "--jobs", "1", "--from", "sft", "--until", "eval_sft") == 0
     assert started == ["sft", "eval_sft"]
     started.clear()
-    assert recipe(monkeypatch, "demo", "--only", "eval_catalogue") == 0
+    assert recipe(monkeypatch, "demo", "--jobs", "1", "--only", "eval_catalogue") == 0
     assert started == ["data", "catalogue", "eval_catalogue"]  # with what it needs
     with pytest.raises(ConfigError, match="--from nowhere"):
         recipe(monkeypatch, "demo", "--from", "nowhere")

@@ -73,11 +73,11 @@ def test_conditions(items, where, met):
         (
             {"colour": "red"},
             "where.colour",
-            "is no column of the items table; columns: department, price, in_stock, code",
+            "is not a column of the items table; columns: department, price, in_stock, code",
         ),
         ({"department": 3}, "where.department", "is 3; expected a text, or a list of them"),
         ({"department": ["Tea", None]}, "where.department[1]", "is None; expected a text"),
-        ({"department": {"at_least": 1}}, "where.department", "has bounds, but the column holds no numbers"),
+        ({"department": {"at_least": 1}}, "where.department", "has bounds, but the column is not numeric"),
         ({"price": "cheap"}, "where.price", "is 'cheap'; expected a number"),
         ({"price": True}, "where.price", "is True; expected a number"),
         ({"price": {"below": 3}}, "where.price.below", "is unknown; expected at_least or at_most"),
@@ -106,7 +106,7 @@ def test_search_finds_beginnings_of_words_whole_ones_first(items):
     ("text", "message"),
     [
         ("id,price\na,1\n", "column 'item_id' is missing; it has id, price"),
-        ("item_id,price\na,1\na,2\n", "item 'a' is there twice"),
+        ("item_id,price\na,1\na,2\n", "item 'a' occurs twice"),
         ("item_id,price,price\na,1,2\n", "column 'price' occurs twice"),
         ("item_id,price\na,1\n,2\n", "line 3, column 'item_id': the id is empty"),
         ('item_id,note,price\na,"good,1\nb,fine,2\nd,"bad",3\n', "line 2: the row holds 'b,fine,2', which is a row"),

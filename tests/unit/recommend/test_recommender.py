@@ -145,7 +145,7 @@ def test_unknown_ids_are_named_or_refused(recommenders):
     answer = recommender.recommend(["v", "?", "y"], 2, only=["u", "!", "w"], without=["?", "#"])
     assert answer.unknown == ("?", "!", "#") and {item.item_id for item in answer.items} == {"u", "w"}
     assert answer.items == recommender.recommend(["v", "y"], 2, only=["u", "w"]).items
-    with pytest.raises(RequestError, match=r"history\[1\]: '\?' is no item of the catalogue"):
+    with pytest.raises(RequestError, match=r"history\[1\]: '\?' is not an item of the catalogue"):
         recommender.recommend(["v", "?"], unknown="refuse")
 
 
@@ -164,7 +164,7 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"session_context": 1}, 'session_context: is 1; expected "unknown", "same" or "later"'),
         ({"session_context": None}, 'session_context: is None; expected "unknown", "same" or "later"'),
         ({"where": ["size"]}, r"where: is \['size'\]; expected an object of columns and conditions"),
-        ({"where": {"size": 1}}, "where.size: is no column of the items table; columns: shelf, price"),
+        ({"where": {"size": 1}}, "where.size: is not a column of the items table; columns: shelf, price"),
         ({"histroy": ["u"]}, "histroy: is unknown; expected history, k, exclude_seen, only, without, where, unknown"),
     ],
 )

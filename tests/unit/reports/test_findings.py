@@ -43,11 +43,11 @@ def test_a_lead_has_its_size_and_interval_and_of_a_tie_none_is_said():
     ]
     level = page(means={"A": 0.5, "B": 0.5})
     assert told(level, "best") == [
-        "A has the highest NDCG@10, 0.7500, but no lead that these examples can show over the next, B: "
+        "A has the highest NDCG@10, 0.7500, with no significant difference from the next, B: "
         "+0.0000 [+0.0000, +0.0000]."
     ]
     assert told(page(means={"A": 0.5}), "best") == [
-        "A stands alone here: NDCG@10, 0.7500, and nothing to compare it with."
+        "A has NDCG@10 0.7500; there is no other recommender to compare it with."
     ]
 
 
@@ -64,15 +64,15 @@ def test_everyone_beside_the_baseline_that_validation_chose():
     results = page(means=means, baselines=["popularity", "EASE"], chosen=Chosen(valid={"popularity": 0.1, "EASE": 0.2}))
     gap = results.difference("my model", "EASE", "item", "NDCG@10")
     assert told(results, "baseline") == [
-        f'Compared with the strongest baseline on validation, EASE: behind "my model" ({shown(gap)}); no difference '
-        "that these examples can show for SFT (+0.0000 [+0.0000, +0.0000])."
+        f'Compared with the strongest baseline on validation, EASE: behind "my model" ({shown(gap)}); no significant '
+        "difference for SFT (+0.0000 [+0.0000, +0.0000])."
     ]
     lead = results.difference("popularity", "SFT", "item", "NDCG@10")
     assert told(results, "best")[0].startswith(
         f"The baseline popularity has the highest NDCG@10, 0.9500, and is ahead of the next, SFT: {shown(lead)}"
     )
     unknown = page(means=means, baselines=["popularity", "EASE"])
-    assert "on these examples, for there are none of validation, popularity:" in told(unknown, "baseline")[0]
+    assert "on these examples (no validation results), popularity:" in told(unknown, "baseline")[0]
     assert told(page(), "baseline") == []
 
 
@@ -93,10 +93,10 @@ def test_step_by_step_with_the_metrics_that_fall_and_of_many_beside_the_best():
     first, second = told(results, "steps")
     gap = results.difference("GRPO", "SFT", "item", "NDCG@10")
     assert first == (
-        f"Compared with the one before, SFT: behind GRPO ({shown(gap)}). "
-        "Of 3 metrics 0 rise and HR@10, NDCG@10 fall, 0 and 2 beyond chance."
+        f"Compared with the previous one, SFT: behind GRPO ({shown(gap)}). "
+        "Of 3 metrics 0 rise and HR@10, NDCG@10 fall, 0 and 2 significantly."
     )
-    assert second.startswith("Compared with the one before, GRPO: ahead x (") and second.endswith("beyond chance.")
+    assert second.startswith("Compared with the previous one, GRPO: ahead x (") and second.endswith("significantly.")
     many = {f"m{n}": 0.1 * n for n in range(1, 7)}
     (said,) = told(page(means=many), "steps")
     assert said.startswith("Compared with the best, m6: behind m5 (-0.05") and "[" not in said
@@ -108,9 +108,9 @@ def test_published_figures_above_inside_and_below():
     means = {"SASRec": np.where(np.arange(ROWS) < 2 * theirs * ROWS, 3, 30), "GRU4Rec": 0.9, "Caser": np.full(ROWS, 30)}
     results = page(means=means, reference=reference)
     beside = {each.split(" the published")[0]: each for each in told(results, "published")}
-    assert list(beside) == ["Above", "With our 95 % interval around", "Below"]
-    assert "SASRec (" in beside["With our 95 % interval around"] and "GRU4Rec (0.9500, published" in beside["Above"]
-    assert "Caser (0.0000, published" in beside["Below"] and "Caser beside MiniOneRec" in beside["Below"]
+    assert list(beside) == ["Above", "Within our 95 % interval of", "Below"]
+    assert "SASRec (" in beside["Within our 95 % interval of"] and "GRU4Rec (0.9500, published" in beside["Above"]
+    assert "Caser (0.0000, published" in beside["Below"] and "Caser vs. MiniOneRec" in beside["Below"]
     assert "all 2 figures -100.0 % to -100.0 %, 0 inside)" in beside["Below"]
     assert told(page(), "published") == []
 
@@ -127,7 +127,7 @@ def test_slices_that_make_up_a_metric_and_turn_the_order():
     there, rest = (found.estimates("item")["batch"]["NDCG@10"] for _, found in results.by_slice[:2])
     assert share == (
         f"{100 * 0.5 * there.mean / 0.75:.0f} % of the NDCG@10 of batch comes from 50 % of the examples, those whose "
-        f"target has the time of the newest history item: it is {there.mean:.4f} there, and {rest.mean:.4f} "
+        f"target has the time of the newest history item: {there.mean:.4f} on these, and {rest.mean:.4f} "
         f"[{rest.low:.4f}, {rest.high:.4f}] on those whose target came later than the newest history item."
     )
     gap = results.by_slice[1][1].difference("later one", "batch", "item", "NDCG@10")
@@ -140,22 +140,22 @@ def test_slices_that_make_up_a_metric_and_turn_the_order():
         "On the 50 % of examples whose target came later than the newest history item, the best trained recommender, "
         f"batch, is behind the baseline popularity: {shown(gap)}."
     ]
-    assert "no slice shows another of them ahead of it" in told(page(SLICES), "slices")[1]
+    assert "in no slice is another one significantly ahead" in told(page(SLICES), "slices")[1]
 
 
 def test_a_lead_that_the_other_slice_does_not_show():
     same = np.where(np.arange(ROWS) < 40, 1, 3)
     results = page(SLICES, {"batch": same, "other": np.full(ROWS, 3)})
     assert told(results, "slices")[1].endswith(
-        "No lead over the next, other, can be shown on examples whose target came later than the newest history item, "
-        "+0.0000 [+0.0000, +0.0000]."
+        "Its lead over the next, other, is not significant on examples whose target came later than the newest history "
+        "item, +0.0000 [+0.0000, +0.0000]."
     )
 
 
 def test_the_share_of_the_ceiling():
     results = page(means={"A": 0.5, "popularity": 0.9}, baselines=["popularity"], ceiling={"NDCG@10": 0.96})
     assert told(results, "ceiling") == [
-        "Of what the best possible ranking may expect, 0.9600, the baseline popularity 99 % and A 78 % are reached."
+        "Share of the ceiling, 0.9600 (expected of the best possible ranking): the baseline popularity 99 % and A 78 %."
     ]
     assert told(page(), "ceiling") == []
 
@@ -176,5 +176,5 @@ def test_gaps_and_settings_beside_published_ones():
         {"learning_rate": 3e-4, "batch": 1024, "beams": 50, "rl_beta": "unknown"},
         {"learning_rate": 0.0003, "batch": "1,024", "beams": 20, "backbone": "mine"},
     )
-    differ = {"Backbone": False, "Beams": True, "Learning rate": False, "Examples a step": False}
+    differ = {"Backbone": False, "Beams": True, "Learning rate": False, "Examples per step": False}
     assert {line.name: line.differs for line in lines} == differ

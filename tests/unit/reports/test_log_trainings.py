@@ -55,7 +55,7 @@ def test_a_teacher_is_a_training_too(shop):
         ("teacher", "train-catalogue"),
         ("taught", "sft"),
     ]
-    assert ("Teacher's share of the loss", "0.7") in parameters(lineage.trainings[1])
+    assert ("Distillation, share of the loss", "0.7") in parameters(lineage.trainings[1])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_checkpoint_of_an_earlier_version_is_of_an_unknown_stage(shop, caplog)
         pass
     (training,) = trace("it", Path("made/eval")).trainings
     assert training.stage == "unknown" and changes(training, training) is None
-    assert "made/sft: was written by version 0.1, whose manifests do not say of which stage" in caplog.text
+    assert "made/sft: was written by version 0.1, whose manifests do not record the stage" in caplog.text
     with write_artefact("made/model", "sequential_model", config={}, inputs={}):
         pass
     with write_artefact("made/lists", "predictions", config={}, inputs={"model": "made/model"}):
@@ -143,7 +143,7 @@ def test_words_of_rl_and_catalogue():
     assert (told["Processes"], told["Gradient accumulation"]) == ("4", "4 (64 / 4 / 4 processes)")
     settings = {"towers": 2, "layers": 2, "hidden_size": 128, "objective": "expected", "generations": 16, "beta": 0.1}
     told = dict(parameters(Training("x", "train-catalogue", Path("x"), settings, {"parameters": 1000})))
-    assert told["Model"] == "2 towers of 2 layers, width 128, 1,000 parameters"
+    assert told["Model"] == "2 towers of 2 layers, hidden size 128, 1,000 parameters"
     assert told["Gradient accumulation"] == "not recorded"
     assert (told["Generations"], told["Beta"]) == ("16", "0.1")
     assert parameters(Training("x", "extend", Path("x"), {"a": True})) == [("a", "yes")]
@@ -156,7 +156,7 @@ def test_ours_beside_published_settings():
     assert (found["rl_batch"], found["rl_reward"], found["rl_epochs"]) == ("1,024", "ranking", 2.0)
     scratch = {**SFT, "model": "scratch", "layers": 4, "hidden_size": 256}
     found = our_settings([Training("s", "sft", Path("s"), scratch, {"parameters": 3_800_000})])
-    assert found["backbone"] == "from scratch: 4 layers, width 256, 3,800,000 parameters"
+    assert found["backbone"] == "from scratch: 4 layers, hidden size 256, 3,800,000 parameters"
     found = our_settings([Training("s", "train-sequential", Path("s"), {"model": "sasrec", "batch_size": 128})])
     assert found == {"backbone": "sasrec", "batch": 128, "schedule": "constant"}
 
@@ -175,7 +175,7 @@ def test_how_far_a_training_came():
 def test_records_in_words():
     told = dict(recorded({**RECORD, "parts": 2, "peak_gpu_memory_bytes": 3 * 2**30}))
     assert told["Started"] == "2030-01-31T12:00:00Z, in 2 parts"
-    assert (told["Most memory"], told["Most GPU memory"], told["Commit"]) == ("2.0 GiB", "3.0 GiB", "abc123")
+    assert (told["Peak memory"], told["Peak GPU memory"], told["Commit"]) == ("2.0 GiB", "3.0 GiB", "abc123")
     machine = {**RECORD["machine"], "gpus": []}
     assert dict(recorded({**RECORD, "machine": machine}))["Machine"] == "Some CPU, 32 cores, 8 threads"
     assert recorded(None) == [("Duration", "not recorded"), ("Machine", "not recorded")]

@@ -10,6 +10,19 @@ from minionerec.models.backbone.catalogue.model import CatalogueModel
 from minionerec.models.nn.experts import ExpertTables
 
 
+def check_lengths(codes: np.ndarray) -> None:
+    """Check that SIDs are of one length, as a catalogue model needs them.
+
+    Args:
+        codes: int (N, L), -1 after shorter SIDs.
+
+    Raises:
+        ConfigError: If one is shorter.
+    """
+    if codes.min() < 0:
+        raise ConfigError("a catalogue model needs SIDs of one length; resolve collisions by relocation or keep them.")
+
+
 def build_catalogue(
     config: CatalogueConfig,
     codes: np.ndarray,
@@ -32,8 +45,7 @@ def build_catalogue(
         ConfigError: If SIDs differ in length, or the text vectors do not fit.
     """
     distinct = np.unique(codes, axis=0)
-    if distinct.min() < 0:
-        raise ConfigError("a catalogue model needs SIDs of one length; resolve collisions by relocation or keep them.")
+    check_lengths(distinct)
     if text is not None and len(text) != len(distinct):
         raise ConfigError(f"there are {len(text)} text vectors for {len(distinct)} SIDs.")
     config.num_sids, config.levels, config.max_code = len(distinct), distinct.shape[1], code_tokens.shape[1] - 1

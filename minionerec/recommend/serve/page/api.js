@@ -1,4 +1,4 @@
-// What the server is asked, and what went wrong in words.
+// Calls to the server, and error messages.
 
 const LONGEST_MS = 30_000;
 let key = null;
@@ -8,7 +8,7 @@ export function useKey(given) {
   key = given;
 }
 
-/** What went wrong, in words for the reader; `retryAfter` is in seconds where the server says when to try again. */
+/** An error message; `retryAfter` is in seconds, if the server sends it. */
 export class Failed extends Error {
   constructor(message, status = 0, retryAfter = null) {
     super(message);
@@ -48,10 +48,10 @@ async function ask(path, { body, signal } = {}) {
 }
 
 function wordsOf(status, error) {
-  if (status === 401) return "This server asks for a key.";
-  const said = error?.message ? `${error.field ? `${error.field}: ` : ""}${error.message}` : null;
-  if (status === 503) return said ? `The server is busy: ${said}` : "The server is busy.";
-  return said ?? `The server answered with status ${status}.`;
+  if (status === 401) return "This server requires an API key.";
+  const message = error?.message ? `${error.field ? `${error.field}: ` : ""}${error.message}` : null;
+  if (status === 503) return message ? `The server is busy: ${message}` : "The server is busy.";
+  return message ?? `The server answered with status ${status}.`;
 }
 
 export const model = () => ask("v1/model");

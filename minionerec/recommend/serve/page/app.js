@@ -1,4 +1,4 @@
-// Wires the page: a change of history, length or filters asks for a new list; the newest answer alone is shown.
+// Wires the page: a change of history, length or filters requests a new list; only the newest answer is shown.
 
 import * as api from "./api.js";
 import { byId, make, plural } from "./dom.js";
@@ -9,8 +9,8 @@ import { setUpSearch } from "./search.js";
 import { setUpTree } from "./tree.js";
 import { emptyView, fragmentOf, readView, requestOf } from "./view.js";
 
-const WAIT_MS = 60; // what changes within it is asked for once
-const QUIET_MS = 150; // answers that take longer are announced by a line above the list
+const WAIT_MS = 60; // changes within it make one request
+const QUIET_MS = 150; // slower answers show a line above the list
 
 const LONGEST = 50;
 
@@ -47,8 +47,8 @@ function showView() {
   const empty = !view.history.length;
   byId("clear").hidden = empty;
   byId("about-history").textContent = empty
-    ? "Empty: the list is the one for a new user. Search, or take an item from the list."
-    : "Oldest first. Beside each, what it does for the marked recommendation.";
+    ? "Empty: recommendations for a new user. Search, or add an item from the list."
+    : "Oldest first. Next to each item: its effect on the marked recommendation.";
   showContexts();
   byId("k").value = String(view.k);
   byId("k-value").textContent = String(view.k);
@@ -104,9 +104,9 @@ function showAnswer({ items, unknown }, milliseconds) {
   list.show(items, view.history.length > 0);
   byId("took").textContent = `${items.length} of ${plural(model.items, "item")} in ${Math.max(1, Math.round(milliseconds))} ms`;
   const notes = [];
-  if (unknown.length) notes.push(`Not in the catalogue, and passed over: ${unknown.join(", ")}.`);
-  if (!items.length) notes.push("No item is left. Loosen the filters.");
-  else if (items.length < view.k) notes.push(`No more than ${plural(items.length, "item")} can be recommended under these filters.`);
+  if (unknown.length) notes.push(`Not in the catalogue, ignored: ${unknown.join(", ")}.`);
+  if (!items.length) notes.push("No items match. Relax the filters.");
+  else if (items.length < view.k) notes.push(`Only ${plural(items.length, "item")} match${items.length === 1 ? "es" : ""} the filters.`);
   byId("about-list").textContent = notes.join(" ");
   byId("about-list").hidden = !notes.length;
   const first = items.length ? ` First: ${items[0].title || items[0].item_id}.` : "";
@@ -131,16 +131,16 @@ function failed(error, again) {
   const retry = make("button", { type: "button", onclick: () => again() }, "Try again");
   const answering = byId("notice").contains(document.activeElement);
   if (error.status === 401) {
-    const field = make("input", { type: "password", autocomplete: "off", "aria-label": "Key of this server", required: true });
+    const field = make("input", { type: "password", autocomplete: "off", "aria-label": "API key of this server", required: true });
     const use = (event) => {
       event.preventDefault();
       api.useKey(field.value);
       again();
     };
-    byId("notice").replaceChildren(make("form", { onsubmit: use }, make("span", {}, error.message), field, make("button", {}, "Use it")));
+    byId("notice").replaceChildren(make("form", { onsubmit: use }, make("span", {}, error.message), field, make("button", {}, "Send")));
   } else {
-    const words = error instanceof api.Failed ? error.message : `This page went wrong: ${error.message}`;
-    const stays = byId("list").children.length ? " What you see is the last answer." : "";
+    const words = error instanceof api.Failed ? error.message : `Error in this page: ${error.message}`;
+    const stays = byId("list").children.length ? " The last answer is shown." : "";
     byId("notice").replaceChildren(make("span", {}, words + stays), retry);
   }
   byId("notice").hidden = false;
@@ -166,7 +166,7 @@ async function showModel() {
   showFilters(model.filters, view.where);
   if (!model.session_contexts.includes(view.sessionContext)) view.sessionContext = model.session_contexts[0];
   showContexts();
-  if (changed) byId("status").textContent = "The server has changed to another model.";
+  if (changed) byId("status").textContent = "The server has loaded another model.";
 }
 
 async function nameHistory() {
@@ -193,7 +193,7 @@ byId("clear").addEventListener("click", () => {
 });
 byId("reset").addEventListener("click", () => {
   showFilters(model.filters, {});
-  change({ where: {} }, "No filter is on.");
+  change({ where: {} }, "No filters are set.");
   byId("k").focus();
 });
 byId("k").addEventListener("input", () => change({ k: Number(byId("k").value) }));

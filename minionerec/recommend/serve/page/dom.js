@@ -1,4 +1,4 @@
-// Elements and words. Text from the server only ever becomes text nodes.
+// Elements and text. Text from the server only becomes text nodes.
 
 /** An element with attributes, listeners (`on…`) and children; strings are text. */
 export function make(tag, attributes = {}, ...children) {

@@ -1,5 +1,5 @@
-// The history: an ordered list whose items are moved and removed by buttons, keys or dragging, and which says how each
-// of them bears on the recommendation that is looked at.
+// The history: an ordered list whose items are moved and removed by buttons, keys or dragging, with the effect of each
+// item on the selected recommendation.
 
 import { against, bar, make, times } from "./dom.js";
 

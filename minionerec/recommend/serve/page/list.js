@@ -1,10 +1,10 @@
-// The recommendations: rows that stay and move to their new places, each with the reasons for it.
+// The recommendations: rows that move to their new positions, each with its reasons.
 
 import { against, bar, chip, codesOf, make, percent, plural, times } from "./dom.js";
 
 const MOVE_MS = 260;
 
-/** Show recommendations in a list; `choose(item)` adds one to the history, `look(id)` is told which is looked at. */
+/** Show recommendations in a list; `choose(item)` adds one to the history, `look(id)` gets the selected one. */
 export function setUpList(list, choose, look) {
   let rows = new Map(); // item id → its row, in the order of the list
   const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -135,7 +135,7 @@ const strength = (source) => source.history?.change ?? -Infinity;
 function shortReason(source) {
   if (!source) return [];
   const one = source.history;
-  if (!one || one.change < 0.005) return ["No item of the history speaks for it by itself"];
+  if (!one || one.change < 0.005) return ["No single item of the history raises its score"];
   const without = one.without === null ? `score ${one.change.toFixed(2)} lower without` : `${percent(one.without)} without it`;
   return [make("span", {}, "Because of "), make("b", {}, source.title), make("span", { class: "without" }, without)];
 }
@@ -147,8 +147,8 @@ function sourceRow(source) {
   if (history && history.without !== null) {
     facts.push(`${percent(history.probability)} with it, ${percent(history.without)} without`);
   } else if (history) facts.push(`score ${history.change < 0 ? "−" : "+"}${Math.abs(history.change).toFixed(2)}`);
-  if (counts) facts.push(counts.times ? `chosen after it ${plural(counts.times, "time")} in training` : "never chosen after it in training");
-  if (text) facts.push(`texts ${Math.round(100 * text.similarity)} % alike`);
+  if (counts) facts.push(counts.times ? `next after it ${plural(counts.times, "time")} in training` : "never next after it in training");
+  if (text) facts.push(`text similarity ${Math.round(100 * text.similarity)} %`);
   return make(
     "p",
     {},

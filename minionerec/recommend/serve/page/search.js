@@ -1,4 +1,4 @@
-// Search by title: a field with a list of what was found, to be walked with the arrow keys.
+// Search by title: a field with a list of results and arrow key navigation.
 
 import { make } from "./dom.js";
 import { searchItems } from "./api.js";
@@ -6,7 +6,7 @@ import { searchItems } from "./api.js";
 const WAIT_MS = 90;
 const SHOWN = 8;
 
-/** Let a field find items; `choose(item)` gets each that is chosen, `fail(error)` what went wrong. */
+/** Let a field find items; `choose(item)` gets the selected item, `fail(error)` an error. */
 export function setUpSearch(field, list, choose, fail) {
   let found = [];
   let active = -1;
@@ -59,7 +59,7 @@ export function setUpSearch(field, list, choose, fail) {
         ),
       ),
     );
-    if (!items.length) list.append(make("li", { class: "none" }, "No title has these words."));
+    if (!items.length) list.append(make("li", { class: "none" }, "No items found."));
     list.hidden = false;
     field.setAttribute("aria-expanded", "true");
     mark(items.length ? 0 : -1);

@@ -1,12 +1,12 @@
-// The semantic IDs as a tree whose branches show their probabilities, walked with the arrow keys.
+// The semantic IDs as a tree with probabilities and arrow key navigation.
 
 import { bar, chip, make, percent, plural } from "./dom.js";
 
 /** Show a tree in a list with the role of one. */
 export function setUpTree(list, look) {
-  const opened = new Map(); // path → whether the user opened it; what is not there opens where listed items are
+  const opened = new Map(); // path → whether the user opened it; by default, branches with listed items are open
   let rows = [];
-  let current = null; // path of the row that the tab key comes to
+  let current = null; // path of the row with tab focus
 
   function show(tree, titles) {
     const listed = new Set(titles.keys());

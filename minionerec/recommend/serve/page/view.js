@@ -1,5 +1,5 @@
-// What is looked at: history, session context, length, filters. It is kept in the fragment of the address, so that it survives a reload
-// and can be shared.
+// The state of the page: history, session context, length, filters. It is kept in the fragment of the address, so that it survives a
+// reload and can be shared.
 
 const K = 10;
 const ANY_TIME = "unknown";

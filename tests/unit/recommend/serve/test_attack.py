@@ -173,7 +173,7 @@ def test_a_folder_that_cannot_be_looked_at_is_watched_on(tmp_path, caplog):
         asyncio.run(reloader.watch(0.001, look))
     assert len(brought) == 1
     assert reloader._metrics.registry.get_sample_value("minionerec_watch_failures_total") == 3
-    assert caplog.text.count("cannot be looked at") == 2  # once for each time that it begins
+    assert caplog.text.count("cannot be checked; retrying") == 2  # once for each time that it begins
 
 
 def test_a_look_says_what_is_not_there_and_what_cannot_be_seen(tmp_path, monkeypatch):

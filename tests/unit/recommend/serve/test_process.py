@@ -192,10 +192,10 @@ def test_an_address_in_use_is_one_error(made, quiet):
     taken = server.bind("127.0.0.1", 0)
     taken.listen()
     port = taken.getsockname()[1]
-    with pytest.raises(ConfigError, match=rf"cannot listen at 127\.0\.0\.1:{port} \(Address already in use\)"):
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port} \(Address already in use\)"):
         server.serve(settings(made, port=port), print)
     taken.close()
-    with pytest.raises(ConfigError, match=r"cannot listen at no\.such\.host\.invalid:0"):
+    with pytest.raises(ConfigError, match=r"cannot listen on no\.such\.host\.invalid:0"):
         server.bind("no.such.host.invalid", 0)
 
 
@@ -214,9 +214,9 @@ def test_settings_that_contradict_each_other_are_refused(given, message):
 
 def test_a_model_that_everybody_could_exchange_is_refused(made, monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    with pytest.raises(ConfigError, match=r"at 0\.0\.0\.0 without a key"):
+    with pytest.raises(ConfigError, match=r"on 0\.0\.0\.0 without a key"):
         server.serve(settings(made, host="0.0.0.0", reload="request"), print)
-    with pytest.raises(ConfigError, match="reload_root is 'no/such/folder', which is no folder"):
+    with pytest.raises(ConfigError, match="reload_root is 'no/such/folder', which is not a folder"):
         server.serve(settings(made, reload="request", reload_root="no/such/folder"), print)
 
 
@@ -228,7 +228,7 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
     file = tmp_path / "keys"
     file.write_text("first-of-the-keys\n\n  second-of-the-keys \n")
     assert read_keys(str(file)) == [b"first-of-the-keys", b"second-of-the-keys"]
-    for text, message in (("\n", "holds no key"), ("short\n", "fewer than 8 characters")):
+    for text, message in (("\n", "has no key"), ("short\n", "fewer than 8 characters")):
         file.write_text(text)
         with pytest.raises(ConfigError, match=message):
             read_keys(str(file))

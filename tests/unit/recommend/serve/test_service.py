@@ -82,7 +82,7 @@ def test_filters_and_unknown_ids_reach_the_model(make):
     assert (ids(answer), answer["unknown"]) == (["i4", "i6"], ["nobody"])
     assert ids(ask(client, history=[], only=["i9", "i3"]).json()) == ["i3", "i9"]
     refused = error(ask(client, history=["i0", "nobody"], unknown="refuse"))
-    assert refused == (422, "history[1]", "'nobody' is no item of the catalogue.")
+    assert refused == (422, "history[1]", "'nobody' is not an item of the catalogue.")
     wrong = {"requests": [{}, {"where": {"colour": "red"}}]}
     assert error(client.post("/v1/recommend", json=wrong))[:2] == (422, "requests[1].where.colour")
 
@@ -263,7 +263,7 @@ def test_health_and_readiness(make):
 def test_a_defect_is_500_without_its_inside(make, caplog):
     client = make()
     client.parts.shelf.current.recommender.ranker.fail = 7
-    assert error(ask(client, history=["i7"])) == (500, None, "something went wrong on the server.")
+    assert error(ask(client, history=["i7"])) == (500, None, "internal server error.")
     assert ask(client, history=["i8"]).status_code == 200
     assert "minionerec_errors_total 1.0" in client.get("/metrics").text
     assert "a secret of the inside" in caplog.text  # for whoever runs the server

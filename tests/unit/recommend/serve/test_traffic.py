@@ -216,7 +216,7 @@ def test_reload_over_http(parts, tmp_path):
         assert (status, told["model"]["version"], told["before"]["version"]) == (200, "version-2", "version-0")
         status, told = post(port, {"checkpoint": "other"})
         assert status == 409 and str(tmp_path) not in json.dumps(told)
-        assert told["error"]["message"].startswith("refused; the model in service stays: manifest.json: is of another")
+        assert told["error"]["message"].startswith("refused; the model in service is unchanged: manifest.json: ")
         status, told = post(port, {"checkpoint": "../x"})
         assert (status, told["error"]["field"]) == (422, "checkpoint")
         assert post(port, {})[1]["model"]["version"] == "version-2"
