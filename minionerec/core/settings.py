@@ -32,6 +32,9 @@ from minionerec.core.values import convert, read_yaml, without_none
 C = TypeVar("C")
 logger = get_logger(__name__)
 
+_RENAMED = {"moment": "session_context", "moments": "session_context", "tell_moments": "session_context"}
+"""Former name of a setting → its name."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
@@ -388,7 +391,8 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
     problems: list[str] = []
     for key, value in values.items():
         if key not in known:
-            meant = did_you_mean(key, known)
+            new = _RENAMED.get(key)
+            meant = f" {key} is now {new}." if new in known else did_you_mean(key, known)
             problems.append(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{meant}")
             continue
         try:

@@ -1,9 +1,9 @@
-"""Audit of order: whether the order within a moment reflects users' behaviour, or how a file is sorted.
+"""Audit of order: whether the order within a timestamp reflects users' behaviour, or how a file is sorted.
 
 Where several items of a user bear the same time, their order is the source file's. If that order agrees with the order
 of item ids far more often than chance would have it, it is the order of a listing: a model that learns it is rewarded
 for knowing how the file was written. So neighbouring pairs of users' sequences are counted: in how many the item id
-rises, in ties and, as a control, in pairs of different moments.
+rises, in ties and, as a control, in pairs of different timestamps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.times import RowTimes
 
 CHANCE = 0.5
-"""Share of rising pairs when the order within a moment is a matter of chance."""
+"""Share of rising pairs when the order within a timestamp is a matter of chance."""
 FAR = 0.1
 """A share is far from chance when it differs by more than this and its 95 % interval leaves chance out."""
 _Z = 1.959964
@@ -74,11 +74,11 @@ class OrderAudit:
 
     Attributes:
         pairs: Neighbouring pairs; of sources with times those of which both times are known.
-        ties: Pairs of one moment; None where there are no times.
+        ties: Pairs with one timestamp; None where there are no times.
         orders: Key compared → kind of pairs → how often it rises. "text": item ids as text; "number": as numbers,
             where all are digits; "file": positions in the source's file, where they are known. Kinds are "ties" and
             "others", or "all" where there are no times. Pairs of one item twice are in no order of ids. "others" are
-            no more than a control: where moments are sorted, they lead from the end of one list to the beginning of the
+            no more than a control: where those are sorted, pairs lead from the end of one list to the beginning of the
             next, and fall more often than by chance.
     """
 
@@ -88,7 +88,7 @@ class OrderAudit:
 
     @property
     def agrees_with_ids(self) -> bool:
-        """Whether the order within moments is far from chance by item ids, as text or as numbers."""
+        """Whether the order within timestamps is far from chance by item ids, as text or as numbers."""
         return any(self.orders.get(name, {}).get("ties", Agreement()).far for name in ("text", "number"))
 
     def counts(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class OrderAudit:
             lines = [f"neighbouring pairs: {self.pairs:,}; their times are unknown"]
             return lines + [f"  {_NAMES[name]} rise in {kinds['all']}" for name, kinds in self.orders.items()]
         share = f" ({self.ties / self.pairs:.1%})" if self.pairs else ""
-        lines = [f"neighbouring pairs of one moment: {self.ties:,} of {self.pairs:,}{share}"]
+        lines = [f"neighbouring pairs with one timestamp: {self.ties:,} of {self.pairs:,}{share}"]
         if self.ties:
             lines += [
                 f"  {_NAMES[name]} rise in {kinds['ties']}" + (f"; else in {kinds['others']}" if name != "file" else "")
@@ -115,16 +115,18 @@ class OrderAudit:
         return lines
 
     def warning(self) -> str | None:
-        """The warning where the order within moments is that of item ids; else None."""
+        """The warning where the order within timestamps is that of item ids; else None."""
         if not self.agrees_with_ids:
             return None
         name = next(name for name in ("text", "number") if self.orders.get(name, {}).get("ties", Agreement()).far)
         kinds = self.orders[name]
         return (
-            f"Within one moment {_NAMES[name]} rise in {kinds['ties']}, by chance they would in {CHANCE:.0%}; between "
-            f"moments in {kinds['others']}. The order within a moment is that of a listing, not of users' behaviour, "
+            f"Within one timestamp {_NAMES[name]} rise in {kinds['ties']}, by "
+            f"chance they would in {CHANCE:.0%}; between "
+            f"timestamps in {kinds['others']}. The order within a timestamp is "
+            f"that of a listing, not of users' behaviour, "
             "and the next item partly depends on how the file is sorted. Set ties to 'shuffle' or 'together', or "
-            "report examples of one moment separately."
+            "report examples with one timestamp separately."
         )
 
 
@@ -135,7 +137,7 @@ def audit_of_signs(signs: ArrayLike, timed: bool, orders: Sequence[str]) -> Orde
     """An audit of counted pairs.
 
     Args:
-        signs: int (K, 5), a row for each kind of pairs: whether both are of one moment (1 or 0); whether ids as text,
+        signs: int (K, 5), a row for each kind of pairs: whether both have one timestamp (1 or 0); whether ids as text,
             ids as numbers and positions in the file rise (1), fall (-1) or are equal (0); and how many pairs there are.
         timed: Whether times are known.
         orders: Which of "text", "number" and "file" are known.

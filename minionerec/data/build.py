@@ -24,7 +24,7 @@ from minionerec.data.corpus import Corpus, write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.statements import Borders, Sequences, real
-from minionerec.data.filters import parse_moment, year_before
+from minionerec.data.filters import parse_time, year_before
 from minionerec.data.names import QUIRKS, SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.shards import ShardWriter, count_shards
 from minionerec.data.source import Batch, InteractionSource
@@ -193,8 +193,8 @@ def build_corpus(
         max_history: Most items that a history holds.
         core: Fewest interactions of every user and every item (iterative k-core), counted within the window; users and
             items outside are dropped. At 0 all stay.
-        start: First moment of the window, an ISO month, date or time in UTC; open if None.
-        end: Last moment, included: a date alone is its midnight.
+        start: First time of the window, an ISO month, date or time in UTC; open if None.
+        end: Last time, included: a date alone is its midnight.
         quirks: Any of `QUIRKS`.
         ties: Order of items that a user bought in one second: "keep"; "shuffle", in a random order; "together",
             one step: its items have the same history, the user's earlier steps. The first step gives no example, a
@@ -321,12 +321,12 @@ def _filter(
     quirks: Collection[str],
 ) -> dict[str, int]:
     """Make `interactions`, and count those left out."""
-    first, last = (None if text is None else parse_moment(text) for text in (start, end))
+    first, last = (None if text is None else parse_time(text) for text in (start, end))
     timestamp = "r.timestamp"
     if "published_order" in quirks and source.timed:  # it knows whole seconds alone
         timestamp = statements.seconds(timestamp, engine.divide, source.ticks, reals)
     while True:
-        low, high = (None if moment is None else moment * source.ticks for moment in (first, last))
+        low, high = (None if timestamp is None else timestamp * source.ticks for timestamp in (first, last))
         engine.table("interactions", statements.interactions(low, high, timestamp))
         (kept,) = engine.row("SELECT count(*) FROM interactions")
         counts = {"interactions_outside_window": source_rows - kept}
@@ -407,7 +407,7 @@ def _sequences(
 ) -> Sequences:
     """How sequences are made.
 
-    Dates, and numbers of a source that says its unit, are moments. Numbers of a table may be of any unit: they are
+    Dates, and numbers of a source that says its unit, are timestamps. Numbers of a table may be of any unit: they are
     taken for the unit that the median suggests (`minionerec.data.times.ticks_by_middle`).
 
     Raises:

@@ -160,13 +160,14 @@ def chain_rows(splits: Mapping[str, SplitRows], max_history: int, together: bool
             )
         if together and timed and rows.times is not None and rows.times.same.any():
             raise DataError(
-                f"{split} example {int(rows.times.same.argmax())} has a history that ends at the moment of its "
-                "target, but items of one moment are one step here. Leave them out of the history, or take ties: keep."
+                f"{split} example {int(rows.times.same.argmax())} has a history that ends at the time of its "
+                "target, but items with one timestamp are one step here. Leave them "
+                "out of the history, or take ties: keep."
             )
         none = np.full(len(rows), NO_TIME)
         times = rows.times if timed and rows.times is not None else RowTimes(none, none)
-        moments = (times.time.tolist(), times.previous.tolist())
-        parts = zip(rows.users.tolist(), rows.histories, rows.targets.tolist(), *moments, strict=True)
+        timestamps = (times.time.tolist(), times.previous.tolist())
+        parts = zip(rows.users.tolist(), rows.histories, rows.targets.tolist(), *timestamps, strict=True)
         for row, (user, past, target, time, newest) in enumerate(parts):
             held, history = chains.setdefault(user, []), past.tolist()
             end = held[-1].continues(history, time, newest, max_history, together and timed) if held else None

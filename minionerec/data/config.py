@@ -49,7 +49,7 @@ class PrepareConfig(StageConfig):
     )
     times_by_order: bool = setting(
         False,
-        "published: take examples as sorted by time, and adjacent examples of one user as of one moment; time "
+        "published: take examples as sorted by time, and adjacent examples of one user as of one timestamp; time "
         "differences stay unknown",
         since="0.2",
     )
@@ -91,8 +91,8 @@ class PrepareConfig(StageConfig):
     )
     ties: str = setting(
         "keep",
-        "order of a user's items of one moment: 'keep' (as in the file), 'shuffle' (random) "
-        "or 'together' (one step: none is in the history of another, and no moment is split)",
+        "order of a user's items with one timestamp: 'keep' (as in the file), 'shuffle' (random) "
+        "or 'together' (one step: none is in the history of another, and no timestamp is split)",
         known=tuple(TIES),
     )
     max_eval_rows: int = setting(

@@ -134,7 +134,7 @@ class Corpus:
 
     @property
     def together(self) -> bool:
-        """Whether items of one moment are one step, so that several examples of a user may share their history."""
+        """Whether items with one timestamp are one step, so that several examples of a user may share their history."""
         return self.counts.get("ties") == "together"
 
     @property
@@ -201,7 +201,7 @@ class Corpus:
             found, sequences = row_windows(rows, self.max_history)
             if self.together:
                 logger.info(
-                    "Items of one moment are not in each other's history: %s of %s %s examples begin a window in "
+                    "Items with one timestamp are not in each other's history: %s of %s %s examples begin a window in "
                     "which the user's previous example is no target.",
                     f"{sequences - len(np.unique(rows.user_numbers)):,}",
                     f"{len(rows):,}",

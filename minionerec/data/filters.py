@@ -7,28 +7,28 @@ import numpy as np
 from minionerec.core.errors import ConfigError
 
 
-def parse_moment(text: str) -> float:
-    """Seconds since 1970 of an ISO month, date or time: the first moment of it, in UTC where it names no zone.
+def parse_time(text: str) -> float:
+    """Seconds since 1970 of an ISO month, date or time: the first second of it, in UTC where it names no zone.
 
     Raises:
         ConfigError: If it is neither.
 
     Example:
-        >>> parse_moment("2016-10"), parse_moment("2016-10-01T02:00:00+02:00")
+        >>> parse_time("2016-10"), parse_time("2016-10-01T02:00:00+02:00")
         (1475280000.0, 1475280000.0)
     """
     try:
-        moment = datetime.fromisoformat(f"{text}-01" if len(text) == len("2016-10") else text)
+        time = datetime.fromisoformat(f"{text}-01" if len(text) == len("2016-10") else text)
     except ValueError:
         raise ConfigError(f"{text!r} is no time; give an ISO month, date or time such as 2016-10-01.") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def year_before(seconds: float) -> float:
-    """The same moment one calendar year earlier, in UTC (28 February for the 29th)."""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    day = 28 if (moment.month, moment.day) == (2, 29) else moment.day
-    return moment.replace(year=moment.year - 1, day=day).timestamp()
+    """The same time one calendar year earlier, in UTC (28 February for the 29th)."""
+    time = datetime.fromtimestamp(seconds, UTC)
+    day = 28 if (time.month, time.day) == (2, 29) else time.day
+    return time.replace(year=time.year - 1, day=day).timestamp()
 
 
 def k_core(users: np.ndarray, items: np.ndarray, k: int) -> np.ndarray:

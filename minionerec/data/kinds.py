@@ -12,7 +12,7 @@ from minionerec.data.times import RowTimes, row_times
 
 RARE = 5  # training targets of a rare item at most
 NOT_FOLLOWED = "did not"
-SAME, LATER = "same moment", "later"
+SAME, LATER = "same time", "later"
 FOLLOWED, REVERSED = "target followed the newest item in training", "newest item followed the target in training"
 WHOSE: Mapping[tuple[str, str], str] = {
     ("time", SAME): "whose target has the time of the newest history item",

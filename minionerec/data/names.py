@@ -17,7 +17,7 @@ ENGINES = ("duckdb", "spark")
 """Engines of `minionerec.data.engines`."""
 
 TIES = {"keep": "", "shuffle": ", ties shuffled", "together": ", ties together"}
-"""Treatment of items of one moment → its part of the split's name."""
+"""Treatment of items with one timestamp → its part of the split's name."""
 
 QUIRKS = {
     "published_order": "interactions of one second in the order of their users' first appearance instead of the "

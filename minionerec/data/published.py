@@ -22,9 +22,9 @@ from minionerec.core.paths import DATA_VARIABLE, find_path
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import read_text
-from minionerec.data.moments import times_by_order
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitRows
+from minionerec.data.session import times_by_order
 from minionerec.data.sources.records import split_cells
 from minionerec.data.times import NO_TIME
 
@@ -343,7 +343,7 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
 
 
 def with_times_by_order(corpus: Corpus) -> Corpus:
-    """The same corpus with times derived from the order of its examples (`minionerec.data.moments.times_by_order`).
+    """The same corpus with times derived from the order of its examples (`minionerec.data.session.times_by_order`).
 
     Where a history does not end with the target of the user's previous example, examples are missing, and the time of
     its newest item is unknown.

@@ -54,7 +54,7 @@ class RowTimes:
 
     @property
     def same(self) -> np.ndarray:
-        """Examples whose target is of the same moment as the newest item of the history: bool (R,)."""
+        """Examples whose target is of the same time as the newest item of the history: bool (R,)."""
         same: np.ndarray = self.known & (self.time == self.previous)
         return same
 
@@ -149,7 +149,7 @@ def ticks_by_middle(middle: float, uneven: bool) -> int | None:
     """Ticks in a second of plain numbers, by the magnitude of the median; None where they are no times.
 
     Numbers too small to identify, which may be days or a mere order, stay as they are where all are whole: then the
-    later is the greater and the same moment the same number, and only distances mean nothing. With fractions they are
+    later is the greater and the same time the same number, and only distances mean nothing. With fractions they are
     no times.
 
     Args:

@@ -28,7 +28,7 @@ class Window:
         items: int32 (n,), oldest first.
         first_target: Index in `items` of the first item that is a target here; the earlier ones are only read.
         rows: int64 (n,), the example of the split whose target each item is; -1 for items that are no example's.
-        together: Whether earlier items may be of one moment, so that only its own targets may ever be targets.
+        together: Whether earlier items may have one timestamp, so that only its own targets may ever be targets.
     """
 
     items: np.ndarray
@@ -236,7 +236,8 @@ def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
     less than half of `max_history` items that its example has. With at most `max_history` + 1 items a user is one
     window, and every target sees exactly the history of its example.
 
-    Where items of one moment are one step, examples of one step share their history and do not continue one another:
+    Where items with one timestamp are one step, examples of one step share their history and do not continue one
+    another:
     all but one begin a window of their own, and so does the example of the next step.
 
     Returns:
@@ -278,8 +279,8 @@ def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Win
     """Variants of windows: half of them lose their oldest items, and each item but the last is left out by chance.
 
     They are histories that no user has, but some could (crop and mask of Xie et al., "Contrastive Learning for
-    Sequential Recommendation", 2022, section 3.2). Every item but the first is a target; where items of one moment are
-    one step, only those that are targets of the window and have an item before them. Windows of two items have no
+    Sequential Recommendation", 2022, section 3.2). Every item but the first is a target; where items with one timestamp
+    are one step, only those that are targets of the window and have an item before them. Windows of two items have no
     variant but themselves, and those of one item none.
 
     Args:

@@ -69,7 +69,7 @@ class RecommendConfig(StageConfig):
     histories: str = setting(
         "",
         "histories: parquet or .jsonl with a column `history` (a list of item ids, oldest first), optionally `user`, "
-        "and `only` and `without` (lists of item ids) and `moment` for each row",
+        "and `only` and `without` (lists of item ids) and `session_context` for each row",
         required=True,
         input_kind="any",
     )
@@ -82,11 +82,11 @@ class RecommendConfig(StageConfig):
     unknown: str = setting(
         "skip", "unknown item ids: skip (they are listed in a column) or refuse", known=_known("unknown")
     )
-    moment: str = setting(
+    session_context: str = setting(
         "unknown",
-        "when the next item is wanted, for a model that was told so in training, where a row does not say it itself: "
+        "session context, for a model that was conditioned on it in training, where a row does not give it: "
         "same (the visit goes on), later (somebody comes back) or unknown",
-        known=_known("moment"),
+        known=_known("session_context"),
         since="0.2",
     )
     beams: int = setting(50, "minimum number of beams of a language model", least=1)

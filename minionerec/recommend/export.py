@@ -17,7 +17,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_behind
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, clean_generation_config, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.decoder import decode_prompts, decoding_device
@@ -160,12 +160,16 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
     completion, sid = builder.completion("next_sid", 0), bundle.table.sids[0]
     tail = completion[completion.index(sid) + len(sid) :]
     lengths = (bundle.table.codes >= 0).sum(1)
-    said = dict(zip(MOMENTS, ("", *bundle.wording.moments), strict=True)) if builder.prompt_tells("next_sid") else {}
+    said = (
+        dict(zip(SESSION_CONTEXTS, ("", *bundle.wording.session_context), strict=True))
+        if builder.prompt_uses_context("next_sid")
+        else {}
+    )
     return {
         "wording": bundle.wording.name,
         "template": task.prompt,
         "separator": bundle.wording.separator,
-        **({"moments": said} if said else {}),
+        **({"session_contexts": said} if said else {}),
         "specials": builder.specials,
         "max_history": builder.corpus.max_history,
         "max_prompt_length": bundle.max_prompt_length,
@@ -191,10 +195,10 @@ def make_examples(
 ) -> dict[str, Any]:
     """Some prompts with expected lists; for conditioned models each session context in turn."""
     histories = example_histories(builder.corpus, config.examples)
-    tells = builder.prompt_tells("next_sid")
-    moments = [place % len(MOMENTS) * tells for place in range(len(histories))]
-    asked = zip(histories, moments, strict=True)
-    texts = [builder.prompt("next_sid", history=history, moment=moment) for history, moment in asked]
+    conditioned = builder.prompt_uses_context("next_sid")
+    contexts = [place % len(SESSION_CONTEXTS) * conditioned for place in range(len(histories))]
+    asked = zip(histories, contexts, strict=True)
+    texts = [builder.prompt("next_sid", history=history, context=context) for history, context in asked]
     prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length).ids
     beams = min(config.beams, trie.n_sids)
     numbers, scores = decode_prompts(bundle.model, prompts, trie, beams)
@@ -207,7 +211,7 @@ def make_examples(
         examples.append(
             {
                 "history": [ids[item] for item in history.tolist()],
-                **({"moment": MOMENTS[moments[place]]} if tells else {}),
+                **({"session_context": SESSION_CONTEXTS[contexts[place]]} if conditioned else {}),
                 "text": texts[place],
                 "input_ids": list(prompts[place]),
                 "sids": [bundle.table.sids[item] for item in heads],
@@ -282,7 +286,7 @@ Take the customer's newest {max_history} items at most, oldest first. Write thei
 put them into `template` with `specials`, tokenise, and keep the last {max_prompt_length} tokens. The model then
 generates an SID, code by code. Its score is the sum of its codes' log-probabilities, each from a softmax over the whole
 vocabulary; tokens that the trie does not allow are removed after that, without renormalisation.
-{telling}
+{conditioning}
 ## With transformers
 
 ```python
@@ -350,10 +354,10 @@ SIDs of this catalogue differ in length ({shortest} to {longest} codes), and sto
 a short one ends: use `trie.search(model_log_probs(model), prompt, k)` instead of `stock_lists`.
 """
 
-_TELLING = """
-This model was told in training when the next item came, and a prompt may say it. Where `{{moment}}` stands in
-`template`, write `{same}` while the visit of the newest item goes on, `{later}` when somebody comes back, and nothing
-where you do not know. Behind an empty history write nothing. In `prompts.json` these are `moments`.
+_CONDITIONING = """
+This model was conditioned on the session context in training, and a prompt may give it. Where `{{session_context}}`
+stands in `template`, write `{same}` for an item of the newest one's session, `{later}` for one of a later session, and
+nothing where you do not know. After an empty history write nothing. In `prompts.json` these are `session_contexts`.
 """
 
 _REFIT = " It was trained on all examples, including the test examples: metrics on these are not valid."
@@ -366,16 +370,18 @@ def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
         about: Content of `prompts.json`.
         counts: The manifest's counts.
     """
-    moments = about.get("moments", {})
+    contexts = about.get("session_contexts", {})
     one_length = about["shortest"] == about["longest"]
     written = {
         **about,
         **counts,
         "examples": len(about["examples"]),
         "history": about["examples"][-1]["history"],
-        "telling": _TELLING.format(**moments) if moments else "",
-        "asked": ', moment="unknown"' if moments else "",
-        "said": 'moment=about["moments"][moment if sids else "unknown"], ' if moments else "",
+        "conditioning": _CONDITIONING.format(**contexts) if contexts else "",
+        "asked": ', session_context="unknown"' if contexts else "",
+        "said": 'session_context=about["session_contexts"][session_context if sids else "unknown"], '
+        if contexts
+        else "",
         "lengths": "" if one_length else _LENGTHS.format(**about),
         "refit": _REFIT if counts["refit"] else "",
     }

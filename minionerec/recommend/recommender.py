@@ -13,7 +13,7 @@ import numpy as np
 from minionerec.core.artefacts import file_sha256, fingerprint
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import MOMENTS, UNKNOWN
+from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import CatalogueItems
@@ -216,7 +216,7 @@ class Recommender:
         Raises:
             RequestError: If it is invalid, with the field.
         """
-        context = self._session_context(request.moment)
+        context = self._session_context(request.session_context)
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
         mask = self.items.mask(request.where) if request.where else None
@@ -231,14 +231,14 @@ class Recommender:
         return Understood(Queries([newest], context), mask, without, tuple(missing))
 
     def _session_context(self, said: str) -> np.ndarray:
-        """The session context of a request: int8 (1,), a position in `MOMENTS`."""
-        if MOMENTS.index(said) != UNKNOWN and "session_context" not in self.context:
+        """The session context of a request: int8 (1,), an index into `SESSION_CONTEXTS`."""
+        if SESSION_CONTEXTS.index(said) != UNKNOWN and "session_context" not in self.context:
             raise RequestError(
-                "moment",
+                "session_context",
                 f"is {said!r}, but this model was trained without session context. Leave it out, or take one trained "
                 "with it.",
             )
-        return np.array([MOMENTS.index(said)], dtype=np.int8)
+        return np.array([SESSION_CONTEXTS.index(said)], dtype=np.int8)
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; unknown ids go to `missing`."""

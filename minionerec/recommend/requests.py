@@ -94,10 +94,9 @@ class Request:
             of which one must hold ({"department": ["Tea", "Ink"]}), or bounds ({"price": {"at_least": 1, "at_most":
             20}}). An item without a value in the column meets none.
         unknown: "skip" ignores unknown ids and lists them in the answer; "refuse" raises.
-        moment: The session context, for models that were conditioned on it in training: "same" where the next item is
-            wanted at the moment of the history's newest item, as the corpus has moments (the visit goes on); "later"
-            (somebody comes back); "unknown" says nothing, which every model understands. Behind an empty history
-            nothing is said either.
+        session_context: The session context, for models that were conditioned on it in training: "same" where the next
+            item is wanted in the session of the history's newest item; "later" in a later one; "unknown" is taken by
+            every model. With an empty history it is ignored.
 
     Raises:
         RequestError: If a field is invalid, with its value and what is expected.
@@ -121,11 +120,12 @@ class Request:
         Literal["skip", "refuse"],
         Field(description="whether unknown ids are skipped and reported, or refused"),
     ] = "skip"
-    moment: Annotated[
+    session_context: Annotated[
         Literal["unknown", "same", "later"],
         Field(
-            description="session context: same, while the newest item's visit goes on; later, when somebody comes "
-            "back; a model that was not conditioned on it in training takes unknown alone, see moments of GET /v1/model"
+            description="session context: same, in the session of the newest item; later, in a later "
+            "session; a model that was not conditioned on it in training takes unknown alone, see "
+            "session_contexts of GET /v1/model"
         ),
     ] = "unknown"
 

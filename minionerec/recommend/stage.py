@@ -19,7 +19,7 @@ from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import parse_json, repeated_keys
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.rankers.language import Search
 from minionerec.recommend.rankers.load import make_ranker
@@ -28,7 +28,7 @@ from minionerec.recommend.requests import Request, RequestError
 
 # Reading a file of histories in parts.
 
-COLUMNS = ("history", "user", "only", "without", "moment")
+COLUMNS = ("history", "user", "only", "without", "session_context")
 KINDS = (".parquet", ".jsonl")
 
 
@@ -41,7 +41,7 @@ def read_histories(path: Path, rows_at_once: int) -> Iterator[tuple[int, list[di
 
     Yields:
         The index of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its index if
-        missing), "only" a list or None, "without" a list, "moment" one of `MOMENTS` or None.
+        missing), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None.
 
     Raises:
         DataError: If the file cannot be read, or a row is malformed; the message names file and row.
@@ -101,16 +101,18 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
     user = row.get("user")
     if not (user is None or isinstance(user, str | int)):
         raise DataError(f"{where}: user is {str(user)[:60]!r}; expected a text or a whole number.")
-    moment = row.get("moment")
-    if not (moment is None or moment in MOMENTS):
-        raise DataError(f"{where}: moment is {str(moment)[:60]!r}; expected one of {', '.join(MOMENTS)}.")
+    context = row.get("session_context")
+    if not (context is None or context in SESSION_CONTEXTS):
+        raise DataError(
+            f"{where}: session_context is {str(context)[:60]!r}; expected one of {', '.join(SESSION_CONTEXTS)}."
+        )
     only = row.get("only")
     return {
         "user": str(number) if user is None else str(user),
         "history": _ids(row.get("history"), "history", where),
         "only": None if only is None else _ids(only, "only", where),
         "without": [] if row.get("without") is None else _ids(row["without"], "without", where),
-        "moment": moment,
+        "session_context": context,
     }
 
 
@@ -238,7 +240,7 @@ def _answered(
     try:
         for row in rows:
             own = {name: row[name] for name in ("history", "only", "without")}
-            own["moment"] = row["moment"] or config.moment
+            own["session_context"] = row["session_context"] or config.session_context
             requests.append(Request(**same, **own))
         return recommender.listed(requests)
     except RequestError as wrong:

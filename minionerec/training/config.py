@@ -258,10 +258,10 @@ class CatalogueTrainConfig(RefittableConfig):
     decay: float = setting(0.6, "weight of each further item back in the counts", above=0, most=1)
     reverse: float = setting(0.3, "weight of a transition in the other direction", least=0)
     recency: float = setting(0.0, RECENCY, least=0)
-    moments: bool = setting(
+    session_context: bool = setting(
         False,
-        "tell the model whether the next item is of the newest one's moment or of a later one, where the corpus has "
-        "times; prompts say it too, and popularity at that moment is weighed on validation rows",
+        "condition the model on whether the next item is in the session of the newest one or in a later one, "
+        "where the corpus has times; prompts give it too, and popularity in that context is weighed on validation rows",
         since="0.2",
     )
     objective: str = setting(

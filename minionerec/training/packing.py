@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.errors import DataError
-from minionerec.data.moments import UNKNOWN
+from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
@@ -318,7 +318,7 @@ class TreeCollator:
         Returns:
             `input_ids`, `position_ids` and `ends` int64 (B, T), see `PackedGroups`; `places` int64 (N,), the positions
             that predict a labelled token, counted through all rows; `labels` int64 (1, N), those tokens; `weights`
-            float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`, `moments`
+            float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`, `contexts`
             and `levels` (`teacher_questions`).
         """
         examples = [asked_in_turn(example, self.epoch) for example in examples]
@@ -358,23 +358,23 @@ class HasEpoch(Protocol):
     epoch: int
 
 
-class TellEpoch(TrainerCallback):
-    """Tells a collator, and an order of rows, of each epoch before its first batch, also in a resumed run.
+class SetEpoch(TrainerCallback):
+    """Sets the epoch of a collator, and of an order of rows, before its first batch, also in a resumed run.
 
-    Accelerate tells samplers too, as far as it finds them in what they were wrapped into.
+    Accelerate does so for samplers too, as far as it finds them in what they were wrapped into.
 
     Args:
-        told: Those who have an `epoch`.
+        receivers: Objects with an `epoch`.
     """
 
-    def __init__(self, *told: HasEpoch | None):
-        self.told = [one for one in told if one is not None]
+    def __init__(self, *receivers: HasEpoch | None):
+        self.receivers = [one for one in receivers if one is not None]
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """An epoch begins, or is resumed."""
-        for one in self.told:
+        for one in self.receivers:
             one.epoch = int(state.epoch or 0)
 
 
@@ -383,8 +383,8 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
 
     Returns:
         `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of examples that a teacher is queried
-        about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `moments` int64
-        (P,), what is told of each one's moment; `levels` int64 (N,), for each labelled token of all examples the place
+        about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `contexts` int64
+        (P,), the session context of each; `levels` int64 (N,), for each labelled token of all examples the place
         in its target's completion, -1 where no teacher applies. The tokens of a target follow one another, and
         targets are in the order of `rows` and `slots`.
     """
@@ -393,11 +393,11 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
     for row, example in zip(histories, asked, strict=True):
         row[: len(example["histories"])] = torch.tensor(example["histories"])
     places = [(row, slot) for row, example in enumerate(asked) for slot in example["slots"] if slot >= 0]
-    told = [example.get("moments") or [UNKNOWN] * len(example["slots"]) for example in asked]
-    moments = [
-        moment
-        for example, own in zip(asked, told, strict=True)
-        for slot, moment in zip(example["slots"], own, strict=True)
+    known = [example.get("contexts") or [UNKNOWN] * len(example["slots"]) for example in asked]
+    contexts = [
+        context
+        for example, own in zip(asked, known, strict=True)
+        for slot, context in zip(example["slots"], own, strict=True)
         if slot >= 0
     ]
     levels: list[int] = []
@@ -410,7 +410,7 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         "histories": histories,
         "rows": torch.tensor([row for row, _ in places], dtype=torch.long),
         "slots": torch.tensor([slot for _, slot in places], dtype=torch.long),
-        "moments": torch.tensor(moments, dtype=torch.long),
+        "contexts": torch.tensor(contexts, dtype=torch.long),
         "levels": torch.tensor(levels, dtype=torch.long),
     }
 

@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import row_moments
 from minionerec.data.rows import ranges
+from minionerec.data.session import row_contexts
 from minionerec.data.windows import FlatWindows, Recency, flat_windows, varied_windows
 from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
@@ -32,7 +32,7 @@ COLUMNS = {
     "weights": "float32",
     "histories": "int32",
     "slots": "int32",
-    "moments": "int32",
+    "contexts": "int32",
     "prompts": "int32",
 }
 
@@ -48,8 +48,8 @@ class TokenizedExamples:
         histories: A teacher's history of each: SID numbers from 1, the oldest first; empty where it does not apply.
         slots: For each SID among the example's labels, in their order, the index in the history of the item before it;
             -1 where there is none, and no teacher is queried; empty where no label is an SID of one.
-        moments: For each of those SIDs the moment that a teacher is told, a place in `minionerec.data.moments.MOMENTS`;
-            empty where nothing is told.
+        contexts: For each of those SIDs the session context that a teacher is given, an index into
+            `minionerec.data.session.SESSION_CONTEXTS`; empty where none is.
         prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on;
             empty where there is one way. `input_ids` have the wording's first.
         cut: How many prompts, by every template, were too long and lost their first tokens.
@@ -61,7 +61,7 @@ class TokenizedExamples:
     weights: list[list[float]] = field(default_factory=list)
     histories: list[list[int]] = field(default_factory=list)
     slots: list[list[int]] = field(default_factory=list)
-    moments: list[list[int]] = field(default_factory=list)
+    contexts: list[list[int]] = field(default_factory=list)
     prompts: list[list[list[int]]] = field(default_factory=list)
     cut: int = 0
     cut_completions: int = 0
@@ -80,8 +80,8 @@ class TokenizedExamples:
         found = {name: Ragged.of(getattr(self, name), kind) for name, kind in list(COLUMNS.items())[:3]}
         if teacher:
             found |= {"histories": Ragged.of(self.histories), "slots": Ragged.of(self.slots)}
-        if teacher and any(self.moments):
-            found["moments"] = Ragged.of(self.moments)
+        if teacher and any(self.contexts):
+            found["contexts"] = Ragged.of(self.contexts)
         if any(self.prompts):
             found["prompts"] = Ragged.of([prompt for prompts in self.prompts for prompt in prompts])
         return found, _counted(found, self.cut, self.cut_completions)
@@ -134,7 +134,7 @@ def tokenise_examples(
         weights=[[1.0] * len(row) for row in ids],
         histories=[[] for _ in ids],
         slots=[[] for _ in ids],
-        moments=[[] for _ in ids],
+        contexts=[[] for _ in ids],
         prompts=[[ways[(begin + turn) % len(ways)].ids[row] for turn in turns] for row, begin in enumerate(begins)],
         cut=sum(way.cut for way in ways),
         cut_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
@@ -154,7 +154,7 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
             f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} has "
             f"{ways} prompts. Use wording compact."
         )
-    if builder.tells_moments:
+    if builder.uses_session_context:
         raise ConfigError(
             f"all_positions needs a wording whose prompt is the bare history, but {builder.wording.name!r} says behind "
             "it when the next item comes. Set all_positions to false, or use wording compact."
@@ -323,8 +323,8 @@ class SftExamples(ExampleMaker):
             numbers, kept = self.builder.table.sid_numbers + 1, self.corpus.max_history
             rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in asked.rows.histories]
             rows.slots = [[len(history) - 1] for history in rows.histories]
-            if self.builder.tells_moments:
-                rows.moments = [[moment] for moment in row_moments(asked.rows.times, len(made)).tolist()]
+            if self.builder.uses_session_context:
+                rows.contexts = [[context] for context in row_contexts(asked.rows.times, len(made)).tolist()]
         return rows.flat(self.teacher)
 
     @cached_property

@@ -19,8 +19,8 @@ from minionerec.core.log import get_logger
 from minionerec.core.paths import find_path, name_or_copy
 from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import warn_untold
 from minionerec.data.names import SPLITS
+from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.build import (
     ScratchShape,
     load_pretrained,
@@ -30,7 +30,7 @@ from minionerec.models.backbone.build import (
 )
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens, initialise_code_rows
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, initialise_code_rows
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.device import free_memory
@@ -41,7 +41,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
 from minionerec.training.memory import estimate_memory
-from minionerec.training.packing import TellEpoch, TreeCollator, good_row_length, picked_logits
+from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_logits
 from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import StepPlan, TrainingResult, TrainingRun, plan_steps, run_training
 from minionerec.training.trainer import RankingEvaluation, lora_config, plain_model, validation_set
@@ -87,7 +87,7 @@ class Teacher:
         """The teacher's distribution at each code of the batch's SIDs, as when recommending.
 
         Args:
-            batch: `labels`, `histories`, `rows`, `slots`, `moments` and `levels`.
+            batch: `labels`, `histories`, `rows`, `slots`, `contexts` and `levels`.
         """
         device, levels = batch["labels"].device, self.trie.levels
         if self.trie.code.device != device:
@@ -106,7 +106,7 @@ class Teacher:
         for start in range(0, len(tokens), size):
             part = slice(start, start + size)
             masses = self.model.masses(
-                batch["histories"], batch["rows"][part], batch["slots"][part], batch["moments"][part]
+                batch["histories"], batch["rows"][part], batch["slots"][part], batch["contexts"][part]
             )
             below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
         # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
@@ -298,7 +298,7 @@ def _backbone(
         read = titles if list(config.tasks) == [NEXT_TITLE] else [*titles, *corpus.items["description"], *words]
         tokenizer = train_tokenizer(read, config.text_vocabulary)
         add_code_tokens(tokenizer, table)
-        add_moment_tokens(tokenizer, wording.moments)
+        add_session_tokens(tokenizer, wording.session_context)
         names = ("hidden_size", "layers", "heads", "kv_heads", "inner_size", "text_vocabulary", "tied")
         shape = ScratchShape(**{name: getattr(config, name) for name in names})
         scratch: Any = scratch_model(tokenizer, shape, config.seed)
@@ -313,7 +313,7 @@ def _backbone(
     set_seed(config.seed)  # rows that are neither the model's nor SIDs start at random
     model, pretrained_tokenizer = load_pretrained(name_or_copy(config.model), resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)
-    add_moment_tokens(pretrained_tokenizer, wording.moments)
+    add_session_tokens(pretrained_tokenizer, wording.session_context)
     spoken = asked_task(config.tasks) == NEXT_SID
     initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, spoken)
     return model, pretrained_tokenizer
@@ -326,8 +326,8 @@ def _load(config: SftConfig, run: TrainingRun, whole: Corpus, by_shard: bool) ->
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    if builder.tells_moments and not whole.has_times:
-        warn_untold(config.corpus, f"the wording {wording.name} says when the next item comes", "take another wording")
+    if builder.uses_session_context and not whole.has_times:
+        warn_without_times(config.corpus, f"the wording is {wording.name}", "take another wording")
     return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=asked_task(config.tasks)), builder
 
 
@@ -365,7 +365,7 @@ def _trainer(
         train_dataset=examples.dataset(),
         eval_dataset=None if heldout is None else Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
-        callbacks=[*run.callbacks(plan), TellEpoch(collator, order)],
+        callbacks=[*run.callbacks(plan), SetEpoch(collator, order)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
     trainer.order = order

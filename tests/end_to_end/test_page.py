@@ -95,9 +95,9 @@ def shop(tmp_path_factory):
     )
     windows = sid_windows(corpus, table, 0.0)[0]
     save_checkpoint(new_bundle(config, corpus, table, windows), folder / "catalogue")
-    told = new_bundle(replace(config, moments=True), corpus, table, windows)
+    told = new_bundle(replace(config, session_context=True), corpus, table, windows)
     for tower in told.model.towers:
-        torch.nn.init.normal_(tower.moments.shift)
+        torch.nn.init.normal_(tower.session_states.shift)
     save_checkpoint(told, folder / "told")
     stock = pd.DataFrame({"item_id": items["item_id"], "department": items["department"]})
     stock["price"] = np.arange(len(stock)) % 50 + 0.5
@@ -433,29 +433,31 @@ def test_a_view_is_shared_by_its_address(page):
     assert page.history() == ["P001"]
 
 
-def test_a_model_that_knows_moments_is_asked_for_this_visit_or_a_later_one(page, shop):
-    page.open("h=P003&moment=same")  # which this model does not know
-    assert page.listed() == page.expected() and not page.one("#moments").is_displayed()
+def test_a_model_that_knows_session_contexts_is_asked_for_this_visit_or_a_later_one(page, shop):
+    page.open("h=P003&session_context=same")  # which this model does not know
+    assert page.listed() == page.expected() and not page.one("#session-contexts").is_displayed()
     told = Server(shop / "log", "--checkpoint", shop / "told", "--corpus", shop / "corpus")
     told.start()
     try:
         theirs = Page(page.driver, told)
         theirs.open()
-        assert not theirs.one("#moments").is_displayed()  # before anything is chosen there is no moment
+        assert not theirs.one("#session-contexts").is_displayed()  # before anything is chosen there is no context
         theirs.add("cal pea sug")
         lists = {"unknown": theirs.listed()}
-        for moment in ("later", "same"):
-            theirs.one(f"#moments [value={moment}]").click()
+        for context in ("later", "same"):
+            theirs.one(f"#session-contexts [value={context}]").click()
             theirs.settle()
-            lists[moment] = theirs.listed()
-            tree = told.ask("/v1/explain", {"history": ["P003"], "exclude_seen": True, "moment": moment})["tree"]
+            lists[context] = theirs.listed()
+            tree = told.ask("/v1/explain", {"history": ["P003"], "exclude_seen": True, "session_context": context})[
+                "tree"
+            ]
             shown = float(theirs.one("#tree .share").text.strip("<% "))
             assert shown == pytest.approx(100 * tree[0]["probability"], rel=0.06, abs=0.0051)
-        for moment, found in lists.items():
-            assert found == theirs.expected(moment=moment)
+        for context, found in lists.items():
+            assert found == theirs.expected(session_context=context)
         assert len({tuple(found) for found in lists.values()}) == 3
-        theirs.open("h=P003&moment=later")
-        assert theirs.listed() == lists["later"] and theirs.one("#moments [value=later]").is_selected()
+        theirs.open("h=P003&session_context=later")
+        assert theirs.listed() == lists["later"] and theirs.one("#session-contexts [value=later]").is_selected()
         assert complaints(page.driver) == []
         assert {
             url for url in addresses(page.driver) if not url.startswith((page.server.url, told.url, "about:"))

@@ -9,7 +9,7 @@ from support.decoding import tiny_model
 from support.devices import CPU, TIGER, catalogue, gradients, moved, near, shop_of
 from trl.trainer.utils import add_fused_lm_head
 
-from minionerec.data.moments import UNKNOWN
+from minionerec.data.session import UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.tiger import build_tiger
 from minionerec.models.decoding.trie import Trie
@@ -218,7 +218,7 @@ def test_a_teacher(shop, device):
         "histories": histories,
         "rows": torch.arange(3),
         "slots": torch.tensor([3, 1, 0]),
-        "moments": torch.full((3,), UNKNOWN),
+        "contexts": torch.full((3,), UNKNOWN),
         "levels": torch.arange(3).repeat(3),
     }
     logits = torch.randn(9, int(ids.max()) + 1, generator=torch.Generator().manual_seed(9))

@@ -27,15 +27,15 @@ from minionerec.data.sources.times import FEWEST
 
 
 def _digits(form: str) -> Callable[[datetime], str]:
-    return lambda moment: moment.strftime(form)
+    return lambda time: time.strftime(form)
 
 
 N_TIMES, BEGIN, STEP = 40, 1_517_382_764, 40_011
 LARGE: dict[str, Callable[[datetime], str]] = {
-    **{f"1e{power} a second": lambda moment, power=power: str(int(moment.timestamp()) * 10**power) for power in (0, 3)},
-    **{f"1e{power} a second": lambda moment, power=power: str(int(moment.timestamp()) * 10**power) for power in (6, 9)},
-    "fractions": lambda moment: f"{moment.timestamp() + 0.25:.2f}",
-    "powers of ten": lambda moment: f"{moment.timestamp():.9e}",
+    **{f"1e{power} a second": lambda time, power=power: str(int(time.timestamp()) * 10**power) for power in (0, 3)},
+    **{f"1e{power} a second": lambda time, power=power: str(int(time.timestamp()) * 10**power) for power in (6, 9)},
+    "fractions": lambda time: f"{time.timestamp() + 0.25:.2f}",
+    "powers of ten": lambda time: f"{time.timestamp():.9e}",
 }
 DATES: dict[str, Callable[[datetime], str]] = {
     "date": _digits("%Y-%m-%d"),
@@ -45,13 +45,13 @@ DATES: dict[str, Callable[[datetime], str]] = {
 FORMS = ("%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%y%m%d%H%M", "%y%m%d%H%M%S", "%d.%m.%Y", "%Y%m%d%H%M%S123")
 DIGITS: dict[str, Callable[[datetime], str]] = {form: _digits(form) for form in FORMS}
 SMALL: dict[str, Callable[[datetime], str]] = {
-    "days": lambda moment: str(int(moment.timestamp()) // 86_400),
-    "hours": lambda moment: str(int(moment.timestamp()) // 3600),
-    "minutes": lambda moment: str(int(moment.timestamp()) // 60),
+    "days": lambda time: str(int(time.timestamp()) // 86_400),
+    "hours": lambda time: str(int(time.timestamp()) // 3600),
+    "minutes": lambda time: str(int(time.timestamp()) // 60),
     "yyyymmdd": _digits("%Y%m%d"),
-    "0": lambda moment: "0",
-    "-1": lambda moment: "-1",
-    "empty": lambda moment: "",
+    "0": lambda time: "0",
+    "-1": lambda time: "-1",
+    "empty": lambda time: "",
 }
 ALL = LARGE | DATES | DIGITS | SMALL
 ALIKE = ("%Y%m%d%H", "%Y%m%d%H%M", "%y%m%d%H%M", "%y%m%d%H%M%S")
@@ -66,8 +66,8 @@ def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
         other = first
     share = rng.choice((0.02, 0.1, 0.5))
     shift = rng.randrange(300 * 86_400)
-    moments = [datetime.fromtimestamp(BEGIN + shift + STEP * place, UTC) for place in range(N_TIMES)]
-    cells = [ALL[other if rng.random() < share else first](moment) for moment in moments]
+    times = [datetime.fromtimestamp(BEGIN + shift + STEP * place, UTC) for place in range(N_TIMES)]
+    cells = [ALL[other if rng.random() < share else first](time) for time in times]
     table = pd.DataFrame({"user_id": range(N_TIMES), "item_id": "i", "timestamp": cells})
     path = folder / f"visits{rng.choice(('.csv', '.tsv', '.parquet'))}"
     if path.suffix == ".parquet":
@@ -89,9 +89,9 @@ def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
         holds(ordered, f"{first} and {other}: another order")
     seconds = seconds_of(found.times, found.ticks)
     if seconds is not None and seconds.max() >= 10**8 and len(np.unique(found.times)) >= FEWEST:
-        true = np.array([int(moments[row].timestamp()) for row in rows])
+        true = np.array([int(times[row].timestamp()) for row in rows])
         coarse = 86_400 if {first, other} & set(DATES) else 2
-        holds(bool((np.abs(true - seconds) < coarse).all()), f"{first} and {other}: other moments")
+        holds(bool((np.abs(true - seconds) < coarse).all()), f"{first} and {other}: other times")
     return "read"
 
 

@@ -179,7 +179,7 @@ def _strike_times(rng: Random, clean: Path, folder: Path) -> str:
             continue
         holds(found.time.dtype == found.previous.dtype == np.int64, "times of another type")
         holds(len(found.time) == len(found.previous) == 9, "times of another number")
-        holds(not bool((found.later & found.same).any()), "both later and at the same moment")
+        holds(not bool((found.later & found.same).any()), "both later and at the same time")
         for line in before.decode().split("\n")[1:-1] if same else _untouched(path, before):
             name, row, time, previous = line.split(",")
             if name == split:

@@ -55,7 +55,7 @@ def lists(rows, table, ranks):
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
-    """A model that is good where the target is of the same moment, and one that is good where it came later."""
+    """A model that is good where the target is of the same time, and one that is good where it came later."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     items = pd.DataFrame({"item_id": [f"i{n}" for n in range(N)], "title": "thing", "description": ""})
@@ -116,8 +116,8 @@ def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
     assert 'Of batch and "later one", batch has the highest NDCG@10 over all examples; on examples whose target' in text
     shown = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
     assert f'"later one" is ahead of it: {shown}' in text and f"| {shown}, p = {gap.p:.3f} |" in text
-    assert "| time: same moment | 80 67 % |" in text and "| … later | 40 33 % |" in text
-    assert "time: same moment" in Page(result.html.read_text()).text
+    assert "| time: same time | 80 67 % |" in text and "| … later | 40 33 % |" in text
+    assert "time: same time" in Page(result.html.read_text()).text
 
 
 def test_without_times_the_other_kinds_are_shown(shop, caplog):
@@ -149,7 +149,7 @@ def test_a_report_without_kinds(shop):
 def test_many_recommenders_stand_below_one_another(shop):
     predictions = {f"m{number}": "batch" for number in range(8)}
     text = section_of(run_report(report(predictions=predictions, times="times.csv")).markdown.read_text())
-    assert "|  | time: same moment | time: later |" in text and "NDCG@10, each minus m0, by slice." in text
+    assert "|  | time: same time | time: later |" in text and "NDCG@10, each minus m0, by slice." in text
     assert "| examples | 80 67 % | 40 33 % |" in text
 
 
@@ -161,7 +161,7 @@ def compare(**changes):
 def test_a_comparison_by_kind(shop):
     result = run_report(compare(times="times.csv", output="table"))
     found = recommenders_of("table")["later one"]["slices"]
-    part = part_of(found, "time", "same moment")
+    part = part_of(found, "time", "same time")
     assert part["metrics"]["NDCG@10"][0] == pytest.approx(values("later")[~LATE].mean())
     assert part["against"]["HR@10"][0] == 0.0
     assert "## test examples: Slices" in result.table and "NDCG@10, each minus batch, by slice." in result.table
@@ -216,8 +216,8 @@ def test_levels_of_a_published_file_by_kind(shop):
     found = run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", times="times.csv", json=True))
     parts = json.loads(found.lines()[0])["slices"]
     exact = ranking_metrics(sid_ranks(Predictions.load("later")), [10])["HR@10"]
-    assert part_of(parts, "time", "same moment")["cumulative"]["10"][-1] == pytest.approx(exact[~LATE].mean())
-    assert part_of(parts, "time", "same moment")["rows"] == 80
+    assert part_of(parts, "time", "same time")["cumulative"]["10"][-1] == pytest.approx(exact[~LATE].mean())
+    assert part_of(parts, "time", "same time")["rows"] == 80
     with pytest.raises(DataError, match=r"later\.json: its 120 examples are not the 40 valid examples of corpus"):
         run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", split="valid"))
     content = read_json(Path("later.json"))
@@ -266,5 +266,5 @@ def test_an_evaluation_by_kind(made, tmp_path, monkeypatch):
     )
     table = result.table.partition("NDCG@4 by slice")[2]
     assert f"{exact['NDCG@4'][:35].mean():.4f} [" in next(line for line in table.splitlines() if "later" in line)
-    assert table.splitlines()[2].startswith("time     same moment") and " 5 " in table.splitlines()[2]
+    assert table.splitlines()[2].startswith("time     same time") and " 5 " in table.splitlines()[2]
     assert len(rows) == 40

@@ -22,10 +22,10 @@ from support.training import catalogue_config, make_inputs
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
-from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.config import ExportConfig
@@ -94,14 +94,14 @@ def ask_alone(tmp_path, asked):
     return json.loads(files[2].read_text())
 
 
-def lists_of(checkpoint, corpus, k, moment=None):
-    """What an export's example is asked for the test rows, and the lists of our ranker, told that moment."""
+def lists_of(checkpoint, corpus, k, context=None):
+    """What an export's example is asked for the test rows, and the lists of our ranker, given that session context."""
     bundle, corpus = load_bundle(checkpoint), Corpus.load(corpus)
     histories = corpus.test.histories.tolist()
-    told = None if moment is None else [MOMENTS.index(moment)] * len(histories)
+    told = None if context is None else [SESSION_CONTEXTS.index(context)] * len(histories)
     ranking = LanguageRanker(bundle, corpus, Search()).rank(Queries(histories, told), k)
     ids = bundle.table.item_ids
-    more = [] if moment is None else [moment]
+    more = [] if context is None else [context]
     questions = [[[ids[item] for item in row], k, *more] for row in histories]
     return questions, [[ids[item] for item in row] for row in ranking.items]
 
@@ -129,37 +129,50 @@ def test_the_files_alone_give_our_lists(made, tmp_path):
             )
 
 
-def test_a_model_that_is_told_moments_is_told_them_by_the_export_too(made, tmp_path):
-    wording, table, checkpoint = load_wording("moments"), SidTable.load_index(made / "sids"), tmp_path / "checkpoint"
+def test_a_model_that_is_given_session_contexts_is_exported_with_them(made, tmp_path):
+    wording, table, checkpoint = (
+        load_wording("session_context"),
+        SidTable.load_index(made / "sids"),
+        tmp_path / "checkpoint",
+    )
     tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
     add_code_tokens(tokenizer, table)
-    add_moment_tokens(tokenizer, wording.moments)
+    add_session_tokens(tokenizer, wording.session_context)
     model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=1)
     for parameter in model.parameters():
         parameter.data *= 4
     save_checkpoint(Bundle(model, tokenizer, table, wording, 64), checkpoint)
     output = run_export(export_config(made, checkpoint=str(checkpoint), output=str(tmp_path / "export"))).output
-    found = {moment: lists_of(checkpoint, made / "corpus", 5, moment) for moment in MOMENTS}
+    found = {context: lists_of(checkpoint, made / "corpus", 5, context) for context in SESSION_CONTEXTS}
     questions = [question for asked, _ in found.values() for question in asked]
     answer = ask_alone(tmp_path, {str(output): questions})[str(output)]
     assert answer["items"] == [row for _, lists in found.values() for row in lists]
     assert len({json.dumps(lists) for _, lists in found.values()}) == 3
     assert answer["checked"].startswith("5 of 5 lists are equal")
     about = json.loads((output / "prompts.json").read_text())
-    assert about["moments"] == {"unknown": "", "same": "<|same|>", "later": "<|later|>"}
-    assert [example["moment"] for example in about["examples"]] == ["unknown", "same", "later", "unknown", "same"]
+    assert about["session_contexts"] == {"unknown": "", "same": "<|same|>", "later": "<|later|>"}
+    assert [example["session_context"] for example in about["examples"]] == [
+        "unknown",
+        "same",
+        "later",
+        "unknown",
+        "same",
+    ]
     for example, searched in zip(about["examples"], answer["searched"], strict=True):
-        assert example["text"].endswith(">" + about["moments"][example["moment"]])
-        told = tokenizer.convert_tokens_to_ids([about["moments"][example["moment"]]])
-        assert example["moment"] == "unknown" or example["input_ids"][-1:] == told
+        assert example["text"].endswith(">" + about["session_contexts"][example["session_context"]])
+        told = tokenizer.convert_tokens_to_ids([about["session_contexts"][example["session_context"]]])
+        assert example["session_context"] == "unknown" or example["input_ids"][-1:] == told
         assert [tokens for tokens, _ in searched] == example["sid_tokens"]
     page = " ".join((output / "README.md").read_text().split())
-    assert "`{moment}` stands in `template`, write `<|same|>` while" in page and "`<|later|>` when somebody" in page
+    assert (
+        "`{session_context}` stands in `template`, write `<|same|>` while" in page
+        and "`<|later|>` when somebody" in page
+    )
 
 
-def test_a_model_that_is_not_told_moments_says_nothing_of_them(made, tmp_path):
+def test_a_model_that_without_session_context_does_not_mention_it(made, tmp_path):
     output = run_export(export_config(made, output=str(tmp_path / "export"))).output
-    assert "moment" not in (output / "README.md").read_text() + (output / "prompts.json").read_text()
+    assert "session_context" not in (output / "README.md").read_text() + (output / "prompts.json").read_text()
 
 
 def test_items_of_an_sid_stand_by_popularity_in_the_order_of_sid_numbers(made, tmp_path):

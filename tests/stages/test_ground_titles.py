@@ -247,26 +247,26 @@ def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain")).output)
     logits = load_ranker(model, corpus).scores(Queries(list(corpus.test.histories))).cpu().numpy()
     check_pulled(Predictions.load(output), plain, logits, 2)
-    assert read_manifest(output)["counts"]["told_rows"] == 0
+    assert read_manifest(output)["counts"]["rows_with_context"] == 0
     other = config(made, tmp_path / "empty", **{**asked, "corpus": str(tmp_path / "corpus")})
     with pytest.raises(ArtefactError, match="was not trained on"):
         run_grounding(other)
 
 
 def timed(rows, seed):
-    """The same rows, every target a day after the newest item of the history, or at its moment."""
+    """The same rows, every target a day after the newest item of the history, or at its context."""
     later = np.random.default_rng(seed).integers(0, 2, len(rows))
     return replace(rows, times=RowTimes(1000 + 86400 * later, np.full(len(rows), 1000))), 1 + later
 
 
-def test_a_sequential_model_is_told_moments(made, tmp_path, writes):
-    """Of the rows of the split, and of those that choose the exponent; with tell_moments false of none."""
+def test_a_sequential_model_is_given_session_contexts(made, tmp_path, writes):
+    """Of the rows of the split, and of those that choose the exponent; with session_context false of none."""
     writes("red lamp", "long bolt", "blue table")
     corpus = Corpus.load(made / "corpus")
     train, valid, test = (timed(rows, seed) for seed, rows in enumerate((corpus.train, corpus.valid, corpus.test)))
     corpus = replace(corpus, train=train[0], valid=valid[0], test=test[0])
     corpus.save(tmp_path / "corpus", config={}, inputs={})
-    model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec", moments=True, learning_rate=0.1)
+    model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec", session_context=True, learning_rate=0.1)
     asked = {
         "corpus": str(tmp_path / "corpus"),
         "weights": "sequential",
@@ -276,12 +276,12 @@ def test_a_sequential_model_is_told_moments(made, tmp_path, writes):
     ranker, histories = load_ranker(model, corpus), list(corpus.test.histories)
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain", corpus=asked["corpus"])).output)
     said = {}
-    for tell, moments in ((True, test[1]), (False, None)):
-        settings = config(made, tmp_path / str(tell), tell_moments=tell, **asked)
+    for tell, contexts in ((True, test[1]), (False, None)):
+        settings = config(made, tmp_path / str(tell), session_context=tell, **asked)
         found = Predictions.load(run_grounding(settings).output)
         said[tell] = read_manifest(settings.output)["counts"]
-        check_pulled(found, plain, ranker.scores(Queries(histories, moments)).cpu().numpy(), said[tell]["gamma"])
-    assert (said[True]["told_rows"], said[False]["told_rows"]) == (30, 0)
+        check_pulled(found, plain, ranker.scores(Queries(histories, contexts)).cpu().numpy(), said[tell]["gamma"])
+    assert (said[True]["rows_with_context"], said[False]["rows_with_context"]) == (30, 0)
     assert (said[True]["given"], said[False]["given"]) == (["session context"], [])
     assert said[True]["gamma_ndcg@10"] != said[False]["gamma_ndcg@10"]
 

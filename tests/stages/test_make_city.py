@@ -11,7 +11,7 @@ import pytest
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ConfigError
 from minionerec.data.city import make
-from minionerec.data.city.ceiling import check_corpus, moments_of, run_city_ceiling
+from minionerec.data.city.ceiling import check_corpus, contexts_of, run_city_ceiling
 from minionerec.data.city.config import CeilingConfig, MakeCityConfig
 from minionerec.data.city.law import probabilities
 from minionerec.data.city.make import city_people, run_make_city
@@ -126,8 +126,8 @@ def test_the_ceiling_is_that_of_all_probabilities(small):
     result = run_city_ceiling(ceiling(small))
     content = json.loads((result.output / "ceiling.json").read_text())
     corpus = Corpus.load(small / "corpus")
-    moments, targets = moments_of(corpus.test), corpus.test.targets
-    dense = probabilities(city_people(read_manifest(small / "city")["settings"]), moments)
+    contexts, targets = contexts_of(corpus.test), corpus.test.targets
+    dense = probabilities(city_people(read_manifest(small / "city")["settings"]), contexts)
     assert (content["rows"], content["split"]) == (len(targets), "global time 8:1:1")
     ranked = -np.sort(-dense, axis=1)
     place = 1 + (dense > dense[np.arange(len(targets)), targets][:, None]).sum(axis=1)
@@ -150,16 +150,16 @@ def test_the_ceiling_is_that_of_all_probabilities(small):
 
 
 def test_rows_depend_on_the_choices_they_came_from(small):
-    """The moments that a corpus gives are those of the process, for each target."""
+    """The contexts that a corpus gives are those of the process, for each target."""
     people = city_people(read_manifest(small / "city")["settings"])
     table = pd.read_parquet(small / "city" / "interactions.parquet")
     pauses = visits_of(people, 0).pauses
     corpus = Corpus.load(small / "corpus")
     found = {}
     for rows in corpus.splits().values():
-        moments, targets = moments_of(rows), rows.targets
+        contexts, targets = contexts_of(rows), rows.targets
         for user, newest, time, pause, target in zip(
-            moments.users, moments.newest, moments.times, moments.pauses, targets, strict=True
+            contexts.users, contexts.newest, contexts.times, contexts.pauses, targets, strict=True
         ):
             found[user, time] = (newest, pause, target)
     numbers = table["user_id"].str[1:].astype(int).to_numpy()

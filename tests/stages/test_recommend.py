@@ -7,14 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from support.conditioned import save_conditioned
 from support.evaluation import made
-from support.telling import save_telling
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import description
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend import stage
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.recommender import Recommender
@@ -83,29 +83,29 @@ def test_lines_of_json_with_filters_and_unknown_ids(made, tmp_path):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("usual", ["unknown", "later"])
-def test_moments_of_rows_and_of_all_that_have_none(tmp_path, kind, usual):
-    checkpoint, corpus = save_telling(tmp_path), str(tmp_path / "corpus")
-    rows = [{"history": ["i3", "i9"], "moment": moment} for moment in ("same", None, "unknown", "later")]
+def test_session_contexts_of_rows_and_of_all_that_have_none(tmp_path, kind, usual):
+    checkpoint, corpus = save_conditioned(tmp_path), str(tmp_path / "corpus")
+    rows = [{"history": ["i3", "i9"], "session_context": context} for context in ("same", None, "unknown", "later")]
     path = tmp_path / f"histories.{kind}"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if kind == "parquet":
         pd.DataFrame(rows).to_parquet(path)
-    asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24, "moment": usual}
+    asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24, "session_context": usual}
     found = written(run_recommend(RecommendConfig(**asked, output=str(tmp_path / "lists"))))
     recommender = Recommender.load(checkpoint, corpus=corpus)
     for row, asked_row in zip(found, rows, strict=True):
-        answer = recommender.recommend(asked_row["history"], 24, moment=asked_row["moment"] or usual)
+        answer = recommender.recommend(asked_row["history"], 24, session_context=asked_row["session_context"] or usual)
         scores = {item.item_id: item.score for item in answer.items}
         assert dict(zip(row["items"], row["scores"], strict=True)) == pytest.approx(scores, abs=1e-5)
     assert len({row["scores"][0] for row in found}) == 3
 
 
-def test_a_moment_that_decides_nothing_leaves_finished_lists_as_they_are(made, histories):
-    assert "moment" not in config(made, histories).deciding()
-    assert config(made, histories, moment="same").deciding()["moment"] == "same"
-    assert description(RecommendConfig.__dataclass_fields__["moment"]).known == MOMENTS
-    with pytest.raises(DataError, match=r"row 1: moment: is 'same', but this model was trained without"):
-        run_recommend(config(made, histories, moment="same"))
+def test_a_session_context_that_decides_nothing_leaves_finished_lists_as_they_are(made, histories):
+    assert "session_context" not in config(made, histories).deciding()
+    assert config(made, histories, session_context="same").deciding()["session_context"] == "same"
+    assert description(RecommendConfig.__dataclass_fields__["session_context"]).known == SESSION_CONTEXTS
+    with pytest.raises(DataError, match=r"row 1: session_context: is 'same', but this model was trained without"):
+        run_recommend(config(made, histories, session_context="same"))
 
 
 def test_a_run_that_was_cut_off_goes_on(made, histories, monkeypatch):
@@ -148,10 +148,13 @@ def test_processes_take_turns(made, histories, monkeypatch):
     [
         ('{"history": ["u"', "line 2: not valid JSON"),
         ("[1]", "line 2: expected an object such as"),
-        ('{"history": ["u"], "hist": 1}', "line 2: unknown name 'hist'; known: history, user, only, without, moment"),
-        ('{"history": [], "moment": "now"}', "row 2: moment is 'now'; expected one of unknown, same, later"),
-        ('{"history": [], "moment": 1}', "row 2: moment is '1'; expected one of unknown, same, later"),
-        ('{"history": ["u"], "moment": "later"}', "row 2: moment: is 'later', but this model was trained without"),
+        ('{"history": ["u"], "hist": 1}', "line 2: unknown name 'hist'; known: history, user, only, without, context"),
+        ('{"history": [], "session_context": "now"}', "row 2: context is 'now'; expected one of unknown, same, later"),
+        ('{"history": [], "session_context": 1}', "row 2: context is '1'; expected one of unknown, same, later"),
+        (
+            '{"history": ["u"], "session_context": "later"}',
+            "row 2: session_context: is 'later', but this model was trained without",
+        ),
         ('{"user": "a"}', "row 2: history is 'None'; expected a list of item ids"),
         ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),
         ('{"history": ["u", null]}', "row 2: history is .*; expected a list of item ids"),

@@ -1,4 +1,4 @@
-"""Made-up baskets: users who choose several items at one moment, every choice another item."""
+"""Made-up baskets: users who choose several items at one time, every choice another item."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 from minionerec.data.source import Source, item_table
 
 visits = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=40)
-"""(user, moment) of each interaction in the order of a file; its place there is its item."""
-filled = visits.map(lambda pairs: [(user, 5 * moment) for user, moment in pairs] + [(9, time) for time in range(40)])
-"""The same with a user of one item at each of forty moments, so that hardly a split is empty."""
+"""(user, timestamp) of each interaction in the order of a file; its place there is its item."""
+filled = visits.map(lambda pairs: [(user, 5 * time) for user, time in pairs] + [(9, time) for time in range(40)])
+"""The same with a user of one item at each of forty timestamps, so that hardly a split is empty."""
 
 
 def source_of(pairs, ticks=1):
-    """A source whose i-th interaction is item i, chosen by a user at a moment."""
+    """A source whose i-th interaction is item i, chosen by a user at a timestamp."""
     names = sorted({user for user, _ in pairs})
     return Source(
         items=item_table([f"i{place:05d}" for place in range(len(pairs))]),
         users=np.array([names.index(user) for user, _ in pairs], dtype=np.int32),
         item_index=np.arange(len(pairs), dtype=np.int32),
-        times=np.array([moment for _, moment in pairs], dtype=np.int64) * ticks,
+        times=np.array([timestamp for _, timestamp in pairs], dtype=np.int64) * ticks,
         user_ids=pa.array([f"u{user}" for user in names]),
         where="made up",
         ticks=ticks,
@@ -27,20 +27,20 @@ def source_of(pairs, ticks=1):
 
 
 def steps_of(pairs):
-    """User → their moments in order, each with its items in the order of the file."""
+    """User → their timestamps in order, each with its items in the order of the file."""
     found: dict[int, dict[int, list[int]]] = {}
-    for item, (user, moment) in enumerate(pairs):
-        found.setdefault(user, {}).setdefault(moment, []).append(item)
+    for item, (user, timestamp) in enumerate(pairs):
+        found.setdefault(user, {}).setdefault(timestamp, []).append(item)
     return {user: sorted(steps.items()) for user, steps in found.items()}
 
 
 def rows_by_hand(pairs, max_history):
-    """Target → (moment, history, moment of its newest item): all items of a user's earlier moments, the newest kept."""
+    """Target → (time, history, time of its newest item): all items of a user's earlier timestamps, the newest kept."""
     rows = {}
     for steps in steps_of(pairs).values():
         past, before = [], None
-        for moment, items in steps:
+        for timestamp, items in steps:
             for item in items if past else ():
-                rows[item] = (moment, past[-max_history:], before)
-            past, before = past + items, moment
+                rows[item] = (timestamp, past[-max_history:], before)
+            past, before = past + items, timestamp
     return rows

@@ -20,7 +20,7 @@ from minionerec.data.audit import Agreement, OrderAudit
 from minionerec.data.build import WIDEN_BELOW, build_corpus
 from minionerec.data.corpus import Corpus
 from minionerec.data.engines.engine import started
-from minionerec.data.filters import parse_moment, year_before
+from minionerec.data.filters import parse_time, year_before
 from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.source import Source
 from minionerec.data.sources import movielens, recbole, tables
@@ -109,7 +109,7 @@ def read_movielens(*files, **options) -> Source:
 
 
 def seconds_of(times, ticks):
-    """Whole seconds, as examples keep them; None where numbers tell no moment."""
+    """Whole seconds, as examples keep them; None where numbers tell no context."""
     if ticks == 1 and len(times):
         ticks = ticks_by_middle(float(np.median(times)), bool((times != np.floor(times)).any()))
     return None if ticks is None else np.maximum(np.floor_divide(times, ticks).astype(np.int64), -(2**63) + 1)
@@ -142,7 +142,7 @@ def oracle(
     if times is None and (split == "global_time" or start or end):
         return None
     counts: dict[str, Any] = dict(source.counts)
-    first, last = (text and parse_moment(text) for text in (start, end))
+    first, last = (text and parse_time(text) for text in (start, end))
     while True:
         inside = np.ones(len(users), bool)
         inside &= times >= first * ticks if first is not None else True
@@ -172,16 +172,16 @@ def oracle(
     seconds = None if times is None else seconds_of(times[kept], ticks)
     if ties != "keep" and seconds is None:
         return None
-    moment = dict(zip(kept, [None] * len(kept) if seconds is None else seconds.tolist(), strict=True))
+    context = dict(zip(kept, [None] * len(kept) if seconds is None else seconds.tolist(), strict=True))
     sequences = defaultdict(list)  # user → interactions, oldest first, users by their first interaction
     for row in walk:
         sequences[users[row]].append(row)
-    audit = _audit(sequences, items, source.items["item_id"], catalogue["item_id"], moment, seconds is not None)
+    audit = _audit(sequences, items, source.items["item_id"], catalogue["item_id"], context, seconds is not None)
     chosen = {row: index[items[row]] for row in kept}
     if ties == "shuffle":
         groups = defaultdict(list)
         for row in walk:
-            groups[users[row], moment[row]].append(row)
+            groups[users[row], context[row]].append(row)
         groups = [rows for rows in groups.values() if len(rows) > 1]
         draws = iter(np.random.default_rng(seed).random(sum(map(len, groups))))
         drawn = [[(next(draws), chosen[row]) for row in rows] for rows in groups]
@@ -191,7 +191,7 @@ def oracle(
     for user, rows in sequences.items():
         steps = [0]
         for position in range(1, len(rows)):
-            same = ties == "together" and moment[rows[position]] == moment[rows[position - 1]]
+            same = ties == "together" and context[rows[position]] == context[rows[position - 1]]
             steps.append(steps[-1] if same else position)
         numbers = sorted(set(steps), reverse=True)
         for row, step in zip(rows, steps, strict=True):
@@ -200,10 +200,10 @@ def oracle(
                 part = 2 - left if split == "leave_last_out" else 0
                 by_user = of_first[user] if "published_order" in quirks else 0
                 history = [chosen[each] for each in rows[max(0, step - max_history) : step]]
-                told = () if seconds is None else (moment[row], moment[rows[step - 1]])
+                told = () if seconds is None else (context[row], context[rows[step - 1]])
                 name = source.user_ids[user].as_py()
                 examples.append(
-                    ((part, order[row], by_user, row), step, moment[row], (name, history, chosen[row], *told))
+                    ((part, order[row], by_user, row), step, context[row], (name, history, chosen[row], *told))
                 )
     examples.sort(key=lambda each: each[0])
     borders = [len(examples) * tenths // 10 for tenths in (8, 9)]
@@ -250,11 +250,11 @@ def oracle(
     return Built(catalogue, counts, audit, found)
 
 
-def _audit(sequences, items, ids, kept_ids, moment, timed):
+def _audit(sequences, items, ids, kept_ids, context, timed):
     pairs = [pair for rows in sequences.values() for pair in pairwise(rows)]
     kinds = {
-        "ties": [pair for pair in pairs if moment[pair[0]] == moment[pair[1]]],
-        "others": [pair for pair in pairs if moment[pair[0]] != moment[pair[1]]],
+        "ties": [pair for pair in pairs if context[pair[0]] == context[pair[1]]],
+        "others": [pair for pair in pairs if context[pair[0]] != context[pair[1]]],
     }
     kinds = kinds if timed else {"all": pairs}
     values = {"text": lambda row: ids[items[row]], "number": lambda row: int(ids[items[row]])}

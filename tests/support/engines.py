@@ -35,14 +35,14 @@ def sources(draw, *, kinds=("whole", "negative", "fractions", "parts", "millisec
     seed = draw(st.integers(0, 2**32 - 1))
     chance = np.random.default_rng(seed)
     kind = draw(st.sampled_from(kinds))
-    moments = chance.integers(0, draw(st.sampled_from([3, 12, 1000])), size)
+    contexts = chance.integers(0, draw(st.sampled_from([3, 12, 1000])), size)
     times, ticks = {
-        "whole": (1_500_000_000 + moments * 3, 1),
-        "negative": (moments - 5, 1),
-        "fractions": ((moments - 4) / 4, 1),
-        "parts": (1_400_000_000 + moments / 3, 1),
-        "milliseconds": (1_500_000_000_000 + moments * 400, 1),
-        "nanoseconds": (-(10**9) + moments * 300_000_000, 10**9),
+        "whole": (1_500_000_000 + contexts * 3, 1),
+        "negative": (contexts - 5, 1),
+        "fractions": ((contexts - 4) / 4, 1),
+        "parts": (1_400_000_000 + contexts / 3, 1),
+        "milliseconds": (1_500_000_000_000 + contexts * 400, 1),
+        "nanoseconds": (-(10**9) + contexts * 300_000_000, 10**9),
         "none": (None, 1),
     }[kind]
     users = chance.integers(0, len(people), size).astype(np.int32)

@@ -62,12 +62,12 @@ def user_windows(corpus, split="train"):
     return [window for part in corpus.windows(split) for window in part.each(corpus.together)]
 
 
-def sid_windows(corpus, table, recency, moments=False):
+def sid_windows(corpus, table, recency, session_context=False):
     """Training windows and validation examples over SID numbers, in memory."""
     with tempfile.TemporaryDirectory() as folder:
-        write_windows(corpus, table, recency, Path(folder), moments)
+        write_windows(corpus, table, recency, Path(folder), session_context)
         windows = {name: np.array(values) for name, values in read_windows(Path(folder)).items()}
-    return windows, held_out_windows(corpus.valid, table, corpus.max_history, moments)
+    return windows, held_out_windows(corpus.valid, table, corpus.max_history, session_context)
 
 
 def training_examples(bundle, builder, config, corpus=None, folder=None, splits=("train",)):

@@ -16,7 +16,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage
 from minionerec.data.city.config import CeilingConfig
-from minionerec.data.city.law import Moments, likeliest, probability_of
+from minionerec.data.city.law import ChoiceContexts, likeliest, probability_of
 from minionerec.data.city.make import city_people
 from minionerec.data.city.people import People
 from minionerec.data.city.sizes import PARQUET
@@ -108,7 +108,7 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
         raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
 
 
-def moments_of(rows: SplitRows, form: str = PARQUET, memory: int = 0) -> Moments:
+def contexts_of(rows: SplitRows, form: str = PARQUET, memory: int = 0) -> ChoiceContexts:
     """The inputs of the law for the targets of some examples.
 
     Args:
@@ -129,7 +129,7 @@ def moments_of(rows: SplitRows, form: str = PARQUET, memory: int = 0) -> Moments
         for row, history in enumerate(rows.histories):
             last = history[-memory:][::-1]
             recent[row, : len(last)] = last
-    return Moments(numbers_of(rows.users, form), newest, rows.times.time, pauses, recent)
+    return ChoiceContexts(numbers_of(rows.users, form), newest, rows.times.time, pauses, recent)
 
 
 class Totals:
@@ -155,16 +155,16 @@ class Totals:
         }
         self._mean, self._variance, self._drawn = (dict.fromkeys(self._gains, 0.0) for _ in range(3))
 
-    def add(self, numbers: np.ndarray, moments: Moments, targets: np.ndarray) -> None:
+    def add(self, numbers: np.ndarray, contexts: ChoiceContexts, targets: np.ndarray) -> None:
         """Add some examples.
 
         Args:
             numbers: int64 (M,), their numbers.
-            moments: The states they depend on.
+            contexts: The states they depend on.
             targets: int64 (M,), the items bought, as rows of the items table.
         """
-        self.probability[numbers] = probability_of(self.people, moments, targets)
-        lists, chances = likeliest(self.people, moments, self.ks[-1])
+        self.probability[numbers] = probability_of(self.people, contexts, targets)
+        lists, chances = likeliest(self.people, contexts, self.ks[-1])
         hits = lists == targets[:, None]
         found = np.flatnonzero(hits.any(axis=1))
         place = hits[found].argmax(axis=1)
@@ -215,8 +215,8 @@ def totals_of(corpus: Corpus, people: People, config: CeilingConfig, form: str =
         raise DataError(f"{config.corpus}: split {config.split!r} holds no example. Choose another split.")
     totals = Totals(people, sorted(set(config.ks)), size)
     for numbers, rows in progress(corpus.batches(config.split), "ranking examples", unit="batch"):
-        moments, targets = moments_of(rows, form, people.memory), rows.targets.astype(np.int64)
+        contexts, targets = contexts_of(rows, form, people.memory), rows.targets.astype(np.int64)
         for begin in range(0, len(rows), AT_ONCE):
             some = np.arange(begin, min(begin + AT_ONCE, len(rows)))
-            totals.add(numbers[some], moments.take(some), targets[some])
+            totals.add(numbers[some], contexts.take(some), targets[some])
     return totals

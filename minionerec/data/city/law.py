@@ -25,11 +25,11 @@ from minionerec.data.city.people import People, likes_of
 from minionerec.data.city.sizes import AISLE, SHELF
 from minionerec.data.city.world import RANK_SHARES, World, around, as_taken
 
-__all__ = ["BEGINS", "FIRST", "GOES_ON", "Moments", "likeliest", "probabilities", "probability_of"]
+__all__ = ["BEGINS", "FIRST", "GOES_ON", "ChoiceContexts", "likeliest", "probabilities", "probability_of"]
 
 
 @dataclass(frozen=True)
-class Moments:
+class ChoiceContexts:
     """R purchases to come, and the state they depend on.
 
     Attributes:
@@ -51,10 +51,10 @@ class Moments:
         """R."""
         return len(self.users)
 
-    def take(self, places: np.ndarray) -> "Moments":
+    def take(self, places: np.ndarray) -> "ChoiceContexts":
         """Some of them."""
         recent = None if self.recent is None else self.recent[places]
-        return Moments(self.users[places], self.newest[places], self.times[places], self.pauses[places], recent)
+        return ChoiceContexts(self.users[places], self.newest[places], self.times[places], self.pauses[places], recent)
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return shelves, styles
 
 
-def _special(people: People, moments: Moments) -> _Special:
-    world, n = people.world, len(moments)
-    kinds = np.where(moments.newest < 0, FIRST, kinds_of(moments.pauses))
+def _special(people: People, contexts: ChoiceContexts) -> _Special:
+    world, n = people.world, len(contexts)
+    kinds = np.where(contexts.newest < 0, FIRST, kinds_of(contexts.pauses))
     weights = SHARES[kinds]  # (R, 4)
-    shelf = world.positions(np.maximum(moments.newest, 0)) // SHELF
-    liked, styles = _likes(people, moments.users)
+    shelf = world.positions(np.maximum(contexts.newest, 0)) // SHELF
+    liked, styles = _likes(people, contexts.users)
     begin, size = around(shelf, AISLE, world.shelves)
     aisle = begin[:, None] + np.arange(AISLE)
     inside = np.arange(AISLE) < size[:, None]
@@ -111,9 +111,9 @@ def _special(people: People, moments: Moments) -> _Special:
         ],
         axis=1,
     )
-    epochs, there = world.epoch_of(moments.times), None
+    epochs, there = world.epoch_of(contexts.times), None
     if not people.all_there:
-        recent = _recent(people, moments)
+        recent = _recent(people, contexts)
         shelves = np.concatenate([shelves, np.maximum(recent // SHELF, 0)], axis=1)
         shares = np.concatenate([shares, np.zeros(recent.shape)], axis=1)
         there = free_styles(world.there(shelves, epochs[:, None]), shelves, recent)
@@ -125,17 +125,17 @@ def _special(people: People, moments: Moments) -> _Special:
     return _Special(shelves, summed, real, loyal, weights[:, FASHION], epochs, there)
 
 
-def _recent(people: People, moments: Moments) -> np.ndarray:
+def _recent(people: People, contexts: ChoiceContexts) -> np.ndarray:
     """Positions of the last items, int64 (R, memory), -1 where there were none.
 
     Raises:
-        ValueError: If the moments lack them.
+        ValueError: If the contexts lack them.
     """
     if not people.memory:
-        return np.empty((len(moments), 0), dtype=np.int64)
-    if moments.recent is None or moments.recent.shape[1] != people.memory:
-        raise ValueError(f"moments.recent must hold the last {people.memory} items of each purchase")
-    return np.where(moments.recent < 0, -1, people.world.positions(np.maximum(moments.recent, 0)))
+        return np.empty((len(contexts), 0), dtype=np.int64)
+    if contexts.recent is None or contexts.recent.shape[1] != people.memory:
+        raise ValueError(f"contexts.recent must hold the last {people.memory} items of each purchase")
+    return np.where(contexts.recent < 0, -1, people.world.positions(np.maximum(contexts.recent, 0)))
 
 
 def _appeal(world: World, epochs: np.ndarray, shelves: np.ndarray) -> np.ndarray:
@@ -156,19 +156,19 @@ def _of_shelves(world: World, special: _Special) -> np.ndarray:
     return as_taken(chosen + fashion[:, :, None] * selling, special.there)
 
 
-def probabilities(people: People, moments: Moments) -> np.ndarray:
+def probabilities(people: People, contexts: ChoiceContexts) -> np.ndarray:
     """The exact distribution of each next purchase over all items, given what the user likes.
 
     Args:
         people: The city and its users.
-        moments: The choices.
+        contexts: The choices.
 
     Returns:
         float64 (R, N), column i is row i of the items table; each row sums to one.
     """
     world = people.world
-    special = _special(people, moments)
-    rows = np.arange(len(moments))
+    special = _special(people, contexts)
+    rows = np.arange(len(contexts))
     ranks = world.ranks(np.arange(world.shelves)[:, None], np.arange(SHELF), special.epochs[:, None, None])
     fashion = np.stack([world.appeal(epoch) for epoch in special.epochs.tolist()])[:, :, None] * RANK_SHARES[ranks]
     chances = special.fashion[:, None, None] * fashion  # (R, S, 20)
@@ -182,15 +182,15 @@ def probabilities(people: People, moments: Moments) -> np.ndarray:
     return table
 
 
-def probability_of(people: People, moments: Moments, rows: np.ndarray) -> np.ndarray:
+def probability_of(people: People, contexts: ChoiceContexts, rows: np.ndarray) -> np.ndarray:
     """The exact probability of one item for each purchase: float64 (R,).
 
     Args:
         people: The city and its users.
-        moments: The choices.
+        contexts: The choices.
         rows: int64 (R,), row of the items table.
     """
-    world, special = people.world, _special(people, moments)
+    world, special = people.world, _special(people, contexts)
     positions = world.positions(rows)
     shelf, style = positions // SHELF, positions % SHELF
     share = (special.shares * (special.shelves == shelf[:, None])).sum(axis=1)
@@ -199,12 +199,12 @@ def probability_of(people: People, moments: Moments, rows: np.ndarray) -> np.nda
     wanted = share[:, None] * (LOYAL * special.styles + (1 - LOYAL) * selling) + fashion[:, None] * selling
     there = None
     if not people.all_there:
-        there = free_styles(world.there(shelf, special.epochs), shelf, _recent(people, moments))
+        there = free_styles(world.there(shelf, special.epochs), shelf, _recent(people, contexts))
     found: np.ndarray = as_taken(wanted, there)[np.arange(len(rows)), style]
     return found
 
 
-def likeliest(people: People, moments: Moments, k: int) -> tuple[np.ndarray, np.ndarray]:
+def likeliest(people: People, contexts: ChoiceContexts, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The most probable items of each purchase, found without looking at all items.
 
     An item outside the special shelves has fashion alone, so the best of these are among the first of fashion: so many
@@ -212,17 +212,17 @@ def likeliest(people: People, moments: Moments, k: int) -> tuple[np.ndarray, np.
 
     Args:
         people: The city and its users.
-        moments: The choices.
+        contexts: The choices.
         k: Items of a list, at most N.
 
     Returns:
         Rows of the items table int64 (R, k), the most probable first, and their probabilities float64 (R, k).
     """
-    world, special = people.world, _special(people, moments)
-    inside = np.where(special.real[:, :, None], _of_shelves(world, special), -1.0).reshape(len(moments), -1)
-    places = (special.shelves[:, :, None] * SHELF + np.arange(SHELF)).reshape(len(moments), -1)
-    found = np.empty((len(moments), k), dtype=np.int64)
-    chances = np.empty((len(moments), k))
+    world, special = people.world, _special(people, contexts)
+    inside = np.where(special.real[:, :, None], _of_shelves(world, special), -1.0).reshape(len(contexts), -1)
+    places = (special.shelves[:, :, None] * SHELF + np.arange(SHELF)).reshape(len(contexts), -1)
+    found = np.empty((len(contexts), k), dtype=np.int64)
+    chances = np.empty((len(contexts), k))
     for epoch in np.unique(special.epochs).tolist():
         rows = np.flatnonzero(special.epochs == epoch)
         first, shares = _first_of_fashion(world, epoch, k + inside.shape[1])

@@ -179,10 +179,8 @@ def load_bundle(
     wording = load_wording(path / WORDING_FILE)
     if isinstance(model, CatalogueModel):
         vocabulary = tokenizer.get_vocab()
-        if list(model.config.moment_tokens) != [vocabulary.get(text) for text in wording.moments]:
-            raise ArtefactError(
-                f"{path}: the model is told moments by other tokens than those of {WORDING_FILE}. {_REMEDY}"
-            )
+        if list(model.config.session_tokens) != [vocabulary.get(text) for text in wording.session_context]:
+            raise ArtefactError(f"{path}: its session_tokens are not those of {WORDING_FILE}. {_REMEDY}")
     return Bundle(replace_linear(model), tokenizer, own, wording, longest, path, task)
 
 

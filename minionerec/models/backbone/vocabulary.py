@@ -23,12 +23,12 @@ def add_code_tokens(tokenizer: PreTrainedTokenizerBase, table: SidTable) -> None
     verify_code_tokens(tokenizer, table)
 
 
-def add_moment_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
-    """Make each text by which a wording tells a moment one token of a tokenizer, an ordinary one.
+def add_session_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
+    """Make each text by which a wording gives the session context one ordinary token of a tokenizer.
 
     Args:
         tokenizer: Changed in place.
-        texts: `minionerec.models.prompts.wording.Wording.moments`.
+        texts: `minionerec.models.prompts.wording.Wording.session_context`.
     """
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in texts])
 

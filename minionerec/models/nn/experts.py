@@ -153,7 +153,7 @@ class Experts(nn.Module):
         return None
 
     def features(
-        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, told: torch.Tensor
+        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, contexts: torch.Tensor
     ) -> torch.Tensor:
         """Features of the history up to each position: float32 (P, features).
 
@@ -161,7 +161,7 @@ class Experts(nn.Module):
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,), the history of each position.
             slot: int64 (P,), its column: the newest item that is read.
-            told: int64 (P,), places in `minionerec.data.moments.MOMENTS`.
+            contexts: int64 (P,), indices into `minionerec.data.session.SESSION_CONTEXTS`.
         """
         items = self._seen(histories, row, slot)
         known, length = (items > 0)[..., None], (items > 0).sum(1, keepdim=True)
@@ -173,7 +173,7 @@ class Experts(nn.Module):
             (length >= REACH).float(),
             newest,
             of_items.sum(1) / length.clamp(min=1),
-            *((told[:, None] == moment).float() for moment in (1, 2)),
+            *((contexts[:, None] == context).float() for context in (1, 2)),
         ]
         return torch.cat(parts, 1)
 
@@ -203,7 +203,7 @@ class Experts(nn.Module):
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
-        told: torch.Tensor,
+        contexts: torch.Tensor,
     ) -> torch.Tensor:
         """Log-probabilities of the pool.
 
@@ -212,14 +212,14 @@ class Experts(nn.Module):
             histories: See `features`.
             row: See `features`.
             slot: See `features`.
-            told: See `features`.
+            contexts: See `features`.
 
         Returns:
             float32 (P, N).
         """
         if self.are_off:
             return log_probs
-        described = self.features(histories, row, slot, told)
+        described = self.features(histories, row, slot, contexts)
         weights = described.clamp(self.least, self.most) @ self.weights
         found = torch.zeros_like(log_probs)
         for place, term in enumerate(self.terms(log_probs, histories, row, slot)):

@@ -93,18 +93,19 @@ class Places:
         row: int64 (P,), the history of each position.
         slot: int64 (P,), its column.
         entries: Counts of the P positions; None without counts.
-        moments: int64 (P,), of what moment the next item is (`minionerec.data.moments.MOMENTS`); None: not told.
+        contexts: int64 (P,), session context of the next item, indices into
+            `minionerec.data.session.SESSION_CONTEXTS`; None: unknown.
     """
 
     row: torch.Tensor
     slot: torch.Tensor
     entries: Entries | None = None
-    moments: torch.Tensor | None = None
+    contexts: torch.Tensor | None = None
 
     @property
-    def told(self) -> torch.Tensor:
-        """The moments, int64 (P,), unknown ones where nothing is told."""
-        return torch.zeros_like(self.row) if self.moments is None else self.moments
+    def known_contexts(self) -> torch.Tensor:
+        """The contexts, int64 (P,); unknown where none are given."""
+        return torch.zeros_like(self.row) if self.contexts is None else self.contexts
 
 
 class PairCounts(nn.Module):

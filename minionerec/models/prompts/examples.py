@@ -8,7 +8,7 @@ import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import SAME, UNKNOWN, row_moments
+from minionerec.data.session import SAME, UNKNOWN, row_contexts
 from minionerec.models.prompts.wording import COMPLETION_FIELDS, PROMPT_FIELDS, TASKS, Wording
 from minionerec.sid.table import SidTable
 
@@ -94,14 +94,14 @@ class ExampleBuilder:
         self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
 
     @property
-    def tells_moments(self) -> bool:
-        """Whether prompts say of what moment the next item is."""
-        return bool(self.wording.moments)
+    def uses_session_context(self) -> bool:
+        """Whether prompts give the session context of the next item."""
+        return bool(self.wording.session_context)
 
-    def prompt_tells(self, task: str) -> bool:
-        """Whether the prompt of a task that asks what follows a history has a place for the moment."""
-        untold, told = (self.prompt(task, history=[], moment=moment) for moment in (UNKNOWN, SAME))
-        return untold != told
+    def prompt_uses_context(self, task: str) -> bool:
+        """Whether the prompt of a task that asks what follows a history has a place for the session context."""
+        without, given = (self.prompt(task, history=[], context=context) for context in (UNKNOWN, SAME))
+        return without != given
 
     def history_text(self, history: Sequence[int] | np.ndarray) -> str:
         """The text of a history's SIDs."""
@@ -113,7 +113,7 @@ class ExampleBuilder:
         history: Sequence[int] | np.ndarray | None = None,
         item: int | None = None,
         way: int = 0,
-        moment: int = UNKNOWN,
+        context: int = UNKNOWN,
     ) -> str:
         """Prompt text of one task, from a history or an item, by one of the wording's templates.
 
@@ -122,10 +122,11 @@ class ExampleBuilder:
             history: Item indices, oldest first, of a task that predicts the next item.
             item: Item index, of any other.
             way: Which of the wording's templates.
-            moment: Of what moment the next item is, a place in `minionerec.data.moments.MOMENTS`; said only by a
-                wording that tells moments.
+            context: Session context of the next item, an index into
+                `minionerec.data.session.SESSION_CONTEXTS`; used only by a wording that gives it.
         """
-        values: dict[str, Any] = {**self.specials, "moment": ("", *self.wording.moments)[moment * self.tells_moments]}
+        text = ("", *self.wording.session_context)[context * self.uses_session_context]
+        values: dict[str, Any] = {**self.specials, "session_context": text}
         titles, descriptions = self._last
         if history is not None:
             values["history"] = self.history_text(history)
@@ -187,9 +188,9 @@ class ExampleBuilder:
             asked = (({"item": item}, item) for item in chosen)
         else:
             rows = self.corpus.rows(split)
-            moments = row_moments(rows.times, len(rows)).tolist()
-            parts = zip(rows.histories, moments, strict=True)
-            histories = ({"history": history, "moment": moment} for history, moment in parts)
+            contexts = row_contexts(rows.times, len(rows)).tolist()
+            parts = zip(rows.histories, contexts, strict=True)
+            histories = ({"history": history, "context": context} for history, context in parts)
             asked = zip(histories, rows.targets.tolist(), strict=True)
         examples = []
         for about, target in asked:

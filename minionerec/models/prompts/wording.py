@@ -13,7 +13,7 @@ import yaml
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import read_yaml
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 
 SPECIALS = ("bos", "eos")
 PROMPT_FIELDS: dict[str, tuple[str, ...]] = {
@@ -48,10 +48,9 @@ TASKS = tuple(PROMPT_FIELDS)
 _OF_HISTORIES = [task for task, needed in PROMPT_FIELDS.items() if {"history", "history_titles"} & set(needed)]
 NEXT_SID, NEXT_TITLE = "next_sid", "title_history_to_title"
 """The tasks that predict the next item, by which a checkpoint recommends."""
-BUILT_IN = ("compact", "prose", "lcrec", "moments")
+BUILT_IN = ("compact", "prose", "lcrec", "session_context")
 LONGEST_DESCRIPTION = "longest_description"
-_MOMENTS = "moments"
-_TOLD = "moment"
+_SESSION_CONTEXT = "session_context"
 
 
 def asked_task(tasks: Collection[str]) -> str:
@@ -96,8 +95,8 @@ class Wording:
         title_separator: Text between the titles of a history.
         tasks: Task name to its templates.
         longest_description: Descriptions are truncated to so many characters; 0: never.
-        moments: What `{moment}` stands for where the next item is of the newest one's moment, and of a later one; it is
-            nothing where nobody knows. Empty in a wording that does not tell moments.
+        session_context: What `{session_context}` stands for where the next item is in the session of the newest one,
+            and in a later one; it is nothing where that is unknown. Empty in a wording without session context.
     """
 
     name: str
@@ -105,7 +104,7 @@ class Wording:
     title_separator: str
     tasks: Mapping[str, TaskWording]
     longest_description: int = 0
-    moments: tuple[str, ...] = ()
+    session_context: tuple[str, ...] = ()
 
     def task(self, name: str) -> TaskWording:
         """The templates of one task.
@@ -124,7 +123,7 @@ class Wording:
             "separator": self.separator,
             "title_separator": self.title_separator,
             **({LONGEST_DESCRIPTION: self.longest_description} if self.longest_description else {}),
-            **({_MOMENTS: list(self.moments)} if self.moments else {}),
+            **({_SESSION_CONTEXT: list(self.session_context)} if self.session_context else {}),
             "tasks": {name: task.content() for name, task in self.tasks.items()},
         }
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
@@ -167,7 +166,7 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     else:
         raise ConfigError(f"wording {name!r} is neither a file nor built in; built in are {', '.join(BUILT_IN)}.")
     wanted = {"name", "separator", "title_separator", "tasks"}
-    if set(content) - {LONGEST_DESCRIPTION, _MOMENTS} != wanted or not isinstance(content["tasks"], dict):
+    if set(content) - {LONGEST_DESCRIPTION, _SESSION_CONTEXT} != wanted or not isinstance(content["tasks"], dict):
         raise ConfigError(
             f"{name}: a wording has the keys {', '.join(sorted(wanted))}; got {', '.join(map(str, content))}."
         )
@@ -177,36 +176,37 @@ def load_wording(name_or_path: str | os.PathLike[str]) -> Wording:
     longest = content.get(LONGEST_DESCRIPTION, 0)
     if type(longest) is not int or longest < 0:
         raise ConfigError(f"{name}: {LONGEST_DESCRIPTION} is {shown(longest)}; expected a number of characters.")
-    moments = _moments(name, content.get(_MOMENTS, []))
-    tasks = {task: _task_wording(name, task, templates, moments) for task, templates in content["tasks"].items()}
+    contexts = _context_texts(name, content.get(_SESSION_CONTEXT, []))
+    tasks = {task: _task_wording(name, task, templates, contexts) for task, templates in content["tasks"].items()}
     prompts = [prompt for task in tasks.values() for prompt in task.prompts]
-    if moments and not any(_TOLD in _fields(prompt, name) for prompt in prompts):
+    if contexts and not any(_SESSION_CONTEXT in _fields(prompt, name) for prompt in prompts):
         raise ConfigError(
-            f"{name}: {_MOMENTS} are given, but no prompt has {{{_TOLD}}}. Write it where they are told, or leave "
-            f"{_MOMENTS} out."
+            f"{name}: {_SESSION_CONTEXT} is given, but no prompt has {{{_SESSION_CONTEXT}}}. Write it into a prompt, "
+            f"or leave {_SESSION_CONTEXT} out."
         )
-    return Wording(content["name"], content["separator"], content["title_separator"], tasks, longest, moments)
+    return Wording(content["name"], content["separator"], content["title_separator"], tasks, longest, contexts)
 
 
-def _moments(name: str, texts: Any) -> tuple[str, ...]:
-    """The two texts that tell moments, checked.
+def _context_texts(name: str, texts: Any) -> tuple[str, ...]:
+    """The two texts for the session context, checked.
 
     Raises:
         ConfigError: As `load_wording` does.
     """
     if not texts and isinstance(texts, list):
         return ()
-    whole = isinstance(texts, list) and len(texts) == len(MOMENTS) - 1
+    whole = isinstance(texts, list) and len(texts) == len(SESSION_CONTEXTS) - 1
     if not whole or not all(isinstance(text, str) and text for text in texts):
         raise ConfigError(
-            f"{name}: {_MOMENTS} is {shown(texts)}; expected two texts, for the same moment and for a later one."
+            f"{name}: {_SESSION_CONTEXT} is {shown(texts)}; expected two texts, for the same session and for a later "
+            "one."
         )
     if texts[0] == texts[1]:
-        raise ConfigError(f"{name}: {_MOMENTS}: both texts are {texts[0]!r}; make them differ.")
+        raise ConfigError(f"{name}: {_SESSION_CONTEXT}: both texts are {texts[0]!r}; make them differ.")
     return tuple(texts)
 
 
-def _task_wording(name: str, task: str, templates: Any, moments: Collection[str] = ()) -> TaskWording:
+def _task_wording(name: str, task: str, templates: Any, contexts: Collection[str] = ()) -> TaskWording:
     """One task of a wording's file, checked.
 
     Raises:
@@ -224,8 +224,8 @@ def _task_wording(name: str, task: str, templates: Any, moments: Collection[str]
     parts = [("prompt", prompt, PROMPT_FIELDS[task]) for prompt in prompts]
     for part, template, needed in [*parts, ("completion", completion, COMPLETION_FIELDS[task])]:
         found = _fields(template, f"{name}: task {task!r}, {part}")
-        told = (_TOLD,) if moments and part == "prompt" and task in _OF_HISTORIES else ()
-        known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *told, *SPECIALS)
+        optional = (_SESSION_CONTEXT,) if contexts and part == "prompt" and task in _OF_HISTORIES else ()
+        known = (*needed, *(OTHERWISE[field] for field in needed if field in OTHERWISE), *optional, *SPECIALS)
         for field in found:
             if field not in known:
                 raise ConfigError(

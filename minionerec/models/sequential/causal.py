@@ -158,11 +158,11 @@ class Causal(CausalEncoder):
         return embedded
 
     def scores(
-        self, histories: torch.Tensor, users: torch.Tensor | None = None, moments: torch.Tensor | None = None
+        self, histories: torch.Tensor, users: torch.Tensor | None = None, contexts: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """See `SequentialModel`; pointer and counts, too, follow the vector by what is told of the moment."""
+        """See `SequentialModel`; pointer and counts, too, follow the vector by the session context."""
         row = torch.arange(len(histories), device=histories.device)
-        vectors = self.asked(self.user_vectors(histories), moments)
+        vectors = self.asked(self.user_vectors(histories), contexts)
         return self._score(vectors, histories, row, readout_slots(histories, self.padding), None)
 
     def loss(
@@ -170,19 +170,19 @@ class Causal(CausalEncoder):
         histories: torch.Tensor,
         targets: torch.Tensor,
         users: torch.Tensor | None = None,
-        moments: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `SequentialModel`; the counts of a row leave out its target."""
         row, slot = torch.arange(len(histories), device=histories.device), readout_slots(histories, self.padding)
         labels = torch.zeros_like(histories)
         labels[row, slot] = targets
-        return self._loss(self.asked(self.user_vectors(histories), moments), histories, row, slot, labels)
+        return self._loss(self.asked(self.user_vectors(histories), contexts), histories, row, slot, labels)
 
     def sequence_loss(
-        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None = None
+        self, histories: torch.Tensor, targets: torch.Tensor, contexts: torch.Tensor | None = None
     ) -> torch.Tensor:
         """See `SequentialModel`; the counts of a position leave out its own target and later ones."""
-        vectors, row, slot = self.target_vectors(histories, targets, moments)
+        vectors, row, slot = self.target_vectors(histories, targets, contexts)
         return self._loss(vectors, histories, row, slot, targets)
 
     def _loss(

@@ -176,12 +176,12 @@ class Caser(SequentialModel):
         histories: torch.Tensor,
         targets: torch.Tensor,
         users: torch.Tensor | None = None,
-        moments: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Cross-entropy over all V rows, plus the penalty on norms."""
         parts = [self.users, self.items, self.vertical, self.inner, self.outer, *self.horizontal]
         norms = torch.stack([part.weight.norm() for part in parts if part is not None])
-        return super().loss(histories, targets, users, moments) + self.penalty * norms.sum()
+        return super().loss(histories, targets, users, contexts) + self.penalty * norms.sum()
 
 
 # SASRec: self-attention over the past.
@@ -366,9 +366,9 @@ class BERT4Rec(SequentialModel):
         histories: torch.Tensor,
         targets: torch.Tensor,
         users: torch.Tensor | None = None,
-        moments: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Mean cross-entropy of the masked items that are scored; next items, and their moments, are not used."""
+        """Mean cross-entropy of the masked items that are scored; next items and session contexts are not used."""
         given, wanted = self.hide(histories)
         last = cast(TransformerLayer, self.layers[-1])
         vectors, items = [], []

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.moments import UNKNOWN
 from minionerec.data.rows import Side
+from minionerec.data.session import UNKNOWN
 from minionerec.data.transitions import Transitions
 from minionerec.models.nn.layers import (
     INIT_STD,
@@ -24,7 +24,7 @@ from minionerec.models.nn.layers import (
     linear,
     readout_slots,
 )
-from minionerec.models.nn.moments import MomentStates
+from minionerec.models.nn.session import SessionStates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +118,9 @@ class SequentialModel(nn.Module):
         masks_padding: Whether a row's vectors stay the same when columns are dropped that are padding in it, so that
             training at all positions may go by groups of similar length.
         needs_users: Whether `user_vectors` reads `users`.
-        learns_next: Whether `loss` is that of the next items, so that the model may be told their moments.
+        learns_next: Whether `loss` is that of the next items, so that it may be conditioned on session contexts.
         label_smoothing: Share of the target's probability that the losses spread over all V rows.
-        moment_states: What is made of vectors by the moment that is asked about; None in a model that is not told it.
+        session_states: Scale and shift of vectors by session context; None in a model that is not conditioned on it.
     """
 
     causal = False
@@ -133,22 +133,22 @@ class SequentialModel(nn.Module):
         super().__init__()
         self.num_items, self.max_len, self.padding = shape.num_items, shape.max_len, shape.padding
         self.label_smoothing = 0.0
-        self.moment_states: MomentStates | None = None
+        self.session_states: SessionStates | None = None
 
-    def tell_moments(self) -> None:
-        """Let the model be told of what moment the next item is; it begins as if that made no difference.
+    def condition_on_session(self) -> None:
+        """Condition the model on the session context of the next item; at first it makes no difference.
 
         Raises:
             ConfigError: If its loss is not that of the next items.
         """
         if not self.learns_next:
             raise ConfigError(
-                f"{type(self).__name__} learns to fill in items of histories, not the next ones, so it cannot be told "
-                "of what moment these are. Leave moments out."
+                f"{type(self).__name__} learns to fill in items of histories, not the next ones, so it cannot be "
+                "conditioned on their session context. Leave session_context out."
             )
         with torch.no_grad():
             width = self.item_matrix().shape[1]
-        self.moment_states = MomentStates(width)
+        self.session_states = SessionStates(width)
 
     def set_text(self, vectors: torch.Tensor) -> None:
         """Give the items fixed text vectors, where the model reads them.
@@ -207,23 +207,23 @@ class SequentialModel(nn.Module):
         """Vectors that items are scored with: float (V, D), row 0 for padding."""
         raise NotImplementedError
 
-    def asked(self, vectors: torch.Tensor, moments: torch.Tensor | None) -> torch.Tensor:
-        """Vectors as they are scored with, by what is told of the moments of the next items.
+    def asked(self, vectors: torch.Tensor, contexts: torch.Tensor | None) -> torch.Tensor:
+        """Vectors as they are scored with, by the session contexts of the next items.
 
         Args:
             vectors: float (K, D), of `user_vectors` or `position_vectors`.
-            moments: int64 (K,), places in `minionerec.data.moments.MOMENTS`; all unknown if None. A model that is not
-                told them makes nothing of them.
+            contexts: int64 (K,), indices into `minionerec.data.session.SESSION_CONTEXTS`; all unknown if None. A model
+                that is not conditioned on them ignores them.
 
         Returns:
             float (K, D).
         """
-        if self.moment_states is None:
+        if self.session_states is None:
             return vectors
-        if moments is None:
-            moments = torch.full((len(vectors),), UNKNOWN, device=vectors.device)
-        told: torch.Tensor = self.moment_states(vectors, moments)
-        return told
+        if contexts is None:
+            contexts = torch.full((len(vectors),), UNKNOWN, device=vectors.device)
+        conditioned: torch.Tensor = self.session_states(vectors, contexts)
+        return conditioned
 
     def logits(self, vectors: torch.Tensor) -> torch.Tensor:
         """Scores of all rows of the item table.
@@ -237,26 +237,26 @@ class SequentialModel(nn.Module):
         return linear(vectors, self.item_matrix())
 
     def scores(
-        self, histories: torch.Tensor, users: torch.Tensor | None = None, moments: torch.Tensor | None = None
+        self, histories: torch.Tensor, users: torch.Tensor | None = None, contexts: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Scores of all rows of the item table after each history, by which items are ranked.
 
         Args:
             histories: int64 (B, L).
             users: int64 (B,), only where `needs_users`.
-            moments: int64 (B,), see `asked`.
+            contexts: int64 (B,), see `asked`.
 
         Returns:
             float (B, V).
         """
-        return self.logits(self.asked(self.user_vectors(histories, users), moments))
+        return self.logits(self.asked(self.user_vectors(histories, users), contexts))
 
     def loss(
         self,
         histories: torch.Tensor,
         targets: torch.Tensor,
         users: torch.Tensor | None = None,
-        moments: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Training loss of a batch: mean cross-entropy over all V rows, if the model does not define another.
 
@@ -264,38 +264,38 @@ class SequentialModel(nn.Module):
             histories: int64 (B, L).
             targets: int64 (B,), the next item of each row.
             users: int64 (B,), only where `needs_users`.
-            moments: int64 (B,), see `asked`.
+            contexts: int64 (B,), see `asked`.
 
         Returns:
             float, scalar.
         """
-        return self.cross_entropy(self.asked(self.user_vectors(histories, users), moments), targets)
+        return self.cross_entropy(self.asked(self.user_vectors(histories, users), contexts), targets)
 
     def sequence_loss(
-        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None = None
+        self, histories: torch.Tensor, targets: torch.Tensor, contexts: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Training loss at all positions: mean cross-entropy over those that have a target.
 
         Args:
             histories: int64 (B, L).
             targets: int64 (B, L), the item after each position; 0 where there is none.
-            moments: int64 (B, L), of each target, see `asked`.
+            contexts: int64 (B, L), of each target, see `asked`.
 
         Returns:
             float, scalar.
         """
-        vectors, row, slot = self.target_vectors(histories, targets, moments)
+        vectors, row, slot = self.target_vectors(histories, targets, contexts)
         return self.cross_entropy(vectors, targets[row, slot])
 
     def target_vectors(
-        self, histories: torch.Tensor, targets: torch.Tensor, moments: torch.Tensor | None
+        self, histories: torch.Tensor, targets: torch.Tensor, contexts: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Vectors at the positions that have a target, after `asked`: float (K, D), and their rows and columns.
 
         Args:
             histories: int64 (B, L).
             targets: int64 (B, L), the item after each position; 0 where there is none.
-            moments: int64 (B, L), of each target.
+            contexts: int64 (B, L), of each target.
 
         Returns:
             float (K, D), int64 (K,), int64 (K,).
@@ -308,7 +308,7 @@ class SequentialModel(nn.Module):
             rows.append(places[row])
             slots.append(slot + columns.start)
         row, slot = torch.cat(rows), torch.cat(slots)
-        return self.asked(torch.cat(vectors), None if moments is None else moments[row, slot]), row, slot
+        return self.asked(torch.cat(vectors), None if contexts is None else contexts[row, slot]), row, slot
 
     def cross_entropy(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy over all V rows: float (K, D) and int64 (K,) to a scalar."""

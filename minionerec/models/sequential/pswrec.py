@@ -461,11 +461,11 @@ class PSWRec(SequentialModel):
         histories: torch.Tensor,
         targets: torch.Tensor,
         users: torch.Tensor | None = None,
-        moments: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `SequentialModel`; plus `phase_aux_weight` times the roughness of the phases."""
         vectors, phases = self._encode(histories)
-        loss = nn.functional.cross_entropy(self.logits(self.asked(vectors, moments)), targets)
+        loss = nn.functional.cross_entropy(self.logits(self.asked(vectors, contexts)), targets)
         if self.phase_aux_weight == 0:
             return loss
         return loss + self.phase_aux_weight * phases.roughness()

@@ -61,7 +61,7 @@ def masked_scores(
     description: str,
     *,
     users: np.ndarray | None = None,
-    moments: np.ndarray | None = None,
+    contexts: np.ndarray | None = None,
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Scores of all items for chunks of rows, with seen items and padding treated by a protocol.
 
@@ -72,7 +72,8 @@ def masked_scores(
         device: Where the model is.
         description: Shown at the progress bar.
         users: int64 (R,), number of each row's user, where the model reads it.
-        moments: int8 (R,), what each row asks for, places in `minionerec.data.moments.MOMENTS`; None for nothing known.
+        contexts: int8 (R,), session context of each row, indices into
+            `minionerec.data.session.SESSION_CONTEXTS`; None for nothing known.
 
     Yields:
         Rows, and float (b, V); changing the scores is fine.
@@ -88,8 +89,8 @@ def masked_scores(
     for start in progress(range(0, len(rows), size), description, unit="chunk"):
         chunk = slice(start, min(start + size, len(rows)))
         given = torch.from_numpy(histories[chunk]).to(device, torch.int64)
-        told = None if moments is None else torch.from_numpy(moments[chunk]).to(device, torch.int64)
-        scores = model.scores(given, torch.from_numpy(who[chunk]).to(device), told)
+        chosen = None if contexts is None else torch.from_numpy(contexts[chunk]).to(device, torch.int64)
+        scores = model.scores(given, torch.from_numpy(who[chunk]).to(device), chosen)
         if bool(scores.isnan().any()):
             raise ConfigError("the model's scores are not numbers: training diverged. Lower learning_rate.")
         if seen != "keep":
@@ -111,7 +112,7 @@ def rank_rows(
     sid_numbers: np.ndarray | None = None,
     *,
     users: np.ndarray | None = None,
-    moments: np.ndarray | None = None,
+    contexts: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Rank of every example's target among all items.
 
@@ -123,7 +124,7 @@ def rank_rows(
         sid_numbers: int64 (N,), number of each item's SID, for ranks among distinct SIDs too. An SID scores as the best
             of its items.
         users: See `masked_scores`.
-        moments: See `masked_scores`.
+        contexts: See `masked_scores`.
 
     Returns:
         "item", and with `sid_numbers` "sid": int64 (R,), ranks from 1.
@@ -132,7 +133,7 @@ def rank_rows(
     targets = torch.from_numpy(rows.targets.astype(np.int64) + 1)
     ranks = {name: np.zeros(len(rows), dtype=np.int64) for name in ("item", "sid")[: 1 + (sid_numbers is not None)]}
     numbers = None if sid_numbers is None else torch.from_numpy(sid_numbers).to(device)
-    for chunk, scores in masked_scores(model, rows, seen, device, "ranking", users=users, moments=moments):
+    for chunk, scores in masked_scores(model, rows, seen, device, "ranking", users=users, contexts=contexts):
         wanted = targets[chunk].to(device)
         ranks["item"][chunk] = count_ranks(scores, wanted).cpu().numpy()
         if numbers is not None:
@@ -163,7 +164,7 @@ def top_items(
     allowed: Callable[[slice], np.ndarray] | None = None,
     *,
     users: np.ndarray | None = None,
-    moments: np.ndarray | None = None,
+    contexts: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best items of every row.
 
@@ -175,7 +176,7 @@ def top_items(
         k: Length of the lists, at most V.
         allowed: Gives for rows which items, counted from 0, may be listed: bool (b, N); all if None.
         users: See `masked_scores`.
-        moments: See `masked_scores`.
+        contexts: See `masked_scores`.
 
     Returns:
         int64 (R, k) items from 1 (0 is padding, where a protocol lets it compete), best first, of equal scores the
@@ -184,7 +185,7 @@ def top_items(
     model.eval()
     items = np.zeros((len(rows), k), dtype=np.int64)
     values = np.zeros((len(rows), k), dtype=np.float32)
-    for chunk, scores in masked_scores(model, rows, seen, device, "listing", users=users, moments=moments):
+    for chunk, scores in masked_scores(model, rows, seen, device, "listing", users=users, contexts=contexts):
         if allowed is not None:
             scores[:, 1:].masked_fill_(torch.from_numpy(~allowed(chunk)).to(device), -torch.inf)
         best, found = _top(scores, k)

@@ -130,7 +130,7 @@ def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any],
         place: The folder.
     """
     about = {"model": name, "num_items": model.num_items, "max_len": model.max_len, "hyper": dict(hyper)}
-    about |= {} if model.moment_states is None else {"moments": True}
+    about |= {} if model.session_states is None else {"session_context": True}
     save_file({key: value.cpu().contiguous() for key, value in model.state_dict().items()}, place / WEIGHTS_FILE)
     (place / MODEL_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
@@ -180,16 +180,16 @@ def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialMode
     wanted = {"model": str, "num_items": int, "max_len": int, "hyper": dict}
     if not isinstance(about, dict) or not all(type(about.get(name)) is kind for name, kind in wanted.items()):
         raise ArtefactError(f"{file}: expected an object with {', '.join(wanted)}. {_REMEDY}")
-    if type(told := about.get("moments", False)) is not bool:
-        raise ArtefactError(f"{file}: moments is {shown(told)}, expected true or false. {_REMEDY}")
+    if type(conditioned := about.get("session_context", False)) is not bool:
+        raise ArtefactError(f"{file}: session_context is {shown(conditioned)}, expected true or false. {_REMEDY}")
     most = max((side for value in tensors.values() for side in value.shape), default=0)
     sizes = [about["num_items"], about["max_len"], *(n for n in about["hyper"].values() if isinstance(n, int))]
     if max(sizes) > max(most, _SMALL):
         raise ArtefactError(f"{file}: has a size of {max(sizes)}, but no tensor is longer than {most}. {_REMEDY}")
     try:
         model = build_model(about["model"], num_items=about["num_items"], max_len=about["max_len"], **about["hyper"])
-        if told:
-            model.tell_moments()
+        if conditioned:
+            model.condition_on_session()
         return model
     except (ConfigError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]

@@ -77,10 +77,10 @@ class GroundingConfig(StageConfig):
         input_kind="any",
         requires="slices",
     )
-    tell_moments: bool = setting(
+    session_context: bool = setting(
         True,
-        "with weights sequential: tell a model that was trained with it whether the target came at the moment of the "
-        "newest item or later, as far as times are known; false: leave it untold",
+        "with weights sequential: give a model that was trained with it the session context: whether the target is in "
+        "the session of the newest item or in a later one, as far as times are known; false: give none",
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap, of TF-IDF and of the validation examples drawn", least=0)

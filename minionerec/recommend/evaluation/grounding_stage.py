@@ -334,7 +334,7 @@ def _ground(
     used, times = frozenset[str]() if model is None else model.context, inputs.get("times")
     queries = {
         split: split_queries(
-            RankedSplit.of(task.corpus, split), task.corpus, split, used, times, tell=config.tell_moments
+            RankedSplit.of(task.corpus, split), task.corpus, split, used, times, given=config.session_context
         )
         for split in _wanted_rows(task.corpus, config)
     }
@@ -421,7 +421,7 @@ def _rank(
         "distinct_texts": len(set(texts)),
         "empty_texts": texts.count(""),
         "longest_texts": int((tokens >= config.max_new_tokens).sum()),
-        "told_rows": 0 if queries.session_context is None else int(np.count_nonzero(queries.session_context)),
+        "rows_with_context": 0 if queries.session_context is None else int(np.count_nonzero(queries.session_context)),
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * said["in_catalogue"])

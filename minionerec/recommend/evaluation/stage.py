@@ -58,13 +58,13 @@ class _Answer:
         predictions: The lists.
         inputs: The input of each example in the published form: a prompt, or the SIDs of the history.
         truncated: Number of truncated prompts; None without prompts.
-        told: Rows whose session context is known; None where the ranker does not read it.
+        known: Rows whose session context is known; None where the ranker does not read it.
     """
 
     predictions: Predictions
     inputs: Sequence[str]
     truncated: int | None
-    told: int | None = None
+    known: int | None = None
 
 
 def run_eval(config: EvalConfig) -> EvalResult:
@@ -96,7 +96,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
                 with work.phase("measure"):
                     found = measure(_measuring(task, config, stage.inputs), answer.predictions)
                 counts = {**found.counts(), "cut_prompts": answer.truncated, **_assisted(task)}
-                counts |= {} if answer.told is None else {"told_rows": answer.told}
+                counts |= {} if answer.known is None else {"rows_with_context": answer.known}
                 with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
                         f"{labelled(config.ranker or config.checkpoint, answer.predictions.given or ())} on "
@@ -190,8 +190,8 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
     times = work.stage.inputs.get("times")
-    queries = split_queries(rows, task.corpus, config.split, context_used(ranker), times, tell=config.tell_moments)
-    told = None if queries.session_context is None else int(np.count_nonzero(queries.session_context))
+    queries = split_queries(rows, task.corpus, config.split, context_used(ranker), times, given=config.session_context)
+    known = None if queries.session_context is None else int(np.count_nonzero(queries.session_context))
     if isinstance(ranker, LanguageRanker):
         prompts = ranker.prompts(queries)
         if prompts.cut:
@@ -215,7 +215,7 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
-        return _Answer(as_predictions(ranking, rows, task.table, queries.given), prompts.texts, prompts.cut, told)
+        return _Answer(as_predictions(ranking, rows, task.table, queries.given), prompts.texts, prompts.cut, known)
     if not is_main_process():
         return None
     ranking = ranker.rank(queries, config.beams, allowed)
@@ -224,7 +224,7 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
     )
     sids = [""] * rows.n_items if task.table is None else task.table.sids
     inputs = [", ".join(sids[item] for item in history) for history in rows.histories]
-    return _Answer(predictions, inputs, None, told)
+    return _Answer(predictions, inputs, None, known)
 
 
 def _measuring(task: _EvalTask, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:

@@ -177,19 +177,19 @@ class LanguageRanker:
     @property
     def context(self) -> frozenset[str]:
         """The context of queries that it or its assistant reads."""
-        own = frozenset({"session_context"}) if self._prompts_tell else frozenset[str]()
+        own = frozenset({"session_context"}) if self._uses_context else frozenset[str]()
         return own if self.mixing is None else own | context_used(self.mixing.assistant)
 
     @cached_property
-    def _prompts_tell(self) -> bool:
-        return self.builder.prompt_tells(self.bundle.task)
+    def _uses_context(self) -> bool:
+        return self.builder.prompt_uses_context(self.bundle.task)
 
     def prompts(self, queries: Queries) -> Prompts:
         """The prompts of the model for queries."""
-        context = np.zeros(len(queries), np.int8) if queries.session_context is None else queries.session_context
+        contexts = np.zeros(len(queries), np.int8) if queries.session_context is None else queries.session_context
         texts = [
-            self.builder.prompt(self.bundle.task, history=history, moment=moment)
-            for history, moment in zip(queries.histories, context.tolist(), strict=True)
+            self.builder.prompt(self.bundle.task, history=history, context=context)
+            for history, context in zip(queries.histories, contexts.tolist(), strict=True)
         ]
         encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
         return Prompts(texts, encoded.ids, encoded.cut, queries)

@@ -8,7 +8,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import told_moments
+from minionerec.data.session import split_contexts
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
@@ -52,7 +52,7 @@ def split_queries(
     used: Collection[str],
     times: Path | None = None,
     *,
-    tell: bool = True,
+    given: bool = True,
 ) -> Queries:
     """The queries of the examples of a split, with the context that a service would have.
 
@@ -62,14 +62,14 @@ def split_queries(
         split: "valid" or "test".
         used: The context that the ranker reads; see `minionerec.recommend.rankers.protocol.context_used`.
         times: File of times, as of `minionerec.data.times.row_times`.
-        tell: Whether the session context is given at all.
+        given: Whether the session context is given.
 
     Raises:
         DataError: As of `minionerec.data.times.row_times`.
     """
     context = None
     if "session_context" in used:
-        context = told_moments(data, split, len(rows), times, tell=tell)
+        context = split_contexts(data, split, len(rows), times, given=given)
     return Queries(rows.histories, context)
 
 

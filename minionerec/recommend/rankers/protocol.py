@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.data.moments import UNKNOWN
+from minionerec.data.session import UNKNOWN
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +24,8 @@ class Queries:
     Attributes:
         histories: For each of R queries its item indices, int32, oldest first; may be empty.
         session_context: int8 (R,), whether the next item is wanted in the same session as the history's newest item or
-            later, positions in `minionerec.data.moments.MOMENTS`; None: unknown for all. Behind an empty history it is
-            unknown whatever is given.
+            later, indices into `minionerec.data.session.SESSION_CONTEXTS`; None: unknown for all. After an empty
+            history it is unknown whatever is given.
 
     Example:
         >>> queries = Queries([np.array([3, 1]), np.array([])], np.array([1, 2], np.int8))

@@ -37,7 +37,7 @@ class SequentialRanker:
     @property
     def context(self) -> frozenset[str]:
         """What it reads of queries beside their histories: the session context, of models that were trained with it."""
-        return frozenset() if self.model.moment_states is None else frozenset({"session_context"})
+        return frozenset() if self.model.session_states is None else frozenset({"session_context"})
 
     @torch.no_grad()
     def scores(self, queries: Queries) -> torch.Tensor:
@@ -48,15 +48,15 @@ class SequentialRanker:
             DataError: If a history has an unknown item.
         """
         self.model.eval()
-        rows, told = _rows(queries), queries.session_context
-        chunks = masked_scores(self.model, rows, "keep", self.device, "scoring", moments=told)
+        rows, contexts = _rows(queries), queries.session_context
+        chunks = masked_scores(self.model, rows, "keep", self.device, "scoring", contexts=contexts)
         return torch.cat([scores[:, 1:] for _, scores in chunks])
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`; of equal scores the lower item index comes first."""
         masks = None if allowed is None or allowed.unrestricted else allowed.rows
-        cutoff, rows, told = min(k, self.model.num_items), _rows(queries), queries.session_context
-        found, scores = top_items(self.model, rows, "keep", self.device, cutoff, masks, moments=told)
+        cutoff, rows, contexts = min(k, self.model.num_items), _rows(queries), queries.session_context
+        found, scores = top_items(self.model, rows, "keep", self.device, cutoff, masks, contexts=contexts)
         real = scores > -np.inf
         return Ranking(
             [(row[kept] - 1).tolist() for row, kept in zip(found, real, strict=True)],

@@ -188,10 +188,12 @@ def _reading(one: Schema, model: Schema) -> dict[tuple[str, str], Schema]:
             },
         },
         ("get", "/v1/model"): {
-            "summary": "The model in service, what its items can be filtered by, which moments it knows, and the "
-            "limits of a call.",
+            "summary": "The model in service, what its items can be filtered by, which session contexts it takes, and "
+            "the limits of a call.",
             "responses": {
-                "200": _gives("name, version, items, filters, moments, limits", model={**model, "items": len(items)}),
+                "200": _gives(
+                    "name, version, items, filters, session_contexts, limits", model={**model, "items": len(items)}
+                ),
                 **_errors(401, 503),
             },
         },

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.core.log import get_logger
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.explain import explain
 from minionerec.recommend.requests import Request, RequestError, name_shown
 from minionerec.recommend.serve.batching import Batcher, CallOutcome
@@ -103,8 +103,8 @@ class Service:
         """`GET /v1/model`."""
         served = self._served()
         shown_model = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
-        moments = MOMENTS if "session_context" in served.recommender.context else MOMENTS[:1]
-        return 200, to_json({**shown_model, "moments": moments, "limits": self.limits.shown()})
+        contexts = SESSION_CONTEXTS if "session_context" in served.recommender.context else SESSION_CONTEXTS[:1]
+        return 200, to_json({**shown_model, "session_contexts": contexts, "limits": self.limits.shown()})
 
     async def reload(self, call: "Call") -> tuple[int, bytes]:
         """`POST /v1/reload`."""

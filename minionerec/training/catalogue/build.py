@@ -10,7 +10,7 @@ from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
-from minionerec.models.backbone.vocabulary import add_code_tokens, add_moment_tokens, code_token_ids
+from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, code_token_ids
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.embed.config import EncoderSettings
 from minionerec.sid.embed.vectors import make_vectors
@@ -48,11 +48,11 @@ def sid_text(
 
 def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: SidWindows) -> Bundle:
     """A model with random weights, with all it needs to recommend."""
-    wording = load_wording("moments" if config.moments else "compact")
+    wording = load_wording("session_context" if config.session_context else "compact")
     words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
     tokenizer = train_tokenizer([*corpus.items["title"], *words], _TEXT_TOKENS)
     add_code_tokens(tokenizer, table)
-    add_moment_tokens(tokenizer, wording.moments)
+    add_session_tokens(tokenizer, wording.session_context)
     text = sid_text(corpus, table, config.vectors, config.vector_width) if config.vectors else None
     counts = None
     if config.transitions:
@@ -74,7 +74,7 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         reach=config.reach,
         decay=config.decay,
         reverse=config.reverse,
-        moment_tokens=[tokenizer.get_vocab()[text] for text in wording.moments],
+        session_tokens=[tokenizer.get_vocab()[text] for text in wording.session_context],
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

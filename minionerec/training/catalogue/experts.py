@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from minionerec.core.log import get_logger, progress
-from minionerec.data.moments import UNKNOWN
+from minionerec.data.session import UNKNOWN
 from minionerec.data.transitions import count_transitions_in_parts
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -94,12 +94,12 @@ class _Candidates:
         count: R.
     """
 
-    def __init__(self, model: CatalogueModel, examples: SidWindows, told: np.ndarray):
+    def __init__(self, model: CatalogueModel, examples: SidWindows, contexts: np.ndarray):
         found: list[tuple[torch.Tensor, ...]] = []
-        self.count = len(told)
+        self.count = len(contexts)
         for begin in progress(range(0, self.count, _ROWS), "asking experts", unit="parts"):
             part = slice(begin, begin + _ROWS)
-            terms, features, wanted = _asked(model, examples, told, part)
+            terms, features, wanted = _asked(model, examples, contexts, part)
             chosen = []
             for most, weights in (*_CANDIDATES, _SEEN):
                 pooled = sum(weight * terms[..., place] for place, weight in enumerate(weights) if weight)
@@ -137,13 +137,13 @@ class _Candidates:
 
 
 def _asked(
-    model: CatalogueModel, examples: SidWindows, told: np.ndarray, part: slice
+    model: CatalogueModel, examples: SidWindows, contexts: np.ndarray, part: slice
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of some held-out examples: each expert's values for all SIDs, (E, N, experts), features, and targets from 0."""
     assert model.experts is not None
     histories, labels, asked = (
         torch.from_numpy(np.array(values[part], dtype=np.int64)).to(model.device)
-        for values in (examples["histories"], examples["labels"], told)
+        for values in (examples["histories"], examples["labels"], contexts)
     )
     row, slot = newest_slots(histories)
     own = model.leaf_log_probs(histories, asked)
@@ -180,7 +180,8 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
 
     Args:
         model: A trained model, changed in place; one without experts stays as it is.
-        heldout: Validation examples, with their moments if the model is told them; 12,000 of them at most are read.
+        heldout: Validation examples, with their session contexts if the model is conditioned on them;
+            12,000 of them at most are read.
         seed: Of their choice.
 
     Returns:
@@ -195,24 +196,24 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
     experts.turn_off()
     examples = some_windows(heldout, _MOST_EXAMPLES, seed)
     count = len(examples["labels"])
-    untold = np.full(count, UNKNOWN, dtype=np.int64)
-    told = untold
-    if "moments" in examples and count:  # once told, and once not
+    unknown = np.full(count, UNKNOWN, dtype=np.int64)
+    contexts = unknown
+    if "contexts" in examples and count:  # once with contexts, and once without
         last = (examples["labels"] > 0).argmax(1)
-        told = np.concatenate([untold, examples["moments"][np.arange(count), last]])
+        contexts = np.concatenate([unknown, examples["contexts"][np.arange(count), last]])
         examples = {name: np.concatenate([values, values]) for name, values in examples.items()}
     found = None
     if count:
         with torch.inference_mode():
-            candidates = _Candidates(model, examples, told)
+            candidates = _Candidates(model, examples, contexts)
         if len(candidates.place) >= _FEWEST:
-            found = _fit(model, candidates, examples, told, len(told) // count)
+            found = _fit(model, candidates, examples, contexts, len(contexts) // count)
     model.train(training)
     return found
 
 
 def _fit(
-    model: CatalogueModel, candidates: _Candidates, examples: SidWindows, told: np.ndarray, rounds: int
+    model: CatalogueModel, candidates: _Candidates, examples: SidWindows, contexts: np.ndarray, rounds: int
 ) -> dict[str, Any] | None:
     """See `fit_experts`; each example is there `rounds` times."""
     experts = model.experts
@@ -240,7 +241,7 @@ def _fit(
     weights = _fitted(candidates, features, everything) / spread[:, None]
     weights[0] -= mean[1:] @ weights[1:]
     least, most = raw.min(0).values, raw.max(0).values
-    scale = _scale(model, weights, examples, told)
+    scale = _scale(model, weights, examples, contexts)
     found = {
         "weights": (scale * weights).tolist(),
         "least": least.tolist(),
@@ -253,13 +254,13 @@ def _fit(
 
 
 @torch.inference_mode()
-def _scale(model: CatalogueModel, weights: torch.Tensor, examples: SidWindows, told: np.ndarray) -> float:
+def _scale(model: CatalogueModel, weights: torch.Tensor, examples: SidWindows, contexts: np.ndarray) -> float:
     """Factor of all weights with which the targets of some examples are most likely."""
     weights, losses = weights.to(model.device), np.zeros(len(_SCALES))
-    chosen = np.sort(np.random.default_rng(0).permutation(len(told))[:_SCALED_ROWS])
+    chosen = np.sort(np.random.default_rng(0).permutation(len(contexts))[:_SCALED_ROWS])
     examples = {name: values[chosen] for name, values in examples.items()}
     for begin in range(0, len(chosen), _ROWS):
-        terms, features, wanted = _asked(model, examples, told[chosen], slice(begin, begin + _ROWS))
+        terms, features, wanted = _asked(model, examples, contexts[chosen], slice(begin, begin + _ROWS))
         pooled = torch.einsum("enk,ek->en", terms, features @ weights)
         for place, scale in enumerate(_SCALES):
             losses[place] += float(torch.nn.functional.cross_entropy(scale * pooled, wanted, reduction="sum"))

@@ -24,7 +24,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.sampled import Sample
-from minionerec.models.nn.moments import hidden
+from minionerec.models.nn.session import hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.catalogue.sampling import Sampler
@@ -130,8 +130,8 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
             inputs["sample"] = self._sampled(inputs)
         if self.candidates is not None and model.training:
             inputs["candidates"] = self.candidates.to(inputs["labels"].device)
-        if model.training and "moments" in inputs:  # before the reference is queried, which is told the same
-            inputs["moments"] = hidden(inputs["moments"], inputs["labels"])
+        if model.training and "contexts" in inputs:  # before the reference is queried, which is told the same
+            inputs["contexts"] = hidden(inputs["contexts"], inputs["labels"])
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         log_probs = model(**inputs, distribution=True).log_probs

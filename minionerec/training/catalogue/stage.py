@@ -13,7 +13,7 @@ from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
-from minionerec.data.moments import MOMENTS, UNKNOWN, warn_untold
+from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN, warn_without_times
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -21,7 +21,7 @@ from minionerec.models.backbone.catalogue.blocks import newest_slots
 from minionerec.models.backbone.catalogue.build import check_lengths
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.device import free_memory
-from minionerec.models.nn.moments import UNSOLD
+from minionerec.models.nn.session import UNSOLD
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
@@ -52,7 +52,7 @@ from minionerec.training.run import (
 )
 from minionerec.training.trainer import validation_set
 
-# How much popularity at the asked moment counts: found on held-out rows when training is over.
+# How much popularity in the session context counts: found on held-out rows when training is over.
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
 """The weights that are tried."""
@@ -60,22 +60,22 @@ _ROWS = 256  # rows that are scored at a time
 
 
 def popularity_logs(windows: SidWindows, size: int) -> np.ndarray:
-    """Logarithms of how often each SID was a target of training, by moment.
+    """Logarithms of how often each SID was a target of training, by context.
 
     Args:
-        windows: Training windows, with their moments if the model is told them.
+        windows: Training windows, with their session contexts if the model is conditioned on them.
         size: Number of SIDs, N.
 
     Returns:
-        float32 (3, N), in the order of `minionerec.data.moments.MOMENTS`; all targets where the moment is unknown.
+        float32 (3, N), in the order of `minionerec.data.session.SESSION_CONTEXTS`; all targets where it is unknown.
     """
-    found = np.zeros((len(MOMENTS), size))
+    found = np.zeros((len(SESSION_CONTEXTS), size))
     for part in parts_of(len(windows["labels"])):
         labels, weights = windows["labels"][part], windows["weights"][part]
-        moments = windows["moments"][part] if "moments" in windows else np.full(labels.shape, UNKNOWN)
-        for moment in range(len(MOMENTS)):
-            counted = (labels > 0) & ((moments == moment) | (moment == UNKNOWN))
-            found[moment] += np.bincount(labels[counted] - 1, weights[counted], size)
+        contexts = windows["contexts"][part] if "contexts" in windows else np.full(labels.shape, UNKNOWN)
+        for context in range(len(SESSION_CONTEXTS)):
+            counted = (labels > 0) & ((contexts == context) | (context == UNKNOWN))
+            found[context] += np.bincount(labels[counted] - 1, weights[counted], size)
     return np.log(found + UNSOLD).astype(np.float32)
 
 
@@ -89,13 +89,13 @@ def set_popularity(
 
     Args:
         model: A model, changed in place; one without `popularity`, or of more than `SIDS_AT_ONCE` SIDs, stays as it is.
-        windows: Training windows, with their moments if the model is told them.
+        windows: Training windows, with their session contexts if the model is conditioned on them.
         weights: Moment → weight; 0 for those that are not named.
     """
     if model.popularity is not None and not model.by_blocks:
         model.popularity.set(
             torch.from_numpy(popularity_logs(windows, model.config.num_sids)),
-            torch.tensor([float(weights.get(name, 0.0)) for name in MOMENTS]),
+            torch.tensor([float(weights.get(name, 0.0)) for name in SESSION_CONTEXTS]),
         )
 
 
@@ -105,14 +105,14 @@ def fit_popularity(
     windows: SidWindows,
     heldout: SidWindows,
 ) -> dict[str, float]:
-    """Give a trained model popularity, by moment, with the weights that rank held-out targets best.
+    """Give a trained model popularity, by context, with the weights that rank held-out targets best.
 
-    Each weight is the one with the highest NDCG@10 of the rows of its moment, the smallest of equals; that of the
-    unknown moment is found on all rows, with their moments hidden. Beyond `SIDS_AT_ONCE` SIDs nothing is done.
+    Each weight is the one with the highest NDCG@10 of the rows of its context, the smallest of equals; that of the
+    unknown context is found on all rows, with their contexts hidden. Beyond `SIDS_AT_ONCE` SIDs nothing is done.
 
     Args:
         model: The model, changed in place.
-        windows: Training windows, with their moments if the model is told them.
+        windows: Training windows, with their session contexts if the model is conditioned on them.
         heldout: Validation rows in the same form.
 
     Returns:
@@ -125,29 +125,31 @@ def fit_popularity(
     training = model.training
     torch.nn.Module.eval(model)
     last = (heldout["labels"] > 0).argmax(1)
-    untold = _gains(model, popularity.logs, heldout, np.full(len(last), UNKNOWN, dtype=np.int64))
-    moments, told = np.full(len(last), UNKNOWN, dtype=np.int64), untold
-    if "moments" in heldout:
-        moments = heldout["moments"][np.arange(len(last)), last].astype(np.int64)
-        told = _gains(model, popularity.logs, heldout, moments)
-    for moment in range(len(MOMENTS)):
-        gains = untold if moment == UNKNOWN else told[:, moments == moment]
+    unconditioned = _gains(model, popularity.logs, heldout, np.full(len(last), UNKNOWN, dtype=np.int64))
+    contexts, conditioned = np.full(len(last), UNKNOWN, dtype=np.int64), unconditioned
+    if "contexts" in heldout:
+        contexts = heldout["contexts"][np.arange(len(last)), last].astype(np.int64)
+        conditioned = _gains(model, popularity.logs, heldout, contexts)
+    for context in range(len(SESSION_CONTEXTS)):
+        gains = unconditioned if context == UNKNOWN else conditioned[:, contexts == context]
         if gains.shape[1]:
-            popularity.weights[moment] = WEIGHTS[int(gains.mean(1).argmax())]
+            popularity.weights[context] = WEIGHTS[int(gains.mean(1).argmax())]
     model.train(training)
-    found = {name: round(float(weight), 2) for name, weight in zip(MOMENTS, popularity.weights, strict=True)}
-    logger.info("Popularity counts with a weight of %s.", ", ".join(f"{found[name]} ({name})" for name in MOMENTS))
+    found = {name: round(float(weight), 2) for name, weight in zip(SESSION_CONTEXTS, popularity.weights, strict=True)}
+    logger.info(
+        "Popularity counts with a weight of %s.", ", ".join(f"{found[name]} ({name})" for name in SESSION_CONTEXTS)
+    )
     return found
 
 
-def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: SidWindows, moments: np.ndarray) -> np.ndarray:
+def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: SidWindows, contexts: np.ndarray) -> np.ndarray:
     """NDCG@10 of each held-out example by each of the weights of logarithms, float32 (3, N): float64 (weights, R)."""
-    found = np.zeros((len(WEIGHTS), len(moments)))
-    for start in progress(range(0, len(moments), _ROWS), "weighing popularity", unit="parts"):
+    found = np.zeros((len(WEIGHTS), len(contexts)))
+    for start in progress(range(0, len(contexts), _ROWS), "weighing popularity", unit="parts"):
         part = slice(start, start + _ROWS)
         histories, labels, asked = (
             torch.from_numpy(np.array(values[part], dtype=np.int64)).to(model.device)
-            for values in (heldout["histories"], heldout["labels"], moments)
+            for values in (heldout["histories"], heldout["labels"], contexts)
         )
         row, slot = newest_slots(histories)
         towers = model.tower_scores(histories, row, slot, asked)
@@ -201,17 +203,19 @@ def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
     return bundle
 
 
-def _tells_moments(config: CatalogueTrainConfig, start: Path | None) -> bool:
-    """Whether the model is told moments: as the settings say, or as the checkpoint has it that training continues from.
+def _uses_session_context(config: CatalogueTrainConfig, start: Path | None) -> bool:
+    """Whether the model is conditioned on the session context, by the settings or the checkpoint to start from.
 
     Raises:
         ConfigError: If the settings need what that checkpoint does not have.
     """
     if start is None:
-        return config.moments
-    knows = bool(read_json(start / "config.json").get("moment_tokens"))
-    if config.moments and not knows:
-        raise ConfigError(f"{start}: was not told moments in training. Leave moments out, or train it with them.")
+        return config.session_context
+    knows = bool(read_json(start / "config.json").get("session_tokens"))
+    if config.session_context and not knows:
+        raise ConfigError(
+            f"{start}: was trained without session context. Leave session_context out, or train it with it."
+        )
     return knows
 
 
@@ -304,10 +308,10 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     start = run.inputs.get("checkpoint")
     if start is not None:
         _check_corpus(start, run.inputs["corpus"])
-    moments = _tells_moments(config, start)
+    conditioned = _uses_session_context(config, start)
     corpus = run.load_corpus()
-    if moments and not corpus.has_times:
-        warn_untold(run.inputs["corpus"])
+    if conditioned and not corpus.has_times:
+        warn_without_times(run.inputs["corpus"])
     table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(
@@ -318,10 +322,10 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
         check_lengths(table.codes)  # before anything is written that an interrupted run would leave
     folder = run.rows
     if is_main_process():
-        write_windows(corpus, table, config.recency, folder, moments)
+        write_windows(corpus, table, config.recency, folder, conditioned)
     wait_for_everyone()
     windows = read_windows(folder)
-    heldout = held_out_windows(corpus.valid, table, corpus.max_history, moments)
+    heldout = held_out_windows(corpus.valid, table, corpus.max_history, conditioned)
     heldout = some_windows(heldout, config.loss_rows, config.seed)
     bundle = started or new_bundle(config, corpus, table, windows)
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}

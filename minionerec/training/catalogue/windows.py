@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN, row_moments, training_moments
 from minionerec.data.rows import SplitRows
+from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
 from minionerec.data.transitions import Transitions, count_transitions_in_parts
 from minionerec.data.windows import padded_windows, recency_of
 from minionerec.sid.table import SidTable
@@ -20,7 +20,7 @@ from minionerec.sid.table import SidTable
 SidWindows = dict[str, np.ndarray]
 """Columns of windows, each (W, H): see `write_windows`."""
 _PART = 1 << 20  # windows that are counted at a time
-_TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32, "moments": np.int8}
+_TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32, "contexts": np.int8}
 
 
 class WindowDataset(Dataset[dict[str, np.ndarray]]):
@@ -50,7 +50,7 @@ def collate(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
     return {name: values if name == "weights" else values.long() for name, values in found.items()}
 
 
-def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path, moments: bool = False) -> None:
+def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path, session_context: bool = False) -> None:
     """Write the training windows of a corpus over SID numbers from 1, as arrays (`read_windows`).
 
     Args:
@@ -60,7 +60,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
             share of the training examples after its own. Only a split by global time has its examples in the
             order of time; with any other all targets weigh 1.
         folder: Where the arrays are written; it is made.
-        moments: Whether to say of each target at which moment it came.
+        session_context: Whether to give the session context of each target.
 
     Raises:
         DataError: If no training example has a history.
@@ -73,11 +73,11 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
     made: SidWindows = {
         name: open_memmap(folder / f"{name}.npy", "w+", kind, (count, width))
         for name, kind in _TYPES.items()
-        if moments or name != "moments"
+        if session_context or name != "contexts"
     }
     number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
     ages = recency_of(corpus.split, corpus.sizes["train"], recency)
-    known_moments = training_moments(corpus) if moments else None
+    known_contexts = training_contexts(corpus) if session_context else None
     begin, means, sizes = 0, [], []
     for found in corpus.windows("train"):
         part = padded_windows(found, width, "right")
@@ -85,8 +85,8 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
         weights = np.where(known, ages(part.rows), np.float32(1))
         made["histories"][here], made["weights"][here] = number[part.histories], weights
         made["labels"][here] = np.where(known, number[part.targets], -100)
-        if known_moments is not None:
-            made["moments"][here] = np.where(known, known_moments[part.rows], UNKNOWN)
+        if known_contexts is not None:
+            made["contexts"][here] = np.where(known, known_contexts[part.rows], UNKNOWN)
         if known.any():
             means.append(weights[known].mean())
             sizes.append(int(known.sum()))
@@ -104,8 +104,8 @@ def read_windows(folder: Path) -> SidWindows:
 
     Returns:
         `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
-        float32, of mean 1 over the labels; where requested `moments`, int8, places in
-        `minionerec.data.moments.MOMENTS`. There is a loss at every target of a window.
+        float32, of mean 1 over the labels; where requested `contexts`, int8, places in
+        `minionerec.data.session.SESSION_CONTEXTS`. There is a loss at every target of a window.
     """
     files = {name: folder / f"{name}.npy" for name in _TYPES}
     return {name: np.load(file, mmap_mode="r") for name, file in files.items() if file.is_file()}
@@ -120,14 +120,14 @@ def some_windows(windows: SidWindows, count: int, seed: int) -> SidWindows:
     return {name: values[chosen] for name, values in windows.items()}
 
 
-def held_out_windows(rows: SplitRows, table: SidTable, max_history: int, moments: bool = False) -> SidWindows:
+def held_out_windows(rows: SplitRows, table: SidTable, max_history: int, session_context: bool = False) -> SidWindows:
     """Validation examples as windows (`read_windows`) with a loss at the last item alone.
 
     Args:
         rows: The examples.
         table: SIDs of the items.
         max_history: Most items that a history holds, H.
-        moments: Whether to say of each target at which moment it came.
+        session_context: Whether to give the session context of each target.
     """
     number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
     histories = number[rows.padded(max_history, "right")]
@@ -135,9 +135,9 @@ def held_out_windows(rows: SplitRows, table: SidTable, max_history: int, moments
     labels, each = np.full_like(histories, -100), np.arange(len(rows))
     labels[each, last] = number[rows.targets.astype(np.int64) + 1]
     windows = {"histories": histories, "labels": labels, "weights": np.ones(labels.shape, dtype=np.float32)}
-    if moments:
-        windows["moments"] = np.full(labels.shape, UNKNOWN, dtype=np.int8)
-        windows["moments"][each, last] = row_moments(rows.times, len(rows))
+    if session_context:
+        windows["contexts"] = np.full(labels.shape, UNKNOWN, dtype=np.int8)
+        windows["contexts"][each, last] = row_contexts(rows.times, len(rows))
     return windows
 
 

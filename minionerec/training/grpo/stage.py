@@ -31,7 +31,7 @@ from minionerec.training.config import GrpoConfig
 from minionerec.training.examples import SHUFFLED, BlockSampler
 from minionerec.training.grpo.rollouts import PromptRows, RollOut, beams, grpo_rows, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
-from minionerec.training.packing import TellEpoch
+from minionerec.training.packing import SetEpoch
 from minionerec.training.rewards import (
     RewardSources,
     Scorer,
@@ -251,7 +251,7 @@ def build_trainer(
         objective=Objective(rewards, config.loss, config.sibling_alpha, config.keep_zero_variance),
         sid_tokens=[[vocabulary[token] for token in tokens[number]] for number in range(table.n_unique)],
         validation=validation_set(config, bundle, builder, trie),
-        callbacks=[*early_stopping(config), *([TellEpoch(order)] if order else [])],
+        callbacks=[*early_stopping(config), *([SetEpoch(order)] if order else [])],
         order=order,
     )
 

@@ -71,10 +71,10 @@ class SequentialConfig(StageConfig):
     all_positions: bool = setting(
         False, "train at all positions of user windows instead of on single examples: another recipe; causal models"
     )
-    moments: bool = setting(
+    session_context: bool = setting(
         False,
-        "rows: tell the model whether the next item is of the newest one's moment or of a later one, where the corpus "
-        "has times",
+        "rows: condition the model on whether the next item is in the session of the newest one or in a later "
+        "one, where the corpus has times",
         since="0.2",
     )
     seen: str | None = setting(
@@ -116,10 +116,10 @@ class SequentialConfig(StageConfig):
         if self.monitor == "NDCG@20" and self.protocol == "b":
             yield "monitor is NDCG@20, but protocol b measures at 1, 5 and 10; leave monitor out."
 
-        if self.moments and self.protocol != "rows":
+        if self.session_context and self.protocol != "rows":
             yield (
-                f"moments is true, but protocol is {self.protocol!r}, whose sequences have no times; take protocol "
-                "rows, or leave moments out."
+                f"session_context is true, but protocol is {self.protocol!r}, whose sequences have no times; take "
+                "protocol rows, or leave session_context out."
             )
         if self.eval_rows == 0:
             yield "eval_rows is 0, but the best epoch is chosen by validation examples; say how many, or -1."

@@ -12,9 +12,9 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import row_moments, warn_untold
 from minionerec.data.protocols import ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitRows
+from minionerec.data.session import row_contexts, warn_without_times
 from minionerec.data.transitions import Transitions, count_transitions_in_parts
 from minionerec.data.windows import padded_windows
 from minionerec.models.sequential.model import SequentialModel
@@ -44,7 +44,7 @@ class ModelInputs:
         transitions: Item transitions in the training windows; None without.
         digits: Digits of the items, int32 (N, M); None without.
         table: SIDs of the items; None where nothing is measured at their level.
-        moments: Whether the model is told of what moment the next item is.
+        session_context: Whether the model is conditioned on the session context of the next item.
     """
 
     corpus: Corpus
@@ -56,7 +56,7 @@ class ModelInputs:
     transitions: Transitions | None
     digits: torch.Tensor | None
     table: SidTable | None
-    moments: bool = False
+    session_context: bool = False
 
     def build(self, model: str, max_len: int, seed: int) -> SequentialModel:
         """The model with weights drawn from a seed, and all that it reads besides histories."""
@@ -68,8 +68,8 @@ class ModelInputs:
             built.set_transitions(self.transitions)
         if self.digits is not None:
             built.set_digits(self.digits)
-        if self.moments:
-            built.tell_moments()
+        if self.session_context:
+            built.condition_on_session()
         return built
 
     def user_numbers(self, rows: SplitRows) -> np.ndarray:
@@ -83,11 +83,11 @@ class ModelInputs:
         return [user if user in self.users else "" for user in rows.users]
 
     def asked(self, model: SequentialModel, rows: SplitRows) -> dict[str, Any]:
-        """What a model is asked about rows beside their histories: `users` and `moments`, as ranking takes them."""
-        told = model.moment_states is not None and rows.times is not None
+        """What a model is asked about rows beside their histories: `users` and `contexts`, as ranking takes them."""
+        conditioned = model.session_states is not None and rows.times is not None
         return {
             "users": self.user_numbers(rows) if model.needs_users else None,
-            "moments": row_moments(rows.times, len(rows)) if told else None,
+            "contexts": row_contexts(rows.times, len(rows)) if conditioned else None,
         }
 
 
@@ -134,8 +134,8 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
             f"model {config.model} has a vector for each user, which a corpus that is too large for memory does not "
             "allow; give it personal=false."
         )
-    if config.moments and not corpus.has_times:
-        warn_untold(config.corpus)
+    if config.session_context and not corpus.has_times:
+        warn_without_times(config.corpus)
     held_out = {split: corpus.sample(split, config.eval_rows, protocol.seed) for split in MEASURED}
     users = _number_users(list(held_out.values()) if corpus.in_files else [corpus.train])
     text = _read_text(config, corpus)
@@ -162,7 +162,7 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
         transitions=transitions,
         digits=digits,
         table=SidTable.load_index(config.sids, item_ids) if config.sids else None,
-        moments=config.moments,
+        session_context=config.session_context,
     )
 
 

@@ -21,8 +21,8 @@ from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
-from minionerec.data.moments import UNKNOWN
 from minionerec.data.protocols import Protocol
+from minionerec.data.session import UNKNOWN
 from minionerec.metrics.predictions import FILE as LISTS_FILE
 from minionerec.metrics.predictions import GIVEN, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked, write_ranks
@@ -63,9 +63,9 @@ def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: to
 
 def given_to(model: SequentialModel, data: ModelInputs) -> tuple[str, ...]:
     """What a model is given of rows beyond their histories: the session context of some row, where it reads that."""
-    known = (data.asked(model, rows)["moments"] for rows in data.held_out.values())
-    told = any(moments is not None and bool((moments != UNKNOWN).any()) for moments in known)
-    return (SESSION_CONTEXT,) if told else ()
+    known = (data.asked(model, rows)["contexts"] for rows in data.held_out.values())
+    given = any(contexts is not None and bool((contexts != UNKNOWN).any()) for contexts in known)
+    return (SESSION_CONTEXT,) if given else ()
 
 
 def measure(ranked: Mapping[str, Ranked], protocol: Protocol, resamples: int) -> dict[str, Any]:

@@ -17,18 +17,18 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import UNKNOWN, row_moments, training_moments
 from minionerec.data.order import block_order
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import Side, SplitRows, mapped
+from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
 from minionerec.data.windows import Windows, mapped_windows, padded_windows
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.models.nn.moments import hidden
+from minionerec.models.nn.session import hidden
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import check_items
 
 logger = get_logger(__name__)
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_ADAM_STATE = ("exp_avg", "exp_avg_sq", "step")
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def batches(count: int, settings: TrainSettings, epoch: int) -> Iterator[np.ndar
 
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
-"""Histories, targets, users and moments of a batch, on the model's device: int64, items from 1."""
+"""Histories, targets, users and contexts of a batch, on the model's device: int64, items from 1."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class TrainingExamples:
         rows: The rows; None where there are windows.
         windows: The windows; None where there are rows.
         users: int64 (R,), the number of each row's user; None if not used.
-        moments: int8 (R,), what each row asks for, places in `minionerec.data.moments.MOMENTS`; None where no time is
-            known.
+        contexts: int8 (R,), session context of each row's target, indices into
+            `minionerec.data.session.SESSION_CONTEXTS`; None where no time is known.
     """
 
     max_len: int
@@ -122,7 +122,7 @@ class TrainingExamples:
     rows: SplitRows | None
     windows: Windows | None
     users: np.ndarray | None
-    moments: np.ndarray | None
+    contexts: np.ndarray | None
 
     @classmethod
     def of(
@@ -160,27 +160,27 @@ class TrainingExamples:
             )
             if not len(windows):
                 raise ConfigError("there is no training example; take data with longer histories.")
-            moments = training_moments(corpus) if corpus.has_times else None
-            return cls(max_len, padding, None, windows, None, moments)
+            contexts = training_contexts(corpus) if corpus.has_times else None
+            return cls(max_len, padding, None, windows, None, contexts)
         if on_disk is None:
             rows = corpus.train
         else:
             parts = (rows for _, rows in corpus.batches("train"))
             rows = mapped(parts, on_disk / "samples", corpus.has_times)
-        moments = None if rows.times is None else row_moments(rows.times, len(rows))
-        return cls(max_len, padding, rows, None, users, moments)
+        contexts = None if rows.times is None else row_contexts(rows.times, len(rows))
+        return cls(max_len, padding, rows, None, users, contexts)
 
     def __len__(self) -> int:
         """Number of rows, or windows."""
         return len(self.windows if self.rows is None else self.rows)  # type: ignore[arg-type]
 
-    def batch(self, chosen: np.ndarray, device: torch.device, told: bool) -> Batch:
+    def batch(self, chosen: np.ndarray, device: torch.device, conditioned: bool) -> Batch:
         """A batch as the model takes it.
 
         Args:
             chosen: Indices of its rows, or windows.
             device: Where the model is.
-            told: Whether the model is told moments; some are hidden, drawn by torch's generator.
+            conditioned: Whether the model gets session contexts; some are hidden, drawn by torch's generator.
         """
 
         def on_device(values: np.ndarray) -> torch.Tensor:
@@ -192,14 +192,14 @@ class TrainingExamples:
             histories, targets, rows = (
                 values[chosen] for values in (self.windows.histories, self.windows.targets, self.windows.rows)
             )
-            moments = None if self.moments is None else np.where(rows < 0, UNKNOWN, self.moments[rows])
+            contexts = None if self.contexts is None else np.where(rows < 0, UNKNOWN, self.contexts[rows])
         else:
             part = self.rows.take(chosen)
             histories, targets = part.padded(self.max_len, self.padding), part.targets + 1
-            moments = None if self.moments is None else self.moments[chosen]
+            contexts = None if self.contexts is None else self.contexts[chosen]
             users = None if self.users is None else on_device(self.users[chosen])
         wanted = on_device(targets)
-        context = hidden(on_device(moments), wanted) if told and moments is not None else None
+        context = hidden(on_device(contexts), wanted) if conditioned and contexts is not None else None
         return on_device(histories), wanted, users, context
 
 
@@ -236,11 +236,11 @@ def train_epoch(
     total = torch.zeros((), device=device)
     order = batches(len(examples), settings, epoch)
     for chosen in progress(order, f"epoch {epoch}", total=steps, unit="step"):
-        rows, wanted, users, told = examples.batch(chosen, device, model.moment_states is not None)
+        rows, wanted, users, contexts = examples.batch(chosen, device, model.session_states is not None)
         if settings.all_positions:
-            loss = model.sequence_loss(rows, wanted, told)
+            loss = model.sequence_loss(rows, wanted, contexts)
         else:
-            loss = model.loss(rows, wanted, users, told)
+            loss = model.loss(rows, wanted, users, contexts)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -329,8 +329,8 @@ def _write_state(
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best/{name}": value for name, value in best_weights.items()}
     for name, parameter in model.named_parameters():
-        for moment in _MOMENTS if parameter in optimizer.state else ():
-            tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment]
+        for key in _ADAM_STATE if parameter in optimizer.state else ():
+            tensors[f"{key}/{name}"] = optimizer.state[parameter][key]
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     fresh = place.with_name(f".{place.name}.writing")
     save_file(tensors, fresh, metadata={"progress": json.dumps(asdict(done))})
@@ -350,6 +350,6 @@ def _read_state(
     model.load_state_dict(parts["model"])
     for name, parameter in model.named_parameters():
         if name in parts.get("step", {}):
-            optimizer.state[parameter] = {moment: parts[moment][name].to(parameter.device) for moment in _MOMENTS}
+            optimizer.state[parameter] = {key: parts[key][name].to(parameter.device) for key in _ADAM_STATE}
     best = {name: value.to(next(model.parameters()).device) for name, value in parts["best"].items()}
     return done, best

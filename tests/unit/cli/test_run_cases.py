@@ -56,7 +56,7 @@ def test_a_study_ends_in_a_table_and_is_then_up_to_date(played, tmp_path, monkey
 
 
 def test_a_case_that_is_given_the_session_context_says_so_in_the_table(played, tmp_path, monkeypatch, capsys):
-    text = TINY.replace("{{model: {{learning_rate: 0.03}}}}", "{{model: {{wording: moments}}}}")
+    text = TINY.replace("{{model: {{learning_rate: 0.03}}}}", "{{model: {{wording: session_context}}}}")
     path = write_study(tmp_path, text.replace("a slower rate", "catalogue model"))
     assert study(monkeypatch, path) == 0
     found, name = table(path), "catalogue model (given session context)"

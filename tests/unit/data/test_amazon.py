@@ -80,7 +80,7 @@ def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
     st.booleans(),
 )
 def test_no_history_holds_its_future(visits, max_history, by_time):
-    """Every interaction has its own mark, so that each row can be traced to the moments it is made of."""
+    """Every interaction has its own mark, so that each row can be traced to the timestamps it is made of."""
     users, _, times = (np.array(column) for column in zip(*visits, strict=True))
     marks = np.arange(len(visits))
     source = Source(
@@ -105,9 +105,9 @@ def test_no_history_holds_its_future(visits, max_history, by_time):
     for split in SPLITS:
         here: dict[str, int] = {}
         for user, history, target in corpus.rows(split):
-            moments = [order[int(names[item])] for item in history]
+            timestamps = [order[int(names[item])] for item in history]
             own = order[int(names[target])]
-            assert moments == sorted(moments) and moments[-1] < own  # nothing of the future, nothing twice
+            assert timestamps == sorted(timestamps) and timestamps[-1] < own  # nothing of the future, nothing twice
             assert all(f"u{users[names[item]]}" == user for item in [*history, target])
             assert own > newest.get(user, -1)  # of this user, earlier splits end before
             here[user] = max(own, here.get(user, -1))

@@ -121,7 +121,7 @@ def test_files_are_those_of_the_same_examples_written_at_once(engine, tmp_path, 
     assert all((tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in files)
 
 
-def test_a_first_moment_of_more_items_than_a_history_holds(engine):
+def test_a_first_timestamp_of_more_items_than_a_history_holds(engine):
     """Users 0 to 9 begin with items 0 to 4 at once; only the newest two of them are in any history."""
     visits = [(user, item, 1_500_000_000) for user in range(10) for item in range(5)]
     visits += [(user, 5 + user % 3, 1_500_000_000 + 60 * step) for step in range(1, 9) for user in range(10)]
@@ -140,17 +140,17 @@ def test_a_first_moment_of_more_items_than_a_history_holds(engine):
 
 @pytest.mark.parametrize("ticks", [1, 10**3, 10**6, 10**9, 0.5])
 def test_seconds_by_what_numbers_look_like(engine, ticks):
-    moments = 1_500_000_000 + np.arange(40)
+    timestamps = 1_500_000_000 + np.arange(40)
     source = Source(
         items=item_table(["a"]),
         users=np.arange(40, dtype=np.int32) % 2,
         item_index=np.zeros(40, np.int32),
-        times=moments + 0.75 if ticks == 0.5 else moments * ticks,
+        times=timestamps + 0.75 if ticks == 0.5 else timestamps * ticks,
         user_ids=pa.array(["u", "v"]),
         where="made up",
     )
     found = check(source, engine)
-    assert [row[3] for rows in found.examples.values() for row in rows] == moments[2:].tolist()
+    assert [row[3] for rows in found.examples.values() for row in rows] == timestamps[2:].tolist()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minionerec.data.city.choices import LOYAL, SHARES, choices_of, free_styles
-from minionerec.data.city.law import Moments, likeliest, probabilities, probability_of
+from minionerec.data.city.law import ChoiceContexts, likeliest, probabilities, probability_of
 from minionerec.data.city.people import likes_of, people_of, visits_of
 from minionerec.data.city.sizes import DAY, DEPARTMENT, SHELF, seconds_a_choice
 from minionerec.data.city.text import _departments, items_table
@@ -21,7 +21,7 @@ MANY = people_of(items=400, users=20_000, mean=3, days=30, epoch_days=7, seed=9)
 SHOP = people_of(items=200, users=1500, mean=9, days=300, epoch_days=20, seed=3, late=0.8, returns=0.5, memory=4)
 
 
-def all_moments(people, block=0):
+def all_contexts(people, block=0):
     """Every choice of a block as what it depends on, and what was chosen."""
     choices, visits = choices_of(people, block), visits_of(people, block)
     rows = choices.rows.astype(np.int64)
@@ -29,15 +29,15 @@ def all_moments(people, block=0):
     back = np.arange(1, max(1, people.memory) + 1)
     recent = np.where(numbers[:, None] >= back, rows[np.arange(len(rows))[:, None] - back], -1)
     held = recent if people.memory else None
-    return Moments(choices.users, recent[:, 0], choices.times, visits.pauses, held), rows
+    return ChoiceContexts(choices.users, recent[:, 0], choices.times, visits.pauses, held), rows
 
 
-MOMENTS, CHOSEN = all_moments(PEOPLE)
+SESSION_CONTEXTS, CHOSEN = all_contexts(PEOPLE)
 
 
 def some(count, seed=0):
     places = np.random.default_rng(seed).choice(len(CHOSEN), count, replace=False)
-    return MOMENTS.take(places), CHOSEN[places]
+    return SESSION_CONTEXTS.take(places), CHOSEN[places]
 
 
 def test_rows_and_ranks_have_an_inverse():
@@ -113,23 +113,23 @@ def test_a_block_stands_alone():
     st.integers(0, 10_000),
 )
 def test_probabilities_are_a_distribution_of_which_lists_are_the_top(user, newest, time, pause):
-    moments = Moments(*(np.array([value]) for value in (user, newest, time, pause if newest >= 0 else -1)))
-    dense = probabilities(PEOPLE, moments)[0]
+    contexts = ChoiceContexts(*(np.array([value]) for value in (user, newest, time, pause if newest >= 0 else -1)))
+    dense = probabilities(PEOPLE, contexts)[0]
     assert dense.shape == (PEOPLE.world.items,)
     assert dense.min() > 0
     assert dense.sum() == pytest.approx(1)
-    items, chances = likeliest(PEOPLE, moments, 50)
+    items, chances = likeliest(PEOPLE, contexts, 50)
     assert len(set(items[0].tolist())) == 50
     assert np.allclose(dense[items[0]], chances[0])
     assert np.allclose(chances[0], -np.sort(-dense)[:50])
-    one = probability_of(PEOPLE, moments, items[:, 7])
+    one = probability_of(PEOPLE, contexts, items[:, 7])
     assert one[0] == pytest.approx(dense[items[0, 7]])
 
 
 def test_lists_may_be_as_long_as_the_city():
     small = people_of(items=60, users=10, mean=4, days=30, epoch_days=7, seed=3)
-    moments, _ = all_moments(small)
-    items, chances = likeliest(small, moments, 60)
+    contexts, _ = all_contexts(small)
+    items, chances = likeliest(small, contexts, 60)
     assert np.array_equal(np.sort(items, axis=1), np.tile(np.arange(60), (len(items), 1)))
     assert np.allclose(chances.sum(axis=1), 1)
 
@@ -142,9 +142,10 @@ def test_probabilities_by_hand():
     partner = int(world.partners[shelf, 1])
     assert partner not in special | {int(world.partners[shelf, 2])}
     follow, stay, _, fashion = SHARES[0]
-    moments = Moments(np.array([4]), world.rows(np.array([shelf * SHELF + 2])), np.array([BEGAN + 1]), np.array([60]))
+    newest = world.rows(np.array([shelf * SHELF + 2]))
+    contexts = ChoiceContexts(np.array([4]), newest, np.array([BEGAN + 1]), np.array([60]))
     by_shelf = np.empty(world.items)
-    by_shelf[world.positions(np.arange(world.items))] = probabilities(PEOPLE, moments)[0]
+    by_shelf[world.positions(np.arange(world.items))] = probabilities(PEOPLE, contexts)[0]
     by_shelf = by_shelf.reshape(world.shelves, SHELF)
     appeal = world.appeal(0)
     assert by_shelf[partner].sum() == pytest.approx(0.3 * follow + fashion * appeal[partner])
@@ -156,15 +157,15 @@ def test_probabilities_by_hand():
     expected[first] += 0.3 * follow * LOYAL * 0.7
     expected[second] += 0.3 * follow * LOYAL * 0.3
     assert by_shelf[partner] == pytest.approx(expected)
-    first_choice = Moments(np.array([4]), np.array([-1]), np.array([BEGAN + 1]), np.array([-1]))
+    first_choice = ChoiceContexts(np.array([4]), np.array([-1]), np.array([BEGAN + 1]), np.array([-1]))
     assert probabilities(PEOPLE, first_choice)[0].sum() == pytest.approx(1)
 
 
 def test_choices_follow_the_probabilities():
     """Within sessions, at their beginnings and at first choices: hits, and the information of what was chosen."""
-    moments, chosen = some(6000)
-    for kind in (moments.pauses < 0, moments.pauses > 1800, (moments.pauses >= 0) & (moments.pauses <= 1800)):
-        part, targets = moments.take(np.flatnonzero(kind)), chosen[kind]
+    contexts, chosen = some(6000)
+    for kind in (contexts.pauses < 0, contexts.pauses > 1800, (contexts.pauses >= 0) & (contexts.pauses <= 1800)):
+        part, targets = contexts.take(np.flatnonzero(kind)), chosen[kind]
         assert len(targets) > 500
         dense = probabilities(PEOPLE, part)
         own = dense[np.arange(len(targets)), targets]
@@ -182,7 +183,7 @@ def test_choices_follow_the_probabilities():
 def test_every_item_is_chosen_as_often_as_the_probabilities_say():
     foretold = np.zeros(PEOPLE.world.items)
     for begin in range(0, len(CHOSEN), 2000):
-        part = MOMENTS.take(np.arange(begin, min(begin + 2000, len(CHOSEN))))
+        part = SESSION_CONTEXTS.take(np.arange(begin, min(begin + 2000, len(CHOSEN))))
         foretold += probabilities(PEOPLE, part).sum(axis=0)
     statistic = ((np.bincount(CHOSEN, minlength=len(foretold)) - foretold) ** 2 / foretold).sum()
     assert foretold.min() > 0.5
@@ -191,16 +192,16 @@ def test_every_item_is_chosen_as_often_as_the_probabilities_say():
 
 def test_a_shop_follows_its_probabilities():
     """Items that are not there yet and the last four are never taken, and all others as often as foretold."""
-    moments, chosen = all_moments(SHOP)
+    contexts, chosen = all_contexts(SHOP)
     world, foretold, taken = SHOP.world, np.zeros(SHOP.world.items), np.zeros(SHOP.world.items)
     begins = world.begins.reshape(-1)[world.positions(np.arange(world.items))]
     assert 0.3 < (begins > 0).mean() < 0.8 and begins.max() < world.epochs
-    assert (begins[chosen] <= world.epoch_of(moments.times)).all()
-    assert not (moments.recent == chosen[:, None]).any()
+    assert (begins[chosen] <= world.epoch_of(contexts.times)).all()
+    assert not (contexts.recent == chosen[:, None]).any()
     new = np.zeros(2)
     for begin in range(0, len(chosen), 2000):
         some = np.arange(begin, min(begin + 2000, len(chosen)))
-        part, targets = moments.take(some), chosen[some]
+        part, targets = contexts.take(some), chosen[some]
         dense = probabilities(SHOP, part)
         assert np.allclose(dense.sum(axis=1), 1)
         foretold += dense.sum(axis=0)
@@ -214,7 +215,7 @@ def test_a_shop_follows_its_probabilities():
     assert abs(((taken - foretold) ** 2 / foretold).sum() - world.items) < 5 * np.sqrt(2 * world.items)
     assert abs(new[0] - new[1]) < 4 * np.sqrt(new[0])
     with pytest.raises(ValueError, match="last 4 items"):
-        probabilities(SHOP, replace(moments, recent=None).take(np.arange(3)))
+        probabilities(SHOP, replace(contexts, recent=None).take(np.arange(3)))
 
 
 def test_where_all_was_taken_lately_it_is_taken_again():
@@ -232,9 +233,9 @@ def test_visits_begin_as_often_as_asked():
 
 def test_what_people_like_tells_much():
     """The same choices are far less probable for somebody else who stands at the same item."""
-    moments, chosen = some(2000, seed=1)
-    own = probability_of(PEOPLE, moments, chosen)
-    others = probability_of(PEOPLE, replace(moments, users=np.roll(moments.users, 1)), chosen)
+    contexts, chosen = some(2000, seed=1)
+    own = probability_of(PEOPLE, contexts, chosen)
+    others = probability_of(PEOPLE, replace(contexts, users=np.roll(contexts.users, 1)), chosen)
     assert np.log(own).mean() > np.log(others).mean() + 0.5
 
 

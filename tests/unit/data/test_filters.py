@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.filters import k_core, number_by_appearance, parse_moment, year_before
+from minionerec.data.filters import k_core, number_by_appearance, parse_time, year_before
 
 visits = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
 
@@ -68,17 +68,17 @@ def test_numbers_rise_with_first_appearance(values):
     ("text", "seconds"),
     [("1970-01-02", 86_400), ("1970-02", 31 * 86_400), ("1970-01-01T01:00:00+01:00", 0), ("1970-01-01T00:00:07", 7)],
 )
-def test_moments_are_in_utc(text, seconds, monkeypatch):
+def test_timestamps_are_in_utc(text, seconds, monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Shanghai")
-    assert parse_moment(text) == seconds
+    assert parse_time(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["soon", "2016-13", "16-10"])
-def test_what_is_no_moment(text):
+def test_what_is_no_timestamp(text):
     with pytest.raises(ConfigError, match=f"'{text}' is no time; give an ISO month"):
-        parse_moment(text)
+        parse_time(text)
 
 
 def test_a_year_before():
-    assert year_before(parse_moment("2017-10")) == parse_moment("2016-10")
-    assert year_before(parse_moment("2016-02-29")) == parse_moment("2015-02-28")
+    assert year_before(parse_time("2017-10")) == parse_time("2016-10")
+    assert year_before(parse_time("2016-02-29")) == parse_time("2015-02-28")

@@ -25,8 +25,8 @@ from minionerec.data.shards import ShardWriter, read_shard, shard_files, shard_o
 from minionerec.data.times import NO_TIME, RowTimes
 
 N = 6
-EVENLY = [(user, moment // 3) for moment in range(30) for user in range(3)]
-"""Three users who choose three items at each of ten moments."""
+EVENLY = [(user, timestamp // 3) for timestamp in range(30) for user in range(3)]
+"""Three users who choose three items at each of ten timestamps."""
 history = st.lists(st.integers(0, N - 1), max_size=4)
 made_row = st.tuples(st.sampled_from(["ann", "Ännchen", "bob", "", "b'o\"b\n"]), history, st.integers(0, N - 1))
 made_rows = st.tuples(*(st.lists(made_row, max_size=8) for _ in SPLITS))
@@ -57,9 +57,9 @@ def test_any_rows_come_back_as_they_were(tmp_path_factory, splits, timed):
     rng = np.random.default_rng(0)
     tables = []
     for triples in splits:
-        moments = rng.integers(0, 3, (2, len(triples)))
-        moments[1, [not past for _, past, _ in triples]] = NO_TIME
-        tables.append(as_rows(triples, RowTimes(*moments) if timed else None))
+        timestamps = rng.integers(0, 3, (2, len(triples)))
+        timestamps[1, [not past for _, past, _ in triples]] = NO_TIME
+        tables.append(as_rows(triples, RowTimes(*timestamps) if timed else None))
     corpus = corpus_of(*tables)
     place = tmp_path_factory.mktemp("corpus") / "corpus"
     corpus.save(place, config={}, inputs={})

@@ -18,7 +18,7 @@ HISTORY = 6
 
 
 def made(folder, seed, ties="before", users=30):
-    """A corpus of users with 2 to 30 items of 500, split by time; with `ties` together several share their moment."""
+    """A corpus of users with 2 to 30 items of 500, split by time; with `ties` together several share a timestamp."""
     rng = np.random.default_rng(seed)
     rows = []
     for user in range(users):

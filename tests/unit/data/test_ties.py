@@ -1,4 +1,4 @@
-"""What becomes of items of one moment, on made-up baskets, against plain loops."""
+"""What becomes of items with one timestamp, on made-up baskets, against plain loops."""
 
 from collections import Counter
 from dataclasses import replace
@@ -18,8 +18,8 @@ from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions
 from minionerec.data.windows import padded_windows, varied_windows
 
-EVENLY = [(user, moment // 3) for moment in range(30) for user in range(3)]
-"""Three users who choose three items at each of ten moments."""
+EVENLY = [(user, timestamp // 3) for timestamp in range(30) for user in range(3)]
+"""Three users who choose three items at each of ten timestamps."""
 
 
 def built(pairs, **settings):
@@ -42,23 +42,23 @@ def by_target(corpus):
 
 @settings(deadline=None, max_examples=60)
 @given(filled, st.sampled_from(["global_time", "leave_last_out"]), st.integers(1, 5))
-def test_together_no_moment_is_on_two_sides(pairs, split, max_history):
+def test_together_no_timestamp_is_on_two_sides(pairs, split, max_history):
     corpus = built(pairs, split=split, max_history=max_history, ties="together")
     check_histories(corpus)
     rows = by_target(corpus)
     assert {item: row[:3] for item, row in rows.items()} == rows_by_hand(pairs, max_history)
     if split == "global_time":
-        moments = [{row[0] for row in rows.values() if row[3] == name} for name in SPLITS]
-        assert max(moments[0]) < min(moments[1]) and max(moments[1]) < min(moments[2])
+        timestamps = [{row[0] for row in rows.values() if row[3] == name} for name in SPLITS]
+        assert max(timestamps[0]) < min(timestamps[1]) and max(timestamps[1]) < min(timestamps[2])
         return
     for steps in steps_of(pairs).values():
         for back, (_, items) in enumerate(reversed(steps[1:])):
             assert {rows[item][3] for item in items} == {SPLITS[max(0, 2 - back)]}
 
 
-def test_borders_move_back_to_the_beginning_of_a_moment():
+def test_borders_move_back_to_the_beginning_of_a_timestamp():
     corpus = build(source_of(EVENLY), ties="together").corpus()
-    # 81 rows of moments 1 to 9, nine each: the borders 64 and 72 lie in moment 8 and at the beginning of moment 9.
+    # 81 rows of timestamps 1 to 9, nine each: the borders 64 and 72 lie in 8 and at the beginning of 9.
     assert {name: set(rows.times.time.tolist()) for name, rows in corpus.splits().items()} == {
         "train": set(range(1, 8)),
         "valid": {8},
@@ -95,16 +95,16 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
             assert len(shown) >= min(len(history), max_history // 2)
             met[int(window.rows[place])] += 1
     assert met == Counter(range(len(train)))
-    moment_of = dict(enumerate(moment for _, moment in pairs))
+    context_of = dict(enumerate(timestamp for _, timestamp in pairs))
     for variant in varied_windows(windows, 3, seed=0):
         for place in range(variant.first_target, len(variant.items)):
             assert variant.rows[place] >= 0
-            assert all(moment_of[item] < moment_of[variant.items[place]] for item in variant.items[:place].tolist())
+            assert all(context_of[item] < context_of[variant.items[place]] for item in variant.items[:place].tolist())
 
 
 @settings(deadline=None, max_examples=60)
 @given(filled, st.integers(1, 3))
-def test_pairs_are_counted_across_moments_alone(pairs, reach):
+def test_pairs_are_counted_across_timestamps_alone(pairs, reach):
     corpus = built(pairs, split="leave_last_out", max_history=4, ties="together")
     (whole,) = corpus.windows("train")
     windows = padded_windows(whole, 4, "right")
@@ -134,7 +134,7 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
 
 
 def test_every_order_of_a_tie_is_as_likely_as_another():
-    source = source_of([(user, moment) for user in range(1200) for moment in (1, 1, 1, 2)])
+    source = source_of([(user, timestamp) for user in range(1200) for timestamp in (1, 1, 1, 2)])
     source = replace(source, item_index=np.tile(np.arange(4, dtype=np.int32), 1200))
     sequences = build(source, split="leave_last_out", ties="shuffle").corpus().test.histories
     met = Counter(tuple(history.tolist()) for history in sequences)
@@ -166,7 +166,7 @@ def test_without_ties_all_settings_are_one():
         assert all((corpus.rows(split).users == tables[0].rows(split).users).all() for split in SPLITS)
 
 
-def test_a_moment_is_a_second():
+def test_a_timestamp_is_a_second():
     pairs = [(0, 0), (0, 100), (0, 1000), (0, 1999), (0, 5000), (0, 9000)]
     source = source_of(pairs)
     source = type(source)(**{**vars(source), "ticks": 1000})
@@ -176,7 +176,7 @@ def test_a_moment_is_a_second():
 
 
 @pytest.mark.parametrize("ties", ["shuffle", "together"])
-def test_ties_need_moments(ties):
+def test_ties_need_timestamps(ties):
     source = source_of(EVENLY)
     without = type(source)(**{**vars(source), "times": None})
     with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds no times"):
@@ -190,6 +190,6 @@ def test_ties_need_moments(ties):
         build(source, ties="random")
 
 
-def test_one_moment_is_no_corpus():
+def test_one_timestamp_is_no_corpus():
     with pytest.raises(DataError, match="made up: split 'train' holds no example"):
         build(source_of([(user, 5) for user in range(3)] * 5), ties="together")

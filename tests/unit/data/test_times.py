@@ -35,7 +35,7 @@ def file_of(folder, text):
     return path
 
 
-def test_moments_of_rows_that_are_known():
+def test_timestamps_of_rows_that_are_known():
     times = RowTimes(np.array([5, 7, NO_TIME, 9]), np.array([5, 6, 3, NO_TIME]))
     assert times.same.tolist() == [True, False, False, False]
     assert times.later.tolist() == [False, True, False, False]

@@ -61,7 +61,7 @@ def test_every_second_row_in_days_is_an_error(tmp_path):
         read(tmp_path, times)
 
 
-def test_numbers_too_small_to_tell_stay_and_a_single_moment_among_them_is_strange(tmp_path):
+def test_numbers_too_small_to_tell_stay_and_a_single_timestamp_among_them_is_strange(tmp_path):
     order = list(range(N))
     assert read(tmp_path, order) == (order, 0)
     with pytest.raises(DataError, match="looks like seconds since 1970, but most rows like numbers too small to tell"):

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.conditioned import save_conditioned
 from support.evaluation import made
 from support.examples import sid_windows
-from support.telling import save_telling
 from support.training import catalogue_config, make_inputs
 
 from minionerec.core.errors import ConfigError
@@ -54,9 +54,9 @@ def shop(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def telling(tmp_path_factory):
-    """A catalogue model that can be told moments."""
+    """A catalogue model that can be told contexts."""
     folder = tmp_path_factory.mktemp("telling")
-    return Recommender.load(save_telling(folder), corpus=folder / "corpus")
+    return Recommender.load(save_conditioned(folder), corpus=folder / "corpus")
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +189,9 @@ def test_a_change_is_what_asking_again_without_the_item_gives(name, request):
 
 
 @pytest.mark.parametrize("history", [HISTORY, ["i3"], []])
-@pytest.mark.parametrize("moment", ["unknown", "same", "later"])
-def test_a_list_that_was_told_a_moment_is_explained_by_it(telling, history, moment):
-    request = Request(history, k=24, moment=moment)
+@pytest.mark.parametrize("context", ["unknown", "same", "later"])
+def test_a_list_of_a_session_context_is_explained_by_it(telling, history, context):
+    request = Request(history, k=24, session_context=context)
     listed = {item.item_id: item for item in telling.answer([request])[0].items}
     explanation = explain(telling, request)
     leaves = [(node, item_id) for node in flat(explanation.tree).values() for item_id in node["items"]]
@@ -199,7 +199,7 @@ def test_a_list_that_was_told_a_moment_is_explained_by_it(telling, history, mome
     for node, item_id in leaves:
         assert node["probability"] == pytest.approx(listed[item_id].probability, rel=1e-4)
     for source in dict.fromkeys(history):
-        left = telling.recommend([one for one in history if one != source], 24, moment=moment).items
+        left = telling.recommend([one for one in history if one != source], 24, session_context=context).items
         for item in left:
             reason = by_kind(explanation, item.item_id, "history")[source]
             assert reason["change"] == pytest.approx(listed[item.item_id].score - item.score, abs=1e-4)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.conditioned import save_conditioned
 from support.evaluation import copy_artefact, made
 from support.scripts import benchmark
-from support.telling import save_telling
 
 from minionerec.core.errors import ArtefactError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
@@ -61,9 +61,9 @@ def recommenders(made, table, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def telling(tmp_path_factory):
-    """A catalogue model that can be told moments, over items i0 to i23."""
+    """A catalogue model that can be told contexts, over items i0 to i23."""
     folder = tmp_path_factory.mktemp("telling")
-    return Recommender.load(save_telling(folder), corpus=folder / "corpus")
+    return Recommender.load(save_conditioned(folder), corpus=folder / "corpus")
 
 
 def test_answers_are_the_rankers_lists_in_the_users_words(made, recommenders):
@@ -160,9 +160,9 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"only": {"u": 1}}, "only: is {'u': 1}; expected a list of item ids"),
         ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
         ({"unknown": "maybe"}, 'unknown: is \'maybe\'; expected "skip" or "refuse"'),
-        ({"moment": "now"}, 'moment: is \'now\'; expected "unknown", "same" or "later"'),
-        ({"moment": 1}, 'moment: is 1; expected "unknown", "same" or "later"'),
-        ({"moment": None}, 'moment: is None; expected "unknown", "same" or "later"'),
+        ({"session_context": "now"}, 'session_context: is \'now\'; expected "unknown", "same" or "later"'),
+        ({"session_context": 1}, 'session_context: is 1; expected "unknown", "same" or "later"'),
+        ({"session_context": None}, 'session_context: is None; expected "unknown", "same" or "later"'),
         ({"where": ["size"]}, r"where: is \['size'\]; expected an object of columns and conditions"),
         ({"where": {"size": 1}}, "where.size: is not a column of the items table; columns: shelf, price"),
         ({"histroy": ["u"]}, "histroy: is unknown; expected history, k, exclude_seen, only, without, where, unknown"),
@@ -184,35 +184,35 @@ def scores_of(answer):
     return {item.item_id: item.score for item in answer.items}
 
 
-def asked_of(telling, history, moment):
-    """Log-probability of every item by the model itself: of each SID after a history, told a moment."""
+def asked_of(telling, history, context):
+    """Log-probability of every item by the model itself: of each SID after a history, told a context."""
     numbers = telling.ranker.table.sid_numbers
     rows = torch.tensor([[int(numbers[int(item[1:])]) + 1 for item in history]])
     with torch.no_grad():
-        found = telling.ranker.bundle.model.eval().leaf_log_probs(rows, torch.tensor([moment]))[0]
+        found = telling.ranker.bundle.model.eval().leaf_log_probs(rows, torch.tensor([context]))[0]
     return {f"i{item}": float(found[number]) for item, number in enumerate(numbers)}
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_moment_is_told_to_the_model(telling, moment):
+@pytest.mark.parametrize("context", SESSION_CONTEXTS)
+def test_a_session_context_reaches_the_model(telling, context):
     history = ["i3", "i9", "i7"]
-    answer = telling.recommend(history, 24, moment=moment)
-    wanted = asked_of(telling, history, MOMENTS.index(moment))
+    answer = telling.recommend(history, 24, session_context=context)
+    wanted = asked_of(telling, history, SESSION_CONTEXTS.index(context))
     assert scores_of(answer) == pytest.approx(wanted, abs=1e-5)
-    assert telling.recommend_many([history], 24, moment=moment) == [answer]
-    others = [asked_of(telling, history, other) for other in {UNKNOWN, SAME, LATER} - {MOMENTS.index(moment)}]
+    assert telling.recommend_many([history], 24, session_context=context) == [answer]
+    others = [asked_of(telling, history, other) for other in {UNKNOWN, SAME, LATER} - {SESSION_CONTEXTS.index(context)}]
     assert all(abs(wanted[item] - other[item]) > 0.01 for other in others for item in ("i0", "i5"))
-    assert telling.recommend(history, 24) == telling.recommend(history, 24, moment="unknown")
+    assert telling.recommend(history, 24) == telling.recommend(history, 24, session_context="unknown")
 
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_each_request_of_a_batch_has_its_own_moment(telling, data):
+def test_each_request_of_a_batch_has_its_own_session_context(telling, data):
     ids = [f"i{item}" for item in range(24)]
     histories = st.sampled_from([[], ["i3"], ["i3", "i9", "i7"], ["i1", "i2"]])
     request = st.builds(
         Request, history=histories, k=st.integers(1, 24), without=st.lists(st.sampled_from(ids), max_size=3),
-        moment=st.sampled_from(MOMENTS),
+        session_context=st.sampled_from(SESSION_CONTEXTS),
     )  # fmt: skip
     requests = data.draw(st.lists(request, min_size=1, max_size=8))
     for asked, answer in zip(requests, telling.answer(requests), strict=True):
@@ -220,29 +220,31 @@ def test_each_request_of_a_batch_has_its_own_moment(telling, data):
 
 
 @pytest.mark.parametrize("kind", [LanguageRanker, benchmark("stock").StockRanker])
-def test_every_search_is_told_the_moment(telling, kind):
+def test_every_search_gets_the_session_context(telling, kind):
     ranker = kind(telling.ranker.bundle, telling.ranker.builder.corpus, Search(beams=24))
     found = Recommender(ranker, telling.items, "model", "0" * 12, 10)
-    requests = [Request(["i3", "i9"], 24, moment=moment) for moment in MOMENTS]
+    requests = [Request(["i3", "i9"], 24, session_context=context) for context in SESSION_CONTEXTS]
     for request, answer, exact in zip(requests, found.answer(requests), telling.answer(requests), strict=True):
         assert scores_of(answer) == pytest.approx(scores_of(exact), abs=1e-4), request
 
 
 def test_behind_an_empty_history_nothing_is_told(telling):
-    requests = [Request(history, 24, moment=moment) for history in ([], ["nobody"]) for moment in MOMENTS]
+    requests = [
+        Request(history, 24, session_context=context) for history in ([], ["nobody"]) for context in SESSION_CONTEXTS
+    ]
     answers = telling.answer(requests)
     assert all(answer.items == answers[0].items for answer in answers)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_was_not_told_moments_says_so(recommenders, kind):
+def test_a_model_without_session_context_refuses_it(recommenders, kind):
     recommender = recommenders[kind]
-    assert recommender.recommend(["v"], 3, moment="unknown") == recommender.recommend(["v"], 3)
-    for moment in MOMENTS[1:]:
-        message = f"^moment: is '{moment}', but this model was trained without session context. Leave it out"
+    assert recommender.recommend(["v"], 3, session_context="unknown") == recommender.recommend(["v"], 3)
+    for context in SESSION_CONTEXTS[1:]:
+        message = f"^session_context: is '{context}', but this model was trained without session context. Leave it out"
         with pytest.raises(RequestError, match=message) as raised:
-            recommender.answer([Request(["v"]), Request(["v"], moment=moment)])
-        assert raised.value.field == "moment"
+            recommender.answer([Request(["v"]), Request(["v"], session_context=context)])
+        assert raised.value.field == "session_context"
 
 
 def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, tmp_path, monkeypatch):

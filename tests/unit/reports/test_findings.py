@@ -116,7 +116,7 @@ def test_published_figures_above_inside_and_below():
 
 
 SLICES = {
-    "time": {"same moment": np.arange(ROWS) < 40, "later": np.arange(ROWS) >= 40},
+    "time": {"same time": np.arange(ROWS) < 40, "later": np.arange(ROWS) >= 40},
     "history": {"1-2": np.arange(ROWS) % 2 == 0, "3-5": np.arange(ROWS) % 2 == 1},
 }
 

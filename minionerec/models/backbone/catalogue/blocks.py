@@ -33,7 +33,7 @@ class Blocks:
         histories: int64 (B, T), SIDs from 1, padded with 0 on the right.
         row: int64 (P,), the history of each position.
         slot: int64 (P,), its column.
-        moments: int64 (P,), of what moment the next item is; None: not told.
+        contexts: int64 (P,), session context of the next item; None: unknown.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Blocks:
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
-        moments: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
     ):
         self.model, self.histories, self.row, self.slot = model, histories, row, slot
-        self.told = Places(row, slot, moments=moments).told
+        self.contexts = Places(row, slot, contexts=contexts).known_contexts
         self.size: int = model.config.num_sids
         self.given = model.given()
         rows = histories[histories > 0].unique()
@@ -53,7 +53,7 @@ class Blocks:
         self.states = []
         for tower in model.each_tower():
             matrix = nn.functional.pad(tower.vectors(rows - 1, *self.given), (0, 0, 1, 0))
-            self.states.append(tower.state(own, Places(row, slot, moments=self.told), matrix))
+            self.states.append(tower.state(own, Places(row, slot, contexts=self.contexts), matrix))
 
     def scores(self, columns: ColumnSubset, positions: slice = slice(None)) -> Iterator[torch.Tensor]:
         """Scores of some SIDs, float32 (P', C), tower by tower.
@@ -67,7 +67,7 @@ class Blocks:
         seen = (columns.find(self.histories - 1) + 1).masked_fill(self.histories == 0, 0)
         for tower, state in zip(self.model.each_tower(), self.states, strict=True):
             scores = tower.scores_of(columns, state[positions], seen, places, *self.given).float()
-            yield self.model.with_popularity(scores, self.told[positions], columns.numbers)
+            yield self.model.with_popularity(scores, self.contexts[positions], columns.numbers)
 
     def __iter__(self) -> Iterator[ColumnSubset]:
         """The blocks."""

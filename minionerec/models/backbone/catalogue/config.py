@@ -31,8 +31,8 @@ class CatalogueConfig(PreTrainedConfig):
         reach: Items back that pairs are counted, and looked up.
         decay: Weight of each further step back in the counts.
         reverse: Weight of a pair in the other direction in the counts.
-        moment_tokens: Vocabulary ids of what says that the next item is of the newest one's moment, and that it is of a
-            later one; empty where the model is not told.
+        session_tokens: Vocabulary ids of the tokens for the same session and a later one; empty where the model is not
+            conditioned on the session context.
     """
 
     model_type = "minionerec_catalogue"
@@ -60,7 +60,7 @@ class CatalogueConfig(PreTrainedConfig):
         reach: int = 10,
         decay: float = 0.6,
         reverse: float = 0.0,
-        moment_tokens: Sequence[int] = (),
+        session_tokens: Sequence[int] = (),
         **kwargs: Any,
     ):
         self.vocab_size = vocab_size
@@ -84,5 +84,5 @@ class CatalogueConfig(PreTrainedConfig):
         self.reach = reach
         self.decay = decay
         self.reverse = reverse
-        self.moment_tokens = list(moment_tokens)
+        self.session_tokens = list(session_tokens)
         super().__init__(**kwargs)

@@ -11,7 +11,7 @@ from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue.build import build_catalogue
 from minionerec.models.backbone.catalogue.model import CatalogueModel
 from minionerec.models.nn.experts import NO_SALE, Experts, ExpertTables, item_features
-from minionerec.models.nn.moments import UNSOLD
+from minionerec.models.nn.session import UNSOLD
 
 
 def places_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -25,8 +25,8 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.experts import Experts
 from minionerec.models.nn.history import PairCounts, Places
 from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
-from minionerec.models.nn.moments import LearnedPopularity
 from minionerec.models.nn.rows import ColumnSubset
+from minionerec.models.nn.session import LearnedPopularity
 
 # SIDs in a text of tokens, and the prefix that it has reached.
 
@@ -75,21 +75,21 @@ def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
     return kept.gather(1, places)
 
 
-def told_moments(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-    """What texts say, up to each token, of the moment of the next item: the newest word on it since the newest SID.
+def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+    """The session context that texts give up to each token: the newest token for it since the newest SID.
 
     Args:
         ids: int64 (B, T), token ids.
         mask: bool (B, T), False at padding.
         sids: int64 (B, T), see `read_tokens`.
-        tokens: Token ids of the moments that are no unknown ones, in the order of `minionerec.data.moments.MOMENTS`.
+        tokens: Token ids of the known contexts, in the order of `minionerec.data.session.SESSION_CONTEXTS`.
 
     Returns:
-        int64 (B, T), places in `minionerec.data.moments.MOMENTS`.
+        int64 (B, T), indices into `minionerec.data.session.SESSION_CONTEXTS`.
     """
     said = torch.zeros_like(ids)
-    for moment, token in enumerate(tokens, start=1):
-        said = said.masked_fill((ids == token) & mask, moment)
+    for context, token in enumerate(tokens, start=1):
+        said = said.masked_fill((ids == token) & mask, context)
     place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     newest = torch.where((said > 0) | (sids >= 0), place, -1).cummax(1).values
     return torch.where(newest >= 0, said.gather(1, newest.clamp(min=0)), 0)
@@ -144,7 +144,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if config.num_transitions:
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
-        self.popularity = LearnedPopularity(size) if config.moment_tokens else None
+        self.popularity = LearnedPopularity(size) if config.session_tokens else None
         self.experts = Experts(size, config.num_expert_counts) if config.experts else None
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
@@ -218,7 +218,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         leave_out: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
         sample: Sample | None = None,
-        moments: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
         candidates: torch.Tensor | None = None,
         **_: Any,
     ) -> CausalLMOutput | CatalogueOutput:
@@ -236,7 +236,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
                 its own label and later ones added to the counts.
             num_items_in_batch: Labels that the loss is divided by; those of this batch if None.
             sample: With labels: the SIDs whose scores the loss is estimated from; all, and exactly, if None.
-            moments: int64 (B, T), with `histories`: of what moment the SID after each position is. Nothing is told if
+            contexts: int64 (B, T), with `histories`: session context of the SID after each position. Unknown if
                 None.
             candidates: bool (N,), with labels and no sample: the SIDs that the loss is normalised over, every label
                 among them; all if None.
@@ -255,15 +255,15 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         if labels is None:
             newest = newest_slots(histories)
             return CatalogueOutput(
-                log_probs=self.leaf_log_probs(histories, None if moments is None else moments[newest])
+                log_probs=self.leaf_log_probs(histories, None if contexts is None else contexts[newest])
             )
         row, slot = (labels > 0).nonzero(as_tuple=True)
-        told = None if moments is None else moments[row, slot].long()
+        contexts = None if contexts is None else contexts[row, slot].long()
         counted, wanted = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
-            places = self._places(histories, row, slot, counted, told)
+            places = self._places(histories, row, slot, counted, contexts)
             return CatalogueOutput(log_probs=self._log_probs(histories, places))
-        losses = self._losses(histories, Places(row, slot, moments=told), wanted, counted, sample, candidates)
+        losses = self._losses(histories, Places(row, slot, contexts=contexts), wanted, counted, sample, candidates)
         total = losses.sum() if weights is None else losses @ weights[row, slot]
         return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
 
@@ -277,17 +277,17 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         candidates: torch.Tensor | None,
     ) -> torch.Tensor:
         """Negative log-likelihood of the SID wanted at each position, the mean of the towers': float32 (P,)."""
-        row, slot, told = at.row, at.slot, at.moments
+        row, slot, contexts = at.row, at.slot, at.contexts
         if sample is not None:
             columns = sample.columns
-            places = self.places_at(histories, row, slot, columns, counted, told)
+            places = self.places_at(histories, row, slot, columns, counted, contexts)
             part = SidBlock.of(histories, columns, places)
             found = (tower.scores_at(part, *self.given()) for tower in self.each_tower())
-            scores = [self.with_popularity(each, places.told, columns.numbers) for each in found]
+            scores = [self.with_popularity(each, places.known_contexts, columns.numbers) for each in found]
             return torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
         if self.by_blocks and not torch.is_grad_enabled() and counted is None:
-            return Blocks(self, histories, row, slot, told).losses(wanted)
-        scores = self._scores(histories, self._places(histories, row, slot, counted, told))
+            return Blocks(self, histories, row, slot, contexts).losses(wanted)
+        scores = self._scores(histories, self._places(histories, row, slot, counted, contexts))
         if candidates is not None:
             scores = [each.masked_fill(~candidates, -torch.inf) for each in scores]
         losses = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
@@ -300,26 +300,26 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
     def with_popularity(
-        self, scores: torch.Tensor, told: torch.Tensor, columns: torch.Tensor | None = None
+        self, scores: torch.Tensor, contexts: torch.Tensor, columns: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Scores of SIDs, of some if `columns` names them, with what popularity adds; see `LearnedPopularity`."""
-        return scores if self.popularity is None else self.popularity(scores, told, columns)
+        return scores if self.popularity is None else self.popularity(scores, contexts, columns)
 
-    def leaf_log_probs(self, histories: torch.Tensor, moments: torch.Tensor | None = None) -> torch.Tensor:
+    def leaf_log_probs(self, histories: torch.Tensor, contexts: torch.Tensor | None = None) -> torch.Tensor:
         """Log-probabilities of all SIDs after the newest item.
 
         Args:
             histories: int64 (B, T), numbers from 1, padded with 0 on the right; a row without items is scored by the
                 biases alone, but for what the layers make of nothing.
-            moments: int64 (B,), of what moment the next SID is; None: not told.
+            contexts: int64 (B,), session context of the next SID; None: unknown.
 
         Returns:
             float32 (B, N), in the order of SID numbers.
         """
-        return self._log_probs(histories, self._places(histories, *newest_slots(histories), told=moments))
+        return self._log_probs(histories, self._places(histories, *newest_slots(histories), contexts=contexts))
 
     def masses(
-        self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, moments: torch.Tensor | None = None
+        self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, contexts: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Log-probabilities of all nodes of the trie at positions of histories, as they are when recommending.
 
@@ -327,27 +327,33 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             histories: int64 (B, T), numbers from 1, padded with 0 on the right.
             rows: int64 (P,), the history of each position.
             slots: int64 (P,), its column.
-            moments: int64 (P,), of what moment the SID behind each is; None: not told.
+            contexts: int64 (P,), session context of the SID after each; None: unknown.
 
         Returns:
             float32 (P, M).
         """
-        return self.node_log_probs(self._log_probs(histories, self._places(histories, rows, slots, told=moments)))
+        return self.node_log_probs(self._log_probs(histories, self._places(histories, rows, slots, contexts=contexts)))
 
     def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
         found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
         mean = found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
-        return mean if self.experts is None else self.experts(mean, histories, places.row, places.slot, places.told)
+        return (
+            mean
+            if self.experts is None
+            else self.experts(mean, histories, places.row, places.slot, places.known_contexts)
+        )
 
     def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
         found = (tower.scores(histories, places, *self.given()) for tower in self.each_tower())
-        return [self.with_popularity(scores, places.told) for scores in found]
+        return [self.with_popularity(scores, places.known_contexts) for scores in found]
 
     def tower_scores(
-        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, moments: torch.Tensor
+        self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, contexts: torch.Tensor
     ) -> list[torch.Tensor]:
         """Each tower's scores of all SIDs at positions of histories, float32 (P, N); arguments as of `masses`."""
-        return [scores.float() for scores in self._scores(histories, self._places(histories, row, slot, None, moments))]
+        return [
+            scores.float() for scores in self._scores(histories, self._places(histories, row, slot, None, contexts))
+        ]
 
     def _places(
         self,
@@ -355,11 +361,11 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         row: torch.Tensor,
         slot: torch.Tensor,
         labels: torch.Tensor | None = None,
-        told: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
     ) -> Places:
-        """Positions, their counts and moments; with labels, without what a position's own and later ones added."""
+        """Positions, their counts and contexts; with labels, without what a position's own and later ones added."""
         places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
-        return replace(places, moments=told)
+        return replace(places, contexts=contexts)
 
     def places_at(
         self,
@@ -368,12 +374,12 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         slot: torch.Tensor,
         columns: ColumnSubset,
         labels: torch.Tensor | None = None,
-        told: torch.Tensor | None = None,
+        contexts: torch.Tensor | None = None,
     ) -> Places:
         """Positions for the scores of some SIDs alone; see `minionerec.models.nn.history.PairCounts.places_at`."""
         if self.pairs is None:
-            return Places(row, slot, moments=told)
-        return replace(self.pairs.places_at(histories, row, slot, columns, labels), moments=told)
+            return Places(row, slot, contexts=contexts)
+        return replace(self.pairs.places_at(histories, row, slot, columns, labels), contexts=contexts)
 
     def row_tables(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Each parameter of which a sampled loss takes rows, with the rows, some of them repeatedly.
@@ -405,10 +411,10 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         mask = torch.ones_like(ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         sids, nodes = read_tokens(self.trie, ids, mask)
         logits = torch.full((*ids.shape, self.config.vocab_size), torch.finfo(torch.float32).min, device=ids.device)
-        trie, told = self.trie, told_moments(ids, mask, sids, self.config.moment_tokens)
+        trie, contexts = self.trie, prompt_contexts(ids, mask, sids, self.config.session_tokens)
         for place in range(ids.shape[1]):
             histories = newest_items(sids[:, : place + 1], self.config.max_history)
-            masses = self.node_log_probs(self.leaf_log_probs(histories, told[:, place]))
+            masses = self.node_log_probs(self.leaf_log_probs(histories, contexts[:, place]))
             children, present = trie.children(nodes[:, place])
             steps = masses.gather(1, children) - masses.gather(1, nodes[:, place, None])
             row, which = present.nonzero(as_tuple=True)
@@ -416,10 +422,11 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         return logits
 
     def questions_of(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The SIDs that prompts speak of, and what they say of the moment of the next one.
+        """The SIDs of prompts, and the session contexts that they give.
 
         Returns:
-            int64 (B, H), numbers from 1, 0 behind the end; and int64 (B,), places in `minionerec.data.moments.MOMENTS`.
+            int64 (B, H), numbers from 1, 0 behind the end; and int64 (B,), indices into
+            `minionerec.data.session.SESSION_CONTEXTS`.
 
         Raises:
             DataError: If a prompt ends inside an SID.
@@ -429,8 +436,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         inside = nodes[:, -1].nonzero().flatten().tolist()
         if inside:
             raise DataError(f"prompt {inside[0]} of the batch ends inside an SID; give whole SIDs.")
-        told = told_moments(ids, mask, sids, self.config.moment_tokens)[:, -1]
-        return newest_items(sids, self.config.max_history), told
+        contexts = prompt_contexts(ids, mask, sids, self.config.session_tokens)[:, -1]
+        return newest_items(sids, self.config.max_history), contexts
 
     @property
     def vocab_size(self) -> int:
@@ -445,10 +452,10 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """
         if trie.levels > self.config.levels or trie.max_token > self.trie.max_token:
             raise ConfigError("the trie's SIDs are longer than the model's: it scores nothing after an SID.")
-        histories, told = self.questions_of(prompts)
+        histories, contexts = self.questions_of(prompts)
         if self.by_blocks:
-            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), told))
-        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories, told)))
+            return BlockBranches(self.trie, Blocks(self, histories, *newest_slots(histories), contexts))
+        return LeafBranches(self.trie, self.node_log_probs(self.leaf_log_probs(histories, contexts)))
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
         """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are others, or very many."""
@@ -462,8 +469,8 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """The best SIDs of very many, block by block; see `best_sids`."""
         if not (self.by_blocks and self._speaks(trie)):
             return None
-        histories, told = self.questions_of(prompts)
-        return Blocks(self, histories, *newest_slots(histories), told).best(k, guide)
+        histories, contexts = self.questions_of(prompts)
+        return Blocks(self, histories, *newest_slots(histories), contexts).best(k, guide)
 
     def values_at_once(self, trie: Trie) -> int:
         """Values in memory for one prompt while it is scored, besides those of the layers."""

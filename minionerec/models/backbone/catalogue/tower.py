@@ -11,8 +11,8 @@ from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
 from minionerec.models.nn.history import HistoryScores, Places
 from minionerec.models.nn.layers import CausalLayer, Dropout, Linear, causal_mask, length_groups, linear
-from minionerec.models.nn.moments import MomentStates
 from minionerec.models.nn.rows import ColumnSubset, take_rows
+from minionerec.models.nn.session import SessionStates
 
 
 class Tower(nn.Module):
@@ -35,7 +35,7 @@ class Tower(nn.Module):
             CausalLayer(width, config.num_attention_heads, config.intermediate_size, 0.0, 0.0, rotary=True)
             for _ in range(config.num_hidden_layers)
         )
-        self.moments = MomentStates(width) if config.moment_tokens else None
+        self.session_states = SessionStates(width) if config.session_tokens else None
         self.norm = nn.LayerNorm(width)
         self.history = HistoryScores(
             width, config.max_history if config.pointer else 0, config.reach if config.num_transitions else 0
@@ -128,8 +128,8 @@ class Tower(nn.Module):
             parts.append(x.flatten(0, 1))
         flat = torch.cat(parts)
         asked = flat[first[places.row] + places.slot]
-        if self.moments is not None:
-            asked = self.moments(asked, places.told)
+        if self.session_states is not None:
+            asked = self.session_states(asked, places.known_contexts)
         state: torch.Tensor = self.norm(asked)
         return state
 

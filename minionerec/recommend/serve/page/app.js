@@ -49,17 +49,17 @@ function showView() {
   byId("about-history").textContent = empty
     ? "Empty: recommendations for a new user. Search, or add an item from the list."
     : "Oldest first. Next to each item: its effect on the marked recommendation.";
-  showMoments();
+  showContexts();
   byId("k").value = String(view.k);
   byId("k-value").textContent = String(view.k);
   byId("exclude").checked = view.exclude;
   byId("reset").hidden = !Object.keys(view.where).length;
 }
 
-/** When the next item is wanted: asked where there is a history, and a model that was told so in training. */
-function showMoments() {
-  byId("moments").hidden = !view.history.length || (model?.moments.length ?? 1) < 2;
-  for (const radio of byId("moments").querySelectorAll("input")) radio.checked = radio.value === view.moment;
+/** The session context: offered with a history and a model that was conditioned on it in training. */
+function showContexts() {
+  byId("session-contexts").hidden = !view.history.length || (model?.session_contexts.length ?? 1) < 2;
+  for (const radio of byId("session-contexts").querySelectorAll("input")) radio.checked = radio.value === view.sessionContext;
 }
 
 function look(id) {
@@ -164,8 +164,8 @@ async function showModel() {
   const known = new Set(model.filters.map((filter) => filter.column));
   view.where = Object.fromEntries(Object.entries(view.where).filter(([column]) => known.has(column)));
   showFilters(model.filters, view.where);
-  if (!model.moments.includes(view.moment)) view.moment = model.moments[0];
-  showMoments();
+  if (!model.session_contexts.includes(view.sessionContext)) view.sessionContext = model.session_contexts[0];
+  showContexts();
   if (changed) byId("status").textContent = "The server has loaded another model.";
 }
 
@@ -197,7 +197,7 @@ byId("reset").addEventListener("click", () => {
   byId("k").focus();
 });
 byId("k").addEventListener("input", () => change({ k: Number(byId("k").value) }));
-byId("moments").addEventListener("change", (event) => change({ moment: event.target.value }));
+byId("session-contexts").addEventListener("change", (event) => change({ sessionContext: event.target.value }));
 byId("exclude").addEventListener("change", () => change({ exclude: byId("exclude").checked }));
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("skip").addEventListener("click", () => byId("list-title").focus());

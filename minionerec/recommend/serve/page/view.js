@@ -1,19 +1,19 @@
-// The state of the page: history, moment, length, filters. It is kept in the fragment of the address, so that it survives a
+// The state of the page: history, session context, length, filters. It is kept in the fragment of the address, so that it survives a
 // reload and can be shared.
 
 const K = 10;
 const ANY_TIME = "unknown";
-const MOMENTS = [ANY_TIME, "same", "later"];
+const SESSION_CONTEXTS = [ANY_TIME, "same", "later"];
 
-export const emptyView = () => ({ history: [], moment: ANY_TIME, k: K, exclude: true, where: {} });
+export const emptyView = () => ({ history: [], sessionContext: ANY_TIME, k: K, exclude: true, where: {} });
 
 /** The view that an address names; what cannot be read is left out. */
 export function readView(fragment) {
   const view = emptyView();
   const given = new URLSearchParams(fragment.replace(/^#/, ""));
   view.history = given.getAll("h").map((id) => ({ id, title: null }));
-  const moment = given.get("moment");
-  if (MOMENTS.includes(moment)) view.moment = moment;
+  const sessionContext = given.get("session_context");
+  if (SESSION_CONTEXTS.includes(sessionContext)) view.sessionContext = sessionContext;
   const k = Number(given.get("k"));
   if (Number.isInteger(k) && k > 0) view.k = k;
   view.exclude = given.get("seen") !== "1";
@@ -28,7 +28,7 @@ export function readView(fragment) {
 
 export function fragmentOf(view) {
   const parts = new URLSearchParams(view.history.map((item) => ["h", item.id]));
-  if (view.moment !== ANY_TIME) parts.set("moment", view.moment);
+  if (view.sessionContext !== ANY_TIME) parts.set("session_context", view.sessionContext);
   if (view.k !== K) parts.set("k", String(view.k));
   if (!view.exclude) parts.set("seen", "1");
   if (Object.keys(view.where).length) parts.set("where", JSON.stringify(view.where));
@@ -38,7 +38,7 @@ export function fragmentOf(view) {
 /** What the server is asked for a view. */
 export const requestOf = (view) => ({
   history: view.history.map((item) => item.id),
-  moment: view.moment,
+  session_context: view.sessionContext,
   k: view.k,
   exclude_seen: view.exclude,
   where: view.where,

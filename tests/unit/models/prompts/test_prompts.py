@@ -12,9 +12,9 @@ from support.examples import user_windows
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import LATER, SAME
 from minionerec.data.published import default_root, read_published
 from minionerec.data.rows import SplitRows
+from minionerec.data.session import LATER, SAME
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
@@ -75,7 +75,7 @@ GOLDEN = {
             "Blue cup\n<|eos|>",
         ),
     },
-    "moments": {
+    "session_context": {
         "next_sid": ("<|bos|><a_0><b_3><a_0><b_4>", "<a_12><b_3>"),
         "title_to_sid": ("<|bos|>title Red {cup} item ", "<a_0><b_3><|eos|>"),
     },
@@ -102,11 +102,11 @@ def test_golden_prompts(wording):
         assert (example.prompt, example.completion) == (prompt, completion)
 
 
-def test_a_prompt_tells_moments_where_it_has_a_place_for_them():
-    told, plain = build("moments"), build("compact")
-    assert told.prompt_tells("next_sid") and not told.prompt_tells("next_title")
-    assert not plain.prompt_tells("next_sid")
-    assert told.prompt("next_sid", history=[0], moment=2).endswith("<|later|>")
+def test_a_prompt_gives_session_contexts_where_it_has_a_place_for_them():
+    told, plain = build("session_context"), build("compact")
+    assert told.prompt_uses_context("next_sid") and not told.prompt_uses_context("next_title")
+    assert not plain.prompt_uses_context("next_sid")
+    assert told.prompt("next_sid", history=[0], context=2).endswith("<|later|>")
 
 
 @pytest.mark.parametrize("wording", BUILT_IN)
@@ -163,81 +163,88 @@ def test_bad_wordings(content, message, tmp_path):
         load_wording(tmp_path / "w.yaml")
 
 
-def moments_content(moments=("<|now|>", "<|then|>"), **tasks):
+def session_content(contexts=("<|now|>", "<|then|>"), **tasks):
     content = change(**tasks)
-    return {**content, "moments": list(moments) if isinstance(moments, tuple) else moments}
+    return {**content, "session_context": list(contexts) if isinstance(contexts, tuple) else contexts}
 
 
-TOLD = {"prompt": "{bos}{history}{moment}", "completion": "{sid}"}
+TOLD = {"prompt": "{bos}{history}{session_context}", "completion": "{sid}"}
 
 
-@pytest.mark.parametrize("moments", [("now",), ("a", "b", "c"), "now", {"same": "a"}, ("now", 7), ("now", ""), None, 0])
-def test_bad_moments_of_a_wording(moments, tmp_path):
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump(moments_content(moments)))
-    with pytest.raises(ConfigError, match=r"w\.yaml: moments is .*; expected two texts, for the same moment and for a"):
+@pytest.mark.parametrize(
+    "contexts", [("now",), ("a", "b", "c"), "now", {"same": "a"}, ("now", 7), ("now", ""), None, 0]
+)
+def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(session_content(contexts)))
+    with pytest.raises(
+        ConfigError, match=r"w\.yaml: session_context is .*; expected two texts, for the same session and for a"
+    ):
         load_wording(tmp_path / "w.yaml")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (moments_content(), r"moments are given, but no prompt has \{moment\}"),
-        (moments_content(("now", "now")), "moments: both texts are 'now'; make them differ"),
-        (change(next_sid=TOLD), r"'next_sid', prompt: unknown placeholder \{moment\}; allowed: history, bos, eos"),
-        (moments_content((), next_sid=TOLD), r"unknown placeholder \{moment\}; allowed: history, bos, eos"),
+        (session_content(), r"session_context is given, but no prompt has \{session_context\}"),
+        (session_content(("now", "now")), "session_context: both texts are 'now'; make them differ"),
         (
-            moments_content(title_to_sid={"prompt": "{title}{moment}", "completion": "{sid}"}),
-            r"'title_to_sid', prompt: unknown placeholder \{moment\}; allowed: title, bos, eos",
+            change(next_sid=TOLD),
+            r"'next_sid', prompt: unknown placeholder \{session_context\}; allowed: history, bos, eos",
+        ),
+        (session_content((), next_sid=TOLD), r"unknown placeholder \{session_context\}; allowed: history, bos, eos"),
+        (
+            session_content(title_to_sid={"prompt": "{title}{session_context}", "completion": "{sid}"}),
+            r"'title_to_sid', prompt: unknown placeholder \{session_context\}; allowed: title, bos, eos",
         ),
         (
-            moments_content(next_sid={"prompt": "{history}", "completion": "{sid}{moment}"}),
-            r"'next_sid', completion: unknown placeholder \{moment\}",
+            session_content(next_sid={"prompt": "{history}", "completion": "{sid}{session_context}"}),
+            r"'next_sid', completion: unknown placeholder \{session_context\}",
         ),
     ],
 )
-def test_moments_are_told_behind_histories_alone(content, message, tmp_path):
+def test_session_contexts_are_given_behind_histories_alone(content, message, tmp_path):
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError, match=message):
         load_wording(tmp_path / "w.yaml")
 
 
-def test_a_wording_without_moments_says_nothing_of_them(tmp_path):
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump(moments_content(())))
+def test_a_wording_without_session_contexts_says_nothing_of_them(tmp_path):
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(session_content(())))
     assert load_wording(tmp_path / "w.yaml") == load_wording("compact")
-    assert "moments" not in load_wording("compact").to_yaml()
-    assert not build("compact").tells_moments
-    assert build("compact").prompt("next_sid", history=[0], moment=LATER) == "<|bos|><a_0><b_3>"
+    assert "session_context" not in load_wording("compact").to_yaml()
+    assert not build("compact").uses_session_context
+    assert build("compact").prompt("next_sid", history=[0], context=LATER) == "<|bos|><a_0><b_3>"
 
 
-def test_prompts_tell_the_moments_of_rows():
+def test_prompts_give_the_session_contexts_of_rows():
     times = RowTimes(np.array([4, 5, NO_TIME]), np.array([4, 4, 5]))
     corpus = small_corpus((("u", [0], 1), ("u", [0, 1], 2), ("u", [1], 0)))
     timed = replace(corpus, train=replace(corpus.train, times=times))
-    builder = build("moments", timed)
-    assert builder.tells_moments
+    builder = build("session_context", timed)
+    assert builder.uses_session_context
     wanted = ["<|bos|><a_0><b_3><|same|>", "<|bos|><a_0><b_3><a_0><b_4><|later|>", "<|bos|><a_0><b_4>"]
     assert [example.prompt for example in builder.build("next_sid", "train")] == wanted
     assert builder.build("next_sid", "train")[0].completion == "<a_0><b_4>"
     assert builder.prompt("next_sid", history=[0]) == "<|bos|><a_0><b_3>"
-    assert builder.prompt("next_sid", history=[0], moment=SAME) == "<|bos|><a_0><b_3><|same|>"
-    assert build("moments", corpus).build("next_sid", "train")[0].prompt == "<|bos|><a_0><b_3>"
-    with pytest.raises(ConfigError, match=r"'moments' says behind it when the next item comes\. Set all_pos"):
+    assert builder.prompt("next_sid", history=[0], context=SAME) == "<|bos|><a_0><b_3><|same|>"
+    assert build("session_context", corpus).build("next_sid", "train")[0].prompt == "<|bos|><a_0><b_3>"
+    with pytest.raises(ConfigError, match=r"'session_context' says behind it when the next item comes\. Set all_pos"):
         check_all_positions(builder)
 
 
-def test_a_wording_of_ones_own_tells_moments_where_it_likes(tmp_path):
-    content = moments_content(
+def test_a_wording_of_ones_own_gives_session_contexts_where_it_likes(tmp_path):
+    content = session_content(
         ("now: ", "later: "),
-        next_sid={"prompt": "{moment}{history}", "completion": "{sid}"},
-        title_history_to_sid={"prompt": "{history_titles}, {moment}", "completion": "{sid}"},
+        next_sid={"prompt": "{session_context}{history}", "completion": "{sid}"},
+        title_history_to_sid={"prompt": "{history_titles}, {session_context}", "completion": "{sid}"},
     )
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
     wording = load_wording(tmp_path / "w.yaml")
     wording.save(tmp_path / "again.yaml")
-    assert load_wording(tmp_path / "again.yaml") == wording and wording.moments == ("now: ", "later: ")
+    assert load_wording(tmp_path / "again.yaml") == wording and wording.session_context == ("now: ", "later: ")
     builder = build(str(tmp_path / "w.yaml"))
-    assert builder.prompt("next_sid", history=[0], moment=LATER) == "later: <a_0><b_3>"
-    assert builder.prompt("title_history_to_sid", history=[1], moment=SAME) == "Blue cup, now: "
+    assert builder.prompt("next_sid", history=[0], context=LATER) == "later: <a_0><b_3>"
+    assert builder.prompt("title_history_to_sid", history=[1], context=SAME) == "Blue cup, now: "
 
 
 def test_unknown_wording_and_task():

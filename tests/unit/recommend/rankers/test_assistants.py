@@ -1,13 +1,13 @@
-"""A second recommender in a search: it is told moments too, where it was told them in training."""
+"""A second recommender in a search: it gets the session context too, where it was conditioned on it."""
 
 import numpy as np
 import pytest
 import torch
-from support.telling import save_telling
+from support.conditioned import save_conditioned
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search
 from minionerec.recommend.rankers.load import load_assistant, load_ranker
 from minionerec.recommend.rankers.protocol import Queries
@@ -18,22 +18,22 @@ HISTORY = np.array([3, 9], np.int32)
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The corpus, and by its name a checkpoint that was told moments and one that was not."""
+    """The corpus, and by its name a checkpoint that was conditioned on the session context and one that was not."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("told", "untold")}
-    checkpoints = {name: save_telling(folder, moments=name == "told") for name, folder in folders.items()}
+    checkpoints = {name: save_conditioned(folder, session_context=name == "told") for name, folder in folders.items()}
     return Corpus.load(folders["told"] / "corpus"), checkpoints
 
 
-def of_model(ranker: LanguageRanker, moment: int) -> np.ndarray:
+def of_model(ranker: LanguageRanker, context: int) -> np.ndarray:
     """Log-probabilities of all SIDs after the history by the model itself."""
     rows = torch.from_numpy(ranker.table.sid_numbers[HISTORY] + 1)[None]
     with torch.no_grad():
-        return ranker.bundle.model.eval().leaf_log_probs(rows, torch.tensor([moment]))[0].numpy()
+        return ranker.bundle.model.eval().leaf_log_probs(rows, torch.tensor([context]))[0].numpy()
 
 
 @pytest.mark.parametrize("combine", ["steps", "rerank"])
 @pytest.mark.parametrize("searched", ["told", "untold"])
-def test_an_assistant_is_told_moments_where_it_knows_them(shop, searched, combine):
+def test_an_assistant_is_given_session_contexts_where_it_knows_them(shop, searched, combine):
     corpus, checkpoints = shop
     other = "untold" if searched == "told" else "told"
     ranker = load_ranker(checkpoints[searched], corpus, search=Search("exact"))
@@ -41,15 +41,15 @@ def test_an_assistant_is_told_moments_where_it_knows_them(shop, searched, combin
     assert ("session_context" in ranker.context) is (searched == "told")
     ranker.mixing = Mixing(load_assistant(checkpoints[other], ranker, corpus), SHARE, combine)
     assert ranker.context and bool(ranker.mixing.assistant.context) is (other == "told")
-    moments = [UNKNOWN, SAME, LATER, SAME]
+    contexts = [UNKNOWN, SAME, LATER, SAME]
     found = ranker.rank(
-        Queries([HISTORY] * 4, np.array(moments)), 24
+        Queries([HISTORY] * 4, np.array(contexts)), 24
     )  # prompts that are equal where only the assistant is told
-    for moment, items, scores in zip(moments, found.items, found.scores, strict=True):
-        said = {"told": moment, "untold": UNKNOWN}
+    for context, items, scores in zip(contexts, found.items, found.scores, strict=True):
+        said = {"told": context, "untold": UNKNOWN}
         wanted = SHARE * of_model(ranker, said[searched]) + (1 - SHARE) * of_model(helper, said[other])
         assert scores == pytest.approx(wanted[ranker.table.sid_numbers[list(items)]], abs=1e-4)
-    assert len({round(scores[0], 3) for scores in found.scores}) == len(MOMENTS)
+    assert len({round(scores[0], 3) for scores in found.scores}) == len(SESSION_CONTEXTS)
 
 
 def test_queries_are_joined_taken_and_told_apart():

@@ -6,10 +6,10 @@ import threading
 import time
 
 import pytest
+from support.conditioned import save_conditioned
 from support.serving import IDS, expected, make_recommender
-from support.telling import save_telling
 
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.recommend.serve.batching import Batcher, answer_each
@@ -79,9 +79,12 @@ def test_what_comes_while_the_model_works_is_answered_together():
     assert [lists(outcome) for outcome in outcomes] == [[expected([item_id], 3)] for item_id in IDS[1:8]]
 
 
-def test_callers_of_one_batch_keep_their_own_moments(tmp_path):
-    recommender = Recommender.load(save_telling(tmp_path), corpus=tmp_path / "corpus")
-    requests = [Request(["i3", "i9"], 24, moment=moment) for moment in (*MOMENTS, *reversed(MOMENTS))]
+def test_callers_of_one_batch_keep_their_own_session_contexts(tmp_path):
+    recommender = Recommender.load(save_conditioned(tmp_path), corpus=tmp_path / "corpus")
+    requests = [
+        Request(["i3", "i9"], 24, session_context=context)
+        for context in (*SESSION_CONTEXTS, *reversed(SESSION_CONTEXTS))
+    ]
 
     async def play():
         async with Bench(recommender, batch=8, window_s=0.2) as bench:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request
 from minionerec.recommend.serve.config import Limits
 from minionerec.recommend.serve.openapi import request_schema, schemas
@@ -35,7 +35,7 @@ def test_a_full_request_is_read():
         "without": ["c"],
         "where": {"price": {"at_least": 1, "at_most": 2.5}, "department": ["Tea", "Ink"], "in_stock": True},
         "unknown": "refuse",
-        "moment": "later",
+        "session_context": "later",
     }
     requests, single = read_call(read_json(json.dumps(body).encode()), LIMITS)
     assert ([asdict(request) for request in requests], single) == ([body], True)
@@ -98,10 +98,14 @@ def test_a_name_given_twice_is_named():
         ({"exclude_seen": 1}, "exclude_seen", "is 1; expected true or false."),
         ({"unknown": "drop"}, "unknown", 'is \'drop\'; expected "skip" or "refuse".'),
         ({"unknown": []}, "unknown", 'is an empty list; expected "skip" or "refuse".'),
-        ({"moment": "now"}, "moment", 'is \'now\'; expected "unknown", "same" or "later".'),
-        ({"moment": None}, "moment", 'is null; expected "unknown", "same" or "later".'),
-        ({"moment": {}}, "moment", 'is an object; expected "unknown", "same" or "later".'),
-        ({"requests": [{}, {"moment": 1}]}, "requests[1].moment", 'is 1; expected "unknown", "same" or "later".'),
+        ({"session_context": "now"}, "session_context", 'is \'now\'; expected "unknown", "same" or "later".'),
+        ({"session_context": None}, "session_context", 'is null; expected "unknown", "same" or "later".'),
+        ({"session_context": {}}, "session_context", 'is an object; expected "unknown", "same" or "later".'),
+        (
+            {"requests": [{}, {"session_context": 1}]},
+            "requests[1].session_context",
+            'is 1; expected "unknown", "same" or "later".',
+        ),
         ({"where": []}, "where", "is an empty list; expected an object of columns and conditions."),
         ({"where": {"price": None}}, "where.price", "is null; expected true, false, a number or a text"),
         ({"where": {"price": {}}}, "where.price", "is empty; expected at least one."),
@@ -170,7 +174,7 @@ def test_the_description_has_the_fields_that_are_read_with_their_limits():
     assert tuple(described) == FIELDS
     assert described["k"]["maximum"] == LIMITS.max_k and described["history"]["maxItems"] == LIMITS.max_history
     assert schemas(LIMITS)["Requests"]["properties"]["requests"]["maxItems"] == LIMITS.max_requests
-    assert described["moment"]["enum"] == list(MOMENTS)
+    assert described["session_context"]["enum"] == list(SESSION_CONTEXTS)
     empty = read_request({}, LIMITS)
     defaults = {name: field["default"] for name, field in described.items() if "default" in field}
     assert tuple(defaults) == FIELDS

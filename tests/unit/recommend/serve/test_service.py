@@ -6,12 +6,12 @@ import re
 
 import pytest
 from starlette.testclient import TestClient
+from support.conditioned import save_conditioned
 from support.paths import ROOT
 from support.serving import IDS, N, expected, fake_parts
-from support.telling import save_telling
 
 from minionerec import __version__
-from minionerec.data.moments import MOMENTS
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.explain import Explanation
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.serve import service as service_module
@@ -89,18 +89,18 @@ def test_filters_and_unknown_ids_reach_the_model(make):
 
 @pytest.fixture(scope="module")
 def telling(tmp_path_factory):
-    """A catalogue model that can be told moments, over items i0 to i23."""
+    """A catalogue model that can be told contexts, over items i0 to i23."""
     folder = tmp_path_factory.mktemp("telling")
-    return Recommender.load(save_telling(folder), corpus=folder / "corpus")
+    return Recommender.load(save_conditioned(folder), corpus=folder / "corpus")
 
 
-def test_a_moment_reaches_the_model_and_the_explanation(make, telling):
+def test_a_session_context_reaches_the_model_and_the_explanation(make, telling):
     client = make(recommender=telling)
-    bodies = [{"history": ["i3", "i9"], "k": 24, "moment": moment} for moment in MOMENTS]
+    bodies = [{"history": ["i3", "i9"], "k": 24, "session_context": context} for context in SESSION_CONTEXTS]
     several = ask(client, requests=bodies).json()["results"]
     tops = set()
     for body, together in zip(bodies, several, strict=True):
-        wanted = telling.recommend(["i3", "i9"], 24, moment=body["moment"]).items
+        wanted = telling.recommend(["i3", "i9"], 24, session_context=body["session_context"]).items
         for answer in (ask(client, **body).json(), together):
             found = {item["item_id"]: item["score"] for item in answer["items"]}
             assert found == pytest.approx({item.item_id: item.score for item in wanted}, abs=1e-5)
@@ -111,18 +111,22 @@ def test_a_moment_reaches_the_model_and_the_explanation(make, telling):
         tops.add(round(wanted[0].score, 3))
     assert len(tops) == 3
     assert ask(client, history=["i3", "i9"], k=24).json() == ask(client, **bodies[0]).json()
-    assert client.get("/v1/model").json()["moments"] == list(MOMENTS)
+    assert client.get("/v1/model").json()["session_contexts"] == list(SESSION_CONTEXTS)
 
 
-def test_a_moment_of_a_model_that_knows_none_is_a_wrong_field(make):
+def test_a_session_context_of_a_model_that_knows_none_is_a_wrong_field(make):
     client = make()
-    assert client.get("/v1/model").json()["moments"] == ["unknown"]
-    assert ids(ask(client, history=["i1"], k=3, moment="unknown").json()) == expected(["i1"], 3)
+    assert client.get("/v1/model").json()["session_contexts"] == ["unknown"]
+    assert ids(ask(client, history=["i1"], k=3, session_context="unknown").json()) == expected(["i1"], 3)
     said = "is 'same', but this model was trained without session context. Leave it out, or take one trained with it."
-    assert error(ask(client, history=["i1"], moment="same")) == (422, "moment", said)
-    assert error(client.post("/v1/explain", json={"history": ["i1"], "moment": "same"})) == (422, "moment", said)
-    wrong = {"requests": [{"history": ["i1"]}, {"history": ["i1"], "moment": "same"}]}
-    assert error(client.post("/v1/recommend", json=wrong)) == (422, "requests[1].moment", said)
+    assert error(ask(client, history=["i1"], session_context="same")) == (422, "session_context", said)
+    assert error(client.post("/v1/explain", json={"history": ["i1"], "session_context": "same"})) == (
+        422,
+        "session_context",
+        said,
+    )
+    wrong = {"requests": [{"history": ["i1"]}, {"history": ["i1"], "session_context": "same"}]}
+    assert error(client.post("/v1/recommend", json=wrong)) == (422, "requests[1].session_context", said)
 
 
 def test_a_score_that_is_no_number_is_null(make, monkeypatch):

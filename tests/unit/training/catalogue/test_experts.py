@@ -117,19 +117,19 @@ def slow_pool(model, found, own, history, told):
 
 @pytest.mark.parametrize("towers", [1, 2])
 def test_the_pool_by_hand(towers):
-    model = model_of(towers=towers, moment_tokens=[1, 2])
+    model = model_of(towers=towers, session_tokens=[1, 2])
     histories = torch.tensor([[1, 2, 1, 0], [6, 0, 0, 0], [3, 4, 5, 2]])
-    moments = torch.tensor([0, 1, 2])
-    own = model.leaf_log_probs(histories, moments)
+    contexts = torch.tensor([0, 1, 2])
+    own = model.leaf_log_probs(histories, contexts)
     found = use(model)
-    pooled = model.leaf_log_probs(histories, moments)
+    pooled = model.leaf_log_probs(histories, contexts)
     for row, history in enumerate(([1, 2, 1], [6], [3, 4, 5, 2])):
         expected = slow_pool(model, found, own[row].detach().numpy(), history, row)
         assert np.allclose(pooled[row].detach().numpy(), expected, atol=1e-4)
     assert not torch.allclose(pooled, own, atol=0.1)
     assert torch.allclose(pooled.exp().sum(1), torch.ones(3), atol=1e-5)
     # What a search steps by are sums of the same, and a position sees nothing of later items.
-    masses = model.masses(histories, torch.arange(3), torch.tensor([2, 0, 3]), moments)
+    masses = model.masses(histories, torch.arange(3), torch.tensor([2, 0, 3]), contexts)
     assert torch.allclose(masses, model.node_log_probs(pooled), atol=1e-5)
     first = [model.masses(torch.tensor([row]), torch.tensor([0]), torch.tensor([0])) for row in ([5, 1], [5, 2])]
     assert torch.allclose(*first)

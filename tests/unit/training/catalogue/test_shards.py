@@ -35,11 +35,11 @@ def corpus_of(max_history, seed=0, users=25, gaps=0.0):
     rows = []
     for user in range(users):
         sequence = rng.integers(N, size=rng.integers(2, 40)).astype(np.int32)
-        moments = np.sort(rng.random(len(sequence)))
+        contexts = np.sort(rng.random(len(sequence)))
         for place in range(1, len(sequence)):
             if rng.random() >= gaps:
                 rows.append(
-                    (moments[place], f"u{user}", sequence[max(0, place - max_history) : place], sequence[place])
+                    (contexts[place], f"u{user}", sequence[max(0, place - max_history) : place], sequence[place])
                 )
     rows.sort(key=lambda row: row[0])
     cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]

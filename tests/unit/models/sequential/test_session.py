@@ -1,4 +1,4 @@
-"""What models make of moments: nothing at first, then each moment its own, in scores and in both losses."""
+"""What models make of contexts: nothing at first, then each context its own, in scores and in both losses."""
 
 from collections import Counter
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from support.examples import in_files
-from support.moments import make_moments
+from support.session import make_session_corpus
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments, training_moments
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts, training_contexts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.recommend.rankers.load import SequentialAssistant
@@ -36,53 +36,53 @@ def built(name, told=True):
     if name == "rpg":
         model.set_digits(torch.randint(0, 4, (ITEMS, 3), dtype=torch.int32))
     if told:
-        model.tell_moments()
+        model.condition_on_session()
     return model.eval()
 
 
 def stirred(name):
-    """A model whose moments were drawn at random, so that each makes a difference."""
+    """A model whose contexts were drawn at random, so that each makes a difference."""
     model = built(name)
-    for part in model.moment_states.parameters():
+    for part in model.session_states.parameters():
         torch.nn.init.normal_(part, std=0.5)
     return model
 
 
-def said(model, moments):
+def said(model, contexts):
     """Scores of items, the loss of rows, and that of all positions where there is one."""
     with torch.no_grad():
-        found = [model.scores(HISTORIES, USERS, moments)[:, 1:], model.loss(HISTORIES, TARGETS, USERS, moments)]
+        found = [model.scores(HISTORIES, USERS, contexts)[:, 1:], model.loss(HISTORIES, TARGETS, USERS, contexts)]
         if model.causal:
-            everywhere = None if moments is None else moments[:, None].expand(-1, LENGTH)
+            everywhere = None if contexts is None else contexts[:, None].expand(-1, LENGTH)
             found.append(model.sequence_loss(HISTORIES, AFTER, everywhere))
     return found
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_at_first_a_model_that_is_told_is_the_same_and_then_each_moment_has_its_own(name):
+def test_at_first_a_conditioned_model_is_the_same_and_then_each_session_context_has_its_own(name):
     plain, model = built(name, told=False), built(name)
-    assert not any(parameter.any() for parameter in model.moment_states.parameters())
-    for moments in (None, torch.tensor([SAME, LATER, UNKNOWN])):
-        for found, wanted in zip(said(model, moments), said(plain, moments), strict=True):
+    assert not any(parameter.any() for parameter in model.session_states.parameters())
+    for contexts in (None, torch.tensor([SAME, LATER, UNKNOWN])):
+        for found, wanted in zip(said(model, contexts), said(plain, contexts), strict=True):
             assert torch.equal(found, wanted)
     model = stirred(name)
-    whole = [said(model, torch.full((3,), moment)) for moment in range(len(MOMENTS))]
+    whole = [said(model, torch.full((3,), context)) for context in range(len(SESSION_CONTEXTS))]
     for first, second in ((UNKNOWN, SAME), (UNKNOWN, LATER), (SAME, LATER)):
         assert all((one - other).abs().max() > 1e-3 for one, other in zip(whole[first], whole[second], strict=True))
     for untold, unknown in zip(said(model, None), whole[UNKNOWN], strict=True):
         assert torch.equal(untold, unknown)
     mixed = said(model, torch.tensor([LATER, SAME, UNKNOWN]))[0]  # each row has its own
-    for row, moment in enumerate((LATER, SAME, UNKNOWN)):
-        assert torch.allclose(mixed[row], whole[moment][0][row], atol=1e-5)
+    for row, context in enumerate((LATER, SAME, UNKNOWN)):
+        assert torch.allclose(mixed[row], whole[context][0][row], atol=1e-5)
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
-def test_at_all_positions_each_target_has_the_moment_of_its_own(padding):
+def test_at_all_positions_each_target_has_the_session_context_of_its_own(padding):
     """The loss of a window is the mean of those of its rows."""
     torch.manual_seed(1)
     model = build_model("causal", num_items=ITEMS, max_len=LENGTH, padding=padding, **HYPER["causal"]).eval()
-    model.tell_moments()
-    for part in model.moment_states.parameters():
+    model.condition_on_session()
+    for part in model.session_states.parameters():
         torch.nn.init.normal_(part, std=0.5)
     items, asked = [3, 8, 5, 2], [0, LATER, SAME, UNKNOWN]
     rows = [(items[: place + 1], items[place + 1], asked[place + 1]) for place in range(3)]
@@ -97,74 +97,74 @@ def test_at_all_positions_each_target_has_the_moment_of_its_own(padding):
     with torch.no_grad():
         whole = model.sequence_loss(tensor(items[:3]), tensor(items[1:]), tensor(asked[1:]))
         alone = [
-            model.loss(history(read), torch.tensor([target]), None, torch.tensor([moment]))
-            for read, target, moment in rows
+            model.loss(history(read), torch.tensor([target]), None, torch.tensor([context]))
+            for read, target, context in rows
         ]
     assert whole.item() == pytest.approx(torch.stack(alone).mean().item(), abs=1e-5)
 
 
 def test_a_model_of_hidden_items_cannot_be_told():
-    with pytest.raises(ConfigError, match=r"BERT4Rec learns to fill in items .* Leave moments out"):
+    with pytest.raises(ConfigError, match=r"BERT4Rec learns to fill in items .* Leave session_context out"):
         built("bert4rec")
 
 
 @pytest.mark.parametrize("padding", ["right", "left"])
 @pytest.mark.parametrize("max_len", [4, 10])
 @pytest.mark.parametrize("read", [Corpus.load, in_files])
-def test_rows_and_windows_have_the_moments_of_their_rows(tmp_path, padding, max_len, read):
-    corpus = make_moments(tmp_path / "corpus", users=20)
+def test_rows_and_windows_have_the_session_contexts_of_their_rows(tmp_path, padding, max_len, read):
+    corpus = make_session_corpus(tmp_path / "corpus", users=20)
 
     def batch(all_positions):
         examples = TrainingExamples.of(
             read(tmp_path / "corpus"), max_len, padding, all_positions=all_positions, folder=tmp_path / "rows"
         )
         torch.manual_seed(0)
-        histories, targets, users, moments = examples.batch(np.arange(len(examples)), torch.device("cpu"), True)
+        histories, targets, users, contexts = examples.batch(np.arange(len(examples)), torch.device("cpu"), True)
         assert users is None and examples.batch(np.arange(2), torch.device("cpu"), False)[3] is None
-        return histories, targets, moments
+        return histories, targets, contexts
 
-    # Each target has the items before it as its row has them, as far as the window reaches, and the row's moment,
+    # Each target has the items before it as its row has them, as far as the window reaches, and the row's context,
     # unless that is hidden by chance.
     rows = {}
-    for history, target, moment in zip(
-        corpus.train.histories, corpus.train.targets, training_moments(corpus), strict=True
+    for history, target, context in zip(
+        corpus.train.histories, corpus.train.targets, training_contexts(corpus), strict=True
     ):
-        rows.setdefault((int(history[-1]) + 1, int(target) + 1), Counter())[int(moment)] += 1
-    one, one_target, one_moment = batch(False)
+        rows.setdefault((int(history[-1]) + 1, int(target) + 1), Counter())[int(context)] += 1
+    one, one_target, one_context = batch(False)
     last = one[:, -1] if padding == "left" else one.gather(1, (one > 0).sum(1, keepdim=True) - 1)[:, 0]
-    every, every_target, every_moment = batch(True)
+    every, every_target, every_context = batch(True)
     asked = every_target > 0
-    assert not every_moment[~asked].any()
+    assert not every_context[~asked].any()
     for found in (
-        (last, one_target, one_moment),
-        (every[asked], every_target[asked], every_moment[asked]),
+        (last, one_target, one_context),
+        (every[asked], every_target[asked], every_context[asked]),
     ):
         found = list(zip(*(part.tolist() for part in found), strict=True))
         assert Counter(pair[:2] for pair in found) == Counter({pair: sum(of.values()) for pair, of in rows.items()})
-        known = [(pair, moment) for *pair, moment in found if moment != UNKNOWN]
-        assert len(known) > 0.8 * len(found) and {moment for _, moment in known} == {SAME, LATER}
-        assert all(rows[tuple(pair)][moment] for pair, moment in known)
+        known = [(pair, context) for *pair, context in found if context != UNKNOWN]
+        assert len(known) > 0.8 * len(found) and {context for _, context in known} == {SAME, LATER}
+        assert all(rows[tuple(pair)][context] for pair, context in known)
 
 
 def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
-    corpus = make_moments(tmp_path / "corpus", users=20)
+    corpus = make_session_corpus(tmp_path / "corpus", users=20)
     torch.manual_seed(0)
     model = build_model("sasrec", num_items=corpus.n_items, max_len=10, padding="right")
-    model.tell_moments()
-    for part in model.moment_states.parameters():
+    model.condition_on_session()
+    for part in model.session_states.parameters():
         torch.nn.init.normal_(part)
     cpu, histories = torch.device("cpu"), corpus.test.histories.tolist()
-    rows, told = corpus.test, row_moments(corpus.test.times, len(corpus.test))
+    rows, told = corpus.test, row_contexts(corpus.test.times, len(corpus.test))
     ranker = SequentialRanker(model, "sasrec")
     assert ranker.context == {"session_context"}
     found = []
-    for moments in (told, None):
-        items, values = top_items(model, rows, "keep", cpu, corpus.n_items, moments=moments)
-        found.append(rank_rows(model, rows, "keep", cpu, moments=moments)["item"])
+    for contexts in (told, None):
+        items, values = top_items(model, rows, "keep", cpu, corpus.n_items, contexts=contexts)
+        found.append(rank_rows(model, rows, "keep", cpu, contexts=contexts)["item"])
         assert found[-1].tolist() == [
             row.tolist().index(want + 1) + 1 for row, want in zip(items, rows.targets, strict=True)
         ]
-        ranking = ranker.rank(Queries(histories, moments), corpus.n_items)
+        ranking = ranker.rank(Queries(histories, contexts), corpus.n_items)
         assert ranking.items == (items - 1).tolist()
         assert np.allclose(ranking.scores, values, atol=1e-5)
     assert (found[0] != found[1]).any()

@@ -1,11 +1,11 @@
-"""What being told moments costs a training step of the catalogue model: the told model beside the plain one.
+"""What conditioning on the session context costs a training step of the catalogue model, beside the plain one.
 
-python benchmarks/moments_step.py                          # 3,670 SIDs, two towers, as on Industrial
-python benchmarks/moments_step.py --device cuda
+python benchmarks/session_step.py                          # 3,670 SIDs, two towers, as on Industrial
+python benchmarks/session_step.py --device cuda
 
-The catalogue and its windows are made as in `catalogue_scale.py`, with a moment of chance for each target. Both models
+The catalogue and its windows are made as in `catalogue_scale.py`, with a context of chance for each target. Both models
 begin with the same weights; before anything is timed their losses are held against each other, which must be equal, for
-at first a moment changes nothing. Steps (forward, backward, AdamW) take turns, and medians count: seconds of the
+at first a context changes nothing. Steps (forward, backward, AdamW) take turns, and medians count: seconds of the
 processor, or of the clock where a card computes. One JSON line.
 """
 
@@ -34,36 +34,36 @@ def main() -> None:
     args = parser.parse_args()
     import torch
 
-    from minionerec.data.moments import MOMENTS
-    from minionerec.models.nn.moments import hidden
+    from minionerec.data.session import SESSION_CONTEXTS
+    from minionerec.models.nn.session import hidden
 
     torch.set_num_threads(args.threads)
-    made = {"plain": make(args.sids, args), "told": make(args.sids, args, moment_tokens=(3, 4))}
-    plain, told = made["plain"], made["told"]
-    missing = told.model.load_state_dict(plain.model.state_dict(), strict=False)
+    made = {"plain": make(args.sids, args), "conditioned": make(args.sids, args, session_tokens=(3, 4))}
+    plain, conditioned = made["plain"], made["conditioned"]
+    missing = conditioned.model.load_state_dict(plain.model.state_dict(), strict=False)
     if missing.unexpected_keys:
-        raise SystemExit(f"the plain model has what the told one has not: {missing.unexpected_keys}.")
+        raise SystemExit(f"the plain model has what the conditioned one has not: {missing.unexpected_keys}.")
     order = torch.Generator().manual_seed(args.seed)
-    moments = torch.randint(len(MOMENTS), plain.labels.shape, generator=order)
+    contexts = torch.randint(len(SESSION_CONTEXTS), plain.labels.shape, generator=order)
     optimisers = {name: torch.optim.AdamW(one.model.parameters(), lr=1e-3) for name, one in made.items()}
 
     def batch() -> dict[str, torch.Tensor]:
         places = torch.randint(len(plain.histories), (args.batch,), generator=order)
-        parts = {"histories": plain.histories, "labels": plain.labels, "moments": moments}
+        parts = {"histories": plain.histories, "labels": plain.labels, "contexts": contexts}
         return {name: values[places].to(args.device) for name, values in parts.items()}
 
     def loss(name: str, parts: dict[str, torch.Tensor]) -> torch.Tensor:
-        if name == "told":
-            parts = {**parts, "moments": hidden(parts["moments"], parts["labels"])}
+        if name == "conditioned":
+            parts = {**parts, "contexts": hidden(parts["contexts"], parts["labels"])}
         else:
-            parts = {key: values for key, values in parts.items() if key != "moments"}
+            parts = {key: values for key, values in parts.items() if key != "contexts"}
         found: torch.Tensor = made[name].model(**parts, leave_out=True).loss
         return found
 
     first = batch()
     with torch.no_grad():
         losses = {name: float(loss(name, first)) for name in made}
-    if abs(losses["plain"] - losses["told"]) > 1e-4:
+    if abs(losses["plain"] - losses["conditioned"]) > 1e-4:
         raise SystemExit(f"the losses differ before training: {losses}.")
     seconds: dict[str, list[float]] = {name: [] for name in made}
     for step in range(args.steps + 2):
@@ -77,7 +77,8 @@ def main() -> None:
             if step >= 2:
                 seconds[name].append(now(args.device) - start)
     medians = {name: round(statistics.median(values), 4) for name, values in seconds.items()}
-    print(json.dumps({"asked": vars(args), "seconds": medians, "ratio": round(medians["told"] / medians["plain"], 3)}))
+    ratio = round(medians["conditioned"] / medians["plain"], 3)
+    print(json.dumps({"asked": vars(args), "seconds": medians, "ratio": ratio}))
 
 
 if __name__ == "__main__":

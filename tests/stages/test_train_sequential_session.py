@@ -1,4 +1,4 @@
-"""Sequential recommenders that are told moments: what they learn, killed, read back, asked by a request, refused."""
+"""Sequential recommenders that are conditioned on the session context: trained, killed, read, queried, refused."""
 
 import json
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.moments import LATER_ON, make_moments
+from support.session import LATER_ON, make_session_corpus
 from support.small_shop import sign
 from support.training import N_ITEMS
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import LATER, MOMENTS, SAME
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
@@ -45,8 +45,8 @@ MODELS = {
 def config_of(folder, output, corpus="corpus", **changes):
     plain = {
         "model": "sasrec", "corpus": str(folder / corpus), "protocol": "rows", "output": str(output), "hyper": SMALL,
-        "epochs": 12, "batch_size": 16, "learning_rate": 2e-2, "resamples": 10, "list_length": 10, "moments": True,
-        "all_positions": True,
+        "epochs": 12, "batch_size": 16, "learning_rate": 2e-2, "resamples": 10, "list_length": 10,
+        "session_context": True, "all_positions": True,
     }  # fmt: skip
     return SequentialConfig(**{**plain, **changes})
 
@@ -57,10 +57,10 @@ def ndcg(result):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A corpus in which the moment decides what comes next, and SASRec of it, told."""
-    folder = tmp_path_factory.mktemp("moments")
-    make_moments(folder / "corpus")
-    make_moments(folder / "timeless", timed=False)
+    """A corpus in which the context decides what comes next, and SASRec of it, told."""
+    folder = tmp_path_factory.mktemp("contexts")
+    make_session_corpus(folder / "corpus")
+    make_session_corpus(folder / "timeless", timed=False)
     run_sequential(config_of(folder, folder / "told"))
     return folder
 
@@ -73,7 +73,8 @@ def model_of(output):
 def test_the_two_kinds_of_rows_are_told_apart(made, tmp_path, name):
     """Told, the model knows which of two items comes; one that was never told knows no more than both."""
     found = {
-        told: run_sequential(config_of(made, tmp_path / str(told), moments=told, **MODELS[name])) for told in (0, 1)
+        told: run_sequential(config_of(made, tmp_path / str(told), session_context=told, **MODELS[name]))
+        for told in (0, 1)
     }
     assert ndcg(found[True]) > 0.95
     assert 0.6 < ndcg(found[False]) < 0.9  # half of the rows first and half of them second would be 0.82
@@ -83,8 +84,8 @@ def test_the_two_kinds_of_rows_are_told_apart(made, tmp_path, name):
     )
     followers = {SAME: (newest + 1) % N_ITEMS, LATER: torch.full_like(newest, LATER_ON)}
     with torch.no_grad():
-        for moment, follower in followers.items():
-            best = model.scores(histories, None, torch.full_like(newest, moment))[:, 1:].argmax(1)
+        for context, follower in followers.items():
+            best = model.scores(histories, None, torch.full_like(newest, context))[:, 1:].argmax(1)
             assert (best == follower).float().mean() > 0.85
     untold = rank_rows(model, rows, "keep", torch.device("cpu"))["item"]
     assert 0.6 < ranking_metrics(untold, (10,))["NDCG@10"].mean() < 0.9
@@ -110,21 +111,21 @@ def test_killed_it_goes_on_to_the_same_bytes(made, tmp_path, monkeypatch):
 
 def test_what_was_told_is_known_from_the_files(made, tmp_path):
     settings = read_manifest(model_of(made / "told"))["settings"]
-    assert settings["moments"] is True
+    assert settings["session_context"] is True
     told = config_of(made, made / "told")
     assert told.up_to_date() and not run_sequential(told).trained
-    plain = config_of(made, tmp_path / "plain", moments=False, epochs=1)
-    assert "moments" not in plain.deciding()
+    plain = config_of(made, tmp_path / "plain", session_context=False, epochs=1)
+    assert "session_context" not in plain.deciding()
     run_sequential(plain)
     about = [json.loads((model_of(place) / "model.json").read_text()) for place in (made / "told", tmp_path / "plain")]
-    assert about[0]["moments"] is True and "moments" not in about[1]
+    assert about[0]["session_context"] is True and "session_context" not in about[1]
     models = [load_sequential(model_of(place)) for place in (made / "told", tmp_path / "plain")]
-    assert models[0].moment_states is not None and models[1].moment_states is None
-    assert models[0].moment_states.shift.any(1).all()  # also of what is unknown, which is so only where it was hidden
+    assert models[0].session_states is not None and models[1].session_states is None
+    assert models[0].session_states.shift.any(1).all()  # also of what is unknown, which is so only where it was hidden
     names = [set(load_file(model_of(place) / "model.safetensors")) for place in (made / "told", tmp_path / "plain")]
-    assert names[0] - names[1] == {"moment_states.scale", "moment_states.shift"}
-    for wrong, words in (("yes", "moments is 'yes', expected true or false"), (False, "does not fit")):
-        (model_of(made / "told") / "model.json").write_text(json.dumps(about[0] | {"moments": wrong}))
+    assert names[0] - names[1] == {"session_states.scale", "session_states.shift"}
+    for wrong, words in (("yes", "session_context is 'yes', expected true or false"), (False, "does not fit")):
+        (model_of(made / "told") / "model.json").write_text(json.dumps(about[0] | {"session_context": wrong}))
         sign(model_of(made / "told"))
         with pytest.raises(ArtefactError, match=words):
             load_sequential(model_of(made / "told"))
@@ -133,11 +134,14 @@ def test_what_was_told_is_known_from_the_files(made, tmp_path):
     load_sequential(model_of(made / "told"))
 
 
-def test_a_request_tells_the_moment(made, tmp_path):
+def test_a_request_gives_the_session_context(made, tmp_path):
     recommender = Recommender.load(model_of(made / "told"), corpus=made / "corpus")
     assert recommender.context == {"session_context"}
     histories = [[f"i{item}" for item in history] for history in Corpus.load(made / "corpus").test.histories]
-    found = {word: recommender.answer([Request(ids, 3, moment=word) for ids in histories]) for word in MOMENTS}
+    found = {
+        word: recommender.answer([Request(ids, 3, session_context=word) for ids in histories])
+        for word in SESSION_CONTEXTS
+    }
     first = {word: [answer.items[0].item_id for answer in answers] for word, answers in found.items()}
     followers = [f"i{(int(ids[-1][1:]) + 1) % N_ITEMS}" for ids in histories]
     assert np.mean([one == other for one, other in zip(first["same"], followers, strict=True)]) > 0.85
@@ -146,11 +150,11 @@ def test_a_request_tells_the_moment(made, tmp_path):
     for word in ("same", "later"):
         scores = [[answer.items[0].score for answer in found[name]] for name in (word, "unknown")]
         assert np.abs(np.subtract(*scores)).min() > 1e-3
-    run_sequential(config_of(made, tmp_path / "plain", moments=False, epochs=1))
+    run_sequential(config_of(made, tmp_path / "plain", session_context=False, epochs=1))
     plain = Recommender.load(model_of(tmp_path / "plain"), corpus=made / "corpus")
     assert not plain.context
     with pytest.raises(RequestError, match="this model was trained without session context"):
-        plain.recommend(["i1"], 2, moment="later")
+        plain.recommend(["i1"], 2, session_context="later")
 
 
 def test_eval_beam_tells_it_too(made, tmp_path):
@@ -159,10 +163,10 @@ def test_eval_beam_tells_it_too(made, tmp_path):
     for tell in (True, False):
         config = EvalConfig(
             checkpoint=str(model_of(made / "told")), corpus=str(made / "corpus"), output=str(tmp_path / str(tell)),
-            beams=10, ks=[1, 10], resamples=10, tell_moments=tell,
+            beams=10, ks=[1, 10], resamples=10, session_context=tell,
         )  # fmt: skip
         metrics = run_eval(config).metrics["recommenders"]["sasrec"]["item"]
-        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["told_rows"]
+        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["rows_with_context"]
     assert (found[True][1], found[False][1]) == (60, 0)
     written = Predictions.load(made / "told" / "predictions")
     asked = Predictions.load(tmp_path / "True")
@@ -177,8 +181,8 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     with caplog.at_level("WARNING", "minionerec"):
         run_sequential(config_of(made, tmp_path / "timeless", corpus="timeless", epochs=1))
     said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
-    assert len(said) == 1 and said[0].startswith(f"moments is true, but {made / 'timeless'} has no times")
-    states = load_sequential(model_of(tmp_path / "timeless")).moment_states
+    assert len(said) == 1 and said[0].startswith(f"session_context is true, but {made / 'timeless'} has no times")
+    states = load_sequential(model_of(tmp_path / "timeless")).session_states
     assert states.shift[0].any() and not states.shift[1:].any()
     caplog.clear()
     with caplog.at_level("WARNING", "minionerec"):
@@ -189,7 +193,7 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
 def test_what_cannot_be_told_is_refused(made, tmp_path):
     for protocol in ("a", "b"):
         with pytest.raises(
-            ConfigError, match=f"moments is true, but protocol is '{protocol}', whose sequences have no"
+            ConfigError, match=f"session_context is true, but protocol is '{protocol}', whose sequences have no"
         ):
             config_of(made, tmp_path, protocol=protocol)
     with pytest.raises(ConfigError, match="BERT4Rec learns to fill in items"):

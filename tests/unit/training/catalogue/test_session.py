@@ -1,4 +1,4 @@
-"""Moments of windows, in memory and by shards, and the popularity that is weighed by them."""
+"""Session contexts of windows, in memory and by shards, and the popularity that is weighed by them."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -12,12 +12,12 @@ from support.decoding import token_ids
 from support.examples import in_files, sid_windows
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
-from minionerec.models.nn.moments import UNSOLD, UNTOLD, hidden
+from minionerec.models.nn.session import HIDDEN_SHARE, UNSOLD, hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.stage import (
     WEIGHTS,
@@ -33,7 +33,7 @@ SIZE = TABLE.n_unique
 
 
 def corpus_of(max_history, seed=0, ties="keep", gaps=0.0, unknown=0.0):
-    """Users whose items often share a moment; some rows are missing, and of some items nobody knows the time."""
+    """Users whose items often share a context; some rows are missing, and of some items nobody knows the time."""
     rng = np.random.default_rng(seed)
     rows = []
     for user in range(20):
@@ -73,98 +73,98 @@ KINDS = pytest.mark.parametrize(
 
 
 def told(windows):
-    """What is asked at each label: history, target and moment, in an order of their own."""
-    parts = zip(*(windows[name] for name in ("histories", "labels", "moments")), strict=True)
+    """What is asked at each label: history, target and context, in an order of their own."""
+    parts = zip(*(windows[name] for name in ("histories", "labels", "contexts")), strict=True)
     return sorted(
-        (items[: place + 1].tolist(), int(labels[place]), int(moments[place]))
-        for items, labels, moments in parts
+        (items[: place + 1].tolist(), int(labels[place]), int(contexts[place]))
+        for items, labels, contexts in parts
         for place in np.flatnonzero(labels > 0)
     )
 
 
 @KINDS
-def test_each_label_has_the_moment_of_its_row(max_history, settings):
+def test_each_label_has_the_session_context_of_its_row(max_history, settings):
     corpus = corpus_of(max_history, **settings)
-    windows, valid = sid_windows(corpus, TABLE, 1.0, moments=True)
+    windows, valid = sid_windows(corpus, TABLE, 1.0, session_context=True)
     number = TABLE.sid_numbers + 1
     for part, split in ((windows, "train"), (valid, "valid")):
         rows = corpus.rows(split)
-        moments = row_moments(rows.times, len(rows)).tolist()
+        contexts = row_contexts(rows.times, len(rows)).tolist()
         wanted = sorted(
-            (number[history].tolist(), int(number[target]), moment)
-            for (_, history, target), moment in zip(rows, moments, strict=True)
+            (number[history].tolist(), int(number[target]), context)
+            for (_, history, target), context in zip(rows, contexts, strict=True)
         )
         found = told(part)
         if split == "train" and max_history < 30:  # a window may begin later than a history does
             found, wanted = (sorted((seen[-1], *asked) for seen, *asked in each) for each in (found, wanted))
         assert found == wanted
-        assert part["moments"].dtype == np.int8 and part["moments"].shape == part["labels"].shape
-        assert (part["moments"][part["labels"] < 0] == UNKNOWN).all()
+        assert part["contexts"].dtype == np.int8 and part["contexts"].shape == part["labels"].shape
+        assert (part["contexts"][part["labels"] < 0] == UNKNOWN).all()
     kinds = {LATER} if settings.get("ties") == "together" else {SAME, LATER}
-    assert {moment for *_, moment in told(windows)} == kinds | ({UNKNOWN} if "unknown" in settings else set())
+    assert {context for *_, context in told(windows)} == kinds | ({UNKNOWN} if "unknown" in settings else set())
 
 
 @KINDS
-def test_a_corpus_in_files_has_the_same_moments(tmp_path, max_history, settings):
+def test_a_corpus_in_files_has_the_same_session_contexts(tmp_path, max_history, settings):
     corpus = corpus_of(max_history, **settings)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
-    wanted, valid = sid_windows(corpus, TABLE, 2.0, moments=True)
-    found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0, moments=True)
+    wanted, valid = sid_windows(corpus, TABLE, 2.0, session_context=True)
+    found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0, session_context=True)
     assert told(found) == told(wanted)
-    assert found["moments"].dtype == np.int8 and (found["moments"][found["labels"] < 0] == UNKNOWN).all()
+    assert found["contexts"].dtype == np.int8 and (found["contexts"][found["labels"] < 0] == UNKNOWN).all()
     assert set(again) == set(valid)
     for name, values in valid.items():
         assert np.array_equal(again[name], values) and again[name].dtype == values.dtype
 
 
-def test_nothing_else_is_changed_by_moments(tmp_path):
+def test_nothing_else_is_changed_by_session_contexts(tmp_path):
     corpus = corpus_of(6, gaps=0.2)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
-    pairs = list(zip(*(sid_windows(corpus, TABLE, 2.0, moments) for moments in (False, True)), strict=True))
+    pairs = list(zip(*(sid_windows(corpus, TABLE, 2.0, contexts) for contexts in (False, True)), strict=True))
     stored = in_files(tmp_path / "corpus")
-    pairs += zip(*(sid_windows(stored, TABLE, 2.0, moments) for moments in (False, True)), strict=True)
+    pairs += zip(*(sid_windows(stored, TABLE, 2.0, contexts) for contexts in (False, True)), strict=True)
     for without, with_them in pairs:
-        assert set(with_them) - set(without) == {"moments"} and "moments" not in without
+        assert set(with_them) - set(without) == {"contexts"} and "contexts" not in without
         for name, values in without.items():
             assert np.array_equal(values, with_them[name]) and values.dtype == with_them[name].dtype
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_corpus_without_times_knows_no_moment(tmp_path, stored):
+def test_a_corpus_without_times_knows_no_session_context(tmp_path, stored):
     corpus = corpus_of(6)
     splits = {name: replace(rows, times=None) for name, rows in corpus.splits().items()}
     corpus = replace(corpus, **splits)
     if stored:
         corpus.save(tmp_path / "corpus", config={}, inputs={})
         corpus = in_files(tmp_path / "corpus")
-    for part in sid_windows(corpus, TABLE, 0.0, moments=True):
-        assert not part["moments"].any()
+    for part in sid_windows(corpus, TABLE, 0.0, session_context=True):
+        assert not part["contexts"].any()
 
 
-def test_batches_keep_moments():
-    windows, _ = sid_windows(corpus_of(6), TABLE, 0.0, moments=True)
+def test_batches_keep_session_contexts():
+    windows, _ = sid_windows(corpus_of(6), TABLE, 0.0, session_context=True)
     batch = collate([WindowDataset(windows)[place] for place in (0, 2)])
-    assert batch["moments"].dtype == torch.int64 and batch["moments"].shape == batch["labels"].shape
-    assert (batch["moments"] == torch.from_numpy(windows["moments"][[0, 2]])[:, : batch["labels"].shape[1]]).all()
+    assert batch["contexts"].dtype == torch.int64 and batch["contexts"].shape == batch["labels"].shape
+    assert (batch["contexts"] == torch.from_numpy(windows["contexts"][[0, 2]])[:, : batch["labels"].shape[1]]).all()
 
 
-def test_some_moments_are_hidden_and_nothing_else():
+def test_some_session_contexts_are_hidden_and_nothing_else():
     torch.manual_seed(0)
     labels = torch.randint(-3, 9, (400, 20))
-    moments = torch.where(labels > 0, torch.randint(1, 3, labels.shape), 0)
-    found = hidden(moments, labels)
+    contexts = torch.where(labels > 0, torch.randint(1, 3, labels.shape), 0)
+    found = hidden(contexts, labels)
     asked = labels > 0
-    gone = (found != moments) & asked
-    assert (found[gone] == UNKNOWN).all() and torch.equal(found[~gone], moments[~gone])
-    assert gone.sum().item() / asked.sum().item() == pytest.approx(UNTOLD, abs=0.02)
-    assert not torch.equal(hidden(moments, labels), found)
+    gone = (found != contexts) & asked
+    assert (found[gone] == UNKNOWN).all() and torch.equal(found[~gone], contexts[~gone])
+    assert gone.sum().item() / asked.sum().item() == pytest.approx(HIDDEN_SHARE, abs=0.02)
+    assert not torch.equal(hidden(contexts, labels), found)
 
 
-def windows_of(labels, moments, weights=None):
-    labels, moments = np.array(labels), np.array(moments, dtype=np.int8)
+def windows_of(labels, contexts, weights=None):
+    labels, contexts = np.array(labels), np.array(contexts, dtype=np.int8)
     histories = np.where(labels > 0, 1, 0)
     weights = np.ones(labels.shape, dtype=np.float32) if weights is None else np.array(weights, dtype=np.float32)
-    return {"histories": histories, "labels": labels, "moments": moments, "weights": weights}
+    return {"histories": histories, "labels": labels, "contexts": contexts, "weights": weights}
 
 
 def test_popularity_by_hand():
@@ -183,7 +183,7 @@ def model_of(towers=1, **changes):
     """A model that finds every one of six SIDs as likely, whatever it is asked."""
     codes = np.array([[place // 3, place % 3] for place in range(6)])
     shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "pointer": False, "towers": towers}
-    config = CatalogueConfig(vocab_size=20, max_history=4, **{"moment_tokens": [1, 2], **shape, **changes})
+    config = CatalogueConfig(vocab_size=20, max_history=4, **{"session_tokens": [1, 2], **shape, **changes})
     model = build_catalogue(config, codes, token_ids(2, 2))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -192,8 +192,8 @@ def model_of(towers=1, **changes):
 
 
 def rows_of(*asked):
-    """Held-out rows of one item, their target and moment."""
-    return windows_of([[target] for target, _ in asked], [[moment] for _, moment in asked])
+    """Held-out rows of one item, their target and context."""
+    return windows_of([[target] for target, _ in asked], [[context] for _, context in asked])
 
 
 # The SID 1 is popular at once, 2 later; each SID was a target.
@@ -204,7 +204,7 @@ TRAINED = windows_of(
 
 
 def test_the_weight_is_that_which_ranks_held_out_targets_best():
-    """Where targets are what was popular it counts, where they are what was not it does not, by moment."""
+    """Where targets are what was popular it counts, where they are what was not it does not, by context."""
     model = model_of()
     with torch.no_grad():
         next(model.each_tower()).bias[:] = torch.tensor([0.0, 0.0, 1.05, 1.05, 1.05, 1.05])
@@ -215,9 +215,9 @@ def test_the_weight_is_that_which_ranks_held_out_targets_best():
     needed = 1.05 / (logs[SAME, 0] - logs[SAME, 2])
     assert found["same"] == min(weight for weight in WEIGHTS if weight > needed) > 0
     assert found["later"] == 0  # where SID 2 is popular, and nobody takes it
-    assert model.popularity.weights.tolist() == pytest.approx([found[name] for name in MOMENTS])
+    assert model.popularity.weights.tolist() == pytest.approx([found[name] for name in SESSION_CONTEXTS])
     assert torch.equal(model.popularity.logs, torch.from_numpy(logs))
-    # Untold, it takes more of the popularity of all moments, of which SID 1 has less.
+    # Untold, it takes more of the popularity of all contexts, of which SID 1 has less.
     found = fit_popularity(model, TRAINED, rows_of(*[(1, SAME)] * 5))
     needed = 1.05 / (logs[UNKNOWN, 0] - logs[UNKNOWN, 2])
     assert found["unknown"] == min(weight for weight in WEIGHTS if weight > needed) > found["same"] > 0

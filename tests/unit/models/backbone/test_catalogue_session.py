@@ -1,4 +1,4 @@
-"""A catalogue model that is told moments: how prompts tell them, what they change, and every road to the scores."""
+"""A catalogue model that is conditioned on the session context: prompts, states, popularity and scores."""
 
 import numpy as np
 import pytest
@@ -6,18 +6,18 @@ import torch
 from support.decoding import token_ids
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from minionerec.data.moments import LATER, SAME, UNKNOWN
+from minionerec.data.session import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
-from minionerec.models.backbone.catalogue.model import read_tokens, told_moments
+from minionerec.models.backbone.catalogue.model import prompt_contexts, read_tokens
 from minionerec.models.backbone.catalogue.sampled import Sample
 from minionerec.models.backbone.catalogue.tower import SidBlock
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.moments import LearnedPopularity, MomentStates
 from minionerec.models.nn.rows import ColumnSubset
+from minionerec.models.nn.session import LearnedPopularity, SessionStates
 
 RNG = np.random.default_rng(0)
 CODES = np.unique(RNG.integers(0, (3, 3, 5), size=(24, 3)), axis=0)
@@ -30,11 +30,11 @@ SEEN = RNG.integers(1, N + 1, size=(6, 5))
 FOLLOWED = np.concatenate([SEEN[:, 1:], RNG.integers(1, N + 1, size=(6, 1))], axis=1)
 SEEN[3, 2:], FOLLOWED[3, 2:] = 0, 0
 HISTORIES, LABELS = torch.from_numpy(SEEN), torch.from_numpy(np.where(FOLLOWED > 0, FOLLOWED, -100))
-MOMENTS = torch.from_numpy(np.where(FOLLOWED > 0, RNG.integers(0, 3, FOLLOWED.shape), 0))
+SESSION_CONTEXTS = torch.from_numpy(np.where(FOLLOWED > 0, RNG.integers(0, 3, FOLLOWED.shape), 0))
 
 
 def built(told=True, states=True, popular=True, towers=2):
-    """A small model whose weights are all drawn at random, the same whether it is told moments or not."""
+    """A small model whose weights are all drawn at random, the same with session context and without."""
     torch.manual_seed(0)
     config = CatalogueConfig(
         vocab_size=VOCABULARY,
@@ -45,16 +45,16 @@ def built(told=True, states=True, popular=True, towers=2):
         towers=towers,
         reach=4,
         reverse=0.3,
-        moment_tokens=[2, 3] if told else [],
+        session_tokens=[2, 3] if told else [],
     )
     text = np.random.default_rng(1).normal(size=(N, 5)).astype(np.float32)
     model = build_catalogue(config, CODES, TOKENS, text, count_transitions(SEEN, FOLLOWED, N, 4, 0.6, 0.3))
     with torch.no_grad():
-        plain = [(name, each) for name, each in model.named_parameters() if ".moments." not in name]
+        plain = [(name, each) for name, each in model.named_parameters() if ".session_states." not in name]
         for _, parameter in plain:
             parameter.copy_(torch.randn_like(parameter) * 0.3)
         for name, parameter in model.named_parameters():
-            if ".moments." in name and states:
+            if ".session_states." in name and states:
                 parameter.copy_(torch.randn_like(parameter) * 0.5)
     if told and popular:
         model.popularity.set(torch.randn(3, N), torch.tensor([0.3, 0.8, 1.5]))
@@ -70,8 +70,8 @@ def spoken(sid):
     return [int(TOKENS[level, code]) for level, code in enumerate(CODES[sid - 1])]
 
 
-def prompt(history, moment=UNKNOWN):
-    return [WORD, *(token for sid in history for token in spoken(sid)), *MARKS[moment]]
+def prompt(history, context=UNKNOWN):
+    return [WORD, *(token for sid in history for token in spoken(sid)), *MARKS[context]]
 
 
 def trie():
@@ -99,14 +99,14 @@ def test_what_texts_tell_at_each_token():
             real, none = [1] * len(ids), [0] * len(gap)
             mask = torch.tensor([[*none, *real] if left else [*real, *none]]).bool()
             sids, _ = read_tokens(trie(), padded, mask)
-            found = told_moments(padded, mask, sids, [same, later])[0]
+            found = prompt_contexts(padded, mask, sids, [same, later])[0]
             assert found[mask[0]].tolist() == wanted, what
             if not left:
                 assert (found[len(ids) :] == wanted[-1]).all(), what  # padding on the right tells nothing new
-            assert not told_moments(padded, mask, sids, []).any()
+            assert not prompt_contexts(padded, mask, sids, []).any()
 
 
-def test_questions_are_histories_and_moments(model):
+def test_questions_are_histories_and_session_contexts(model):
     rows = [prompt([1, 2], SAME), prompt([3], LATER), prompt([4, 5]), [*prompt([1], SAME), *spoken(2)], MARKS[LATER]]
     histories, told = model.questions_of(rows)
     assert histories.tolist() == [[1, 2], [3, 0], [4, 5], [1, 2], [0, 0]]
@@ -114,67 +114,69 @@ def test_questions_are_histories_and_moments(model):
     assert built(told=False).questions_of(rows)[1].tolist() == [UNKNOWN] * 5
 
 
-def test_a_state_is_scaled_and_shifted_by_its_moment():
-    states = MomentStates(4)
-    x, moments = torch.randn(5, 4), torch.tensor([0, 1, 2, 2, 1])
-    assert torch.equal(states(x, moments), x)
+def test_a_state_is_scaled_and_shifted_by_its_session_context():
+    states = SessionStates(4)
+    x, contexts = torch.randn(5, 4), torch.tensor([0, 1, 2, 2, 1])
+    assert torch.equal(states(x, contexts), x)
     with torch.no_grad():
         for each in states.parameters():
             each.copy_(torch.randn_like(each))
-    found = states(x, moments)
-    for row, moment in enumerate(moments.tolist()):
-        assert torch.allclose(found[row], x[row] * (1 + states.scale[moment]) + states.shift[moment])
+    found = states(x, contexts)
+    for row, context in enumerate(contexts.tolist()):
+        assert torch.allclose(found[row], x[row] * (1 + states.scale[context]) + states.shift[context])
 
 
-def test_popularity_is_added_by_moment_and_column():
+def test_popularity_is_added_by_session_context_and_column():
     popularity = LearnedPopularity(4)
-    scores, moments = torch.randn(3, 4), torch.tensor([2, 0, 1])
-    assert popularity(scores, moments) is scores
+    scores, contexts = torch.randn(3, 4), torch.tensor([2, 0, 1])
+    assert popularity(scores, contexts) is scores
     logs, weights = torch.randn(3, 4), torch.tensor([0.5, 0.0, 2.0])
     popularity.set(logs, weights)
     wanted = scores + torch.stack([2.0 * logs[2], 0.5 * logs[0], torch.zeros(4)])
-    assert torch.allclose(popularity(scores, moments), wanted)
+    assert torch.allclose(popularity(scores, contexts), wanted)
     columns = torch.tensor([0, 3])
-    assert torch.allclose(popularity(scores[:, columns], moments, columns), wanted[:, columns])
+    assert torch.allclose(popularity(scores[:, columns], contexts, columns), wanted[:, columns])
 
 
 def test_without_weights_of_its_own_it_is_the_plain_model():
     plain, fresh = built(told=False), built(states=False, popular=False)
     wanted = plain.leaf_log_probs(HISTORIES)
-    for moment in (UNKNOWN, SAME, LATER):
-        assert torch.equal(fresh.leaf_log_probs(HISTORIES, torch.full((6,), moment)), wanted)
+    for context in (UNKNOWN, SAME, LATER):
+        assert torch.equal(fresh.leaf_log_probs(HISTORIES, torch.full((6,), context)), wanted)
     assert torch.equal(plain.leaf_log_probs(HISTORIES, torch.full((6,), SAME)), wanted)  # it does not listen
     for part in ({"popular": False}, {"states": False}):
         told = built(**part)
-        each = [told.leaf_log_probs(HISTORIES, torch.full((6,), moment)) for moment in (UNKNOWN, SAME, LATER)]
+        each = [told.leaf_log_probs(HISTORIES, torch.full((6,), context)) for context in (UNKNOWN, SAME, LATER)]
         pairs = zip(each, each[1:] + each[:1], strict=True)
         assert not any(torch.allclose(one, other, atol=1e-2) for one, other in pairs)
         assert torch.equal(told.leaf_log_probs(HISTORIES), each[UNKNOWN])
 
 
-def test_each_position_is_told_its_own_moment(model):
-    found = model(histories=HISTORIES, labels=LABELS, moments=MOMENTS, distribution=True).log_probs
+def test_each_position_gets_its_own_session_context(model):
+    found = model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, distribution=True).log_probs
     places = (LABELS > 0).nonzero().tolist()
     for (row, slot), log_probs in zip(places, found, strict=True):
-        alone = model.leaf_log_probs(HISTORIES[row : row + 1, : slot + 1], MOMENTS[row, slot][None])
+        alone = model.leaf_log_probs(HISTORIES[row : row + 1, : slot + 1], SESSION_CONTEXTS[row, slot][None])
         assert torch.allclose(log_probs, alone[0], atol=1e-5)
     wanted = LABELS[LABELS > 0] - 1
-    assert set(MOMENTS[LABELS > 0].tolist()) == {UNKNOWN, SAME, LATER}
+    assert set(SESSION_CONTEXTS[LABELS > 0].tolist()) == {UNKNOWN, SAME, LATER}
     one = built(towers=1)
-    own = -one(histories=HISTORIES, labels=LABELS, moments=MOMENTS, distribution=True).log_probs.gather(
+    own = -one(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, distribution=True).log_probs.gather(
         1, wanted[:, None]
     )
-    assert one(histories=HISTORIES, labels=LABELS, moments=MOMENTS).loss.item() == pytest.approx(own.mean().item())
-    newest = model(histories=HISTORIES, moments=MOMENTS).log_probs
+    assert one(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS).loss.item() == pytest.approx(
+        own.mean().item()
+    )
+    newest = model(histories=HISTORIES, contexts=SESSION_CONTEXTS).log_probs
     slots = (HISTORIES > 0).sum(1) - 1
-    assert torch.equal(newest, model.leaf_log_probs(HISTORIES, MOMENTS[torch.arange(6), slots]))
+    assert torch.equal(newest, model.leaf_log_probs(HISTORIES, SESSION_CONTEXTS[torch.arange(6), slots]))
     assert torch.equal(model(histories=HISTORIES).log_probs, model.leaf_log_probs(HISTORIES))
 
 
 def test_training_mode_tells_what_it_is_told(model):
-    """Moments are hidden by the trainer; the model itself draws nothing."""
+    """Session contexts are hidden by the trainer; the model itself draws nothing."""
     try:
-        asked = {"histories": HISTORIES, "labels": LABELS, "moments": MOMENTS, "distribution": True}
+        asked = {"histories": HISTORIES, "labels": LABELS, "contexts": SESSION_CONTEXTS, "distribution": True}
         wanted = model(**asked).log_probs
         assert torch.equal(model.train()(**asked).log_probs, wanted)
     finally:
@@ -184,7 +186,7 @@ def test_training_mode_tells_what_it_is_told(model):
 @pytest.mark.parametrize("leave_out", [False, True])
 def test_scores_of_some_sids_are_those_columns(model, leave_out):
     row, slot = (LABELS > 0).nonzero(as_tuple=True)
-    told, counted = MOMENTS[row, slot], LABELS if leave_out else None
+    told, counted = SESSION_CONTEXTS[row, slot], LABELS if leave_out else None
     dense = model._scores(HISTORIES, model._places(HISTORIES, row, slot, counted, told))
     if not leave_out:
         for one, other in zip(model.tower_scores(HISTORIES, row, slot, told), dense, strict=True):
@@ -193,11 +195,15 @@ def test_scores_of_some_sids_are_those_columns(model, leave_out):
         columns = ColumnSubset(torch.tensor(numbers))
         part = SidBlock.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted, told))
         for whole, tower in zip(dense, model.each_tower(), strict=True):
-            found = model.with_popularity(tower.scores_at(part, *model.given()), part.places.told, columns.numbers)
+            found = model.with_popularity(
+                tower.scores_at(part, *model.given()), part.places.known_contexts, columns.numbers
+            )
             assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
     sample = Sample(ColumnSubset(torch.arange(N)), torch.zeros(len(LABELS), N))
     losses = [
-        model(histories=HISTORIES, labels=LABELS, moments=MOMENTS, leave_out=leave_out, sample=each).loss.item()
+        model(
+            histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, leave_out=leave_out, sample=each
+        ).loss.item()
         for each in (None, sample)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -206,7 +212,7 @@ def test_scores_of_some_sids_are_those_columns(model, leave_out):
 
 ASKED = [[1, 2, 3], [9], [], [5, 5, 2, 8], [N, 1], [1, 2, 3], [1, 2, 3]]
 TOLD = [SAME, LATER, SAME, UNKNOWN, LATER, LATER, UNKNOWN]
-PROMPTS = [prompt(history, moment) for history, moment in zip(ASKED, TOLD, strict=True)]
+PROMPTS = [prompt(history, context) for history, context in zip(ASKED, TOLD, strict=True)]
 
 
 def ranked(model):
@@ -233,7 +239,7 @@ def test_block_by_block_it_is_the_same(model, monkeypatch, frozen):
     searches = [(search, k, how) for search in (beam_search, exact_search) for k in (3, N) for how in (None, guide)]
     dense = [search(model, PROMPTS, trie(), k, guide=how) for search, k, how in searches]
     with torch.no_grad():
-        loss = model(histories=HISTORIES, labels=LABELS, moments=MOMENTS).loss.item()
+        loss = model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS).loss.item()
         untold = model(histories=HISTORIES, labels=LABELS).loss.item()
     monkeypatch.setattr(blocks, "SIDS_AT_ONCE", 6)
     monkeypatch.setattr(type(model), "leaf_log_probs", None)
@@ -248,7 +254,9 @@ def test_block_by_block_it_is_the_same(model, monkeypatch, frozen):
             if how is None and (k == N or search is exact_search):
                 assert torch.equal(found.sids, wanted.indices[:, :k])
         with torch.no_grad():
-            assert model(histories=HISTORIES, labels=LABELS, moments=MOMENTS).loss.item() == pytest.approx(loss)
+            assert model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS).loss.item() == pytest.approx(
+                loss
+            )
             assert model(histories=HISTORIES, labels=LABELS).loss.item() == pytest.approx(untold)
     finally:
         model.train().eval()
@@ -279,7 +287,7 @@ def test_stock_generate_reads_the_mark(model, row):
     assert torch.allclose(output.sequences_scores, wanted.values[row], atol=1e-4)
 
 
-def test_logits_behind_a_mark_are_those_of_its_moment(model):
+def test_logits_behind_a_mark_are_those_of_its_session_context(model):
     """In one batch with others, at each code of an SID, and told nothing more behind it."""
     sid = 7
     rows = [[*ids, *spoken(sid)] for ids in PROMPTS]
@@ -305,7 +313,7 @@ def test_logits_behind_a_mark_are_those_of_its_moment(model):
 def test_it_comes_back_from_disk(model, tmp_path):
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert type(again) is type(model) and again.config.moment_tokens == [2, 3]
+    assert type(again) is type(model) and again.config.session_tokens == [2, 3]
     assert again.popularity.weights.tolist() == pytest.approx([0.3, 0.8, 1.5])
     assert set(again.state_dict()) == set(model.state_dict())
     for name, value in model.state_dict().items():
@@ -313,4 +321,4 @@ def test_it_comes_back_from_disk(model, tmp_path):
     assert again.flaw(CODES) is None
     asked = torch.tensor([SAME, LATER, UNKNOWN, SAME, SAME, LATER])
     assert torch.equal(again.leaf_log_probs(HISTORIES, asked), model.leaf_log_probs(HISTORIES, asked))
-    assert not [name for name in built(told=False).state_dict() if "moments" in name or "popularity" in name]
+    assert not [name for name in built(told=False).state_dict() if "contexts" in name or "popularity" in name]

@@ -1,4 +1,4 @@
-"""A language model that is told moments: its prompts, its teacher, what it learns, and how it is evaluated."""
+"""A language model that is conditioned on the session context: prompts, teacher, training and evaluation."""
 
 from collections import Counter
 
@@ -6,13 +6,13 @@ import pytest
 import torch
 from support.evaluation import config as eval_config
 from support.examples import keep_in_files, tokenised_rows
-from support.moments import make_moments
+from support.session import make_session_corpus
 from support.training import builder_of, catalogue_config, make_inputs, sft_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import LATER, SAME, row_moments
+from minionerec.data.session import LATER, SAME, row_contexts
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie
@@ -24,7 +24,7 @@ from minionerec.training.sft import Teacher, load_teacher, run_sft
 
 
 def told(folder, **changes):
-    settings = {"wording": "moments", "all_positions": False, "evals_per_epoch": 0.5, "layers": 1}
+    settings = {"wording": "session_context", "all_positions": False, "evals_per_epoch": 0.5, "layers": 1}
     settings |= {"batch_size": 16, "device_batch_size": 16}
     return sft_config(folder, **{**settings, **changes})
 
@@ -35,54 +35,54 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("language")
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")
-    make_moments(folder / "corpus")
-    shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "moments": True}
+    make_session_corpus(folder / "corpus")
+    shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "session_context": True}
     run_catalogue(catalogue_config(folder, **shape))
     run_sft(told(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=2e-2, dropout=0.0))
     return folder
 
 
 def test_prompts_hold_the_mark_as_one_token(made):
-    bundle, builder, corpus = builder_of(made, "moments")
-    marks = bundle.tokenizer.convert_tokens_to_ids(list(bundle.wording.moments))
+    bundle, builder, corpus = builder_of(made, "session_context")
+    marks = bundle.tokenizer.convert_tokens_to_ids(list(bundle.wording.session_context))
     rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
-    moments = row_moments(corpus.train.times, len(corpus.train)).tolist()
-    assert set(moments) == {SAME, LATER} and rows.moments == [[moment] for moment in moments]
+    contexts = row_contexts(corpus.train.times, len(corpus.train)).tolist()
+    assert set(contexts) == {SAME, LATER} and rows.contexts == [[context] for context in contexts]
     sid = len(bundle.table.token_tuples[0])
-    for ids, labels, moment in zip(rows.input_ids, rows.labels, moments, strict=True):
+    for ids, labels, context in zip(rows.input_ids, rows.labels, contexts, strict=True):
         first = next(place for place, label in enumerate(labels) if label >= 0)
-        assert ids[first - 1] == marks[moment - 1] and sum(token in marks for token in ids) == 1
+        assert ids[first - 1] == marks[context - 1] and sum(token in marks for token in ids) == 1
         assert len(ids) - first == sid
-    asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], moment=SAME)], None).ids[0]
+    asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], context=SAME)], None).ids[0]
     assert len(asked) == 1 + sid + 1 and asked[-1] == marks[0]
 
 
 def test_the_teacher_is_told_what_the_prompt_tells(made):
-    bundle, builder, corpus = builder_of(made, "moments")
+    bundle, builder, corpus = builder_of(made, "session_context")
     rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
-    names = ("input_ids", "labels", "weights", "histories", "slots", "moments", "prompts")
+    names = ("input_ids", "labels", "weights", "histories", "slots", "contexts", "prompts")
     examples = [{name: getattr(rows, name)[place] for name in names} for place in range(12)]
     collate = TreeCollator(64, asks_teacher=True)
-    batch, untold = collate(examples), collate([{**example, "moments": []} for example in examples])
-    moments = row_moments(corpus.train.times, len(corpus.train))[:12]
-    assert sorted(batch["moments"].tolist()) == sorted(moments.tolist()) and not untold["moments"].any()
+    batch, untold = collate(examples), collate([{**example, "contexts": []} for example in examples])
+    contexts = row_contexts(corpus.train.times, len(corpus.train))[:12]
+    assert sorted(batch["contexts"].tolist()) == sorted(contexts.tolist()) and not untold["contexts"].any()
     numbers = bundle.table.sid_numbers + 1
     asked = {
-        (tuple(history[: slot + 1]), moment)
-        for history, slot, moment in zip(
+        (tuple(history[: slot + 1]), context)
+        for history, slot, context in zip(
             (batch["histories"][row].tolist() for row in batch["rows"].tolist()),
             batch["slots"].tolist(),
-            batch["moments"].tolist(),
+            batch["contexts"].tolist(),
             strict=True,
         )
     }
     histories = corpus.train.histories[:12]
-    assert asked == {(tuple(numbers[row].tolist()), moment) for row, moment in zip(histories, moments, strict=True)}
+    assert asked == {(tuple(numbers[row].tolist()), context) for row, context in zip(histories, contexts, strict=True)}
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     teacher = load_teacher(made / "catalogue", bundle.table, trie)
     one, other = teacher.soft_targets(batch), teacher.soft_targets(untold)
     assert not torch.allclose(one.probabilities, other.probabilities, atol=0.05)
-    nodes = teacher.model.masses(batch["histories"], batch["rows"], batch["slots"], batch["moments"])
+    nodes = teacher.model.masses(batch["histories"], batch["rows"], batch["slots"], batch["contexts"])
     first = trie.level_start[1], trie.level_start[2]
     wanted = nodes[:, first[0] : first[1]].exp()
     depth = one.places.view(len(batch["rows"]), -1)[:, 0]
@@ -90,7 +90,7 @@ def test_the_teacher_is_told_what_the_prompt_tells(made):
     assert torch.allclose(one.probabilities[at][:, : wanted.shape[1]], wanted, atol=1e-4)
 
 
-def test_it_learns_the_moment_and_is_evaluated_told_or_not(made, tmp_path):
+def test_it_learns_the_session_context_and_is_evaluated_with_it_or_not(made, tmp_path):
     found = {}
     for tell in (True, False):
         config = eval_config(
@@ -100,10 +100,10 @@ def test_it_learns_the_moment_and_is_evaluated_told_or_not(made, tmp_path):
             beams=10,
             ks=[1, 10],
             resamples=10,
-            tell_moments=tell,
+            session_context=tell,
         )
         metrics = run_eval(config).metrics["recommenders"]["beam search"]["sid"]
-        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["told_rows"]
+        found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["rows_with_context"]
         assert Predictions.load(config.output).given == ((SESSION_CONTEXT,) if tell else ())
     assert (found[True][1], found[False][1]) == (60, 0)
     assert found[True][0] > 0.85
@@ -111,7 +111,7 @@ def test_it_learns_the_moment_and_is_evaluated_told_or_not(made, tmp_path):
 
 
 def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog, monkeypatch):
-    make_moments(tmp_path / "timeless", timed=False)
+    make_session_corpus(tmp_path / "timeless", timed=False)
     short = {"epochs": 0.25, "evals_per_epoch": 4, "keep_state": False}
     for large in (False, True):
         if large:
@@ -123,27 +123,29 @@ def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog, monkeypatch
                 run_sft(told(made, corpus=str(corpus), output=output, **short))
             said = [text for text in caplog.messages if "has no times" in text]
             assert len(said) == warnings
-            words = f"the wording moments says when the next item comes, but {corpus} has no times"
+            words = f"the wording contexts says when the next item comes, but {corpus} has no times"
             assert all(text.startswith(words) for text in said)
 
 
-def test_one_row_cannot_tell_the_moments_of_all_its_items(made, tmp_path):
-    with pytest.raises(ConfigError, match=r"all_positions needs a wording .* but 'moments' says behind it when"):
+def test_one_row_cannot_give_the_session_contexts_of_all_its_items(made, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"all_positions needs a wording .* but 'session_context' says behind it when"
+    ):
         run_sft(told(made, all_positions=True, output=str(tmp_path / "bad")))
     assert not (tmp_path / "bad").exists()
 
 
 def test_rows_of_a_large_corpus_are_told_the_same(made, tmp_path, monkeypatch):
-    """Each row's moment, with its prompt, reaches the teacher from disk."""
+    """Each row's context, with its prompt, reaches the teacher from disk."""
     asked, answer = [], Teacher.soft_targets
 
     def note(self, batch):
-        asked.extend(zip(batch["histories"][batch["rows"]].tolist(), batch["moments"].tolist(), strict=True))
+        asked.extend(zip(batch["histories"][batch["rows"]].tolist(), batch["contexts"].tolist(), strict=True))
         return answer(self, batch)
 
     corpus, number = Corpus.load(made / "corpus").train, load_bundle(made / "sft").table.sid_numbers + 1
-    moments = row_moments(corpus.times, len(corpus)).tolist()
-    wanted = [(number[row].tolist(), moment) for row, moment in zip(corpus.histories, moments, strict=True)]
+    contexts = row_contexts(corpus.times, len(corpus)).tolist()
+    wanted = [(number[row].tolist(), context) for row, context in zip(corpus.histories, contexts, strict=True)]
     keep_in_files(monkeypatch)
     monkeypatch.setattr(Teacher, "soft_targets", note)
     settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "shuffle_rows": 16}
@@ -151,5 +153,5 @@ def test_rows_of_a_large_corpus_are_told_the_same(made, tmp_path, monkeypatch):
     result = run_sft(told(made, output=str(tmp_path / "stream"), **settings))
     assert result.counts["rows"] == {"next_sid": 300}
     # A step fewer than there are rows for, as an epoch has no smaller steps.
-    found = [([sid for sid in history if sid], moment) for history, moment in asked]
+    found = [([sid for sid in history if sid], context) for history, context in asked]
     assert len(found) >= 280 and not Counter(map(str, found)) - Counter(map(str, wanted))

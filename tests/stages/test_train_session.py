@@ -1,4 +1,4 @@
-"""Training with moments: what it learns, killed, repeated, refit, gone on from, extended, and evaluated told or not."""
+"""Training with session contexts: killed, repeated, refit, continued, extended, evaluated with them or without."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import torch
 from support.checkpoints import save_checkpoint
 from support.evaluation import config as eval_config
 from support.examples import keep_in_files
-from support.moments import LATER_ON, make_moments
+from support.session import LATER_ON, make_session_corpus
 from support.small_shop import sign, spoil_manifest
 from support.training import (
     N_ITEMS,
@@ -24,10 +24,10 @@ from support.training import (
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.models.nn.moments import UNSOLD
+from minionerec.models.nn.session import UNSOLD
 from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.training.catalogue import run_catalogue
@@ -41,7 +41,7 @@ LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_rows": -1, "evals_per_epoch"
 
 
 def told(folder, **changes):
-    return catalogue_config(folder, **{"moments": True, **changes})
+    return catalogue_config(folder, **{"session_context": True, **changes})
 
 
 def counts_of(path):
@@ -50,12 +50,12 @@ def counts_of(path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Models of a corpus in which the moment decides what comes next, told and not; and one of a few steps."""
-    folder = tmp_path_factory.mktemp("moments")
+    """Models of a corpus in which the context decides what comes next, told and not; and one of a few steps."""
+    folder = tmp_path_factory.mktemp("contexts")
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")
-    make_moments(folder / "corpus", USERS)
-    make_moments(folder / "timeless", USERS, timed=False)
+    make_session_corpus(folder / "corpus", USERS)
+    make_session_corpus(folder / "timeless", USERS, timed=False)
     run_catalogue(told(folder, output=str(folder / "told"), **LEARNS))
     run_catalogue(catalogue_config(folder, output=str(folder / "plain"), **LEARNS))
     run_catalogue(told(folder, output=str(folder / "short")))
@@ -74,47 +74,49 @@ def test_the_two_kinds_of_rows_are_told_apart(made):
     """Told, the model knows which of two items comes; untold, or never told, it knows no more than both."""
     bundle = load_bundle(made / "told")
     model, number = bundle.model, bundle.table.sid_numbers
-    assert bundle.wording == load_wording("moments")
+    assert bundle.wording == load_wording("session_context")
     histories, every = torch.from_numpy(number + 1)[:, None], np.arange(N_ITEMS)
-    for moment, follower in ((SAME, (every + 1) % N_ITEMS), (LATER, np.full(N_ITEMS, LATER_ON))):
-        found = model.leaf_log_probs(histories, torch.full((N_ITEMS,), moment)).argmax(1)
+    for context, follower in ((SAME, (every + 1) % N_ITEMS), (LATER, np.full(N_ITEMS, LATER_ON))):
+        found = model.leaf_log_probs(histories, torch.full((N_ITEMS,), context)).argmax(1)
         assert (found == torch.from_numpy(number[follower])).float().mean() > 0.9
     best = {name: counts_of(made / name)["best"]["eval_ndcg@10"] for name in ("told", "plain")}
     assert best["told"] > 0.95
     assert best["plain"] < 0.9  # half of the rows first and half of them second would be 0.82
 
 
-def test_an_evaluation_tells_moments_or_does_not(made, tmp_path, caplog):
+def test_an_evaluation_gives_session_contexts_or_does_not(made, tmp_path, caplog):
     with caplog.at_level("INFO", "minionerec"):
         whole, counts = ndcg(made, "told", tmp_path)
-    assert f"{USERS} of {USERS} rows say whether the target came at a later moment." in caplog.text
+    assert f"{USERS} of {USERS} rows say whether the target came at a later context." in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "minionerec"):
-        untold, silent = ndcg(made, "told", tmp_path, tell_moments=False)
+        untold, silent = ndcg(made, "told", tmp_path, session_context=False)
     assert f"0 of {USERS} rows say whether" in caplog.text
-    assert (counts["told_rows"], silent["told_rows"]) == (USERS, 0)
+    assert (counts["rows_with_context"], silent["rows_with_context"]) == (USERS, 0)
     assert (counts["given"], silent["given"]) == (["session context"], [])
     assert whole > 0.95 and untold < 0.9
     never, plain = ndcg(made, "plain", tmp_path)
-    assert "told_rows" not in plain and plain["given"] == []  # though tell_moments is true
+    assert "rows_with_context" not in plain and plain["given"] == []  # though session_context is true
     assert abs(never - untold) < 0.15
 
 
 def test_finished_evaluations_stand(made, tmp_path):
     told_so = eval_config(made)
-    assert told_so.deciding()["tell_moments"] is True
-    assert replace(told_so, tell_moments=False).deciding()["tell_moments"] is False
-    assert "moments" not in catalogue_config(made).deciding() and told(made).deciding()["moments"] is True
-    assert "moments" not in read_manifest(made / "plain")["settings"]
-    assert read_manifest(made / "told")["settings"]["moments"] is True
+    assert told_so.deciding()["session_context"] is True
+    assert replace(told_so, session_context=False).deciding()["session_context"] is False
+    assert (
+        "session_context" not in catalogue_config(made).deciding() and told(made).deciding()["session_context"] is True
+    )
+    assert "session_context" not in read_manifest(made / "plain")["settings"]
+    assert read_manifest(made / "told")["settings"]["session_context"] is True
     again = run_catalogue(told(made, output=str(made / "short")))
     assert not again.fresh
 
 
 def test_the_weights_of_popularity_are_in_the_manifest_and_the_model(made):
     counts, model = counts_of(made / "short"), load_bundle(made / "short").model
-    assert set(counts["popularity"]) == set(MOMENTS) and set(counts["popularity"].values()) <= set(WEIGHTS)
-    assert model.popularity.weights.tolist() == pytest.approx([counts["popularity"][name] for name in MOMENTS])
+    assert set(counts["popularity"]) == set(SESSION_CONTEXTS) and set(counts["popularity"].values()) <= set(WEIGHTS)
+    assert model.popularity.weights.tolist() == pytest.approx([counts["popularity"][name] for name in SESSION_CONTEXTS])
     assert any(counts["popularity"].values())
     assert model.popularity.logs.std(1).min() > 0.01
     assert "popularity" not in counts_of(made / "plain") and load_bundle(made / "plain").model.popularity is None
@@ -153,12 +155,14 @@ def test_what_begins_with_a_checkpoint_is_told_what_that_was(made, tmp_path):
     )
     assert run_catalogue(config).counts["best"]["eval_ndcg@10"] > 0.95
     bundle = load_bundle(tmp_path / "on")
-    assert bundle.wording == load_wording("moments") and len(bundle.model.config.moment_tokens) == 2
-    assert set(counts_of(tmp_path / "on")["popularity"]) == set(MOMENTS)
-    assert run_catalogue(replace(config, moments=True, output=str(tmp_path / "said"))).fresh
+    assert bundle.wording == load_wording("session_context") and len(bundle.model.config.session_tokens) == 2
+    assert set(counts_of(tmp_path / "on")["popularity"]) == set(SESSION_CONTEXTS)
+    assert run_catalogue(replace(config, session_context=True, output=str(tmp_path / "said"))).fresh
     assert same_weights(tmp_path / "said", tmp_path / "on")
-    with pytest.raises(ConfigError, match=r"plain: was not told moments in training\. Leave moments out"):
-        run_catalogue(replace(config, checkpoint=str(made / "plain"), moments=True, output=str(tmp_path / "bad")))
+    with pytest.raises(ConfigError, match=r"plain: was trained without session context\. Leave session_context out"):
+        run_catalogue(
+            replace(config, checkpoint=str(made / "plain"), session_context=True, output=str(tmp_path / "bad"))
+        )
     assert not (tmp_path / "bad").exists()
 
 
@@ -179,7 +183,7 @@ def test_popularity_is_no_part_of_the_likelihood(made, tmp_path, monkeypatch, ob
 
 
 def test_the_reference_is_told_what_the_model_is_told(made, tmp_path, monkeypatch):
-    """So the KL term is nothing before the first step, though some moments are hidden from both."""
+    """So the KL term is nothing before the first step, though some contexts are hidden from both."""
     losses, asked = [], []
     step, forward = CatalogueTrainer.training_step, CatalogueModel.forward
 
@@ -187,10 +191,10 @@ def test_the_reference_is_told_what_the_model_is_told(made, tmp_path, monkeypatc
         losses.append(float(step(self, model, inputs, *words)))
         raise Killed
 
-    def note(self, *words, moments=None, labels=None, **others):
+    def note(self, *words, contexts=None, labels=None, **others):
         if labels is not None:
-            asked.append((self.training, moments[labels > 0].tolist()))
-        return forward(self, *words, moments=moments, labels=labels, **others)
+            asked.append((self.training, contexts[labels > 0].tolist()))
+        return forward(self, *words, contexts=contexts, labels=labels, **others)
 
     for beta in (0.0, 10.0):
         config = catalogue_config(
@@ -216,12 +220,12 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     with caplog.at_level("WARNING", "minionerec"):
         run_catalogue(told(made, corpus=corpus, output=str(tmp_path / "timeless"), epochs=0.4, evals_per_epoch=1))
     said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
-    assert len(said) == 1 and said[0].startswith(f"moments is true, but {corpus} has no times, so no moment is known")
+    assert len(said) == 1 and said[0].startswith(f"session_context is true, but {corpus} has no times, so every")
     weights = counts_of(tmp_path / "timeless")["popularity"]
     assert weights["same"] == weights["later"] == 0
     caplog.clear()
     _, counts = ndcg(tmp_path, "timeless", tmp_path, corpus=corpus)
-    assert counts["told_rows"] == 0
+    assert counts["rows_with_context"] == 0
     with caplog.at_level("WARNING", "minionerec"):
         run_catalogue(told(made, output=str(tmp_path / "timed"), epochs=0.4, evals_per_epoch=1))
     assert "has no times" not in caplog.text
@@ -234,34 +238,36 @@ def test_a_corpus_too_large_for_memory_tells_the_same(made, tmp_path, monkeypatc
         result = run_catalogue(told(made, output=str(tmp_path / "shards"), **LEARNS, **loss))
     assert "they stay in its files" in caplog.text and "has no times" not in caplog.text
     assert result.counts["best"]["eval_ndcg@10"] > 0.95
-    assert set(result.counts["popularity"]) == set(MOMENTS)
+    assert set(result.counts["popularity"]) == set(SESSION_CONTEXTS)
     logs = [load_bundle(place).model.popularity.logs for place in (tmp_path / "shards", made / "told")]
     assert torch.allclose(*logs, atol=1e-5)
 
 
-def test_what_is_extended_keeps_moments_and_popularity(made, tmp_path):
+def test_what_is_extended_keeps_session_contexts_and_popularity(made, tmp_path):
     config = ExtendConfig(
         checkpoint=str(made / "told"), corpus=str(made / "corpus"), sids=str(made / "sids"), output=str(tmp_path / "x")
     )
     run_extend(config)
     before, after = (load_bundle(place) for place in (made / "told", tmp_path / "x"))
     assert after.wording == before.wording
-    histories, moments = torch.tensor([[1, 2], [5, 0]]), torch.tensor([SAME, LATER])
-    assert torch.equal(after.model.leaf_log_probs(histories, moments), before.model.leaf_log_probs(histories, moments))
+    histories, contexts = torch.tensor([[1, 2], [5, 0]]), torch.tensor([SAME, LATER])
+    assert torch.equal(
+        after.model.leaf_log_probs(histories, contexts), before.model.leaf_log_probs(histories, contexts)
+    )
     assert torch.equal(after.model.popularity.weights, before.model.popularity.weights)
 
 
 @pytest.mark.parametrize("tokens", [[], [7], [7, 8], [1, 2, 3]])
-def test_moments_that_other_tokens_tell_are_refused(made, tmp_path, tokens):
+def test_session_contexts_of_other_tokens_are_refused(made, tmp_path, tokens):
     bundle = load_bundle(made / "told")
     save_checkpoint(bundle, tmp_path / "saved")
     assert load_bundle(tmp_path / "saved").model.popularity.weights.any() == bundle.model.popularity.weights.any()
     place = tmp_path / "saved" / "config.json"
     content = json.loads(place.read_text())
-    assert len(content["moment_tokens"]) == 2
-    place.write_text(json.dumps(content | {"moment_tokens": tokens}))
+    assert len(content["session_tokens"]) == 2
+    place.write_text(json.dumps(content | {"session_tokens": tokens}))
     sign(tmp_path / "saved")
     with pytest.raises(
-        ArtefactError, match=r"told moments by other tokens than those of wording\.yaml|belong to no part"
+        ArtefactError, match=r"told contexts by other tokens than those of wording\.yaml|belong to no part"
     ):
         load_bundle(tmp_path / "saved")

@@ -1,4 +1,4 @@
-"""Corpora whose rows have moments, which decide what comes next."""
+"""Corpora whose session contexts decide the next item."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ LATER_ON = 7
 """The item that is chosen whenever somebody comes back later."""
 
 
-def make_moments(folder: Path, users: int = 60, timed: bool = True, seed: int = 0) -> Corpus:
+def make_session_corpus(folder: Path, users: int = 60, timed: bool = True, seed: int = 0) -> Corpus:
     """A corpus in place of that of `support.training.make_inputs`: item i + 1 follows item i at once, and later one.
 
     Args:
@@ -27,14 +27,14 @@ def make_moments(folder: Path, users: int = 60, timed: bool = True, seed: int = 
     split: dict[str, list[tuple[str, np.ndarray, int]]] = {"train": [], "valid": [], "test": []}
     times: dict[str, list[tuple[int, int]]] = {name: [] for name in split}
     for user in range(users):
-        chain, moments = [int(rng.integers(N_ITEMS))], [100 * user]
+        chain, timestamps = [int(rng.integers(N_ITEMS))], [100 * user]
         for place in range(1, 8):
             later = int(rng.integers(2))
             chain.append(LATER_ON if later else (chain[-1] + 1) % N_ITEMS)
-            moments.append(moments[-1] + later)
+            timestamps.append(timestamps[-1] + later)
             name = {6: "valid", 7: "test"}.get(place, "train")
             split[name].append((f"u{user}", np.array(chain[:place], dtype=np.int32), chain[place]))
-            times[name].append((moments[place], moments[place - 1]))
+            times[name].append((timestamps[place], timestamps[place - 1]))
     tables = {
         name: SplitRows.of(*zip(*rows, strict=True), RowTimes(*np.array(times[name]).T.copy()) if timed else None)
         for name, rows in split.items()

@@ -1,4 +1,4 @@
-"""Moments of rows, and the times that the order of rows tells."""
+"""Session contexts of rows, and the times that the order of rows tells."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,29 +15,29 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.layout import item_records, write_layout
-from minionerec.data.moments import LATER, MOMENTS, SAME, UNKNOWN, row_moments, times_by_order
 from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
 from minionerec.data.published import read_published, with_times_by_order
 from minionerec.data.rows import SplitRows
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts, times_by_order
 from minionerec.data.times import NO_TIME, RowTimes
 
 
 def test_what_a_row_asks_for():
-    assert (MOMENTS[UNKNOWN], MOMENTS[SAME], MOMENTS[LATER]) == ("unknown", "same", "later")
+    assert (SESSION_CONTEXTS[UNKNOWN], SESSION_CONTEXTS[SAME], SESSION_CONTEXTS[LATER]) == ("unknown", "same", "later")
     times = RowTimes(np.array([5, 7, 5, NO_TIME, 4, NO_TIME]), np.array([5, 5, NO_TIME, 5, 5, NO_TIME]))
-    found = row_moments(times, 6)
+    found = row_contexts(times, 6)
     assert found.tolist() == [SAME, LATER, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN] and found.dtype == np.int8
-    assert row_moments(None, 3).tolist() == [UNKNOWN] * 3 and row_moments(None, 3).dtype == np.int8
+    assert row_contexts(None, 3).tolist() == [UNKNOWN] * 3 and row_contexts(None, 3).dtype == np.int8
 
 
 def test_times_by_order_by_hand():
-    """Runs of rows of one user are one moment, across the borders of splits, too, and over an empty split."""
+    """Runs of rows of one user are one context, across the borders of splits, too, and over an empty split."""
     train, valid, test = times_by_order([["a", "a", "b", "a", "a"], [], ["a", "b", "c", "b"]])
     assert train.time.tolist() == [0, 0, 2, 3, 3] and test.time.tolist() == [3, 6, 7, 8]
     assert train.previous.tolist() == [NO_TIME, 0, NO_TIME, 0, 3] and test.previous.tolist() == [3, 2, NO_TIME, 6]
-    assert row_moments(train, 5).tolist() == [UNKNOWN, SAME, UNKNOWN, LATER, SAME]
-    assert row_moments(test, 4).tolist() == [SAME, LATER, UNKNOWN, LATER]
+    assert row_contexts(train, 5).tolist() == [UNKNOWN, SAME, UNKNOWN, LATER, SAME]
+    assert row_contexts(test, 4).tolist() == [SAME, LATER, UNKNOWN, LATER]
     assert len(valid.time) == len(valid.previous) == 0
     assert times_by_order([]) == []
 
@@ -48,10 +48,10 @@ def test_times_by_order_say_what_a_plain_search_says(splits):
     users = [user for part in splits for user in part]
     found = times_by_order(splits)
     assert [len(times.time) for times in found] == [len(part) for part in splits]
-    moments = [moment for times in found for moment in row_moments(times, len(times.time)).tolist()]
-    for row, (user, moment) in enumerate(zip(users, moments, strict=True)):
+    contexts = [context for times in found for context in row_contexts(times, len(times.time)).tolist()]
+    for row, (user, context) in enumerate(zip(users, contexts, strict=True)):
         wanted = UNKNOWN if user not in users[:row] else SAME if users[row - 1] == user else LATER
-        assert moment == wanted
+        assert context == wanted
     time = np.concatenate([times.time for times in found])
     assert (np.diff(time) >= 0).all()
     assert [time[row] == time[row - 1] for row in range(1, len(users))] == [
@@ -114,16 +114,16 @@ def test_the_published_layout_gets_times_that_come_back_from_disk(layout, caplog
     assert {name: len(rows) for name, rows in wanted.items()} == {"train": 14, "valid": 2, "test": 4}
     for name in SPLITS:
         rows = corpus.rows(name)
-        assert row_moments(rows.times, len(rows)).tolist() == wanted[name]
+        assert row_contexts(rows.times, len(rows)).tolist() == wanted[name]
         assert same_times(rows.times, expected.rows(name).times)
         assert same_times(rows.times, stored.rows(name).times) and same_times(rows.times, stored.times_of(name))
         assert [row.tolist() for row in rows.histories] == [row.tolist() for row in expected.rows(name).histories]
-    assert {moment for row in wanted.values() for moment in row} == {UNKNOWN, SAME, LATER}
+    assert {context for row in wanted.values() for context in row} == {UNKNOWN, SAME, LATER}
     # The audit tells ties from the other pairs, as it does of any source with times.
-    same, later = (sum(row.count(moment) for row in wanted.values()) for moment in (SAME, LATER))
+    same, later = (sum(row.count(context) for row in wanted.values()) for context in (SAME, LATER))
     order = read_manifest(result.output, "corpus")["counts"]["order"]
     assert (order["pairs"], order["ties"]) == (same + later, same)
-    assert f"neighbouring pairs of one moment: {same} of {same + later}" in caplog.text
+    assert f"neighbouring pairs with one timestamp: {same} of {same + later}" in caplog.text
 
 
 def test_corpora_without_it_stay_as_they_were(layout):
@@ -161,5 +161,5 @@ def test_where_rows_are_missing_nobody_knows_when_the_newest_item_came(layout, t
 
 def test_the_real_layout_reads_back(data_root):
     corpus = with_times_by_order(read_published(data_root / "Amazon", "Industrial_and_Scientific"))
-    counts = {name: np.bincount(row_moments(rows.times, len(rows))).tolist() for name, rows in corpus.splits().items()}
+    counts = {name: np.bincount(row_contexts(rows.times, len(rows))).tolist() for name, rows in corpus.splits().items()}
     assert counts == {"train": [7034, 14251, 14974], "valid": [393, 1701, 2438], "test": [267, 1644, 2622]}

@@ -1,4 +1,4 @@
-"""A catalogue model that can be told when the next item is wanted, of random weights: each moment has its lists."""
+"""A catalogue model that can be told when the next item is wanted, of random weights: each context has its lists."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ from support.examples import sid_windows
 from support.training import catalogue_config, make_inputs
 
 
-def save_telling(folder: Path, moments: bool = True) -> Path:
+def save_conditioned(folder: Path, session_context: bool = True) -> Path:
     """Write a corpus of 24 items, its SIDs, and a checkpoint whose weights are drawn at random; gives its path.
 
-    Without `moments` it is one that was not told them.
+    Without `session_context` the model is not conditioned on it.
     """
     place, sids = make_inputs(folder)
     corpus = Corpus.load(place)
     table = SidTable.load_index(f"{sids}/index.json", corpus.items["item_id"].tolist())
     windows = sid_windows(corpus, table, 0.0)[0]
-    bundle = new_bundle(catalogue_config(folder, moments=moments), corpus, table, windows)
+    bundle = new_bundle(catalogue_config(folder, session_context=session_context), corpus, table, windows)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in bundle.model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
-    save_checkpoint(bundle, folder / "telling")
-    return folder / "telling"
+    save_checkpoint(bundle, folder / "conditioned")
+    return folder / "conditioned"
