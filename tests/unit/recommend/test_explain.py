@@ -272,7 +272,7 @@ def test_an_explanation_is_plain_json(shop):
 def test_bad_requests_are_refused(shop):
     with pytest.raises(RequestError, match=r"^k: is 0"):
         explain(shop, Request(HISTORY, k=0))
-    with pytest.raises(RequestError, match=r"^history\[0\]: 'nobody' is no item"):
+    with pytest.raises(RequestError, match=r"^history\[0\]: 'nobody' is not an item"):
         explain(shop, Request(["nobody"], unknown="refuse"))
     with pytest.raises(ConfigError, match="branches is -1; it must be at least 0"):
         explain(shop, Request(HISTORY), branches=-1)
