@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from functools import partial
+from itertools import zip_longest
 
 from minionerec.cli.plan import config_values
 from minionerec.cli.recipes import DEMO
@@ -17,7 +18,7 @@ def demo_step(spec: StageSpec, words: Sequence[str]) -> str | None:
     """The demo step whose settings a command line uses; None where it names a file, an input or an output."""
     named = [  # an empty text names nothing
         word.split("=")[0].removeprefix("--")
-        for word, after in zip(words, [*words[1:], None], strict=True)
+        for word, after in zip_longest(words, words[1:])
         if word.startswith("--") and after != "" and not word.endswith("=")
     ]
     return None if {"config", *path_settings(spec.config_class())}.intersection(named) else spec.demo

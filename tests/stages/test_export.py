@@ -165,8 +165,8 @@ def test_a_model_that_is_given_session_contexts_is_exported_with_them(made, tmp_
         assert [tokens for tokens, _ in searched] == example["sid_tokens"]
     page = " ".join((output / "README.md").read_text().split())
     assert (
-        "`{session_context}` stands in `template`, write `<|same|>` while" in page
-        and "`<|later|>` when somebody" in page
+        "`{session_context}` stands in `template`, write `<|same|>` for an item of the newest one's session" in page
+        and "`<|later|>` for one of a later session" in page
     )
 
 

@@ -123,7 +123,7 @@ def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog, monkeypatch
                 run_sft(told(made, corpus=str(corpus), output=output, **short))
             said = [text for text in caplog.messages if "has no times" in text]
             assert len(said) == warnings
-            words = f"the wording contexts says when the next item comes, but {corpus} has no times"
+            words = f"the wording is session_context, but {corpus} has no times"
             assert all(text.startswith(words) for text in said)
 
 

@@ -148,9 +148,18 @@ def test_processes_take_turns(made, histories, monkeypatch):
     [
         ('{"history": ["u"', "line 2: not valid JSON"),
         ("[1]", "line 2: expected an object such as"),
-        ('{"history": ["u"], "hist": 1}', "line 2: unknown name 'hist'; known: history, user, only, without, context"),
-        ('{"history": [], "session_context": "now"}', "row 2: context is 'now'; expected one of unknown, same, later"),
-        ('{"history": [], "session_context": 1}', "row 2: context is '1'; expected one of unknown, same, later"),
+        (
+            '{"history": ["u"], "hist": 1}',
+            "line 2: unknown name 'hist'; known: history, user, only, without, session_context",
+        ),
+        (
+            '{"history": [], "session_context": "now"}',
+            "row 2: session_context is 'now'; expected one of unknown, same, later",
+        ),
+        (
+            '{"history": [], "session_context": 1}',
+            "row 2: session_context is '1'; expected one of unknown, same, later",
+        ),
         (
             '{"history": ["u"], "session_context": "later"}',
             "row 2: session_context: is 'later', but this model was trained without",

@@ -87,11 +87,11 @@ def test_the_two_kinds_of_rows_are_told_apart(made):
 def test_an_evaluation_gives_session_contexts_or_does_not(made, tmp_path, caplog):
     with caplog.at_level("INFO", "minionerec"):
         whole, counts = ndcg(made, "told", tmp_path)
-    assert f"{USERS} of {USERS} rows say whether the target came at a later context." in caplog.text
+    assert f"The session context of {USERS} of {USERS} examples is known." in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "minionerec"):
         untold, silent = ndcg(made, "told", tmp_path, session_context=False)
-    assert f"0 of {USERS} rows say whether" in caplog.text
+    assert f"The session context of 0 of {USERS} examples is known" in caplog.text
     assert (counts["rows_with_context"], silent["rows_with_context"]) == (USERS, 0)
     assert (counts["given"], silent["given"]) == (["session context"], [])
     assert whole > 0.95 and untold < 0.9
@@ -267,7 +267,5 @@ def test_session_contexts_of_other_tokens_are_refused(made, tmp_path, tokens):
     assert len(content["session_tokens"]) == 2
     place.write_text(json.dumps(content | {"session_tokens": tokens}))
     sign(tmp_path / "saved")
-    with pytest.raises(
-        ArtefactError, match=r"told contexts by other tokens than those of wording\.yaml|belong to no part"
-    ):
+    with pytest.raises(ArtefactError, match=r"its session_tokens are not those of wording\.yaml|belong to no part"):
         load_bundle(tmp_path / "saved")

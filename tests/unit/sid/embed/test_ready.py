@@ -26,7 +26,7 @@ def with_value(value):
         (with_value(np.nan), r"row 2, column 1 is nan \(1 such rows of 4\)"),
         (with_value(-np.inf), r"row 2, column 1 is -inf"),
         (with_value(1e300), r"row 2, column 1 is inf"),
-        (np.zeros(4), r"holds float64 of shape \(4,\); expected numbers of shape \(4, width\)"),
+        (np.zeros(4), r"holds float64 of shape \(4,\); expected numbers of shape \(4, dimensions\)"),
         (np.array([["a"]] * 4), r"holds <U1 of shape \(4, 1\); expected numbers"),
         (np.array([[{}]] * 4, dtype=object), r"not a readable \.npy file of numbers"),
     ],

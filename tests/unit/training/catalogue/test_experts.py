@@ -166,7 +166,7 @@ def test_what_is_saved_gives_the_same(tmp_path):
     assert torch.equal(again.leaf_log_probs(asked), model.leaf_log_probs(asked))
     assert again.experts.flaw() is None
     again.experts.followers[0] = 6
-    assert "beyond the 6" in again.experts.flaw()
+    assert "beyond its 6" in again.experts.flaw()
     again.experts.offsets[-1] += 1
     assert "offsets" in again.experts.flaw()
 
