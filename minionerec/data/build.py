@@ -27,7 +27,7 @@ from minionerec.data.engines.statements import Borders, Sequences, real
 from minionerec.data.filters import parse_time, year_before
 from minionerec.data.names import QUIRKS, SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.shards import ShardWriter, count_shards
-from minionerec.data.source import Batch, InteractionSource
+from minionerec.data.source import InteractionBatch, InteractionSource
 from minionerec.data.times import ticks_by_middle
 from minionerec.data.units import SECOND, check_middle
 
@@ -276,7 +276,7 @@ def _hand_over(engine: Engine, source: InteractionSource) -> tuple[int, bool]:
     """Make `raw` of a source's interactions; how many there are, and whether their times are doubles."""
     count, reals = 0, False
 
-    def handed(batch: Batch) -> pa.RecordBatch:
+    def handed(batch: InteractionBatch) -> pa.RecordBatch:
         nonlocal count, reals
         size = len(batch.item_index)
         times = np.zeros(size, np.int64) if batch.times is None else batch.times

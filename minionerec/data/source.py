@@ -22,7 +22,7 @@ BATCH = 1 << 20
 
 
 @dataclass(frozen=True)
-class Batch:
+class InteractionBatch:
     """Some interactions, in the order of their source.
 
     Attributes:
@@ -69,7 +69,7 @@ class InteractionSource(Protocol):
     def left_out(self) -> Collection[int]:
         """Units whose interactions are left out."""
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[InteractionBatch]:
         """The interactions, in the order of the file.
 
         Raises:
@@ -111,13 +111,13 @@ class Source:
         """None of the units."""
         return ()
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[InteractionBatch]:
         """See `InteractionSource`."""
         for start in range(0, len(self.users), BATCH):
             some = slice(start, start + BATCH)
             users = self.user_ids.take(pa.array(self.users[some]))
             users = users.combine_chunks() if isinstance(users, pa.ChunkedArray) else users
-            yield Batch(users, self.item_index[some], None if self.times is None else self.times[some])
+            yield InteractionBatch(users, self.item_index[some], None if self.times is None else self.times[some])
 
 
 class BadRows:

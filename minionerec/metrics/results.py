@@ -47,7 +47,7 @@ def metrics_at(ks: Sequence[int], every_mrr: bool) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Recommender:
+class RecommenderResults:
     """A recommender on the examples of one split.
 
     Attributes:
@@ -71,7 +71,7 @@ class Recommender:
     counted_by: str = ""
 
     @classmethod
-    def load(cls, name: str, paths: Sequence[Path], split: str) -> "Recommender":
+    def load(cls, name: str, paths: Sequence[Path], split: str) -> "RecommenderResults":
         """The ranks of a split that predictions artefacts hold, one a seed.
 
         Raises:
@@ -87,7 +87,7 @@ class Recommender:
         return replace(found, name=labelled(name, found.given))
 
     @classmethod
-    def from_lists(cls, name: str, lists: Predictions, width: int | None = None) -> "Recommender":
+    def from_lists(cls, name: str, lists: Predictions, width: int | None = None) -> "RecommenderResults":
         """One seed's lists, with the requested candidates (those of the longest list if None)."""
         return cls(name, [Ranked.from_predictions(replace(lists, given=lists.given or ()), width=width)], lists)
 
@@ -140,7 +140,7 @@ class Recommender:
             found[name] = np.stack([ranking_metrics(each, [k])[name] for each in ranks])
         return found
 
-    def check_same_examples(self, first: "Recommender", split: str) -> None:
+    def check_same_examples(self, first: "RecommenderResults", split: str) -> None:
         """Check that it is measured on the same examples, of the same users, as another.
 
         Raises:
@@ -332,7 +332,7 @@ class Results:
         where: bool (R,), the examples that all figures are of; all if None.
     """
 
-    recommenders: Mapping[str, Recommender]
+    recommenders: Mapping[str, RecommenderResults]
     levels: Sequence[str]
     metrics: Sequence[str]
     bootstrap: Bootstrap
@@ -365,7 +365,7 @@ class Results:
         return [name for name, who in self.recommenders.items() if who.has(level)]
 
     def values(self, name: str, level: str, metrics: Sequence[str]) -> dict[str, np.ndarray]:
-        """Metric to the value of each seed and example, float64 (S, R), as of `Recommender.values`."""
+        """Metric to the value of each seed and example, float64 (S, R), as of `RecommenderResults.values`."""
         return self.recommenders[name].values(level, metrics, self.where)
 
     def estimates(self, level: str) -> Estimates:
@@ -511,7 +511,7 @@ def evaluate_predictions(
         DataError: If there is no example.
     """
     ordered = check_ks(ks, list_width(predictions) if width is None else width)
-    who = Recommender.from_lists("", predictions, width)
+    who = RecommenderResults.from_lists("", predictions, width)
     levels = ["sid", "item"] if any(predictions.target_sids) else ["item"]
     drawn = Bootstrap.of(seed, resamples, USERS, predictions.users)
     return Results({"": who}, levels, metrics_at(ordered, False), drawn).evaluation("", valid_sids, n_items)

@@ -17,7 +17,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.paths import find_path
 from minionerec.core.stage import Stage
 from minionerec.metrics.ranked import splits_of
-from minionerec.metrics.results import Recommender
+from minionerec.metrics.results import RecommenderResults
 from minionerec.metrics.statistics import Estimate
 from minionerec.metrics.tables import format_metrics_table
 from minionerec.reports import sections
@@ -280,7 +280,7 @@ def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, 
     return {metric: list(gap) for metric, gap in results.differences(other, level, [name])[name].items()}
 
 
-def _recommender_json(results: PageResults, recommender: Recommender) -> dict[str, Any]:
+def _recommender_json(results: PageResults, recommender: RecommenderResults) -> dict[str, Any]:
     """One recommender."""
     name = recommender.name
     found: dict[str, Any] = {

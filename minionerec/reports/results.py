@@ -24,7 +24,7 @@ from minionerec.metrics.ranking import check_ks, list_width, sid_ranks
 from minionerec.metrics.results import (
     Bootstrap,
     Evaluation,
-    Recommender,
+    RecommenderResults,
     Results,
     Slice,
     alike,
@@ -188,7 +188,7 @@ class EvaluationSet:
 
 def read_recommender(
     run: RunSetting, split: str, examples: EvaluationSet | None, *, lists: bool, own_sids: bool
-) -> Recommender:
+) -> RecommenderResults:
     """One recommender, its seeds checked against data and SIDs.
 
     Args:
@@ -204,8 +204,8 @@ def read_recommender(
     """
     paths = run.runs
     if not paths:
-        return Recommender(run.name, details=run.details)
-    who = replace(Recommender.load(run.name, paths, split), details=run.details)
+        return RecommenderResults(run.name, details=run.details)
+    who = replace(RecommenderResults.load(run.name, paths, split), details=run.details)
     if examples is None:
         return who
     known: dict[str, Path] = {}
@@ -236,7 +236,7 @@ def read_recommender(
     return replace(who, lists=read[0], list_width=list_width(read[0], paths[0])) if lists and read else who
 
 
-def _counted_by(path: Path, who: Recommender, examples: EvaluationSet) -> str:
+def _counted_by(path: Path, who: RecommenderResults, examples: EvaluationSet) -> str:
     """What counts as a hit at level "sid" of predictions; "" where they have none."""
     if not who.has("sid"):
         return ""
@@ -250,7 +250,7 @@ def _counted_by(path: Path, who: Recommender, examples: EvaluationSet) -> str:
 
 def baselines_of(
     runs: Sequence[RunSetting], examples: EvaluationSet, ks: Sequence[int]
-) -> tuple[dict[str, Recommender], Chosen]:
+) -> tuple[dict[str, RecommenderResults], Chosen]:
     """The baselines, read from one of the evaluations or computed, with seen items masked as in the protocol.
 
     An evaluation's are taken where they are lists of the same examples of a corpus with the same content, with the same
@@ -280,7 +280,9 @@ def baselines_of(
             if not (masked and name == RECENT)
         }
         found = lists, chosen
-    made = {name: replace(Recommender.from_lists(name, of, width), list_width=width) for name, of in found[0].items()}
+    made = {
+        name: replace(RecommenderResults.from_lists(name, of, width), list_width=width) for name, of in found[0].items()
+    }
     return made, found[1]
 
 
@@ -457,7 +459,9 @@ class PageResults(Results):
         return gaps_to(row, self.estimates(self.reading_of(row, name))[name])
 
 
-def choose_ks(wanted: Sequence[int] | None, usual: Sequence[int], recommenders: Sequence[Recommender]) -> list[int]:
+def choose_ks(
+    wanted: Sequence[int] | None, usual: Sequence[int], recommenders: Sequence[RecommenderResults]
+) -> list[int]:
     """The cutoffs: those wanted, or the protocol's within all lists.
 
     Raises:
@@ -569,7 +573,7 @@ def read_results(
     return replace(results, recommenders=_ordered(results, order))
 
 
-def _ordered(results: PageResults, order: str) -> dict[str, Recommender]:
+def _ordered(results: PageResults, order: str) -> dict[str, RecommenderResults]:
     """The recommenders in the order of the page, baselines last and pending ones before them, unless as given."""
     if order == "given":
         return dict(results.recommenders)

@@ -162,7 +162,7 @@ class Chance:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TaskExamples:
     """Examples of one task to be made.
 
     Attributes:
@@ -226,7 +226,7 @@ class ExampleMaker(ABC):
         self._places: dict[str, np.ndarray] = {}
 
     @abstractmethod
-    def examples(self, asked: Asked) -> tuple[Columns, Mapping[str, int]]:
+    def examples(self, asked: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
         """The columns of some examples, and what is counted of them: `rows` among it."""
 
     def whole_count(self, task: str) -> int:
@@ -238,10 +238,10 @@ class ExampleMaker(ABC):
         count = self.whole_count(task)
         if task in ITEM_TASKS:
             items = self._able_items(task)[places]
-            return self.examples(Asked(task, items, None, items, self.seed, places, count))
+            return self.examples(TaskExamples(task, items, None, items, self.seed, places, count))
         numbers = self._able_rows(task)[places]
         rows = self.corpus.rows("train").take(numbers)
-        return self.examples(Asked(task, None, rows, numbers, self.seed, places, count))
+        return self.examples(TaskExamples(task, None, rows, numbers, self.seed, places, count))
 
     def _able_items(self, task: str) -> np.ndarray:
         return np.flatnonzero(self.builder.answerable(task))
@@ -279,12 +279,14 @@ class ExampleMaker(ABC):
         if part.shard is None:
             known = batch[able[batch]]
             items = known[chance(len(known))]
-            return self.examples(Asked(part.task, items, None, items, seed, np.arange(len(items)), len(items)))
+            return self.examples(TaskExamples(part.task, items, None, items, seed, np.arange(len(items)), len(items)))
         numbers, rows = self.rows_of(batch)
         known = np.flatnonzero(able[rows.targets])
         chosen = known[chance(len(known))]
         places = np.arange(len(chosen))
-        return self.examples(Asked(part.task, None, rows.take(chosen), numbers[chosen], seed, places, len(chosen)))
+        return self.examples(
+            TaskExamples(part.task, None, rows.take(chosen), numbers[chosen], seed, places, len(chosen))
+        )
 
     def rows_of(self, chains: Chains) -> tuple[np.ndarray, SplitRows]:
         """The examples of sequences: their numbers, int64 (R,), counted through all splits, and the examples."""

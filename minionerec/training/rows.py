@@ -22,7 +22,7 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
-from minionerec.training.examples import Asked, Chance, Columns, ExampleMaker, ExamplePart, Ragged
+from minionerec.training.examples import Chance, Columns, ExampleMaker, ExamplePart, Ragged, TaskExamples
 
 NO_LABEL = -100
 """The label of a token without a loss."""
@@ -310,7 +310,7 @@ class SftExamples(ExampleMaker):
         """How much training examples weigh by their age."""
         return Recency(self.corpus.split, self.count, self.config.recency)
 
-    def examples(self, asked: Asked) -> tuple[Columns, Mapping[str, int]]:
+    def examples(self, asked: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
         """Examples of one task, an interaction or an item each."""
         builder = asked.builder(self.builder)
         made = builder.some(asked.task, "train", asked.items) if len(asked.numbers) else []

@@ -8,7 +8,7 @@ import numpy as np
 from minionerec.core.artefacts import write_artefact
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.ranked import KIND, Ranked, write_ranks
-from minionerec.metrics.results import Bootstrap, Recommender, Results, list_slices
+from minionerec.metrics.results import Bootstrap, RecommenderResults, Results, list_slices
 
 
 def lists_of(ranks, targets, width=20, n_items=1000):
@@ -77,7 +77,7 @@ def results_of(ranks, metrics, kinds=None, *, users=None, resamples=100, seed=0,
     names = [f"u{row}" for row in range(rows)]
     targets = np.arange(rows, dtype=np.int32)
     made = {
-        name: Recommender(name, [Ranked(names, targets, {"item": np.asarray(of)}, width) for of in found])
+        name: RecommenderResults(name, [Ranked(names, targets, {"item": np.asarray(of)}, width) for of in found])
         for name, found in ranks.items()
     }
     drawn = Bootstrap(seed, resamples, users, rows)

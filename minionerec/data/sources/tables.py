@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from minionerec.core.errors import DataError, shown
 from minionerec.data.files import check_file
-from minionerec.data.source import BadRows, Batch, item_table
+from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import place_of, rows_with_ids
 from minionerec.data.sources.table_files import PARQUET, SEPARATORS, TableFiles, check_names, common_schema
 from minionerec.data.sources.text import PART, TextFile, read_text_parts, read_text_table
@@ -165,7 +165,7 @@ class TableSource:
         inside = {"lines_inside_item_cells": self.catalogue.lines, "lines_inside_interaction_cells": self._lines}
         return {name: n for name, n in inside.items() if n}
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[InteractionBatch]:
         """See `InteractionSource`.
 
         Raises:
@@ -190,7 +190,7 @@ class TableSource:
                 n,
             )
 
-    def _clean(self, path: Path, table: pd.DataFrame) -> Iterator[Batch]:
+    def _clean(self, path: Path, table: pd.DataFrame) -> Iterator[InteractionBatch]:
         """The rows of a part that have ids and a time; times of possibly different units are in different batches.
 
         So the numbers of the unit that stays are whole where only those of another unit made doubles of them.
@@ -206,7 +206,7 @@ class TableSource:
             own, chosen = exact(table[time], times, some)[some], table[some]
             index = self.catalogue.index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
             self._note_unknown(np.flatnonzero(some), index, units[some], chosen[item], place)
-            yield Batch(pa.array(chosen[user], pa.string(), from_pandas=True), index, own, units[some])
+            yield InteractionBatch(pa.array(chosen[user], pa.string(), from_pandas=True), index, own, units[some])
         self._rows += len(table)
 
     def _note_unknown(

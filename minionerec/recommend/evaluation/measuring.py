@@ -13,7 +13,15 @@ from minionerec.metrics.predictions import FILE, GIVEN, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranked import write_ranks
 from minionerec.metrics.ranking import check_ks
-from minionerec.metrics.results import USERS, Bootstrap, Evaluation, Recommender, Results, list_slices, metrics_at
+from minionerec.metrics.results import (
+    USERS,
+    Bootstrap,
+    Evaluation,
+    RecommenderResults,
+    Results,
+    list_slices,
+    metrics_at,
+)
 from minionerec.metrics.tables import format_metrics_table, format_slices
 from minionerec.recommend.evaluation.baseline_lists import write_baseline_lists
 from minionerec.recommend.rankers.baselines import Chosen, chosen_baselines
@@ -172,7 +180,7 @@ def measure(what: Measuring, predictions: Predictions) -> Measured:
     if what.slices:
         slices = list_slices(read_kinds(what.corpus, what.rows, what.split, what.times))
     results = Results(
-        {name: Recommender.from_lists(name, found, what.width) for name, found in lists.items()},
+        {name: RecommenderResults.from_lists(name, found, what.width) for name, found in lists.items()},
         ["item"] if what.table is None else ["sid", "item"],
         metrics,
         Bootstrap.of(what.seed, what.resamples, USERS, what.rows.users),

@@ -600,7 +600,7 @@ def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Examples:
+class _ValidationExamples:
     """Validation examples.
 
     Attributes:
@@ -613,12 +613,12 @@ class _Examples:
     targets: np.ndarray
     allowed: Allowed | None
 
-    def some(self, count: int) -> "_Examples":
+    def some(self, count: int) -> "_ValidationExamples":
         """A fixed sample of them."""
         drawn = np.sort(np.random.default_rng(0).choice(len(self.targets), count, replace=False))
         histories = [self.histories[row] for row in drawn]
         allowed = None if self.allowed is None else Allowed.leaving_out(histories, self.allowed.n_items)
-        return _Examples(histories, self.targets[drawn], allowed)
+        return _ValidationExamples(histories, self.targets[drawn], allowed)
 
 
 def _examples_of(trained: int) -> int:
@@ -626,7 +626,7 @@ def _examples_of(trained: int) -> int:
     return min(_EXAMPLES, max(_FEWEST_EXAMPLES, _PRODUCT // max(1, trained)))
 
 
-def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
+def _validation(rows: TrainingRows, masked: bool) -> _ValidationExamples | None:
     """The validation examples that constants are chosen by, a fixed sample of them; None without any."""
     data, most = rows.data, _examples_of(rows.data.sizes["train"])
     if not data.sizes["valid"]:
@@ -634,7 +634,7 @@ def _validation(rows: TrainingRows, masked: bool) -> _Examples | None:
     found = data.sample("valid", most, 0) if data.in_files else data.valid
     histories = found.histories.tolist()
     allowed = Allowed.leaving_out(histories, len(rows.numbers)) if masked else None
-    examples = _Examples(histories, rows.numbers[found.targets], allowed)
+    examples = _ValidationExamples(histories, rows.numbers[found.targets], allowed)
     return examples.some(most) if len(found) > most else examples
 
 
@@ -643,7 +643,7 @@ def _ndcg(ranks: np.ndarray) -> float:
     return float(np.where(ranks < 10, 1 / np.log2(ranks + 2.0), 0.0).mean())
 
 
-def valid_ndcg(ranker: Ranker, rows: TrainingRows, examples: _Examples) -> float:
+def valid_ndcg(ranker: Ranker, rows: TrainingRows, examples: _ValidationExamples) -> float:
     """NDCG@10 of a ranker's lists on validation examples."""
     k = min(10, rows.size)
     lists = ranker.rank(Queries(examples.histories), k, examples.allowed).items
@@ -667,7 +667,7 @@ class TransitionGrid:
     def __init__(
         self,
         rows: TrainingRows,
-        examples: _Examples,
+        examples: _ValidationExamples,
         popularity_half_life: float | None,
         whole: "TransitionGrid | None" = None,
     ):
@@ -832,12 +832,12 @@ def _places(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nda
     return place, there
 
 
-def _seen_settings(examples: _Examples) -> tuple[bool, ...]:
+def _seen_settings(examples: _ValidationExamples) -> tuple[bool, ...]:
     """The values tried for ranking seen items last."""
     return (False,) if examples.allowed is not None else (False, True)
 
 
-def _choose_popularity(rows: TrainingRows, examples: _Examples) -> tuple[float | None, bool]:
+def _choose_popularity(rows: TrainingRows, examples: _ValidationExamples) -> tuple[float | None, bool]:
     """The half-life of popularity that is best on validation, and whether seen items are ranked last."""
     seen = _history_sets(examples.histories, rows.numbers)
     row = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr))
@@ -860,7 +860,9 @@ def _choose_popularity(rows: TrainingRows, examples: _Examples) -> tuple[float |
     return max(found, key=found.__getitem__)
 
 
-def _choose_ridge(rows: TrainingRows, examples: _Examples, scored: _Scored, together: np.ndarray) -> tuple[float, bool]:
+def _choose_ridge(
+    rows: TrainingRows, examples: _ValidationExamples, scored: _Scored, together: np.ndarray
+) -> tuple[float, bool]:
     """The ridge that is best on validation for the most popular candidates, and whether seen items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
     gram, sets = together[np.ix_(kept, kept)], _history_sets(examples.histories, rows.numbers)[:, kept]

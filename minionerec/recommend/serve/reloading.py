@@ -20,7 +20,7 @@ FIELDS = ("checkpoint", "items", "back")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReloadRequest:
     """The request of a reload: paths to load instead of the current ones, or the previous model."""
 
     checkpoint: Path | None = None
@@ -49,7 +49,7 @@ class Reloader:
         # A single thread: libraries keep some state per thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
 
-    def read(self, value: Any) -> Asked:
+    def read(self, value: Any) -> ReloadRequest:
         """Parse the body of a call.
 
         Raises:
@@ -65,7 +65,7 @@ class Reloader:
             raise Refusal(422, f"is {shown(back)}; expected true or false.", "back")
         if back and len(value) > 1:
             raise Refusal(422, "returns to the previous model and cannot be combined with paths.", "back")
-        return Asked(self._path(value, "checkpoint"), self._path(value, "items"), back)
+        return ReloadRequest(self._path(value, "checkpoint"), self._path(value, "items"), back)
 
     def _path(self, value: dict[str, Any], field: str) -> Path | None:
         if field not in value:
@@ -90,7 +90,7 @@ class Reloader:
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, self.sources)
 
-    async def run(self, asked: Asked) -> Served:
+    async def run(self, asked: ReloadRequest) -> Served:
         """Reload as requested; paths not given stay the same.
 
         Raises:

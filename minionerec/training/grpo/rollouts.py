@@ -22,7 +22,7 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
 from minionerec.sid.table import SidTable
-from minionerec.training.examples import Asked, Columns, ExampleMaker, Ragged, training_set
+from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, training_set
 from minionerec.training.rewards import Rollouts
 
 # Inputs of a step: prompts as token ids, each with the number of its own target.
@@ -104,7 +104,7 @@ class PromptExamples(ExampleMaker):
         for task in self.tasks:
             check_task(task)
 
-    def examples(self, asked: Asked) -> tuple[Columns, Mapping[str, int]]:
+    def examples(self, asked: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
         """Prompts of one task."""
         builder = asked.builder(self.builder)
         made = builder.some(asked.task, "train", asked.items) if len(asked.numbers) else []

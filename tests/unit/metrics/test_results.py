@@ -12,7 +12,7 @@ from minionerec.metrics.ranked import Ranked, splits_of, write_ranks
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.results import (
     FEWEST,
-    Recommender,
+    RecommenderResults,
     Slice,
     alike,
     evaluate_predictions,
@@ -80,22 +80,22 @@ def test_lists_end_where_they_end():
 def test_full_ranks_are_taken_before_lists_and_seeds_in_their_order(tmp_path):
     write_run(tmp_path / "run", RANKS["one"], TARGETS)
     places = [tmp_path / "run" / f"seed-{seed}" / "predictions" for seed in (9, 10, 11)]
-    found = Recommender.load("x", places, "test")
+    found = RecommenderResults.load("x", places, "test")
     assert np.array_equal([run.ranks["item"] for run in found.runs], RANKS["one"])
     assert (found.width, dict(found.about)) == (None, {"parameters": 1234, "recipe": "all positions"})
-    assert (Recommender.load("x", places, "valid").runs[0].ranks["item"] == 1).all()
+    assert (RecommenderResults.load("x", places, "valid").runs[0].ranks["item"] == 1).all()
     assert splits_of(tmp_path / "run") == ["test", "valid"]
 
 
 def test_lists_give_ranks_at_both_levels_and_written_ranks_are_the_same(tmp_path):
     lists = with_sids(lists_of(RANKS["one"][0], TARGETS))
     lists.save(tmp_path / "lists", config={}, inputs={}, counts={"split": "test", "beams": 20})
-    found = Recommender.load("x", [tmp_path / "lists"], "test")
+    found = RecommenderResults.load("x", [tmp_path / "lists"], "test")
     assert found.runs[0].ranks["sid"].tolist() == sid_ranks(lists).tolist()
     assert found.runs[0].ranks["item"].tolist() == [rank if rank <= 20 else 0 for rank in RANKS["one"][0]]
     assert (found.width, dict(found.about), splits_of(tmp_path / "lists")) == (20, {}, ["test"])
     with pytest.raises(ArtefactError, match="is about the test examples, not the valid examples"):
-        Recommender.load("x", [tmp_path / "lists"], "valid")
+        RecommenderResults.load("x", [tmp_path / "lists"], "valid")
     with write_artefact(tmp_path / "ranked", "predictions", config={}, counts={"split": "test", "given": []}) as place:
         write_ranks(place, {"test": found.runs[0]})
     read = Ranked.load(tmp_path / "ranked", "test")
@@ -107,11 +107,11 @@ def test_lists_give_ranks_at_both_levels_and_written_ranks_are_the_same(tmp_path
 def test_examples_are_held_against_one_another():
     one, other = (results_of({name: RANKS["one"]}, METRICS).recommenders[name] for name in ("x", "y"))
     other.check_same_examples(one, "test")
-    few = Recommender("y", [Ranked(["u"], TARGETS[:1], {"item": RANKS["one"][0, :1]}, None)])
+    few = RecommenderResults("y", [Ranked(["u"], TARGETS[:1], {"item": RANKS["one"][0, :1]}, None)])
     with pytest.raises(ArtefactError, match="y: its 1 test examples are not the 100 of x"):
         few.check_same_examples(one, "test")
     users = [*one.users[:-1], "v"]
-    other = Recommender("y", [Ranked(users, TARGETS, {"item": RANKS["one"][0]}, None)])
+    other = RecommenderResults("y", [Ranked(users, TARGETS, {"item": RANKS["one"][0]}, None)])
     with pytest.raises(ArtefactError, match="y: its test example 99 is of user 'v', that of x of 'u99'"):
         other.check_same_examples(one, "test")
 

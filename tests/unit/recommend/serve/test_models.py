@@ -12,7 +12,7 @@ from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.serve.metrics import Metrics
 from minionerec.recommend.serve.models import Shelf, Sources, below, fingerprint, try_out, without_paths
 from minionerec.recommend.serve.reading import Refusal
-from minionerec.recommend.serve.reloading import Asked, Reloader
+from minionerec.recommend.serve.reloading import Reloader, ReloadRequest
 
 
 @pytest.fixture
@@ -157,9 +157,9 @@ def test_what_a_caller_asks_is_checked(root, body, field):
 
 def test_callers_name_paths_only_where_a_folder_is_given(root):
     _, with_root = reloader(root, root=root)
-    assert with_root.read({"checkpoint": "shift-2"}) == Asked(checkpoint=(root / "shift-2").resolve())
+    assert with_root.read({"checkpoint": "shift-2"}) == ReloadRequest(checkpoint=(root / "shift-2").resolve())
     _, without = reloader(root)
-    assert without.read({}) == Asked() and without.read({"back": True}) == Asked(back=True)
+    assert without.read({}) == ReloadRequest() and without.read({"back": True}) == ReloadRequest(back=True)
     with pytest.raises(Refusal, match="is not allowed"):
         without.read({"checkpoint": "shift-2"})
 
@@ -170,8 +170,8 @@ def test_what_is_not_named_stays(root):
 
     async def play():
         await each.start()
-        await each.run(Asked(checkpoint=root / "shift-2"))
-        await each.run(Asked(items=root / "stock.csv"))
+        await each.run(ReloadRequest(checkpoint=root / "shift-2"))
+        await each.run(ReloadRequest(items=root / "stock.csv"))
         return shelf.current.sources
 
     assert asyncio.run(play()) == Sources(root / "shift-2", None, root / "stock.csv")

@@ -13,7 +13,7 @@ import pytest
 from support.scripts import benchmark
 from support.serving import IDS, expected, fake_parts, running
 
-from minionerec.recommend.serve.reloading import Asked
+from minionerec.recommend.serve.reloading import ReloadRequest
 
 http_load = benchmark("http_load")
 
@@ -181,7 +181,11 @@ def test_models_are_exchanged_under_traffic_without_failures_or_mixtures(parts, 
         loop = parts.batcher._loop
         await asyncio.sleep(0.1)
         for round_ in range(12):
-            asked = Asked(back=True) if round_ % 3 == 2 else Asked(checkpoint=tmp_path / f"shift-{round_ % 2 + 1}")
+            asked = (
+                ReloadRequest(back=True)
+                if round_ % 3 == 2
+                else ReloadRequest(checkpoint=tmp_path / f"shift-{round_ % 2 + 1}")
+            )
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(parts.reloader.run(asked), loop))
             await asyncio.sleep(0.05)
         return await traffic
