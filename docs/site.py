@@ -7,15 +7,14 @@ every stage from the one description that `--help` prints too.
 
 import posixpath
 import re
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from minionerec.core.settings import description
+from minionerec.core.settings import default_text, description
 from minionerec.core.stages import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,19 +71,17 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         "how-it-works", "your-own-data", "serving", "semantic-ids", "catalogue-model", "baselines", "sequential",
         "preference", "full-size", "recipes", "studies", "experiment-log", "refit", "serving-engines", "scale", "city",
     ]  # fmt: skip
-    known = {path.stem for path in docs.glob("*.md")} - {"README"}
-    first = [name for name in ("tutorial", "python", "glossary", "architecture") if name in known]
-    listed = [name for name in guides if name in known]
-    others = sorted(known - {*first, *listed})
+    elsewhere = {"README", "tutorial", "glossary", "architecture", *guides}
+    others = sorted({path.stem for path in docs.glob("*.md")} - elsewhere)
     pages = {folder: sorted(path.name for path in (docs / folder).glob("*.md")) for folder in ("results", "decisions")}
-    start = ["README.md", "project.md", *(f"{name}.md" for name in ("tutorial", "python") if name in known)]
     reference = [_page_of(title) for title in MODULES]
     config.nav = [
-        {"Start": start},
-        {"Guides": [f"{name}.md" for name in (*listed, *others)] + ["data.md", "demo-shop.md"]},
+        {"Start": ["README.md", "project.md", "tutorial.md"]},
+        {"Guides": [f"{name}.md" for name in (*guides, *others)] + ["data.md", "demo-shop.md"]},
         {
             "Reference": [
-                *(f"{name}.md" for name in ("glossary", "architecture") if name in known),
+                "glossary.md",
+                "architecture.md",
                 {"Python": reference},
                 {"Settings": [f"reference/settings/{name}.md" for name in STAGES]},
             ]
@@ -124,16 +121,12 @@ def settings_page(name: str) -> str:
     lines = [f"# {name}", "", spec.summary, "", "| setting | type | default | |", "|---|---|---|---|"]
     for each in fields(spec.config_class()):  # type: ignore[arg-type]
         said = description(each)
-        default = each.default_factory() if each.default_factory is not MISSING else each.default
+        default = default_text(each)
         kind = each.type if isinstance(each.type, str) else getattr(each.type, "__name__", str(each.type))
         choices = "" if not said.known else "; one of " + ", ".join(f"`{word}`" for word in said.known if word)
-        shown = "" if default in ("", None, [], {}) else f"`{_shown(default)}`"
+        shown = f"`{default}`" if default else ""
         lines.append(f"| `{each.name}` | {_cell(kind)} | {_cell(shown)} | {_cell(said.help + choices)} |")
     return "\n".join(lines) + "\n"
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _cell(text: str) -> str:

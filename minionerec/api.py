@@ -17,12 +17,11 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from minionerec.core.settings import description, typed_values
+from minionerec.core.settings import default_of, description, typed_values
 from minionerec.core.stages import stage_spec
 
 if TYPE_CHECKING:
@@ -78,23 +77,17 @@ def _stage(name: str) -> Callable[[F], F]:
             inspect.Parameter(
                 each.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=each.default_factory() if each.default_factory is not MISSING else each.default,
+                default=default_of(each),
                 annotation=hints[each.name],
             )
             for each in settings
         ]
-        lines = [f"        {each.name}: {description(each).help}." for each in settings]
-
-        @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs)
-
-        returned = inspect.signature(function).return_annotation
-        run.__signature__ = inspect.Signature([*kept, *added], return_annotation=returned)  # type: ignore[attr-defined]
-        run.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOther settings, as of `minionerec {name}`:\n" + (
-            "\n".join(line[4:] for line in lines)
-        )
-        return typing.cast(F, run)
+        lines = [f"    {each.name}: {description(each).help}." for each in settings]
+        head = [inspect.cleandoc(function.__doc__ or ""), "", f"Other settings, as of `minionerec {name}`:"]
+        whole = inspect.signature(function).replace(parameters=[*kept, *added])
+        function.__signature__ = whole  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join([*head, *lines])
+        return function
 
     return decorate
 

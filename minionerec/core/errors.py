@@ -70,6 +70,11 @@ def cut(text: str, most: int) -> str:
     return f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
 
 
+def one_line(error: object, most: int | None = None) -> str:
+    """The text of an exception of a library on one line, of at most so many characters, for a message."""
+    return " ".join(str(error).split())[:most]
+
+
 def did_you_mean(name: object, known: Collection[str]) -> str:
     """A sentence that suggests the closest known name; empty where none is close.
 

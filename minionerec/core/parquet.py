@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from minionerec.core.errors import ArtefactError, MinioneRecError, fault
+from minionerec.core.errors import ArtefactError, MinioneRecError, fault, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,9 +79,7 @@ def readable(
         yield
     except failures as raised:
         reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
-        raise error(
-            f"{path}: cannot be read as parquet ({' '.join(str(reason).split())[:300].rstrip('.')}). {remedy}"
-        ) from None
+        raise error(f"{path}: cannot be read as parquet ({one_line(reason, 300).rstrip('.')}). {remedy}") from None
 
 
 def _flaw(held: "pa.Schema", name: str, kind: str) -> str | None:

@@ -232,8 +232,7 @@ def _lacks_owner(config: Any, of: Field[Any]) -> bool:
 
 def _is_default(config: Any, of: Field[Any]) -> bool:
     """Whether a setting has its default."""
-    default = of.default if of.default_factory is MISSING else of.default_factory()
-    return bool(getattr(config, of.name) == default)
+    return bool(getattr(config, of.name) == default_of(of))
 
 
 def growing_settings(config: Any) -> set[str]:
@@ -428,8 +427,8 @@ def settings_parser(config_class: type[Any], program: str = "", summary: str = "
     hints = typing.get_type_hints(config_class)
     for each in fields(config_class):
         described, kind = description(each), without_none(hints[each.name])
-        default = each.default_factory() if each.default_factory is not MISSING else each.default
-        shown = "" if default in ("", None, [], {}) else f" (default: {_shown(default)})"
+        default = default_text(each)
+        shown = f" (default: {default})" if default else ""
         choice = f"; one of {', '.join(str(word) for word in described.known if word)}" if described.known else ""
         options: dict[str, Any] = {"help": f"{described.help}{choice}{shown}".replace("%", "%%")}
         if kind is bool:
@@ -444,7 +443,16 @@ def settings_parser(config_class: type[Any], program: str = "", summary: str = "
     return parser
 
 
-def _shown(value: Any) -> str:
+def default_of(of: Field[Any]) -> Any:
+    """The default of a setting; a list or mapping is a new one."""
+    return of.default if of.default_factory is MISSING else of.default_factory()
+
+
+def default_text(of: Field[Any]) -> str:
+    """The default of a setting as words of a command line; "" for an empty one."""
+    value = default_of(of)
+    if value is None:
+        return ""
     if isinstance(value, Mapping):
         return " ".join(f"{name}={entry}" for name, entry in value.items())
     if isinstance(value, list):

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
-from minionerec.core.errors import ConfigError, shown
+from minionerec.core.errors import ConfigError, one_line, shown
 
 _TRUE, _FALSE, _NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("none", "null")
 _WHOLE = re.compile(r"[-+]?[0-9]{1,20}")
@@ -76,7 +76,7 @@ def parse_yaml(text: str) -> Any:
         position = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
         raise ValueError(f"{position}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        raise ValueError(one_line(error)) from None
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_behind
 from minionerec.core.stage import Stage
@@ -123,14 +123,10 @@ def _pushed(folder: Path, config: ExportConfig) -> str:
         hub.upload_folder(repo_id=config.push, folder_path=folder, ignore_patterns=[MANIFEST], commit_message=message)
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
         raise ArtefactError(
-            f"{config.push}: the export in {folder} is finished, but could not be uploaded ({_one_line(error)}). Check "
-            "the name, the connection and `hf auth login`, and run the same command again."
+            f"{config.push}: the export in {folder} is finished, but could not be uploaded ({one_line(error, 300)}). "
+            "Check the name, the connection and `hf auth login`, and run the same command again."
         ) from None
     return str(made)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def load_language_model(checkpoint: Path, dtype: str) -> Bundle:

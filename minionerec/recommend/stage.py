@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.errors import DataError, shown
+from minionerec.core.errors import DataError, one_line, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
 from minionerec.core.records import NO_CLOCK, Clock
@@ -70,7 +70,7 @@ def _parquet_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any
             for batch in file.iter_batches(batch_size=rows_at_once, columns=columns):
                 yield batch.to_pylist()
     except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())[:200]}). Write it again.") from None
+        raise DataError(f"{path}: cannot be read ({one_line(error, 200)}). Write it again.") from None
 
 
 def _line_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any]]]:

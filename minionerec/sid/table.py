@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
-from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.errors import ArtefactError, DataError, one_line
 from minionerec.core.remote import fetched
 
 # Rows of codes in order, by arrays alone: one number a row, and the rows under a prefix.
@@ -234,7 +234,7 @@ def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[Ite
     except FileNotFoundError:
         raise ArtefactError(f"{path}: no such file.") from None
     except (OSError, ValueError, TypeError, KeyError, MemoryError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200].rstrip(".")
+        reason = one_line(error, 200).rstrip(".")
         raise ArtefactError(f"{path}: cannot be read as a table of codes ({reason}). {_REMEDY}") from None
 
 

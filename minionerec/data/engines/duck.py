@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ConfigError, DataError, one_line
 from minionerec.core.machine import usable_cores
 from minionerec.data.engines.engine import Engine
 
@@ -42,7 +42,7 @@ class Duck(Engine):
             self._session = duckdb.connect(":memory:", config=settings)
         except duckdb.Error as error:
             raise ConfigError(
-                f"{folder.parent}: DuckDB cannot start there ({' '.join(str(error).split())}). Give another "
+                f"{folder.parent}: DuckDB cannot start there ({one_line(error)}). Give another "
                 "engine_folder, or less engine_memory."
             ) from None
 
@@ -116,6 +116,5 @@ class Duck(Engine):
 
     def _failed(self, error: Exception) -> DataError:
         return DataError(
-            f"DuckDB failed ({' '.join(str(error).split())}). Give it more engine_memory, or an engine_folder "
-            "with more space."
+            f"DuckDB failed ({one_line(error)}). Give it more engine_memory, or an engine_folder with more space."
         )

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ConfigError, DataError, one_line
 from minionerec.core.log import get_logger
 from minionerec.data.engines.engine import Engine
 
@@ -155,7 +155,7 @@ class Spark(Engine):
         try:
             return work()
         except (self._error, Py4JError) as error:
-            reason = " ".join(str(error).split())[:600]
+            reason = one_line(error, 600)
             raise DataError(
                 f"Spark failed ({reason}). Give it more memory, or an engine_folder with more space."
             ) from None

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from minionerec.core.errors import DataError
+from minionerec.core.errors import DataError, one_line
 from minionerec.core.remote import parts_of
 from minionerec.data.files import check_file
 
@@ -102,7 +102,7 @@ def read_schema(path: Path) -> pa.Schema:
     try:
         return pq.read_schema(path)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+        raise DataError(f"{path}: cannot be read ({one_line(error)}). Write it again.") from None
 
 
 def common_schema(files: TableFiles, names: Iterable[str]) -> pa.Schema:

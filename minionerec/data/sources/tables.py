@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.errors import DataError, shown
+from minionerec.core.errors import DataError, one_line, shown
 from minionerec.data.files import check_file
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import place_of, rows_with_ids
@@ -44,7 +44,7 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+        raise DataError(f"{path}: cannot be read ({one_line(error)}). Write it again.") from None
     return without_index(table)
 
 
@@ -346,7 +346,7 @@ def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(path) as file:
             yield from file.iter_batches(ROWS, columns=names)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Write it again.") from None
+        raise DataError(f"{path}: cannot be read ({one_line(error)}). Write it again.") from None
 
 
 def parse_items(

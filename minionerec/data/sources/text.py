@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.errors import DataError, shown
+from minionerec.core.errors import DataError, one_line, shown
 from minionerec.data.files import check_file, not_utf8, open_bytes, read_bytes
 from minionerec.data.source import BadRows
 from minionerec.data.sources.records import (
@@ -249,7 +249,7 @@ def _parsed(file: TextFile, content: bytes, options: dict[str, Any], bad: BadRow
         table: pd.DataFrame = pd.read_csv(io.BytesIO(content), **options)
         return table
     except (OSError, ValueError) as error:  # pandas' parsing errors are ValueErrors
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         if "No columns to parse" in reason:
             raise DataError(f"{file.path}: is empty. Expected a header and a row a line.") from None
         if "EOF inside string" in reason:
@@ -261,7 +261,7 @@ def _parsed(file: TextFile, content: bytes, options: dict[str, Any], bad: BadRow
         table = pd.read_csv(io.BytesIO(content), on_bad_lines="skip", **options)
         return table
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise DataError(f"{file.path}: cannot be read ({reason}). Check its separators and quotes.") from None
 
 

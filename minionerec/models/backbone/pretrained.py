@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json
-from minionerec.core.errors import ArtefactError, MinioneRecError, shown
+from minionerec.core.errors import ArtefactError, MinioneRecError, one_line, shown
 
 CONFIG_FILE = "config.json"
 _ADAPTER = "adapter_config.json"
@@ -103,7 +103,7 @@ def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy
     except MemoryError:
         raise
     except Exception as raised:  # files can make libraries fail in any way
-        reason = " ".join(str(raised).split())[:300].rstrip(".") or type(raised).__name__
+        reason = one_line(raised, 300).rstrip(".") or type(raised).__name__
         if "trust_remote_code" in reason:
             reason = "it needs code of its own, which is never run"
         raise error(f"{place}: cannot be loaded ({reason}). {remedy}") from None

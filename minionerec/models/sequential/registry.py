@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from minionerec.core.artefacts import open_artefact, read_json
-from minionerec.core.errors import ArtefactError, ConfigError, shown
+from minionerec.core.errors import ArtefactError, ConfigError, one_line, shown
 from minionerec.core.values import convert
 from minionerec.models.nn.history import PairCounts
 from minionerec.models.sequential import MODEL_KIND
@@ -152,7 +152,7 @@ def load_sequential(path: str | Path) -> SequentialModel:
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error, 300)
         raise ArtefactError(f"{path}: {WEIGHTS_FILE} does not fit {MODEL_FILE} ({reason}). {_REMEDY}") from None
     kept = (part for part in model.modules() if isinstance(part, PairCounts | RPG))
     wrong = next((said for part in kept if (said := part.flaw())), None)
@@ -165,9 +165,7 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
     try:
         tensors = load_file(file)
     except (OSError, ValueError, SafetensorError) as error:
-        raise ArtefactError(
-            f"{file}: not a safetensors file ({' '.join(str(error).split())[:200]}). {_REMEDY}"
-        ) from None
+        raise ArtefactError(f"{file}: not a safetensors file ({one_line(error, 200)}). {_REMEDY}") from None
     for name, value in tensors.items():
         if value.is_floating_point() and not value.isfinite().all():
             raise ArtefactError(f"{file}: {name} is not finite. {_REMEDY}")
@@ -192,5 +190,5 @@ def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialMode
             model.condition_on_session()
         return model
     except (ConfigError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error, 300)
         raise ArtefactError(f"{file}: describes no model ({reason}). {_REMEDY}") from None
