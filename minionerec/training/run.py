@@ -696,6 +696,8 @@ class TrainingRun:
 def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -> TrainingResult:
     """Run a training stage: resumes an unfinished run, does nothing if it is done.
 
+    A run that is refused before its first checkpoint leaves nothing.
+
     Args:
         config: The stage's settings.
         train: Loads, builds, trains and finishes.
@@ -718,4 +720,9 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
     refit = plan_refit(config, stage.inputs)
     join_for_training()
     with stage.work() as work:
-        return train(config, TrainingRun(config, work, refit))
+        try:
+            return train(config, TrainingRun(config, work, refit))
+        except (ArtefactError, ConfigError, DataError):
+            if is_main_process() and not any(stage.partial.glob("checkpoint-*")):
+                shutil.rmtree(stage.partial, ignore_errors=True)  # so that other settings are not refused
+            raise
