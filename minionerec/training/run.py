@@ -32,7 +32,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArgum
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.artefacts import file_sha256, is_artefact, read_json, read_manifest, to_plain
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.processes import (

@@ -172,7 +172,7 @@ def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path, cache):
     with pytest.raises(ArtefactError, match=r"memory://shop/corpus: its file parts/00000.bin is not the one .*put"):
         fetched("memory://shop/corpus")
     memory().rm_file("/shop/corpus/parts/00000.bin")
-    with pytest.raises(ArtefactError, match="memory://shop/corpus: its file parts/00000.bin is missing"):
+    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: its file parts/00000.bin is missing"):
         fetched("memory://shop/corpus")
     assert not list(cache.glob("artefacts/*/corpus"))
 
