@@ -317,6 +317,7 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
     assert all(f"## {name}: Ranking metrics" in markdown for name in found["entries"])
     assert "## Across data sets" in markdown and "| PSWRecV14 | - | — | — |" in markdown
     assert "| Industrial | SFT | NDCG@10 | 0.0951 |" in markdown  # the published log's own figure
+    assert "LastFM.txt | file |" in markdown and "lastfm.yaml" not in markdown
 
 
 @pytest.mark.parametrize(
