@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from support.checkpoints import save_checkpoint
+from support.commands import command
 from support.evaluation import copy_artefact
 from support.training import catalogue_config, make_inputs
 
@@ -320,26 +321,23 @@ def hub():
     server.shutdown()
 
 
-def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub):
+def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub, monkeypatch):
     """Against a server of this machine that answers as the hub does; the files that arrive are the export's own."""
-    words = ["-m", "minionerec", "export", "--corpus", str(made / "corpus"), "--checkpoint", str(made / "checkpoint")]
+    words = ["--corpus", str(made / "corpus"), "--checkpoint", str(made / "checkpoint")]
     words += ["--output", str(tmp_path / "export"), "--push", "me/shop"]
-    online = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
-
-    def push(**more):
-        environment = {**os.environ, **online, **more}
-        return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
-
-    done = push()
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"uploaded: {hub.url}/me/shop"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)  # as HF_ENDPOINT and HF_HUB_OFFLINE set them in a new process
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    done = command(tmp_path, "export", *words)
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[-1] == f"uploaded: {hub.url}/me/shop"
     assert hub.made == {"name": "shop", "organization": "me", "visibility": "private"}
     here = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir() if path.name != "manifest.json"}
     assert hub.files == here
     assert {who for _, who in hub.asked} == {"Bearer hf_secret"}
     hub.refuses = True
-    refused = push()
-    assert refused.returncode == 2 and "hf_secret" not in refused.stderr
-    assert "me/shop: the export in" in refused.stderr and "run the same command again" in refused.stderr
-    offline = push(HF_HUB_OFFLINE="1")
-    assert offline.returncode == 2 and "could not be uploaded" in offline.stderr
+    refused = command(tmp_path, "export", *words)
+    assert "hf_secret" not in refused.err
+    assert "me/shop: the export in" in refused.said and "run the same command again" in refused.said
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "could not be uploaded" in command(tmp_path, "export", *words).said
