@@ -29,7 +29,7 @@ SHORT = {
     "train-catalogue": {**FEW_STEPS, "hidden_size": 32, "towers": 1},
     "sft": {**FEW_STEPS, "hidden_size": 32, "layers": 1, "inner_size": 48},
     "grpo": {"max_steps": 2, "eval_rows": 40, "prompts_per_step": 16, "prompts_per_device": 16, "evals_per_epoch": 1},
-    "dpo": {"max_steps": 2, "eval_rows": 40, "prompts_per_step": 16, "prompts_per_device": 16, "evals_per_epoch": 1},
+    "dpo": {**FEW_STEPS, "prompts_per_step": 16, "prompts_per_device": 16},
     "train-tiger": {**FEW_STEPS, "batch_size": 32, "device_batch_size": 32},
     "train-sequential": {"epochs": 1, "resamples": 20},
     "eval-beam": {"resamples": 20},

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from support.examples import tokenised_windows
+from support.preloaded import python
 from support.training import (
     TRAINED,
     builder_of,
@@ -236,13 +236,14 @@ def test_cut_prompts_are_counted_and_said(tmp_path, caplog):
     assert read_manifest(tmp_path / "sft")["counts"]["cut_prompts"] == 80
 
 
-def test_the_model_card_works_without_the_project(trained):
+def test_the_model_card_works_without_the_project(trained, tmp_path):
     """The card's example loads the folder with transformers alone, and generates SIDs that exist."""
     output = trained[1].output
     text = (output / "README.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(import json.*?)```", text, re.DOTALL).group(1)
-    alone = "import sys; sys.modules['minionerec'] = None\n" + example
-    done = subprocess.run([sys.executable, "-c", alone], cwd=output, capture_output=True, text=True, check=False)
+    script = tmp_path / "alone.py"
+    script.write_text("import sys; sys.modules['minionerec'] = None\n" + example)
+    done = subprocess.run([python(), str(script)], cwd=output, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split()
     assert len(set(lines)) == 5
