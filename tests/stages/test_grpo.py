@@ -71,8 +71,8 @@ def trained(tmp_path_factory):
     with write_artefact(folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
         SidTable(codes, table.item_ids).save_index(place / "index.json")
     settings = {**TRAINED, "sids": str(folder / "mixed")}
-    run_sft(sft_config(folder, **{**settings, "epochs": 3, "output": str(folder / "early")}))
-    run_sft(sft_config(folder, **{**settings, "epochs": 6}))
+    run_sft(sft_config(folder, **{**settings, "epochs": 4, "output": str(folder / "early")}))
+    run_sft(sft_config(folder, **{**settings, "epochs": 10}))
     run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(folder / "vectors"), dimensions=8))
     return folder
 
