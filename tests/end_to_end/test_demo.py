@@ -20,7 +20,7 @@ from minionerec.cli.main import main
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 
-ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch"]
+LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--no_python"]  # for a process that is forked
 COMMAND = [python, "-m", "minionerec"]
 pytestmark = pytest.mark.end_to_end
 
@@ -47,7 +47,7 @@ CONFIGS = {
         "dropout": 0.1,
         "tasks": {"next_sid": 1, "title_to_sid": 0.2, "sid_to_title": 0.2},
         "all_positions": True,
-        "epochs": 4,
+        "epochs": 2,
         "evals_per_epoch": 2,
         "learning_rate": 3e-3,
         "batch_size": 16,
@@ -82,7 +82,7 @@ CONFIGS = {
 STAGES = {
     "data": [*COMMAND, "prepare-data", "--config", "data.yaml"],
     "sids": [*COMMAND, "build-sids", "--config", "sids.yaml"],
-    "sft": [*ACCELERATE, ROOT / "scripts/sft.py", "--config", "sft.yaml"],
+    "sft": [*LAUNCH, python, ROOT / "scripts/sft.py", "--config", "sft.yaml"],
     "grpo": [python, ROOT / "scripts/grpo.py", "--config", "grpo.yaml"],
     "eval": [python, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--beams", "50"],
     "report": [*COMMAND, "report", "--config", "report.yaml"],
@@ -139,10 +139,10 @@ def assert_refused(done, message):
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """A folder with a fifth of the demo's customers, configurations, and the output of all stages."""
+    """A folder with a tenth of the demo's customers, configurations, and the output of all stages."""
     folder = tmp_path_factory.mktemp("shop")
     interactions = pd.read_csv(ROOT / "data/demo/interactions.csv")
-    users = sorted(interactions["user_id"].unique())[::5]
+    users = sorted(interactions["user_id"].unique())[::10]
     interactions[interactions["user_id"].isin(users)].to_csv(folder / "interactions.csv", index=False)
     (folder / "items.csv").write_bytes((ROOT / "data/demo/items.csv").read_bytes())
     for name, settings in CONFIGS.items():
@@ -278,7 +278,9 @@ def test_an_unwritable_output_is_refused(shop, name, monkeypatch, capsys):
 
 
 def test_the_launcher_adds_no_traceback_when_it_is_quiet(shop):
-    done = run([*ACCELERATE, "--quiet", ROOT / "scripts/sft.py", "--config", "sft.yaml", "--batch_size", "17"], shop)
+    done = run(
+        [*LAUNCH, "--quiet", python, ROOT / "scripts/sft.py", "--config", "sft.yaml", "--batch_size", "17"], shop
+    )
     assert done.returncode == 1  # the launcher's own status
     assert "error: batch_size and device_batch_size: 17 is no multiple of 16 x 1 device(s)" in done.stderr
     assert "Traceback" not in done.stderr

@@ -31,12 +31,14 @@ from minionerec.training.rows import check_all_positions, tokenise_examples
 from minionerec.training.sft import add_dropout, run_sft
 from minionerec.training.trainer import rank_validation, validation_set
 
+QUICKLY = {**TRAINED, "epochs": 10, "learning_rate": 1e-2, "device_batch_size": 16}
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     make_inputs(folder, users=100)
-    return folder, run_sft(sft_config(folder, **TRAINED))
+    return folder, run_sft(sft_config(folder, **QUICKLY))
 
 
 def losses(model, rows):
@@ -103,7 +105,7 @@ def test_what_decides_nothing_makes_nothing_anew(trained, tmp_path):
     folder, _ = trained
     for name in ("corpus", "sids"):
         shutil.copytree(folder / name, tmp_path / name)
-    config = sft_config(folder, **TRAINED)
+    config = sft_config(folder, **QUICKLY)
     changes = {"corpus": str(tmp_path / "corpus"), "sids": str(tmp_path / "sids"), "keep_state": False}
     assert not run_sft(replace(config, **changes, report_to=["tensorboard"], restart=True)).fresh
 
@@ -206,7 +208,7 @@ def test_dropout_works_in_training_alone_and_leaves_the_checkpoint_alone(trained
 def test_validation_ranks_as_the_evaluator_does(trained):
     """NDCG@10, HR@10 and HR@1 of the checkpoint, reckoned from its lists, are those that its run measured."""
     folder, result = trained
-    config = sft_config(folder, **TRAINED)
+    config = sft_config(folder, **QUICKLY)
     bundle, builder, corpus = builder_of(folder)
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     validation = validation_set(config, bundle, builder, trie)

@@ -18,8 +18,7 @@ from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConf
 
 N_ITEMS = 24
 SHAPE = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size": 48, "text_vocabulary": 300}
-TRAINED = {"epochs": 10, "learning_rate": 1e-2, "all_positions": False, "batch_size": 16, "device_batch_size": 16}
-TRAINED |= {"evals_per_epoch": 0.5}
+TRAINED = {"epochs": 24, "all_positions": False, "batch_size": 16, "device_batch_size": 8, "evals_per_epoch": 0.5}
 GROUP = 4
 
 
