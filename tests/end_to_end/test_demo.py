@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +11,10 @@ import time
 import pandas as pd
 import pytest
 import yaml
+from support.commands import command
 from support.paths import ROOT
 from support.preloaded import python
 
-from minionerec.cli.main import main
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 
@@ -87,27 +85,6 @@ STAGES = {
     "eval": [python, ROOT / "scripts/eval_beam.py", "--config", "eval.yaml", "--beams", "50"],
     "report": [*COMMAND, "report", "--config", "report.yaml"],
 }
-
-
-NAMES = {"data": "prepare-data", "sids": "build-sids", "eval": "eval-beam"} | {n: n for n in ("sft", "grpo", "report")}
-
-
-def run_here(words, cwd, monkeypatch, capsys):
-    """A command in this process, which has imported what takes seconds to import."""
-    monkeypatch.chdir(cwd)
-    monkeypatch.setattr(sys, "argv", ["minionerec", *words])
-    logger = logging.getLogger("minionerec")
-    before = logger.handlers[:], logger.propagate, logger.level
-    logger.handlers.clear()  # so that what is said goes to this test's standard error
-    status = 0
-    try:
-        main()
-    except SystemExit as stop:
-        status = stop.code
-    finally:
-        logger.handlers[:], logger.propagate, logger.level = before
-    said = capsys.readouterr()
-    return subprocess.CompletedProcess(words, status, said.out, said.err)
 
 
 def run(words, cwd, timeout=300):
@@ -191,16 +168,6 @@ def test_calc_level_agrees_on_both_forms_of_the_predictions(shop):
     assert "beam search" in metrics["recommenders"]
 
 
-def test_a_second_run_is_up_to_date_and_changes_nothing(shop, monkeypatch, capsys):
-    before = digests(shop / "runs")
-    for name in STAGES:
-        beams = ["--beams", "50"] if name == "eval" else []
-        done = run_here([NAMES[name], "--config", f"{name}.yaml", *beams], shop, monkeypatch, capsys)
-        assert done.returncode == 0, done.stderr
-        assert "is up to date" in done.stderr, name
-    assert digests(shop / "runs") == before
-
-
 @pytest.mark.slow  # each trainer is killed in tests/stages
 def test_a_killed_training_goes_on_and_ends_the_same(shop):
     output = shop / "runs_killed/sft"
@@ -230,30 +197,17 @@ def test_a_killed_training_goes_on_and_ends_the_same(shop):
     assert sum(record.seconds[name] for name in ("train", "validate", "write")) < record.seconds["all"]
 
 
-def test_bad_input_is_one_line_and_leaves_nothing(shop, monkeypatch, capsys):
-    def stage(*words):
-        return run_here(words, shop, monkeypatch, capsys)
-
+def test_bad_input_is_one_line_and_leaves_nothing(shop):
     evaluate = ["--config", "eval.yaml", "--output", "runs_bad/eval"]
-    other = stage("build-sids", "--config", "sids.yaml", "--output", "other_sids", "--seed", "7")
-    assert other.returncode == 0, other.stderr
-    assert_refused(stage("eval-beam", *evaluate, "--sids", "other_sids"), "was trained on the SID table")
-    refused = stage("eval-beam", *evaluate, "--beams", "700")
-    assert_refused(refused, "beams is 700, but the catalogue has 600 distinct SIDs")
+    other = command(shop, "build-sids", "--config", "sids.yaml", "--output", "other_sids", "--seed", "7")
+    assert other.status == 0, other.err
+    refused = command(shop, "eval-beam", *evaluate, "--sids", "other_sids")
+    assert "was trained on the SID table" in refused.said
+    refused = command(shop, "eval-beam", *evaluate, "--beams", "700")
+    assert "beams is 700, but the catalogue has 600 distinct SIDs" in refused.said
     words = [python, ROOT / "scripts/eval_beam.py", *evaluate, "--beams", "20"]
     assert_refused(run(words, shop), "ks [1, 3, 5, 10, 20, 50] with 20 beams")
     assert left_in(shop / "runs_bad") == []
-
-
-def test_an_input_that_was_edited_by_hand_is_named(shop, monkeypatch, capsys):
-    shutil.copytree(shop / "runs/sids", shop / "edited_sids")
-    index = shop / "edited_sids" / "index.json"
-    index.write_text(index.read_text() + " ")
-    for name in ("eval", "report"):
-        words = [NAMES[name], "--config", f"{name}.yaml", "--sids", "edited_sids", "--output", "runs_edited/output"]
-        done = run_here(words, shop, monkeypatch, capsys)
-        assert_refused(done, "edited_sids/index.json: differs from manifest.json")
-    assert not (shop / "runs_edited/output").exists()
 
 
 def test_a_json_with_too_few_predictions_is_refused(shop, tmp_path):
@@ -265,16 +219,6 @@ def test_a_json_with_too_few_predictions_is_refused(shop, tmp_path):
     assert_refused(done, str(short))
     assert "7" in done.stderr
     assert done.stdout == ""
-
-
-@pytest.mark.parametrize("name", ["data", "sids", "sft", "grpo", "eval", "report"])
-def test_an_unwritable_output_is_refused(shop, name, monkeypatch, capsys):
-    # A path below a regular file cannot be made by anybody, root included.
-    done = run_here(
-        [NAMES[name], "--config", f"{name}.yaml", "--output", "items.csv/output"], shop, monkeypatch, capsys
-    )
-    assert_refused(done, "items.csv")
-    assert (shop / "items.csv").is_file()
 
 
 def test_the_launcher_adds_no_traceback_when_it_is_quiet(shop):
