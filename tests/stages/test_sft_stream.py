@@ -11,7 +11,7 @@ import yaml
 from support.examples import from_files, keep_in_files, training_examples
 from support.kill import Point, random_points, stage_in_child
 from support.launched import launch
-from support.training import builder_of, catalogue_config, make_inputs, same_weights, sft_config
+from support.training import builder_of, catalogue_config, log_of, logged, make_inputs, same_weights, sft_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
@@ -240,8 +240,7 @@ def test_killed_at_twenty_places(shop, whole, tmp_path):
 def test_rows_are_laid_aside_with_the_work(shop, whole):
     assert not (shop / "whole" / "sft.finished" / "rows").exists()
     assert (shop / "whole" / "sft.finished" / "checkpoint-10").is_dir()
-    log = json.loads((shop / "whole" / "sft" / "training_log.json").read_text())
-    assert sum("eval_loss" in row for row in log) == 4
+    assert len(logged(shop / "whole" / "sft", "eval_loss")) == 4
 
 
 def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypatch):
@@ -290,4 +289,4 @@ def test_two_processes_share_an_epoch_and_go_on(shop, tmp_path):
     launch(tmp_path / "cut", "sft", 2, Point("step", steps[0] - 3), rank=1, whole=True)  # in the second epoch
     launch(tmp_path / "cut", "sft", 2)
     assert same_weights(tmp_path / "cut" / "out", tmp_path / "whole" / "out")
-    assert np.isfinite(json.loads((tmp_path / "cut" / "out" / "training_log.json").read_text())[-1]["eval_loss"])
+    assert np.isfinite(log_of(tmp_path / "cut" / "out")[-1]["eval_loss"])

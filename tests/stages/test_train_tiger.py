@@ -1,6 +1,5 @@
 """The stage train-tiger: its rows, its loss, its life, and what recommends with its checkpoint."""
 
-import json
 from collections import Counter
 from functools import partial
 
@@ -11,7 +10,7 @@ from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
 from support.kill import Point, random_points, stage_in_child
 from support.processes import stage_in_processes
-from support.training import grpo_config, make_inputs, same_weights
+from support.training import grpo_config, log_of, make_inputs, same_weights
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -218,7 +217,7 @@ def test_the_learning_rate_falls_with_the_root_of_the_steps(trained, tmp_path):
     run_tiger(
         tiger_config(folder, output=str(tmp_path / "tiger"), schedule="inverse_sqrt", warmup=4, evals_per_epoch=2)
     )
-    log = json.loads((tmp_path / "tiger" / "training_log.json").read_text())
+    log = log_of(tmp_path / "tiger")
     rates = {row["step"]: row["learning_rate"] for row in log if "learning_rate" in row}
     assert len(rates) > 2
     for step, rate in rates.items():  # a step's own rate is that after the steps before it
