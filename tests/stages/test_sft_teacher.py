@@ -232,7 +232,6 @@ def test_newer_targets_weigh_more(trained, tmp_path, monkeypatch):
             ConfigError,
             "a teacher applies",
         ),
-        ({"teacher": "catalogue", "teacher_share": 0.0}, ConfigError, "teacher_share"),
         ({"variants": 1, "all_positions": False}, ConfigError, "variants of windows; set all_positions to true"),
     ],
 )
