@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
 
 SPLITS = ("pair", "row", "item", "user", "time")
@@ -110,7 +109,7 @@ class PreferenceReportConfig(StageConfig):
         """Every run of every seed, as "NAME" or "NAME seed-N"."""
         found: dict[str, Path] = {}
         for name, path in self.runs.items():
-            folder = find_path(path)
+            folder = Path(path)
             seeds = sorted(folder.glob("seed-*/predictions"), key=lambda run: int(run.parent.name[5:]))
             found |= {f"runs {name} {run.parent.name}": run for run in seeds} or {f"runs {name}": folder}
         return found

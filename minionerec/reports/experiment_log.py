@@ -66,14 +66,16 @@ class DataSetLog:
 
     Attributes:
         name: Its name.
+        source: Its corpus, or file of sequences, as in the settings.
         results: The results of its stages.
     """
 
     name: str
+    source: str
     results: PageResults
 
     @classmethod
-    def read(cls, entry: EntrySetting, config: ExperimentLogConfig) -> "DataSetLog":
+    def read(cls, entry: EntrySetting, config: ExperimentLogConfig, inputs: Mapping[str, Path]) -> "DataSetLog":
         """Evaluate the finished stages of one data set, and trace their lineage.
 
         Raises:
@@ -86,10 +88,11 @@ class DataSetLog:
                 f"entries: {entry.name}: none of its stages has predictions, e.g. {entry.stages[0].places[0]}. "
                 "Finish one, or leave the entry out."
             )
+        corpus, items, sids = (str(inputs.get(f"{entry.name} {key}", "")) for key in ("corpus", "items", "sids"))
         found = read_results(
             entry.stages,
             entry.split,
-            EvaluationSet.read(entry.corpus, entry.split, entry.protocol, entry.items, entry.sids),
+            EvaluationSet.read(corpus, entry.split, entry.protocol, items, sids),
             seed=config.seed,
             resamples=config.resamples,
             resample=config.resample,
@@ -97,7 +100,7 @@ class DataSetLog:
             ks=config.ks,
             reference=load_reference(entry.reference) if entry.reference else None,
         )
-        return cls(entry.name, found)
+        return cls(entry.name, entry.corpus, found)
 
     @property
     def examples(self) -> EvaluationSet:
@@ -227,7 +230,7 @@ class DataSetLog:
             ("Date", started[0] if started else NOT_RECORDED),
             ("Base model", "; ".join(models) or "none"),
             ("Machine", "; ".join(machines) or NOT_RECORDED),
-            ("Data", self.examples.source),
+            ("Data", self.source),
             ("Protocol", self.examples.rule),
             *(line for line in sections.facts(self.results) if line[0] != "Protocol"),
         ]
@@ -431,7 +434,7 @@ def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
-            logs = [DataSetLog.read(entry, config) for entry in config.parsed()]
+            logs = [DataSetLog.read(entry, config, stage.inputs) for entry in config.parsed()]
             warnings = [text for log in logs for text in log.warnings]
             for warning in warnings:
                 logger.info("%s", warning)
