@@ -155,7 +155,7 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     assert "Discrepancy" not in markdown and f"| {NOT_COMPARABLE} |" in markdown
 
 
-def test_trainings_are_told_with_their_arithmetic_and_outcome(trained):
+def test_trainings_are_told_with_their_arithmetic_and_outcome(trained, drawn):
     result = run_experiment_log(config(trained))
     shop = read()["entries"]["Shop"]
     told = shop["trainings"]["SFT"]
