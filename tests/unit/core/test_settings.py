@@ -9,7 +9,6 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.settings import (
     StageConfig,
     deciding_settings,
-    declared_inputs,
     description,
     growing_settings,
     input_kinds,
@@ -181,7 +180,7 @@ def test_a_description_says_what_decides_what_is_read_and_what_may_grow(tmp_path
     config = Cups(shop=str(tmp_path / "shop"), others={"a": "x", "b": "y"})
     deciding = {"steps", "share", "ks", "weights", "free", "glaze", "stamp", "flag"}
     assert set(deciding_settings(config)) == deciding
-    assert {name: str(path) for name, path in declared_inputs(config).items()} == {
+    assert {name: str(path) for name, path in config.local().inputs().items()} == {
         "shop": str(tmp_path / "shop"),
         "others a": "x",
         "others b": "y",
