@@ -117,7 +117,7 @@ def main() -> None:
     head = bundle.model.get_output_embeddings().weight.numel()
     for number in range(args.steps + 3):  # the first three are not counted
         places = rng.choice(len(rows), args.batch, replace=False)
-        examples = [{name: column[place] for name, column in rows.columns.items()} for place in places]
+        examples = [rows[place] for place in places]
         for name, who in (("labels alone", None), ("with a teacher", teacher)):
             forget_peak(args.device)
             wall, cpu = clock(args.device), time.process_time()
