@@ -138,6 +138,7 @@ def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> N
     for rank, other in enumerate(told):
         for name in {**told[0], **other}:
             if other.get(name) != told[0].get(name):
+                torch.distributed.destroy_process_group()  # which is not left to the end of a process that may be last
                 raise ConfigError(
                     f"the processes of this launch differ in {name}: {shown(other.get(name))} in process {rank}, "
                     f"{shown(told[0].get(name))} in process 0. Start all with the same settings and inputs."
