@@ -16,7 +16,6 @@ from minionerec.models.nn.experts import (
     DECAY,
     EXPERTS,
     REACH,
-    Experts,
     ExpertTables,
     item_features,
     mean_of_neighbours,
@@ -122,7 +121,8 @@ class _Candidates:
 
     def __init__(self, model: CatalogueModel, examples: SidWindows, contexts: np.ndarray):
         found: list[tuple[torch.Tensor, ...]] = []
-        experts: Experts = model.experts
+        experts = model.experts
+        assert experts is not None
         self.count = len(contexts)
         for begin in progress(range(0, self.count, _ROWS), "asking experts", unit="parts"):
             part = slice(begin, begin + _ROWS)
