@@ -403,14 +403,6 @@ def test_bad_inputs_leave_nothing(shop, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".sids.lock", "nan.npy", "short.npy"]
 
 
-def test_an_output_that_is_read_is_not_replaced(tmp_path):
-    base, more = grown(tmp_path)
-    before = run_build_sids(base).table.fingerprint
-    with pytest.raises(ArtefactError, match="base: is read as append_to, so it cannot be the output"):
-        run_build_sids(replace(more, output=base.output))
-    assert SidTable.load_index(base.output).fingerprint == before
-
-
 def test_what_a_method_reads(shop, tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((120, 2)))
     encoder = {"encoder": str(tmp_path / "v.npy")}

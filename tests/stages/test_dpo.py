@@ -1,6 +1,5 @@
 """The stage dpo: what it makes better, resume, several processes, and what is refused."""
 
-import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from support.training import (
     Killed,
     builder_of,
     kill_after,
+    log_of,
     make_inputs,
     same_weights,
     sft_config,
@@ -83,10 +83,6 @@ def sharpened(trained):
         patch.setattr(SidDpoTrainer, "completions", spy)
         run_dpo(dpo_config(trained))
     return trained, seen
-
-
-def log_of(place):
-    return json.loads((place / "training_log.json").read_text())
 
 
 def test_a_run_is_never_below_its_start_and_sees_every_row_with_negatives_of_its_own(sharpened):

@@ -91,14 +91,6 @@ def test_failure_leaves_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out.lock", "corpus"]
 
 
-def test_an_output_that_is_read_is_not_replaced(tmp_path):
-    corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
-    run_embed(EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"), dimensions=2))
-    again = EmbedConfig(corpus=str(corpus), output=str(tmp_path / "out"), encoder=str(tmp_path / "out"))
-    with pytest.raises(ArtefactError, match="out: is read as vectors, so it cannot be the output"):
-        run_embed(again)
-
-
 def test_what_an_encoder_reads(tmp_path, model_path):
     assert encoder_inputs("tfidf") == encoder_inputs("some/model") == {}
     assert {"encoder/config.json", "encoder/model.safetensors"} < set(encoder_inputs(model_path))

@@ -10,8 +10,8 @@ import pytest
 from support.commands import command
 from support.paths import ROOT
 
-from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.artefacts import read_manifest, verify_files
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import load_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
@@ -176,17 +176,6 @@ def test_the_content_of_files_decides_and_not_their_place(tmp_path, tables):
     (tmp_path / "items.csv").write_text(content.replace("0,a", "0,z"))  # of the same length
     assert not run_prepare(replace(config, interactions=str(tmp_path / "moved.csv"))).up_to_date
     assert Corpus.load(tmp_path / "out").items["title"].tolist() == list("zbcde")
-
-
-def test_nothing_else_is_replaced(tmp_path, tables):
-    with write_artefact(tmp_path / "sids", "sids", config={}) as place:
-        (place / "index.json").write_text("{}")
-    with pytest.raises(ArtefactError, match="sids: holds a 'sids', which a 'corpus' must not replace"):
-        run_prepare(PrepareConfig(**tables, output=str(tmp_path / "sids")))
-    assert (tmp_path / "sids" / "index.json").read_text() == "{}"
-    with pytest.raises(ArtefactError, match="exists and is not an output of this project; refusing to replace it"):
-        run_prepare(PrepareConfig(**tables, output=str(tmp_path)))  # the folder of the inputs
-    assert (tmp_path / "items.csv").is_file()
 
 
 def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):

@@ -69,7 +69,7 @@ def config(**changes):
     return ReportConfig(**{**settings, **changes})
 
 
-def test_page_is_whole_loads_nothing_and_escapes_titles(shop):
+def test_page_is_whole_loads_nothing_and_escapes_titles(shop, drawn):
     result = run_report(config(reference="industrial", ceiling="ceiling.json"))
     text = result.html.read_text(encoding="utf-8")
     page = Page(text)
@@ -123,7 +123,7 @@ def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop
     assert recommenders_of("report") == kept
 
 
-def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(shop):
+def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(shop, drawn):
     told = replace(Predictions.load("grpo"), given=(SESSION_CONTEXT,))
     told.save("told", config={"beams": 20}, inputs={"corpus": "corpus"})
     name = "GRPO (given session context)"
@@ -178,7 +178,7 @@ def test_the_share_of_the_ceiling_is_told_where_sids_are_items(shop):
     assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in said
 
 
-def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop):
+def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop, drawn):
     first = run_report(config(reference="industrial"))
     again = run_report(config(reference="industrial"))
     assert not first.up_to_date and again.up_to_date and again.table == first.table

@@ -1,6 +1,5 @@
 """SFT in two processes on CPUs: DDP and ZeRO-2 make the steps that one process makes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.training import make_inputs, sft_config
+from support.training import log_of, make_inputs, sft_config
 
 from minionerec.core.records import Batch, read_run_record
 from minionerec.training.sft import run_sft
@@ -40,16 +39,29 @@ def assert_same_weights(config, one):
 def assert_same_run(config, one):
     logs = []
     for place in (config.output, one.output):
-        rows = json.loads((Path(place) / "training_log.json").read_text())
+        rows = log_of(place)
         logs.append([row[name] for row in rows for name in ("loss", "grad_norm", "eval_loss") if name in row])
     assert len(logs[0]) == 6
     assert logs[0] == pytest.approx(logs[1], rel=1e-4)
     assert_same_weights(config, one)
 
 
-def test_two_processes_equal_one(one, tmp_path):
+def by_zero_2(config):
+    """The stage as a process that `accelerate launch` started with the file of DeepSpeed settings."""
+    os.environ.update(
+        ACCELERATE_USE_CPU="false",
+        ACCELERATE_USE_DEEPSPEED="true",
+        ACCELERATE_DEEPSPEED_CONFIG_FILE=str(ROOT / "ds_configs/zero2_cpu.json"),
+    )
+    run_sft(config)
+
+
+@pytest.mark.parametrize("run", [run_sft, by_zero_2], ids=["DDP", "ZeRO-2"])
+def test_two_processes_equal_one(one, tmp_path, run):
     config = replace(one, output=str(tmp_path / "sft"))
-    stage_in_processes(run_sft, config, 2)
+    stage_in_processes(run, config, 2)
+    sharded = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()
+    assert sharded == (run is by_zero_2)  # DeepSpeed was at work
     assert_same_run(config, one)
     records = [read_run_record(Path(place.output)) for place in (one, config)]
     assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, Batch(2, 2, 8))]
@@ -71,14 +83,6 @@ def launch(config, folder):
     return done.stderr
 
 
-def test_zero_2_on_two_processes_equals_one(one, tmp_path):
-    config = replace(one, output=str(tmp_path / "sft"))
-    said = launch(config, tmp_path)
-    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in said
-    assert (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()  # DeepSpeed was at work
-    assert_same_run(config, one)
-
-
 @pytest.mark.slow
 def test_zero_2_goes_on_from_a_torn_checkpoint(one, tmp_path):
     constant = replace(one, schedule="constant", epochs=3)
@@ -87,5 +91,7 @@ def test_zero_2_goes_on_from_a_torn_checkpoint(one, tmp_path):
     launch(replace(config, epochs=2), tmp_path)
     (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
     state.write_bytes(state.read_bytes()[:100])
-    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in launch(config, tmp_path)
+    said = launch(config, tmp_path)
+    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in said
+    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in said
     assert_same_weights(config, whole)

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file
 
-from minionerec.core.artefacts import write_artefact
+from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.models.backbone.bundle import Bundle, load_bundle
@@ -114,6 +114,18 @@ def kill_after(monkeypatch, step):
 def same_weights(one, two):
     first, second = (load_file(Path(path) / "model.safetensors") for path in (one, two))
     return all(torch.equal(first[name], second[name]) for name in first) and first.keys() == second.keys()
+
+
+def log_of(output: str | Path) -> list[dict]:
+    """The log that a training wrote."""
+    return read_json(Path(output) / "training_log.json")
+
+
+def logged(output: str | Path, name: str) -> list[float]:
+    """A figure of a training's log, from every entry that has it."""
+    found = [row[name] for row in log_of(output) if name in row]
+    assert found
+    return found
 
 
 def grpo_config(folder: Path, **changes) -> GrpoConfig:
