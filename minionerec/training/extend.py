@@ -27,7 +27,7 @@ from minionerec.models.backbone.catalogue.extend import check_lengths, extended_
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import sid_text
+from minionerec.training.catalogue.build import sid_text, text_neighbours
 from minionerec.training.config import ExtendConfig
 
 logger = get_logger(__name__)
@@ -71,14 +71,15 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
         return ExtendResult(stage.output, manifest["counts"])
+    config = stage.config
     with stage.work() as work:
-        folder = stage.inputs["checkpoint"]
-        corpus, refit = Corpus.load(stage.inputs["corpus"]), refitted_behind(folder) is not None
+        folder = Path(config.checkpoint)
+        corpus, refit = Corpus.load(config.corpus), refitted_behind(folder) is not None
         corpus = corpus.with_every_row() if refit else corpus
-        table = SidTable.load_index(stage.inputs["sids"], corpus.items["item_id"].tolist())
+        table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
         bundle = load_bundle(folder)
         check_decoder_alone(bundle)
-        check_known_items(bundle.table, table, folder, stage.inputs["sids"])
+        check_known_items(bundle.table, table, folder, config.sids)
         counts: dict[str, Any] = {
             "items": len(table),
             "items_new": len(table) - len(bundle.table),
@@ -99,7 +100,7 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
     return ExtendResult(stage.output, counts)
 
 
-def check_known_items(before: SidTable, table: SidTable, folder: Path, sids: Path) -> None:
+def check_known_items(before: SidTable, table: SidTable, folder: Path, sids: str) -> None:
     """Check that every item of a checkpoint has the SID that it had.
 
     Raises:
@@ -141,7 +142,8 @@ def _extend(
         _check_text(model, before, table, text, config)
     transitions = None if model.pairs is None else _counted(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
-    grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, config.start)
+    alike = None if model.experts is None else text_neighbours(corpus, table)
+    grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, config.start, alike)
     return replace(bundle, model=grown, table=table)
 
 

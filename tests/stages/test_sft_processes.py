@@ -1,6 +1,5 @@
 """SFT in two processes on CPUs: DDP and ZeRO-2 make the steps that one process makes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.training import make_inputs, sft_config
+from support.training import log_of, make_inputs, sft_config
 
 from minionerec.core.records import Batch, read_run_record
 from minionerec.training.sft import run_sft
@@ -40,7 +39,7 @@ def assert_same_weights(config, one):
 def assert_same_run(config, one):
     logs = []
     for place in (config.output, one.output):
-        rows = json.loads((Path(place) / "training_log.json").read_text())
+        rows = log_of(place)
         logs.append([row[name] for row in rows for name in ("loss", "grad_norm", "eval_loss") if name in row])
     assert len(logs[0]) == 6
     assert logs[0] == pytest.approx(logs[1], rel=1e-4)

@@ -18,6 +18,7 @@ from minionerec.cli.recipes import shipped_recipes
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings
 from minionerec.core.stages import STAGES, StageSpec, stage_spec
+from minionerec.recommend.serve.config import ServeConfig
 
 SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
 COMMANDS = [*STAGES, "init", "run", "recipes", "put", "serve", "doctor"]
@@ -62,6 +63,10 @@ def test_help_says_what_every_setting_does(capsys, monkeypatch):
         assert f"usage: minionerec {name}" in printed
         for each in fields(spec.config_class()):
             assert re.search(rf"^  --{each.name} .*\S", printed, re.MULTILINE), f"{name}: {each.name}"
+    with pytest.raises(SystemExit):
+        cli.run_serve("minionerec serve", ["--help"])
+    printed = capsys.readouterr().out
+    assert all(re.search(rf"^  --{each.name} .*\S", printed, re.MULTILINE) for each in fields(ServeConfig))
 
 
 @pytest.mark.parametrize("spec", STAGES.values(), ids=lambda spec: spec.name)
@@ -92,12 +97,10 @@ def test_an_unknown_key_is_one_line_and_status_2(name, tmp_path):
     assert re.fullmatch(rf"error: {config}: unknown key 'no_such_setting'\. Known keys: .*\n", done.err)
 
 
-@pytest.mark.parametrize("words", [["-m", "minionerec", "sft"], ["scripts/sft.py"]])
-def test_an_unknown_flag_is_one_line_and_status_2(words):
-    done = run(*words, "--no_such_flag", "1", "--config", "demo#sft")
+def test_an_unknown_flag_of_a_script_is_one_line_and_status_2():
+    done = run("scripts/sft.py", "--no_such_flag", "1", "--config", "demo#sft")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "no_such_flag" in done.stderr
+    assert done.stderr.startswith("error: ") and "no_such_flag" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

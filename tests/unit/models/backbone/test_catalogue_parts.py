@@ -149,7 +149,7 @@ def small_blocks(request, monkeypatch):
     monkeypatch.setattr(blocks, "SIDS_AT_ONCE", request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def dense(model):
     """What the searches gave before anything was done by blocks."""
     assert not model.by_blocks
