@@ -146,7 +146,9 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
         self.popularity = LearnedPopularity(size) if config.session_tokens else None
-        self.experts = Experts(size, config.num_expert_counts) if config.experts else None
+        self.experts = None
+        if config.experts:
+            self.experts = Experts(size, config.num_expert_counts, config.num_expert_neighbours)
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 
@@ -532,6 +534,7 @@ def build_catalogue(
     config.num_transitions = 0 if transitions is None else len(transitions.counts)
     config.experts = experts is not None
     config.num_expert_counts = 0 if experts is None else len(experts.transitions.counts)
+    config.num_expert_neighbours = 0 if experts is None else len(experts.neighbours.counts)
     # A vector for each prefix but the whole SID, and for the last code by itself.
     rows = [np.unique(distinct[:, : level + 1], axis=0, return_inverse=True)[1] for level in range(config.levels - 1)]
     code_rows = np.stack([*(row.reshape(-1) for row in rows), distinct[:, -1].astype(np.int64)])
