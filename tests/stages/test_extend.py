@@ -260,11 +260,13 @@ def test_what_is_refused(shop, tmp_path):
 def test_a_model_without_text_or_counts(shop, tmp_path):
     bundle = load_bundle(shop / "catalogue")
     changes = {"vectors": "", "transitions": False, "corpus": str(shop / "before"), "output": str(tmp_path / "plain")}
-    run_catalogue(catalogue_config(shop, epochs=0.1, **changes))
+    run_catalogue(catalogue_config(shop, epochs=0.1, experts=True, **changes))
     run_extend(extend_config(shop, "x", checkpoint=str(tmp_path / "plain"), output=str(tmp_path / "more")))
     model = load_bundle(tmp_path / "more").model
     assert model.pairs is None and not model.config.text_width and model.config.num_sids == 24
     assert not (tmp_path / "more" / "fitted_items.json").exists()
+    few, many = (load_bundle(tmp_path / name).model.experts for name in ("plain", "more"))
+    assert len(many.text_offsets) == 25 and 0 < len(few.neighbours) < len(many.neighbours) and many.flaw() is None
     with torch.no_grad():
         assert model.leaf_log_probs(torch.tensor([[1, 2]])).exp().sum() == pytest.approx(1, abs=1e-5)
     save_checkpoint(bundle, tmp_path / "saved")  # its corpus is not recorded, its items are all there

@@ -53,6 +53,7 @@ def build_catalogue(
     config.num_transitions = 0 if transitions is None else len(transitions.counts)
     config.experts = experts is not None
     config.num_expert_counts = 0 if experts is None else len(experts.transitions.counts)
+    config.num_expert_neighbours = 0 if experts is None else len(experts.neighbours.counts)
     # A vector for each prefix but the whole SID, and for the last code by itself.
     rows = [np.unique(distinct[:, : level + 1], axis=0, return_inverse=True)[1] for level in range(config.levels - 1)]
     code_rows = np.stack([*(row.reshape(-1) for row in rows), distinct[:, -1].astype(np.int64)])

@@ -145,7 +145,9 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             self.pairs = PairCounts(size, config.num_transitions, config.reach, config.decay, config.reverse)
         sizes = config.code_sizes if config.code_vectors else []
         self.popularity = LearnedPopularity(size) if config.session_tokens else None
-        self.experts = Experts(size, config.num_expert_counts) if config.experts else None
+        self.experts = None
+        if config.experts:
+            self.experts = Experts(size, config.num_expert_counts, config.num_expert_neighbours)
         self.towers = nn.ModuleList(Tower(config, sizes) for _ in range(config.towers))
         PreTrainedModel.post_init(self)
 
