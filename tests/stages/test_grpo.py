@@ -30,11 +30,12 @@ from support.training import (
     kill_after,
     log_of,
     make_inputs,
+    mixed_sids,
     same_weights,
     sft_config,
 )
 
-from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
@@ -42,7 +43,7 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.config import EmbedConfig
 from minionerec.sid.embed.vectors import run_embed
-from minionerec.sid.table import SidTable, split_sid
+from minionerec.sid.table import split_sid
 from minionerec.training.config import GrpoConfig
 from minionerec.training.grpo import loss as loss_module
 from minionerec.training.grpo import stage
@@ -66,12 +67,7 @@ def trained(tmp_path_factory):
     """A corpus whose SIDs have two or three codes, a checkpoint, an earlier one to measure KL against, and vectors."""
     folder = tmp_path_factory.mktemp("trained")
     make_inputs(folder, users=100)
-    table = SidTable.load_index(folder / "sids")
-    codes = table.codes.copy()
-    codes[1::2, 2] = -1
-    with write_artefact(folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
-        SidTable(codes, table.item_ids).save_index(place / "index.json")
-    settings = {**TRAINED, "sids": str(folder / "mixed")}
+    settings = {**TRAINED, "sids": mixed_sids(folder)}
     run_sft(sft_config(folder, **{**settings, "epochs": 4, "output": str(folder / "early")}))
     run_sft(sft_config(folder, **{**settings, "epochs": 10}))
     run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(folder / "vectors"), dimensions=8))

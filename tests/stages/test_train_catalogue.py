@@ -22,12 +22,13 @@ from support.training import (
     log_of,
     logged,
     make_inputs,
+    mixed_sids,
     same_weights,
     sft_config,
 )
 from transformers import AutoModelForCausalLM
 
-from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
@@ -274,7 +275,7 @@ def test_beta_keeps_the_model_near_its_start(trained, tmp_path):
     assert 0 <= moved[1] < 0.5 * moved[0]
 
 
-def test_the_stage_trains_writes_and_is_done(trained):
+def test_the_stage_trains_and_writes(trained):
     folder, result = trained
     assert result.fresh and result.counts["steps"] == 10
     assert (result.counts["windows"], result.counts["targets"]) == (40, 120)
@@ -284,9 +285,6 @@ def test_the_stage_trains_writes_and_is_done(trained):
     bundle = load_bundle(folder / "catalogue")
     assert isinstance(bundle.model, CatalogueModel)
     assert manifest["counts"]["parameters"] == sum(parameter.numel() for parameter in bundle.model.parameters())
-    again = run_catalogue(catalogue_config(folder))
-    assert not again.fresh and again.counts == manifest["counts"]
-    assert read_manifest(folder / "catalogue") == manifest
 
 
 def test_its_checkpoint_is_evaluated_like_any_other(trained, tmp_path):
@@ -524,15 +522,11 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
     )
     with pytest.raises(ArtefactError, match=r"trained on another corpus than .*corpus; its transition counts differ"):
         run_catalogue(sharpening(folder, corpus=str(tmp_path / "corpus"), output=str(tmp_path / "bad")))
-    table = SidTable.load_index(folder / "sids")
-    codes = table.codes.copy()
-    codes[1::2, 2] = -1
-    with write_artefact(tmp_path / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
-        SidTable(codes, table.item_ids).save_index(place / "index.json")
+    mixed = mixed_sids(folder, tmp_path / "mixed")
     with pytest.raises(ConfigError, match="needs SIDs of one length"):
-        run_catalogue(catalogue_config(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
+        run_catalogue(catalogue_config(folder, sids=mixed, output=str(tmp_path / "bad")))
     with pytest.raises(ArtefactError, match="was trained on the SID table"):
-        run_catalogue(sharpening(folder, sids=str(tmp_path / "mixed"), output=str(tmp_path / "bad")))
+        run_catalogue(sharpening(folder, sids=mixed, output=str(tmp_path / "bad")))
 
 
 def sampling(folder, **changes):

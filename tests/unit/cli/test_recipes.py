@@ -33,12 +33,13 @@ def steps_of(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_step_of_a_shipped_recipe_has_valid_settings(name):
-    recipe, jobs = read_recipe(name), planned(name)
+    jobs = planned(name)
     steps = [*jobs.values()]
     assert steps and all(isinstance(step.settings, step.spec.config_class()) for step in steps)
     texts = [value for step in steps for value in step.values.values() if isinstance(value, str)]
     assert not [text for text in texts if "{" in text]
     if name.startswith("studies/"):
+        recipe = read_recipe(name)
         check_search(recipe)
         assert len({key.case for key in jobs}) == len(recipe.cases) + any(recipe.data.values())
         assert recipe.settings.output == f"runs/{name}"

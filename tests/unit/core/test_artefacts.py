@@ -108,7 +108,7 @@ def test_broken_json_names_its_place(tmp_path):
 
 def test_a_manifest_of_very_many_files_is_refused_soon(tmp_path):
     said = {name: {} for name in ("config", "inputs", "counts", "versions")}
-    manifest = {"kind": "corpus", **said, "files": dict.fromkeys(map(str, range(100_000)), "0" * 64)}
+    manifest = {"kind": "corpus", "seed": None, **said, "files": dict.fromkeys(map(str, range(100_000)), "0" * 64)}
     manifest[DIGEST] = digest_of(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     began = time.process_time()

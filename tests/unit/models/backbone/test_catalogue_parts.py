@@ -155,7 +155,7 @@ def dense(model):
     assert not model.by_blocks
     bonus = torch.linspace(-1, 1, N)
     allowed = torch.rand(len(PROMPTS), N, generator=torch.Generator().manual_seed(0)) < 0.4
-    guides = (None, Guide.of(trie(), bonus=bonus), Guide.of(trie(), allowed), Guide.of(trie(), allowed, bonus))
+    guides = (None, Guide.of(trie(), allowed, bonus))
     found = [search(model, PROMPTS, trie(), k, guide=guide) for search, k, guide in asked(guides)]
     return guides, found
 
