@@ -305,8 +305,8 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
 
 
 PLACES = (
-    Group("units", lambda folder: None, _strike_units, 6),
-    Group("places", _make_tables, _strike_places, 2),
-    Group("full disk", _make_full, _strike_disk, 1),
-    Group("servers", lambda folder: None, _strike_server, 2),
+    Group("units", lambda folder: None, _strike_units, 1.2),
+    Group("places", _make_tables, _strike_places, 0.4),
+    Group("full disk", _make_full, _strike_disk, 0.2),
+    Group("servers", lambda folder: None, _strike_server, 0.4),
 )
