@@ -8,8 +8,7 @@ from scipy.sparse import coo_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import Transitions
-from minionerec.models.backbone.catalogue.build import build_catalogue
-from minionerec.models.backbone.catalogue.model import CatalogueModel
+from minionerec.models.backbone.catalogue.model import CatalogueModel, build_catalogue
 from minionerec.models.nn.experts import NO_SALE, Experts, ExpertTables, item_features
 from minionerec.models.nn.session import UNSOLD
 
