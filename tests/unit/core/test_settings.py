@@ -251,3 +251,23 @@ def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
         if each.type in ("str", str, "str | None", str | None) and any(word in said.help for word in words):
             known = said.input_kind or said.writes or said.path or each.name == "output" or said.known
             assert known or "dotted path" in said.help or "file names" in said.help, (stage, each.name, said.help)
+
+
+@pytest.mark.parametrize("stage", ["sft", "train-catalogue", "train-sequential", "eval-beam", "recommend"])
+@pytest.mark.parametrize("former", ["moment", "moments", "tell_moments"])
+def test_former_names_of_settings_are_refused_with_the_new_one(tmp_path, stage, former):
+    kind = STAGES[stage].config_class()
+    named = "session_context" in {each.name for each in fields(kind)}
+    for words, prefix in (
+        (["--config", yaml(tmp_path, f"{former}: true\n")], ""),
+        ([f"--{former}", "true"], "--"),
+        ([f"--{former}=true"], "--"),
+    ):
+        with pytest.raises(ConfigError, match=former) as error:
+            parse_settings(kind, words)
+        assert (f"{prefix}{former} is now {prefix}session_context." in str(error.value)) == named
+
+
+def test_an_unknown_flag_is_answered_with_the_known_one():
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --stepz 5\. Did you mean steps\? See --help\.$"):
+        parse_settings(Cups, ["--stepz", "5"])
