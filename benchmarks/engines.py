@@ -143,8 +143,8 @@ def main() -> None:
     if words.run:
         run_one(words)
         return
-    with tempfile.TemporaryDirectory(dir=words.folder) as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(dir=words.folder) as path:
+        folder = Path(path)
         generate(folder, words.rows, words.seed)
         runs: dict[str, list[tuple[float, float, int]]] = {engine: [] for engine in words.engines}
         prints = {}

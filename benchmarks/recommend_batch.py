@@ -45,12 +45,12 @@ class Rates(logging.Handler):
             self.found[match[1]].append(float(match[2].replace(",", "")))
 
 
-def histories_of(corpus: Corpus, place: Path) -> list[str]:
+def histories_of(corpus: Corpus, folder: Path) -> list[str]:
     """Write the histories of the test rows as a file, and say the item ids."""
     ids: list[str] = corpus.items["item_id"].astype(str).tolist()
     frame = corpus.rows("test")
     histories = [[ids[item] for item in history] for history in frame.histories]
-    pd.DataFrame({"user": frame.users, "history": histories}).to_parquet(place)
+    pd.DataFrame({"user": frame.users, "history": histories}).to_parquet(folder)
     return ids
 
 

@@ -277,8 +277,8 @@ class Measurement:
         train, test = (
             field_dataset(rows, split.n_items, protocol.max_len, protocol.padding) for rows in (split.train, split.test)
         )
-        places = np.repeat(split.test.user_numbers, split.test.lengths), split.test.flat_histories()[0] + 1
-        seen = csr_matrix((np.ones(len(places[0])), places), shape=(len(split.train.user_ids), split.n_items + 1))
+        positions = np.repeat(split.test.user_numbers, split.test.lengths), split.test.flat_histories()[0] + 1
+        seen = csr_matrix((np.ones(len(positions[0])), positions), shape=(len(split.train.user_ids), split.n_items + 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         size = self.settings.batch_size
         forget_peak(self.device)
@@ -338,7 +338,7 @@ def main() -> None:
     scale = timed.whole / len(timed.split.train)
     for name, found in results.items():
         if found:
-            epoch, ranking = (statistics.median(run[place] for run in found) for place in (0, 1))
+            epoch, ranking = (statistics.median(run[position] for run in found) for position in (0, 1))
             figures[name] = {
                 "epoch_s": round(epoch * scale, 3),
                 "ranking_s": round(ranking, 3),

@@ -70,10 +70,10 @@ def make_vectors(path, items, width, dtype, threads):
         row_bytes = width * np.dtype(dtype).itemsize
         done = (file.tell() - start) // (row_bytes * BLOCK)
         file.truncate(start + done * row_bytes * BLOCK)
-        places = range(done, -(-items // BLOCK))
+        positions = range(done, -(-items // BLOCK))
         with ThreadPoolExecutor(threads) as pool:
-            for first in range(0, len(places), threads):
-                for made in pool.map(make, places[first : first + threads]):
+            for first in range(0, len(positions), threads):
+                for made in pool.map(make, positions[first : first + threads]):
                     file.write(made.tobytes())
     unfinished.rename(path)
 
@@ -89,8 +89,8 @@ def make_items(path, items):
         return
     schema = pa.schema([(name, pa.string()) for name in ("item_id", "title", "description")])
     with (
-        write_artefact(path, "corpus", config={"items": items}, counts={"items": items}) as place,
-        pq.ParquetWriter(place / "items.parquet", schema) as writer,
+        write_artefact(path, "corpus", config={"items": items}, counts={"items": items}) as folder,
+        pq.ParquetWriter(folder / "items.parquet", schema) as writer,
     ):
         for start in range(0, items, BLOCK):
             ids = [f"B{item:09d}" for item in range(start, min(start + BLOCK, items))]
@@ -154,8 +154,8 @@ def relative_error(file, codebooks, rows, threads, device):
         def __len__(self):
             return len(chosen)
 
-        def __getitem__(self, places):
-            return vectors[chosen[places]]
+        def __getitem__(self, positions):
+            return vectors[chosen[positions]]
 
     _, left = assign(Chosen(), codebooks, threads, device)
     sums, squares = np.zeros(vectors.shape[1]), 0.0

@@ -87,7 +87,7 @@ def step(
 ) -> tuple[int, int]:
     """One optimiser step on a batch; its positions, and its labels."""
     model: Any = bundle.model
-    collated = TreeCollator(good_row_length(model), asks_teacher=teacher is not None)(examples)
+    collated = TreeCollator(good_row_length(model), with_teacher=teacher is not None)(examples)
     batch = {name: part.to(model.device) for name, part in collated.items()}
     labels = batch["labels"][0]
     logits = picked_logits(model, model, batch).float()
@@ -116,8 +116,8 @@ def main() -> None:
     body = sum(weight.numel() for weight in bundle.model.get_decoder().layers.parameters() if weight.dim() == 2)
     head = bundle.model.get_output_embeddings().weight.numel()
     for number in range(args.steps + 3):  # the first three are not counted
-        places = rng.choice(len(rows), args.batch, replace=False)
-        examples = [{name: column[place] for name, column in rows.columns.items()} for place in places]
+        indices = rng.choice(len(rows), args.batch, replace=False)
+        examples = [{name: column[position] for name, column in rows.columns.items()} for position in indices]
         for name, who in (("labels alone", None), ("with a teacher", teacher)):
             forget_peak(args.device)
             wall, cpu = clock(args.device), time.process_time()

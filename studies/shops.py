@@ -34,7 +34,7 @@ def positions(rows: SplitRows, reach: int) -> list[tuple[np.ndarray, np.ndarray]
 def weighted(rows: SplitRows, items: int, reach: int, decay: float, weight: np.ndarray | None = None) -> csr_array:
     """Histories as vectors: (R, N), each step back worth `decay` times the step before."""
     parts = positions(rows, reach)
-    row, item = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
+    row, item = (np.concatenate([part[position] for part in parts]) for position in (0, 1))
     values = np.concatenate([np.full(len(part[0]), decay**back) for back, part in enumerate(parts)])
     return csr_array((values if weight is None else values * weight[item], (row, item)), shape=(len(rows), items))
 
@@ -99,7 +99,7 @@ def tuned_ease(corpus: Corpus) -> tuple[str, np.ndarray]:
     users = np.unique(np.asarray(corpus.train.users), return_inverse=True)[1]
     pairs = [(users[row], item) for row, item in positions(corpus.train, corpus.max_history)]
     pairs.append((users, corpus.train.targets.astype(np.int64)))
-    row, item = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
+    row, item = (np.concatenate([pair[position] for pair in pairs]) for position in (0, 1))
     held = csr_array((np.ones(len(row)), (row, item)), shape=(users.max() + 1, n))
     held.data[:] = 1.0
     gram = (held.T @ held).toarray()
@@ -165,7 +165,9 @@ def described(corpus: Corpus) -> dict[str, str]:
 def main() -> None:
     """Print the table."""
     words = sys.argv[1:]
-    columns = {name[2:]: described(Corpus.load(place)) for name, place in zip(words[::2], words[1::2], strict=True)}
+    columns = {
+        name[2:]: described(Corpus.load(position)) for name, position in zip(words[::2], words[1::2], strict=True)
+    }
     print(f"| | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
     for key in next(iter(columns.values())):
         print(f"| {key} | {' | '.join(column[key] for column in columns.values())} |")

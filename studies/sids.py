@@ -167,10 +167,10 @@ def main() -> None:
     args = parser.parse_args()
     texts = []
     for dataset in args.datasets:
-        place = Path(args.study) / dataset
-        measures = read_json(place / "prepared" / "sid-report" / "diagnostics.json")
-        texts.append(diagnostics_tables(dataset, place / "prepared", measures))
-        compared = place / "compare" / "test" / "metrics.json"
+        folder = Path(args.study) / dataset
+        measures = read_json(folder / "prepared" / "sid-report" / "diagnostics.json")
+        texts.append(diagnostics_tables(dataset, folder / "prepared", measures))
+        compared = folder / "compare" / "test" / "metrics.json"
         if compared.is_file():
             texts.append(training_tables(measures, read_json(compared)["splits"]["test"]["recommenders"]))
     text = "\n\n".join(texts)

@@ -101,7 +101,7 @@ class RecipeStep:
         config: Settings that it inherits: a file, or RECIPE#STEP; "" for none. May hold placeholders.
         values: Settings of its own, which may hold placeholders.
         once: Whether it is run once for all seeds.
-        places: Setting to file, line and key, for messages.
+        locations: Setting to file, line and key, for messages.
     """
 
     name: str
@@ -110,7 +110,7 @@ class RecipeStep:
     config: str
     values: Mapping[str, Any]
     once: bool
-    places: Mapping[str, str]
+    locations: Mapping[str, str]
 
     @property
     def spec(self) -> StageSpec:
@@ -137,7 +137,7 @@ class RecipeStep:
             config=by.config or self.config,
             values={**self.values, **by.values},
             once=by.once or self.once,
-            places={**self.places, **by.places},
+            locations={**self.locations, **by.locations},
         )
 
 
@@ -201,7 +201,7 @@ class Recipe:
         return "" not in self.cases
 
     @property
-    def place(self) -> Path:
+    def folder(self) -> Path:
         """The folder of its outputs."""
         return Path(self.settings.output)
 

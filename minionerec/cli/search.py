@@ -71,7 +71,7 @@ def search_settings(recipe: Recipe, search: SearchSettings, runner: Runner) -> l
         ConfigError: If the existing trials are of another search, or none has a value.
     """
     optuna = _optuna()
-    folder = recipe.place / "search"
+    folder = recipe.folder / "search"
     folder.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
     found = optuna.create_study(storage=storage, study_name="search", direction="maximize", load_if_exists=True)
@@ -97,7 +97,7 @@ def with_winner(recipe: Recipe) -> Recipe:
     search = recipe.search
     if search is None:
         return recipe
-    file = recipe.place / "search" / BEST
+    file = recipe.folder / "search" / BEST
     if not file.is_file():
         return recipe
     try:
@@ -118,7 +118,7 @@ def _change(base: Case, recipe: Recipe, search: SearchSettings, settings: Mappin
     """The searched step with other settings."""
     step = next(step for step in all_steps(base, recipe.cases) if step.name == search.step)
     return replace(
-        step, values=dict(settings), config="", once=False, where=where, places=dict.fromkeys(settings, where)
+        step, values=dict(settings), config="", once=False, where=where, locations=dict.fromkeys(settings, where)
     )
 
 

@@ -103,7 +103,7 @@ def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -
     return given
 
 
-def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:
+def write_ranks(folder: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:
     """Write `ranks.parquet` into the folder of a predictions artefact: the ranks of the examples of several splits.
 
     Columns: split, user, target, item_rank, sid_rank where there are SIDs, and width where the ranks are those within
@@ -121,21 +121,21 @@ def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> 
         )
         for split, ranked in splits.items()
     ]
-    pd.concat(tables, ignore_index=True).to_parquet(Path(place) / FILE, index=False)
+    pd.concat(tables, ignore_index=True).to_parquet(Path(folder) / FILE, index=False)
 
 
 def splits_of(path: str | os.PathLike[str]) -> list[str]:
     """The splits of a predictions artefact, or a run of several seeds; that of the lists comes first."""
-    place = runs_at(path)[0]
-    found = [str(read_manifest(place, KIND)["counts"].get("split", "test"))]
-    if (place / FILE).is_file():
-        found += pd.read_parquet(place / FILE, columns=["split"])["split"].unique().tolist()
+    folder = runs_at(path)[0]
+    found = [str(read_manifest(folder, KIND)["counts"].get("split", "test"))]
+    if (folder / FILE).is_file():
+        found += pd.read_parquet(folder / FILE, columns=["split"])["split"].unique().tolist()
     return list(dict.fromkeys(found))
 
 
 def _seeds_at(path: Path) -> list[Path]:
-    seeds = [place for place in path.glob(f"seed-*/{KIND}") if is_artefact(place)]
-    return sorted(seeds, key=lambda place: int(place.parent.name.partition("-")[2]))
+    seeds = [folder for folder in path.glob(f"seed-*/{KIND}") if is_artefact(folder)]
+    return sorted(seeds, key=lambda folder: int(folder.parent.name.partition("-")[2]))
 
 
 def has_runs(path: str | os.PathLike[str]) -> bool:
@@ -151,8 +151,8 @@ def runs_at(path: str | os.PathLike[str]) -> list[Path]:
         ArtefactError: If there is none, or the examples held out were trained on.
     """
     path = Path(path)
-    places = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]
-    read_manifest(places[0], KIND)
-    for place in places:
-        require_held_out(place)
-    return places
+    folders = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]
+    read_manifest(folders[0], KIND)
+    for folder in folders:
+        require_held_out(folder)
+    return folders

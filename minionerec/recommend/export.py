@@ -14,7 +14,7 @@ from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger
-from minionerec.core.refit import refitted_behind
+from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS
@@ -75,7 +75,7 @@ def run_export(config: ExportConfig) -> ExportResult:
     with stage.work() as work:
         bundle = load_language_model(stage.inputs["checkpoint"], config.dtype)
         corpus = Corpus.load(stage.inputs["corpus"])
-        refit = refitted_behind(stage.inputs["checkpoint"]) is not None
+        refit = refitted_ancestor(stage.inputs["checkpoint"]) is not None
         corpus = corpus.with_every_row() if refit else corpus
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         trie = Trie.build(bundle.table.codes, bundle.code_ids)
@@ -192,7 +192,7 @@ def make_examples(
     """Some prompts with expected lists; for conditioned models each session context in turn."""
     histories = example_histories(builder.corpus, config.examples)
     conditioned = builder.prompt_uses_context("next_sid")
-    contexts = [place % len(SESSION_CONTEXTS) * conditioned for place in range(len(histories))]
+    contexts = [position % len(SESSION_CONTEXTS) * conditioned for position in range(len(histories))]
     asked = zip(histories, contexts, strict=True)
     texts = [builder.prompt("next_sid", history=history, context=context) for history, context in asked]
     prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length).ids
@@ -200,19 +200,19 @@ def make_examples(
     numbers, scores = decode_prompts(bundle.model, prompts, trie, beams)
     ids = bundle.table.item_ids
     examples = []
-    for place, history in enumerate(histories):
-        found = [number for number in numbers[place].tolist() if number >= 0]
+    for position, history in enumerate(histories):
+        found = [number for number in numbers[position].tolist() if number >= 0]
         heads = [behind[number][0] for number in found]
         tokens = [bundle.table.token_tuples[item] for item in heads]
         examples.append(
             {
                 "history": [ids[item] for item in history.tolist()],
-                **({"session_context": SESSION_CONTEXTS[contexts[place]]} if conditioned else {}),
-                "text": texts[place],
-                "input_ids": list(prompts[place]),
+                **({"session_context": SESSION_CONTEXTS[contexts[position]]} if conditioned else {}),
+                "text": texts[position],
+                "input_ids": list(prompts[position]),
                 "sids": [bundle.table.sids[item] for item in heads],
                 "sid_tokens": [bundle.tokenizer.convert_tokens_to_ids(list(row)) for row in tokens],
-                "scores": scores[place, : len(found)].astype(float).round(6).tolist(),
+                "scores": scores[position, : len(found)].astype(float).round(6).tolist(),
                 "items": [ids[item] for item in list_items(found, behind, beams)[0]],
             }
         )

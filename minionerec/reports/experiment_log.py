@@ -83,7 +83,7 @@ class DataSetLog:
         """
         if not any(run.runs for run in entry.stages):
             raise ConfigError(
-                f"entries: {entry.name}: none of its stages has predictions, e.g. {entry.stages[0].places[0]}. "
+                f"entries: {entry.name}: none of its stages has predictions, e.g. {entry.stages[0].paths[0]}. "
                 "Finish one, or leave the entry out."
             )
         found = read_results(
@@ -185,8 +185,8 @@ class DataSetLog:
     @property
     def sid_method(self) -> str:
         """The method of the SIDs, from the manifest."""
-        place = self.examples.sids
-        return str(read_manifest(place)["config"].get("method", UNKNOWN)) if place and is_artefact(place) else UNKNOWN
+        sids = self.examples.sids
+        return str(read_manifest(sids)["config"].get("method", UNKNOWN)) if sids and is_artefact(sids) else UNKNOWN
 
     @property
     def warnings(self) -> list[str]:

@@ -532,7 +532,7 @@ def read_results(
         )
     done = [who for who in read if not who.pending]
     if not done:
-        raise ConfigError(f"none of {len(runs)} has predictions, e.g. {runs[0].places[0]}. Finish one first.")
+        raise ConfigError(f"none of {len(runs)} has predictions, e.g. {runs[0].paths[0]}. Finish one first.")
     for who in done:
         who.values(levels[0], ())  # raises if something is missing
         who.check_same_examples(done[0], split)

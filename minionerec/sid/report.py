@@ -480,9 +480,9 @@ def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = Tr
         parents[groups] = before
         chance = 1 / np.bincount(parents)[before[target]]
         for context in contexts:
-            place = context[last] * (int(before.max()) + 1) + before[target]
-            followed = _elsewhere(place * len(parents) + groups[target], fold)
-            chance = (followed + STRENGTH * chance) / (_elsewhere(place, fold) + STRENGTH)
+            position = context[last] * (int(before.max()) + 1) + before[target]
+            followed = _elsewhere(position * len(parents) + groups[target], fold)
+            chance = (followed + STRENGTH * chance) / (_elsewhere(position, fold) + STRENGTH)
         bits -= np.log2(chance)
         before = groups
     return float(bits.mean())

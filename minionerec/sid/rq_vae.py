@@ -56,8 +56,8 @@ class _Mlp(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         values = inputs
-        for place, layer in enumerate(self.layers):
-            values = layer(values.relu() if place else values)
+        for position, layer in enumerate(self.layers):
+            values = layer(values.relu() if position else values)
         return inputs + values if self.residual else values
 
 

@@ -104,7 +104,7 @@ def tokenise_examples(
     examples: Sequence[PromptExample],
     max_prompt_length: int,
     seed: int = 0,
-    places: np.ndarray | None = None,
+    positions: np.ndarray | None = None,
     count: int = 0,
 ) -> TokenizedExamples:
     """Token ids and labels (-100 at prompt tokens) of examples, without inputs of a teacher.
@@ -117,16 +117,16 @@ def tokenise_examples(
         examples: R examples.
         max_prompt_length: Most tokens of a prompt.
         seed: Seed of the templates.
-        places: int64 (R,), which examples they are of the `count` that the seed is drawn for; all of them if None.
-        count: See `places`.
+        positions: int64 (R,), which examples they are of the `count` that the seed is drawn for; all of them if None.
+        count: See `positions`.
     """
     asked = list(zip(*((example.prompt, *example.others) for example in examples), strict=True)) or [()]
     ways = [encode_prompt(tokenizer, texts, max_prompt_length) for texts in asked]
     whole = encode_completion(tokenizer, [example.completion for example in examples])
     completions = [ids[:LONGEST_COMPLETION] for ids in whole]
     ids = [p + c for p, c in zip(ways[0].ids, completions, strict=True)]
-    drawn = np.random.default_rng(seed).integers(len(ways), size=len(ids) if places is None else count)
-    begins = (drawn if places is None else drawn[places]).tolist()
+    drawn = np.random.default_rng(seed).integers(len(ways), size=len(ids) if positions is None else count)
+    begins = (drawn if positions is None else drawn[positions]).tolist()
     turns = range(len(ways) if len(ways) > 1 else 0)
     return TokenizedExamples(
         input_ids=ids,
@@ -247,8 +247,8 @@ def window_columns(
     """
     sizes = windows.ends - windows.begins
     heads = np.cumsum(sizes) - sizes
-    places = ranges(windows.begins, windows.ends)
-    items, numbers = windows.items[places], windows.rows[places]
+    positions = ranges(windows.begins, windows.ends)
+    items, numbers = windows.items[positions], windows.rows[positions]
     is_target = np.arange(len(items)) - np.repeat(heads, sizes) >= np.repeat(windows.firsts, sizes)
     weights = np.where(numbers >= 0, weigh(np.maximum(numbers, 0)), np.float32(1))
     # A window is its beginning and its items: one entry of the texts each.
@@ -315,7 +315,7 @@ class SftExamples(ExampleMaker):
         builder = asked.builder(self.builder)
         made = builder.some(asked.task, "train", asked.items) if len(asked.numbers) else []
         rows = tokenise_examples(
-            self.tokenizer, made, self.config.max_prompt_length, asked.seed, asked.places, asked.count
+            self.tokenizer, made, self.config.max_prompt_length, asked.seed, asked.positions, asked.count
         )
         if asked.task == NEXT_SID and asked.rows is not None and len(made):
             weights = self.recency(asked.numbers).tolist()
@@ -344,11 +344,11 @@ class SftExamples(ExampleMaker):
         """See `ExampleMaker.whole_count`."""
         return len(self._windows) if task in self.texts else super().whole_count(task)
 
-    def whole(self, task: str, places: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
+    def whole(self, task: str, positions: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
         """See `ExampleMaker.whole`."""
         if task not in self.texts:
-            return super().whole(task, places)
-        windows = self._windows.take(places)
+            return super().whole(task, positions)
+        windows = self._windows.take(positions)
         return window_columns(self.texts[task], windows, self.recency, self.teacher, task == NEXT_SID)
 
     def make(self, part: ExamplePart, batch: Any, chance: Chance, seed: int) -> tuple[Columns, Mapping[str, int]]:

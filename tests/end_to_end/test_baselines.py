@@ -44,5 +44,5 @@ def test_a_recipe_of_the_demo_ends_in_measured_predictions(name: str, shop: Path
         if read_manifest(file.parent)["kind"] == "predictions"
     ]
     assert found
-    assert all((place / "predictions.parquet").is_file() for place in found)
-    assert any(read_json(place / "metrics.json") for place in found if (place / "metrics.json").is_file())
+    assert all((folder / "predictions.parquet").is_file() for folder in found)
+    assert any(read_json(folder / "metrics.json") for folder in found if (folder / "metrics.json").is_file())

@@ -63,7 +63,7 @@ def test_a_recipe_of_office_runs_as_soon_as_its_files_are_there(
     assert corpus["config"]["category"] == CATEGORY
     lists = [step.output for step in steps if step.spec.name == "eval-beam"]
     rows = corpus["counts"]["test_rows"]
-    assert rows and lists and all(read_manifest(tmp_path / place)["counts"]["rows"] == rows for place in lists)
+    assert rows and lists and all(read_manifest(tmp_path / folder)["counts"]["rows"] == rows for folder in lists)
     report, log = (next(step for step in steps if step.title == kind) for kind in ("report", "log"))
     assert "MiniOneRec on Office_Products" in (tmp_path / report.output / "report.md").read_text()
     assert list(read_json(tmp_path / log.output / "experiment_log.json")["entries"]) == ["Office"]

@@ -88,8 +88,10 @@ def shop(tmp_path_factory):
         )
     )
     corpus = Corpus.load(folder / "corpus")
-    place = corpus.items["item_id"].str[1:].astype(int).to_numpy() - 1  # of P001, P002, …
-    table = SidTable(np.stack([place // 50, place % 50 // 10, place % 10], axis=1), corpus.items["item_id"].tolist())
+    position = corpus.items["item_id"].str[1:].astype(int).to_numpy() - 1  # of P001, P002, …
+    table = SidTable(
+        np.stack([position // 50, position % 50 // 10, position % 10], axis=1), corpus.items["item_id"].tolist()
+    )
     config = CatalogueTrainConfig(
         corpus=str(folder / "corpus"), sids="sids", output="output", hidden_size=16, layers=1, heads=2, inner_size=16
     )
@@ -520,8 +522,8 @@ def test_picture_for_the_readme(driver, tmp_path):
         page.open("h=P003&h=P017&h=P026")
         page.one("#list summary").click()
         time.sleep(0.5)  # the bars have grown
-        place = ROOT / "docs/images/page.png"
-        assert driver.save_screenshot(str(place))
+        folder = ROOT / "docs/images/page.png"
+        assert driver.save_screenshot(str(folder))
     finally:
         server.stop()
-    assert place.stat().st_size < 300_000
+    assert folder.stat().st_size < 300_000

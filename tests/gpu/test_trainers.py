@@ -39,16 +39,16 @@ SHORT = {"epochs": 2, "evals_per_epoch": 2}
 
 
 def tiger_config(folder: Path, **changes) -> TigerTrainConfig:
-    places = {name: str(folder / name) for name in ("corpus", "sids")}
+    folders = {name: str(folder / name) for name in ("corpus", "sids")}
     shape = {"hidden_size": 32, "layers": 1, "heads": 2, "head_size": 8, "inner_size": 48, "eval_rows": 20}
-    settings = {**places, **shape, "output": str(folder / "tiger"), "batch_size": 16, "device_batch_size": 16}
+    settings = {**folders, **shape, "output": str(folder / "tiger"), "batch_size": 16, "device_batch_size": 16}
     return TigerTrainConfig(**{**settings, **changes})
 
 
 def dpo_config(folder: Path, **changes) -> DpoConfig:
-    places = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "dpo")}
+    folders = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "dpo")}
     steps = {"tasks": {"next_sid": 0.25}, "prompts_per_step": 8, "prompts_per_device": 4, "eval_rows": 20}
-    return DpoConfig(**{**places, **steps, **changes})
+    return DpoConfig(**{**folders, **steps, **changes})
 
 
 TRAINERS = {
@@ -143,13 +143,13 @@ def test_its_lists_are_those_of_the_cpu(shop, device, tmp_path, name):
     run, output = trainer_of(shop, name, tmp_path / "trained")
     run()
     found = []
-    for place in (CPU, device):
+    for folder in (CPU, device):
         bundle, corpus = load_bundle(output), Corpus.load(shop / "corpus")
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         texts = [example.prompt for example in builder.build("next_sid", "test")]
         prompts = encode_prompt(bundle.tokenizer, texts, 512).ids
         trie = Trie.build(bundle.table.codes, code_token_ids(bundle.tokenizer, bundle.table))
-        model = bundle.model.to(place)
+        model = bundle.model.to(folder)
         found.append([search(model, prompts, trie, 10) for search in (decode_prompts, exact_prompts)])
     assert all(same_lists(*pair) for pair in zip(*found, strict=True))
 
@@ -157,10 +157,10 @@ def test_its_lists_are_those_of_the_cpu(shop, device, tmp_path, name):
 @pytest.mark.parametrize("name", ["sft", "catalogue"])
 def test_a_recommender_says_the_same_and_explains_it(shop, device, monkeypatch, name):
     history, found = ["i3", "i4", "i5"], []
-    for place in (CPU, device):
-        monkeypatch.setattr(load, "decoding_device", lambda place=place: place)
+    for folder in (CPU, device):
+        monkeypatch.setattr(load, "decoding_device", lambda folder=folder: folder)
         recommender = Recommender.load(shop / name)
-        assert recommender.ranker.bundle.model.device == place
+        assert recommender.ranker.bundle.model.device == folder
         listed = recommender.recommend(history, k=8, exclude_seen=True).items
         said = explain(recommender, Request(history=tuple(history), k=4))
         assert said.tree and any(said.reasons.values())
@@ -204,10 +204,10 @@ def test_a_sequential_model_goes_on_after_a_stop_and_ranks_as_on_the_cpu(shop, d
         assert torch.allclose(mine, theirs, atol=1e-3)
     rows = Corpus.load(shop / "corpus").test
     lists, ranks = [], []
-    for place in (CPU, device):
-        model = load_sequential(whole).to(place)
-        items, scores = top_items(model, rows, "keep", place, 6)
+    for folder in (CPU, device):
+        model = load_sequential(whole).to(folder)
+        items, scores = top_items(model, rows, "keep", folder, 6)
         lists.append((items, scores))
-        ranks.append(rank_rows(model, rows, "keep", place)["item"])
+        ranks.append(rank_rows(model, rows, "keep", folder)["item"])
     assert same_lists(*lists)
     assert np.mean(ranks[0] == ranks[1]) > 0.9

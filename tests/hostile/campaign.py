@@ -49,7 +49,9 @@ def plan(cases: int, seed: int, groups: Sequence[str] = ()) -> list[Case]:
     counts = [max(1, round(cases * group.share / whole)) for group in chosen]
     counts[0] += cases - sum(counts)
     return [
-        Case(group.name, seed, place) for group, count in zip(chosen, counts, strict=True) for place in range(count)
+        Case(group.name, seed, position)
+        for group, count in zip(chosen, counts, strict=True)
+        for position in range(count)
     ]
 
 
@@ -77,9 +79,9 @@ def run_case(case: Case, clean: Path, scratch: Path) -> tuple[str, str]:
         said = fault(error)
         if said is not None:
             return _judged(str(MinioneRecError(said)))
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        folder = traceback.extract_tb(error.__traceback__)[-1]
         ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/minionerec/" in frame.filename]
-        at = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else f"{place.filename}:{place.lineno}"
+        at = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else f"{folder.filename}:{folder.lineno}"
         return "broken", f"{type(error).__name__} at {at}: {str(error)[:200]}"
     return "used", ""
 

@@ -59,7 +59,10 @@ def holds(condition: bool, what: str) -> None:
 
 
 def _visits() -> list[tuple[str, str, int]]:
-    return [(f"u{place * 5 % N_USERS}", f"i{place * 7 % N_ITEMS}", START + place * 9_000) for place in range(N_VISITS)]
+    return [
+        (f"u{position * 5 % N_USERS}", f"i{position * 7 % N_ITEMS}", START + position * 9_000)
+        for position in range(N_VISITS)
+    ]
 
 
 def _make_tables(suffix: str) -> Callable[[Path], None]:

@@ -14,7 +14,7 @@ from support.paths import ROOT
 
 QUICK = ("csv", "tsv", "parquet", "amazon", "recbole", "movielens", "user items", "published", "settings")
 QUICK += ("vectors", "histories", "items table", "comparisons", "times", "study", "experiment log", "run record")
-QUICK += ("units", "places", "servers")
+QUICK += ("units", "paths", "servers")
 
 
 def test_a_sample_of_every_quick_group_breaks_nothing():

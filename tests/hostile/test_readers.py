@@ -1,4 +1,4 @@
-"""Readers of hostile files: a row is used or counted, and what is wrong is said in one line with its place."""
+"""Readers of hostile files: a row is used or counted, and what is wrong is said in one line with its index."""
 
 import gzip
 import io
@@ -34,8 +34,8 @@ START = 1_500_000_000
 N = 24
 
 
-def lines(of=lambda place: str(START + place * 1000)):
-    return [f"u{place % 4},p{place % 6},{of(place)}" for place in range(N)]
+def lines(of=lambda position: str(START + position * 1000)):
+    return [f"u{position % 4},p{position % 6},{of(position)}" for position in range(N)]
 
 
 def put(folder: Path, name: str, content: str | bytes) -> Path:
@@ -62,9 +62,9 @@ def said(folder, *arguments, **options) -> str:
     return str(error.value)
 
 
-def changed(place, line):
+def changed(position, line):
     found = lines()
-    found[place] = line
+    found[position] = line
     return found
 
 
@@ -136,13 +136,13 @@ def test_a_quote_that_is_never_closed_is_named_by_its_line(tmp_path, end):
 def _by_hand(text: str) -> tuple[bool, int | None]:
     """Whether a quoted cell spans lines, and the line of a quote that stays open, letter by letter."""
     state, spans, opened = "start", False, 0
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         if state == "quoted":
-            returned = letter == "\r" and text[place + 1 : place + 2] == "\n"
+            returned = letter == "\r" and text[position + 1 : position + 2] == "\n"
             spans |= letter in "\n\r" and not returned
             state = "closing" if letter == '"' else state
         elif letter == '"' and state in ("start", "closing"):
-            state, opened = "quoted", opened if state == "closing" else place
+            state, opened = "quoted", opened if state == "closing" else position
         else:
             state = "start" if letter in ",\n\r" else "plain"
     return spans, text.count("\n", 0, opened) + 1 if state == "quoted" else None
@@ -170,7 +170,7 @@ def test_a_cell_of_any_length_before_a_bad_row(tmp_path):
     long = "x" * 200_000
     items = ITEMS + f"p6,{long}\np7\n"
     assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in said(tmp_path, changed(10, "u0,p1,soon"), items)
-    rows = [f"{line},{long if place == 2 else ''}" for place, line in enumerate(changed(10, "u0,p1,soon"))]
+    rows = [f"{line},{long if position == 2 else ''}" for position, line in enumerate(changed(10, "u0,p1,soon"))]
     content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
     assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in said(tmp_path, content)
     assert "(200,000 characters)" in said(tmp_path, changed(10, f"u0,p1,{long}"))
@@ -227,7 +227,7 @@ def test_what_is_not_utf8_is_named_by_its_line(tmp_path):
 
 @pytest.mark.parametrize("date", ["9999-12-31", "1600-01-01", "2262-04-12", "1677-09-20"])
 def test_dates_that_would_wrap_are_bad_rows(tmp_path, date):
-    visits = lines(lambda place: f"2018-01-{place + 1:02}")
+    visits = lines(lambda position: f"2018-01-{position + 1:02}")
     visits[20] = f"u0,p1,{date}"
     assert f"line 22, column 'timestamp': '{date}' is not an ISO date from 1678 to 2261" in said(tmp_path, visits)
     used, bad, times, _ = tables(tmp_path, visits, allowed=1)
@@ -237,17 +237,17 @@ def test_dates_that_would_wrap_are_bad_rows(tmp_path, date):
 
 @pytest.mark.parametrize("number", ["1" + "0" * 20, "9223372036854775808", "-1e19", "1e300", "inf", "nan", "true", ""])
 def test_numbers_that_are_no_times_are_bad_rows_and_cost_no_digit_of_others(tmp_path, number):
-    visits = lines(lambda place: 2**60 + place)
+    visits = lines(lambda position: 2**60 + position)
     visits[20] = f"u0,p1,{number}"
     assert "line 22, column 'timestamp': " in said(tmp_path, visits)
     used, bad, times, _ = tables(tmp_path, visits, allowed=1)
     assert (used, bad, times.dtype) == (N - 1, 1, np.int64)
-    assert times.tolist() == [2**60 + place for place in range(N) if place != 20]
+    assert times.tolist() == [2**60 + position for position in range(N) if position != 20]
 
 
 def test_a_first_row_without_a_time_does_not_decide_the_kind(tmp_path):
     assert tables(tmp_path, changed(0, "u0,p0,soon"), allowed=1)[:2] == (N - 1, 1)
-    visits = lines(lambda place: f"2018-01-{place + 1:02}")
+    visits = lines(lambda position: f"2018-01-{position + 1:02}")
     visits[0] = "u0,p0,soon"
     assert tables(tmp_path, visits, allowed=1)[:2] == (N - 1, 1)
 
@@ -260,7 +260,7 @@ def test_a_time_of_another_unit_than_most(tmp_path):
 
 def test_a_window_over_times_of_another_unit_offers_a_guess(tmp_path):
     for factor, name in ((1000, "milliseconds"), (10**6, "microseconds"), (1 / 86_400, "days")):
-        visits = lines(lambda place, factor=factor: int((START + place * 1000) * factor))
+        visits = lines(lambda folder, factor=factor: int((START + folder * 1000) * factor))
         message = said(tmp_path, visits, start="2017-01-01")
         assert f"the times are taken for seconds since 1970, but they look like {name}" in message
         assert tables(tmp_path, visits)[:2] == (N, 0)
@@ -315,7 +315,7 @@ def test_parquet_rows_are_used_or_counted(tmp_path, name, values):
 
 def test_parquet_with_an_index_of_texts_names_the_row(tmp_path):
     table = frame(item_id=np.where(np.arange(N) == 5, "zz", frame()["item_id"]))
-    table.index = [f"r{place}" for place in range(N)]
+    table.index = [f"r{position}" for position in range(N)]
     with pytest.raises(MinioneRecError, match=r"visits.parquet, row 6, column 'item_id': item 'zz' is not in"):
         parquet(tmp_path, table)
     assert parquet(tmp_path, table, allowed=1)[:2] == (N - 1, 1)
@@ -336,7 +336,7 @@ def test_ids_that_are_no_texts(tmp_path, column):
 
 
 def test_decimals_are_numbers(tmp_path):
-    used, bad, times = parquet(tmp_path, frame(timestamp=[Decimal(START + place) for place in range(N)]))
+    used, bad, times = parquet(tmp_path, frame(timestamp=[Decimal(START + position) for position in range(N)]))
     assert (used, bad, times[:2].tolist()) == (N, 0, [START, START + 1])
 
 
@@ -345,8 +345,8 @@ def test_decimals_are_numbers(tmp_path):
 
 REVIEW = '{"reviewerID": "u1", "asin": "p1", "unixReviewTime": %s}'
 REVIEWS = [
-    json.dumps({"reviewerID": f"u{place % 4}", "asin": f"p{place % 6}", "unixReviewTime": START + place})
-    for place in range(N)
+    json.dumps({"reviewerID": f"u{index % 4}", "asin": f"p{index % 6}", "unixReviewTime": START + index})
+    for index in range(N)
 ]
 META = "\n".join(json.dumps({"asin": f"p{item}", "title": f"Tea {item}"}) for item in range(6))
 

@@ -146,15 +146,15 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
 
 def test_a_sequential_and_a_generative_model_stand_in_one_table(runs, tmp_path):
     one, _, first, _ = runs
-    place = tmp_path / "lists"
-    lists_of(first[0], TARGETS).save(place, config={}, inputs={}, counts={"split": "test", "beams": 20})
-    found = run_report(config_for({"one": one, "lists": place}, metrics=["NDCG@10"])).metrics["splits"]
+    folder = tmp_path / "lists"
+    lists_of(first[0], TARGETS).save(folder, config={}, inputs={}, counts={"split": "test", "beams": 20})
+    found = run_report(config_for({"one": one, "lists": folder}, metrics=["NDCG@10"])).metrics["splits"]
     told = found["test"]["recommenders"]["lists"]["metrics"]["item"]["NDCG@10"]
     assert told["mean"] == pytest.approx(ranking_metrics(first[0], [10])["NDCG@10"].mean())
     assert told["sd"] is None  # of one seed
     assert list(found["valid"]["recommenders"]) == ["one"]
     with pytest.raises(ConfigError, match="HR@50 needs lists of 50, but those of lists hold 20"):
-        run_report(config_for({"lists": place}, metrics=["HR@50"]))
+        run_report(config_for({"lists": folder}, metrics=["HR@50"]))
 
 
 def test_levels(runs, tmp_path):

@@ -74,7 +74,7 @@ def test_items_without_text_get_zeros_from_a_model(tmp_path):
     assert result.counts["empty_texts"] == 1 and result.counts["tokens"] == 7
     assert run_embed(config).up_to_date
     assert run_embed(replace(config, cache=str(tmp_path / "other"), processes=2)).up_to_date  # they decide nothing
-    (tmp_path / "model" / "tokenizer_config.json").write_text("{}")  # another model at the same place
+    (tmp_path / "model" / "tokenizer_config.json").write_text("{}")  # another model at the same path
     assert not run_embed(config).up_to_date
 
 

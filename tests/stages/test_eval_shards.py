@@ -28,8 +28,8 @@ class Counter:
     def __init__(self, stop_after=None):
         self.seen, self.stop_after = [], stop_after
 
-    def __call__(self, places):
-        prompts = [PROMPTS[place] for place in places]
+    def __call__(self, positions):
+        prompts = [PROMPTS[position] for position in positions]
         if self.stop_after is not None and len(self.seen) >= self.stop_after:
             raise KeyboardInterrupt
         self.seen += [prompt[0] for prompt in prompts]
@@ -37,8 +37,8 @@ class Counter:
         return sids, sids.astype(np.float32) / 7
 
 
-PROMPTS = [[place] * (1 + place * 7 % 13) for place in range(50)]
-WANTED = np.array([[place, len(prompt), -1] for place, prompt in enumerate(PROMPTS)])
+PROMPTS = [[index] * (1 + index * 7 % 13) for index in range(50)]
+WANTED = np.array([[index, len(prompt), -1] for index, prompt in enumerate(PROMPTS)])
 
 
 def decode(folder, decoder, size=4):
@@ -70,7 +70,7 @@ def test_processes_share_the_batches_of_one_process(tmp_path, monkeypatch, world
         else:
             sids, _ = decode(tmp_path / "p", parts[-1])
     assert np.array_equal(sids, WANTED)
-    assert sorted(place for part in parts for place in part.seen) == sorted(alone.seen)
+    assert sorted(folder for part in parts for folder in part.seen) == sorted(alone.seen)
     assert max(len(part.seen) for part in parts) <= 50 / world + 8
 
 
@@ -120,7 +120,7 @@ def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, cap
     assert not (tmp_path / "eval.partial").exists()
     for name in ("predictions.parquet", "predictions.json", "metrics.json", "metrics.txt"):
         assert (found / name).read_bytes() == (whole / name).read_bytes()
-    records = [read_run_record(place) for place in (whole, found)]
+    records = [read_run_record(folder) for folder in (whole, found)]
     assert [(record.parts, record.resumed_from) for record in records] == [(1, None), (2, 4)]
     for record in records:
         assert set(record.seconds) == {"all", "load", "search", "measure", "write"}

@@ -131,8 +131,8 @@ def config(entry, **changes):
     return ExperimentLogConfig(**{"entries": {"Shop": entry}, "output": "log", "resamples": 100, **changes})
 
 
-def read(place="log"):
-    return json.loads(Path(place, f"{NAME}.json").read_text(encoding="utf-8"))
+def read(folder="log"):
+    return json.loads(Path(folder, f"{NAME}.json").read_text(encoding="utf-8"))
 
 
 def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(trained):
@@ -276,7 +276,7 @@ def test_the_shipped_log_of_several_data_sets_names_what_recipes_make():
     entries = shipped_log().parsed()
     assert [entry.name for entry in entries] == ["Industrial", "Beauty", "LastFM", "Demo shop"]
     for entry in entries:
-        assert {str(place) for run in entry.stages for place in run.places} <= made, entry.name
+        assert {str(folder) for run in entry.stages for folder in run.paths} <= made, entry.name
 
 
 def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
@@ -298,7 +298,7 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
     Path("stand_in").mkdir()
     published, trained = write_published(Path("stand_in"), "industrial"), write_trained(Path("stand_in"))
     stages = (next(iter(published["stages"].values())), trained["stages"]["SFT"], trained["stages"]["RL"])
-    for made, place in (
+    for made, folder in (
         (published["corpus"], "runs/industrial/corpus"),
         (published["sids"], "runs/industrial/sids_published"),
         (stages[0], "runs/industrial/eval_sft"),
@@ -307,7 +307,7 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
         (stages[1], "runs/demo/eval_sft"),
         (stages[2], "runs/demo/eval_grpo"),
     ):
-        shutil.copytree(made, place)
+        shutil.copytree(made, folder)
     run_experiment_log(replace(shipped_log(), resamples=50, ks=[1, 5, 10]))
     found = read("runs/log")
     assert list(found["entries"]) == ["Industrial", "Beauty", "LastFM", "Demo shop"]

@@ -39,7 +39,7 @@ def rows(n, seed):
     rng = np.random.default_rng(seed)
     histories = [rng.integers(0, 8, rng.integers(1, 5)).astype(np.int32) for _ in range(n)]
     targets = rng.choice(8, n, p=[0.05, 0.05, 0.2, 0.1, 0.1, 0.1, 0.3, 0.1]).astype(np.int32)
-    return SplitRows.of([f"u{place}" for place in range(n)], histories, targets)
+    return SplitRows.of([f"u{position}" for position in range(n)], histories, targets)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def made(tmp_path_factory):
     items = pd.DataFrame({"item_id": list("abcdefgh"), "title": TITLES, "description": [""] * 8})
     corpus = Corpus(items, rows(40, 0), rows(20, 1), rows(30, 2), "leave-last-out", 10)
     corpus.save(folder / "corpus", config={}, inputs={})
-    table = SidTable(np.array([[place // 4, place % 4] for place in range(8)]), list("abcdefgh"))
+    table = SidTable(np.array([[position // 4, position % 4] for position in range(8)]), list("abcdefgh"))
     tokenizer = train_tokenizer(TITLES, 300)
     add_code_tokens(tokenizer, table)
     model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=0)
@@ -151,13 +151,13 @@ def test_what_a_model_writes_is_ranked_by_its_own_states(made, tmp_path, monkeyp
     texts, found = [" ".join(text.split()).strip("\"' ") for text in texts_of(output)], Predictions.load(output)
     assert len(set(texts)) > 1
     names = [title.strip('"') for title in TITLES]
-    titled = [place for place, name in enumerate(names) if name]
-    titles = dict(zip(titled, slow_vectors(made, [names[place] for place in titled]), strict=True))
+    titled = [position for position, name in enumerate(names) if name]
+    titles = dict(zip(titled, slow_vectors(made, [names[position] for position in titled]), strict=True))
     for row, vector in enumerate(slow_vectors(made, texts)):
         if not texts[row]:  # which says nothing
             assert set(found.scores[row]) == {0}
             continue
-        far = {place: np.linalg.norm(vector - own) for place, own in titles.items()}
+        far = {position: np.linalg.norm(vector - own) for position, own in titles.items()}
         far[5] = max(far.values())
         low, high = min(far.values()), max(far.values())
         scores = [-(far[item] - low) / (high - low) for item in found.items[row]]
@@ -191,7 +191,7 @@ def test_validation_rows_may_be_drawn_and_an_exponent_given(made, tmp_path, writ
     asked = {"weights": "popularity", "gammas": GAMMAS, "valid_rows": 5}
     one, two = (run_grounding(config(made, tmp_path / f"out{seed}", seed=seed, **asked)).output for seed in (0, 1))
     rows_of = [
-        pd.read_parquet(place / "texts.parquet").query("split == 'valid'")["row"].tolist() for place in (one, two)
+        pd.read_parquet(folder / "texts.parquet").query("split == 'valid'")["row"].tolist() for folder in (one, two)
     ]
     assert [len(rows) for rows in rows_of] == [5, 5] and rows_of[0] != rows_of[1]
     sliced = run_grounding(config(made, tmp_path / "given", weights="popularity", gammas=[3], slices=True))

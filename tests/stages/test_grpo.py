@@ -68,8 +68,8 @@ def trained(tmp_path_factory):
     table = SidTable.load_index(folder / "sids")
     codes = table.codes.copy()
     codes[1::2, 2] = -1
-    with write_artefact(folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
-        SidTable(codes, table.item_ids).save_index(place / "index.json")
+    with write_artefact(folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as path:
+        SidTable(codes, table.item_ids).save_index(path / "index.json")
     settings = {**TRAINED, "sids": str(folder / "mixed")}
     run_sft(sft_config(folder, **{**settings, "epochs": 4, "output": str(folder / "early")}))
     run_sft(sft_config(folder, **{**settings, "epochs": 10}))
@@ -141,14 +141,14 @@ def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-5) -> bo
 
 
 def plain_reward(name: str, text: str, target: str, rank: int, hit: bool, vectors: dict[str, np.ndarray]) -> float:
-    discounts = [1 / np.log2(place + 2) for place in range(GROUP)]
+    discounts = [1 / np.log2(position + 2) for position in range(GROUP)]
     if name == "rule":
         return float(text == target)
     if name == "ndcg":
         return -discounts[rank] / sum(discounts) if hit and text != target else 0.0
     if name == "position":
         pairs = list(zip(split_sid(text), split_sid(target), strict=False))
-        return float(next((place for place, (one, other) in enumerate(pairs) if one != other), len(pairs)))
+        return float(next((position for position, (one, other) in enumerate(pairs) if one != other), len(pairs)))
     return float(vectors[text] @ vectors[target] / np.linalg.norm(vectors[text]) / np.linalg.norm(vectors[target]))
 
 
@@ -216,9 +216,9 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, r
     names = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.sids, strict=True))
     policy, reference, advantages = [], [], []
     assert len(seen.rows) == 8
-    for place, row in enumerate(seen.rows):
+    for position, row in enumerate(seen.rows):
         prompt, target = row["prompt"], names[row["target"]]
-        mine = seen.completions[place * GROUP : (place + 1) * GROUP]
+        mine = seen.completions[position * GROUP : (position + 1) * GROUP]
         sids = [ids[: len(ids) - len(row["tail"])] for ids in mine]
         texts = [bundle.tokenizer.decode(ids, skip_special_tokens=True) for ids in mine]
         hit = target in texts
@@ -320,8 +320,8 @@ def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
 
 def grpo_rows_of(folder, config, max_prompt_length=512):
     bundle, builder, _ = builder_of(folder)
-    with tempfile.TemporaryDirectory() as place:
-        return grpo_rows(builder, bundle.tokenizer, config, max_prompt_length, Path(place))
+    with tempfile.TemporaryDirectory() as path:
+        return grpo_rows(builder, bundle.tokenizer, config, max_prompt_length, Path(path))
 
 
 def test_prompts_that_are_too_long_lose_their_first_tokens_and_are_counted(trained):
@@ -508,8 +508,8 @@ def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
 def dies_and_goes_on(sharpened, tmp_path, count, seed):
     folder, totals = sharpened
     assert totals["step"] == 26
-    for place, point in enumerate(random_points(totals, count, seed)):
-        mine = tmp_path / str(place)
+    for position, point in enumerate(random_points(totals, count, seed)):
+        mine = tmp_path / str(position)
         config = grpo_config(folder, output=str(mine / "grpo"))
         run = partial(stage_in_child, run_grpo, mine, config)
         run(point)
@@ -517,7 +517,7 @@ def dies_and_goes_on(sharpened, tmp_path, count, seed):
         assert same_weights(mine / "grpo", folder / "grpo"), point
         batch = read_run_record(mine / "grpo").batch  # in prompts, not in completions
         assert (batch.per_device, batch.total) == (config.prompts_per_device, config.prompts_per_step)
-        logs = [json.loads((place / "grpo" / "training_log.json").read_text()) for place in (mine, folder)]
+        logs = [json.loads((path / "grpo" / "training_log.json").read_text()) for path in (mine, folder)]
         assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
 
 

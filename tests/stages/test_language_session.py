@@ -50,7 +50,7 @@ def test_prompts_hold_the_mark_as_one_token(made):
     assert set(contexts) == {SAME, LATER} and rows.contexts == [[context] for context in contexts]
     sid = len(bundle.table.token_tuples[0])
     for ids, labels, context in zip(rows.input_ids, rows.labels, contexts, strict=True):
-        first = next(place for place, label in enumerate(labels) if label >= 0)
+        first = next(position for position, label in enumerate(labels) if label >= 0)
         assert ids[first - 1] == marks[context - 1] and sum(token in marks for token in ids) == 1
         assert len(ids) - first == sid
     asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], context=SAME)], None).ids[0]
@@ -61,8 +61,8 @@ def test_the_teacher_is_told_what_the_prompt_tells(made):
     bundle, builder, corpus = builder_of(made, "session_context")
     rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
     names = ("input_ids", "labels", "weights", "histories", "slots", "contexts", "prompts")
-    examples = [{name: getattr(rows, name)[place] for name in names} for place in range(12)]
-    collate = TreeCollator(64, asks_teacher=True)
+    examples = [{name: getattr(rows, name)[position] for name in names} for position in range(12)]
+    collate = TreeCollator(64, with_teacher=True)
     batch, untold = collate(examples), collate([{**example, "contexts": []} for example in examples])
     contexts = row_contexts(corpus.train.times, len(corpus.train))[:12]
     assert sorted(batch["contexts"].tolist()) == sorted(contexts.tolist()) and not untold["contexts"].any()
@@ -85,8 +85,8 @@ def test_the_teacher_is_told_what_the_prompt_tells(made):
     nodes = teacher.model.masses(batch["histories"], batch["rows"], batch["slots"], batch["contexts"])
     first = trie.level_start[1], trie.level_start[2]
     wanted = nodes[:, first[0] : first[1]].exp()
-    depth = one.places.view(len(batch["rows"]), -1)[:, 0]
-    at = torch.stack([(one.places == place).nonzero()[0, 0] for place in depth])
+    depth = one.positions.view(len(batch["rows"]), -1)[:, 0]
+    at = torch.stack([(one.positions == position).nonzero()[0, 0] for position in depth])
     assert torch.allclose(one.probabilities[at][:, : wanted.shape[1]], wanted, atol=1e-4)
 
 

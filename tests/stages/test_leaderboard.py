@@ -37,11 +37,11 @@ def grouped(predictions, names):
     )
 
 
-def save(predictions, place, inputs=None, settings=None, files=None, counts=None):
+def save(predictions, folder, inputs=None, settings=None, files=None, counts=None):
     """A predictions artefact as an evaluation leaves it, with further files."""
     told = {"split": "test", "beams": 20, "rows": len(predictions), "given": list(predictions.given), **(counts or {})}
     settings = {"search": "beam", **(settings or {})}
-    with write_artefact(place, "predictions", config={}, settings=settings, inputs=inputs, counts=told) as fresh:
+    with write_artefact(folder, "predictions", config={}, settings=settings, inputs=inputs, counts=told) as fresh:
         predictions.to_frame().to_parquet(fresh / FILE, index=False)
         for name, content in (files or {}).items():
             (fresh / name).write_text(json.dumps(content))
@@ -91,8 +91,8 @@ def config(rows, **changes):
     return ReportConfig(**{**told, **settings, **changes})
 
 
-def read(place="board"):
-    return json.loads(Path(place, "metrics.json").read_text(encoding="utf-8"))["splits"]["test"]
+def read(folder="board"):
+    return json.loads(Path(folder, "metrics.json").read_text(encoding="utf-8"))["splits"]["test"]
 
 
 def markdown_of(result):
@@ -123,10 +123,10 @@ def test_metrics_and_differences_are_those_of_the_lists(shop):
     run_report(config(shop))
     board = read()
     found = board["recommenders"]
-    places = {"SFT": ["eval_sft-43", "eval_sft"], "RL": ["eval_grpo"], "titles": ["titles"]}
+    positions = {"SFT": ["eval_sft-43", "eval_sft"], "RL": ["eval_grpo"], "titles": ["titles"]}
     values = {
-        name: np.stack([ranking_metrics(sid_ranks(Predictions.load(place)), [10])["NDCG@10"] for place in own])
-        for name, own in places.items()
+        name: np.stack([ranking_metrics(sid_ranks(Predictions.load(folder)), [10])["NDCG@10"] for folder in own])
+        for name, own in positions.items()
     }
     told = found["SFT"]["metrics"]["sid"]["NDCG@10"]
     assert told["mean"] == pytest.approx(values["SFT"].mean())
@@ -235,8 +235,8 @@ def test_one_recommender_alone(shop):
     [("industrial", {"HSTU": "NDCG@3", "D3": "NDCG@3"}), ("office", {"S-DPO": "NDCG@10", "TIGER": "NDCG@5"})],
 )
 def test_published_cells_that_cannot_be_right_are_marked_and_not_gone_by(shop, reference, marked):
-    places = dict(zip(marked, ("eval_grpo", "mixed"), strict=True))
-    rows = {name: {"predictions": place, "published": name} for name, place in places.items()}
+    folders = dict(zip(marked, ("eval_grpo", "mixed"), strict=True))
+    rows = {name: {"predictions": position, "published": name} for name, position in folders.items()}
     markdown = markdown_of(run_report(config(rows, baseline="", reference=reference, ks=[3, 5, 10])))
     board = read()
     assert dict(board["doubtful"]) == marked
@@ -326,7 +326,7 @@ def test_settings_come_from_a_file_and_the_command_line(shop):
     rows = "predictions:\n  A: [a, b]\n  B: {predictions: c, tuned: by hand}\n"
     Path("board.yaml").write_text(f"layout: leaderboard\ncorpus: c\n{rows}output: o\n")
     found = load_settings(ReportConfig, "board.yaml")
-    assert [run.places for run in found.runs()] == [(Path("a"), Path("b")), (Path("c"),)]
+    assert [run.paths for run in found.runs()] == [(Path("a"), Path("b")), (Path("c"),)]
     assert found.named_paths() == [Path("c"), Path("a"), Path("b"), Path("c")]
     words = parse_settings(ReportConfig, ["--corpus", "c", "--predictions", "A=a", "B=[b, c]", "--output", "o"])
-    assert [run.places for run in words.runs()] == [(Path("a"),), (Path("b"), Path("c"))]
+    assert [run.paths for run in words.runs()] == [(Path("a"),), (Path("b"), Path("c"))]

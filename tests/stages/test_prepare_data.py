@@ -179,8 +179,8 @@ def test_the_content_of_files_decides_and_not_their_place(tmp_path, tables):
 
 
 def test_nothing_else_is_replaced(tmp_path, tables):
-    with write_artefact(tmp_path / "sids", "sids", config={}) as place:
-        (place / "index.json").write_text("{}")
+    with write_artefact(tmp_path / "sids", "sids", config={}) as folder:
+        (folder / "index.json").write_text("{}")
     with pytest.raises(ArtefactError, match="sids: holds a 'sids', which a 'corpus' must not replace"):
         run_prepare(PrepareConfig(**tables, output=str(tmp_path / "sids")))
     assert (tmp_path / "sids" / "index.json").read_text() == "{}"

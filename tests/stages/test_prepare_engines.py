@@ -113,19 +113,19 @@ def test_under_spark_submit_the_memory_is_its_own(tmp_path, monkeypatch):
         run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"), engine="spark", engine_memory="1GB"))
 
 
-def folder_of_visits(tables, place, kind="parquet", parts=3):
+def folder_of_visits(tables, folder, kind="parquet", parts=3):
     """The interactions of `tables` as a folder of files; settings that read it."""
     table = pd.read_csv(tables["interactions"], keep_default_na=False)
-    place.mkdir()
+    folder.mkdir()
     bounds = [len(table) * part // parts for part in range(parts + 1)]
     for part, (begin, end) in enumerate(pairwise(bounds)):
         some = table.iloc[begin:end]
         if kind == "parquet":
-            some.to_parquet(place / f"part-{part:05}-c000.snappy.parquet", index=False)
+            some.to_parquet(folder / f"part-{part:05}-c000.snappy.parquet", index=False)
         else:
-            some.to_csv(place / f"part-{part:05}-c000.csv", index=False)
-    (place / "_SUCCESS").write_text("")
-    return {**tables, "interactions": str(place)}
+            some.to_csv(folder / f"part-{part:05}-c000.csv", index=False)
+    (folder / "_SUCCESS").write_text("")
+    return {**tables, "interactions": str(folder)}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])

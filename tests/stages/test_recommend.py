@@ -24,11 +24,11 @@ __all__ = ["made"]
 
 ROWS = [
     {
-        "user": f"person {place}",
-        "history": list("uvwxyz")[place % 6 : place % 6 + 3],
-        "without": list("uvw")[: place % 3],
+        "user": f"person {index}",
+        "history": list("uvwxyz")[index % 6 : index % 6 + 3],
+        "without": list("uvw")[: index % 3],
     }
-    for place in range(23)
+    for index in range(23)
 ]
 
 

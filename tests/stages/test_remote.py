@@ -23,7 +23,7 @@ class Popular:
     def rank(self, queries, k, allowed=None):
         masks = [None if allowed is None else allowed.row(row) for row in range(len(queries))]
         lists = [[item for item in self.order if mask is None or mask[item]][:k] for mask in masks]
-        return Ranking(lists, [[-float(place) for place, _ in enumerate(row)] for row in lists])
+        return Ranking(lists, [[-float(rank) for rank, _ in enumerate(row)] for row in lists])
 """
 BASELINE = "{ranker: remote_popular.Popular, corpus: corpus, beams: 5, ks: [1, 5], resamples: 20}"
 
@@ -62,7 +62,7 @@ def test_sids_of_a_corpus_elsewhere_are_those_of_the_same_corpus_here(shop, buck
     assert far["config"]["corpus"] == "memory://shop/corpus"
     assert far["inputs"]["corpus"]["path"].startswith(str(bucket))
     assert "far_sids is up to date" in stage(shop, "build-sids", *words).err
-    # The same content from another place is the same input.
+    # The same content from another path is the same input.
     assert "far_sids is up to date" in stage(shop, "build-sids", "--output", "far_sids").err
 
 

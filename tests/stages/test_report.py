@@ -47,8 +47,8 @@ def shop(tmp_path, monkeypatch):
     corpus = Corpus(items, make_rows(rng, 200), make_rows(rng, 20), make_rows(rng, 120), "global time 8:1:1", 10)
     corpus.save("corpus", config={}, inputs={})
     table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 4, np.arange(N) // 2 % 4], axis=1), items["item_id"])
-    with write_artefact("sids", "sids", config={"method": "fake"}, inputs={"corpus": "corpus"}) as place:
-        table.save_index(place / "index.json")
+    with write_artefact("sids", "sids", config={"method": "fake"}, inputs={"corpus": "corpus"}) as folder:
+        table.save_index(folder / "index.json")
     for name, share in (("sft", 0.4), ("grpo", 0.6)):
         made = make_predictions(rng, corpus.test, table, share)
         made.save(name, config={"beams": 20, "secret_setting": 7}, inputs={"corpus": "corpus", "sids": "sids"}, seed=42)

@@ -183,8 +183,8 @@ def test_bad_sft_settings(trained, tmp_path, changes, message):
 def test_sids_of_another_corpus_are_refused(trained, tmp_path):
     folder, _ = trained
     table = SidTable.load_index(folder / "sids")
-    with write_artefact(tmp_path / "sids", "sids", config={}) as place:
-        SidTable(table.codes[:-1], table.item_ids[:-1]).save_index(place / "index.json")
+    with write_artefact(tmp_path / "sids", "sids", config={}) as path:
+        SidTable(table.codes[:-1], table.item_ids[:-1]).save_index(path / "index.json")
     with pytest.raises(Exception, match="item 'i23' has no SID"):
         run_sft(sft_config(folder, sids=str(tmp_path / "sids"), output=str(tmp_path / "bad")))
     with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'sids'"):

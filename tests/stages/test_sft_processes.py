@@ -31,7 +31,7 @@ def one(tmp_path_factory):
 
 def assert_same_weights(config, one):
     """Up to rounding, which several steps of Adam enlarge."""
-    ours, theirs = (load_file(Path(place) / "model.safetensors") for place in (config.output, one.output))
+    ours, theirs = (load_file(Path(folder) / "model.safetensors") for folder in (config.output, one.output))
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         assert torch.allclose(weight, theirs[name], rtol=1e-2, atol=1e-4), name
@@ -39,8 +39,8 @@ def assert_same_weights(config, one):
 
 def assert_same_run(config, one):
     logs = []
-    for place in (config.output, one.output):
-        rows = json.loads((Path(place) / "training_log.json").read_text())
+    for folder in (config.output, one.output):
+        rows = json.loads((Path(folder) / "training_log.json").read_text())
         logs.append([row[name] for row in rows for name in ("loss", "grad_norm", "eval_loss") if name in row])
     assert len(logs[0]) == 6
     assert logs[0] == pytest.approx(logs[1], rel=1e-4)
@@ -51,7 +51,7 @@ def test_two_processes_equal_one(one, tmp_path):
     config = replace(one, output=str(tmp_path / "sft"))
     stage_in_processes(run_sft, config, 2)
     assert_same_run(config, one)
-    records = [read_run_record(Path(place.output)) for place in (one, config)]
+    records = [read_run_record(Path(folder.output)) for folder in (one, config)]
     assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, Batch(2, 2, 8))]
     assert all(record.seconds[name] > 0 for record in records for name in ("train", "validate", "write"))
 

@@ -29,8 +29,8 @@ def often(folder, **changes):
 def dies_and_goes_on(whole, tmp_path, count, seed):
     folder, totals = whole
     assert totals["step"] == 10
-    for place, point in enumerate(random_points(totals, count, seed)):
-        mine = tmp_path / str(place)
+    for position, point in enumerate(random_points(totals, count, seed)):
+        mine = tmp_path / str(position)
         config = often(folder, output=str(mine / "sft"))
         run = partial(stage_in_child, run_sft, mine, config)
         run(point)
@@ -99,28 +99,31 @@ def header(text, length=None):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda place: cut_in_half(place / "trainer_state.json"), "trainer_state.json is missing or truncated"),
-        (lambda place: cut_in_half(place / "model.safetensors"), "model.safetensors is truncated"),
-        (lambda place: (place / "model.safetensors").write_bytes(b"{"), "model.safetensors is truncated"),
-        (lambda place: (place / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is truncated"),
+        (lambda folder: cut_in_half(folder / "trainer_state.json"), "trainer_state.json is missing or truncated"),
+        (lambda folder: cut_in_half(folder / "model.safetensors"), "model.safetensors is truncated"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"{"), "model.safetensors is truncated"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is truncated"),
         (
-            lambda place: (place / "model.safetensors").write_bytes(header(b'{"a": 5}')),
+            lambda folder: (folder / "model.safetensors").write_bytes(header(b'{"a": 5}')),
             "model.safetensors is truncated",
         ),
         (
-            lambda place: (place / "model.safetensors").write_bytes(header(b"", 1 << 62)),
+            lambda folder: (folder / "model.safetensors").write_bytes(header(b"", 1 << 62)),
             "model.safetensors is truncated",
         ),
         (
-            lambda place: (place / "trainer_state.json").write_bytes(b"\xff{}"),
+            lambda folder: (folder / "trainer_state.json").write_bytes(b"\xff{}"),
             "trainer_state.json is missing or truncated",
         ),
-        (lambda place: (place / "trainer_state.json").write_bytes(b"[]"), "trainer_state.json is missing or truncated"),
-        (lambda place: cut_in_half(place / "optimizer.pt"), "optimizer.pt is truncated"),
-        (lambda place: cut_in_half(place / "rng_state.pth"), "rng_state.pth is truncated"),
-        (lambda place: (place / "rng_state.pth").unlink(), "rng_state.pth is missing"),
-        (lambda place: (place / "optimizer.pt").unlink(), "the optimiser's state is missing"),
-        (lambda place: (place / "model.safetensors").unlink(), "the weights are missing"),
+        (
+            lambda folder: (folder / "trainer_state.json").write_bytes(b"[]"),
+            "trainer_state.json is missing or truncated",
+        ),
+        (lambda folder: cut_in_half(folder / "optimizer.pt"), "optimizer.pt is truncated"),
+        (lambda folder: cut_in_half(folder / "rng_state.pth"), "rng_state.pth is truncated"),
+        (lambda folder: (folder / "rng_state.pth").unlink(), "rng_state.pth is missing"),
+        (lambda folder: (folder / "optimizer.pt").unlink(), "the optimiser's state is missing"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "the weights are missing"),
     ],
 )
 def test_a_torn_checkpoint_is_left_out(cut_off, tmp_path, caplog, damage, words):

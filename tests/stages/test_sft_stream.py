@@ -43,13 +43,13 @@ def blocks(folder, **changes):
     return sft_config(folder, **{"shuffle_rows": 16, "evals_per_epoch": 2, **changes})
 
 
-def both(folder, place, monkeypatch, split="leave-last-out", **changes):
+def both(folder, path, monkeypatch, split="leave-last-out", **changes):
     """The examples in memory, and those from files, which are as many."""
     monkeypatch.setattr(examples, "_AT_ONCE", 10)
-    return both_of(folder, place, split, **changes)
+    return both_of(folder, path, split, **changes)
 
 
-def both_of(folder, place, split="leave-last-out", **changes):
+def both_of(folder, path, split="leave-last-out", **changes):
     """The examples in memory, and those from files."""
     bundle, builder, corpus = builder_of(folder, changes.get("wording", "compact"))
     config = blocks(folder, **changes)
@@ -57,7 +57,7 @@ def both_of(folder, place, split="leave-last-out", **changes):
     builder = ExampleBuilder(corpus, bundle.table, builder.wording, builder.specials)
     memory, theirs = training_examples(bundle, builder, replace(config, max_tokens=0))
     builder = ExampleBuilder(corpus.only_items(), bundle.table, builder.wording, builder.specials)
-    disk, ours = training_examples(bundle, builder, config, corpus, place / "rows")
+    disk, ours = training_examples(bundle, builder, config, corpus, path / "rows")
     assert changes.get("max_tokens") or ours.counts == theirs.counts
     assert changes.get("max_tokens") or all(ours.total(n) == theirs.total(n) for n in ("cut", "cut_completions"))
     assert [ours.total(name) for name in ("rows", "tokens", "losses")] == [
@@ -172,19 +172,19 @@ def test_users_of_a_limited_epoch_are_drawn_by_seed(shards_of, tmp_path):
 
 
 def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shards_of, tmp_path):
-    def config(place):
-        return blocks(shards_of, output=str(tmp_path / place / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
+    def config(folder):
+        return blocks(shards_of, output=str(tmp_path / folder / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
 
     told = stage_in_child(run_sft, tmp_path / "whole", config("whole"))
     manifest = read_manifest(tmp_path / "whole" / "sft")
     assert 400 - 3 * 13 < manifest["counts"]["tokens"] <= 400
     assert manifest["settings"]["max_tokens"] == 400
     for point in (Point("write", 3), Point("step", told["step"] // 2)):
-        place = f"{point.kind}-{point.number}"
-        run = partial(stage_in_child, run_sft, tmp_path / place, config(place))
+        folder = f"{point.kind}-{point.number}"
+        run = partial(stage_in_child, run_sft, tmp_path / folder, config(folder))
         run(point)
         run()
-        assert same_weights(tmp_path / place / "sft", tmp_path / "whole" / "sft"), point
+        assert same_weights(tmp_path / folder / "sft", tmp_path / "whole" / "sft"), point
 
 
 def test_tokens_are_limited_of_windows_alone(tmp_path):
@@ -220,8 +220,8 @@ def whole(shop):
 
 
 def dies_and_goes_on(shop, tmp_path, points):
-    for place, point in enumerate(points):
-        mine = tmp_path / str(place)
+    for position, point in enumerate(points):
+        mine = tmp_path / str(position)
         run = partial(stage_in_child, partial(from_files, run_sft), mine, blocks(shop, output=str(mine / "sft")))
         run(point)
         run()

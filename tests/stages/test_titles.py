@@ -110,9 +110,9 @@ def test_windows_of_titles_are_the_rows_one_by_one(shop):
 
     def said(rows):
         return sorted(
-            (tuple(ids[:place]), ids[place])
+            (tuple(ids[:position]), ids[position])
             for ids, labels in zip(rows.input_ids, rows.labels, strict=True)
-            for place, label in enumerate(labels)
+            for position, label in enumerate(labels)
             if label >= 0
         )
 
@@ -133,7 +133,7 @@ def test_what_has_no_title_is_read_and_never_said(shop):
 
 
 def test_it_is_measured_by_title_and_by_item(shop, tmp_path):
-    """Items of one title share a place, the more popular first; with all beams every item is listed."""
+    """Items of one title share a rank, the more popular first; with all beams every item is listed."""
     result = evaluate(shop, tmp_path / "eval")
     assert "title-level" in result.table and "item-level" in result.table
     assert result.metrics["sid_means"] == "title" and "beam search over titles" in result.metrics["recommenders"]

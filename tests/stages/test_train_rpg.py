@@ -27,14 +27,14 @@ from minionerec.training.sequential.stage import run_sequential
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """The demo shop with digits of two kinds, and SIDs."""
-    place = tmp_path_factory.mktemp("shop")
-    run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
-    base = SidConfig(corpus=str(place / "corpus"), output=str(place / "digits"), dimensions=16, collisions="keep")
+    folder = tmp_path_factory.mktemp("shop")
+    run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
+    base = SidConfig(corpus=str(folder / "corpus"), output=str(folder / "digits"), dimensions=16, collisions="keep")
     run_build_sids(replace(base, method="opq", digits=8, codebook_sizes=[16], iterations=5))
     run_build_sids(
-        replace(base, codebook_sizes=[24, 24], collisions="extra_token", output=str(place / "uneven"), iterations=5)
+        replace(base, codebook_sizes=[24, 24], collisions="extra_token", output=str(folder / "uneven"), iterations=5)
     )
-    return place
+    return folder
 
 
 @pytest.fixture(scope="module")

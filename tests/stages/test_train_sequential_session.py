@@ -117,12 +117,14 @@ def test_what_was_told_is_known_from_the_files(made, tmp_path):
     plain = config_of(made, tmp_path / "plain", session_context=False, epochs=1)
     assert "session_context" not in plain.deciding()
     run_sequential(plain)
-    about = [json.loads((model_of(place) / "model.json").read_text()) for place in (made / "told", tmp_path / "plain")]
+    about = [
+        json.loads((model_of(folder) / "model.json").read_text()) for folder in (made / "told", tmp_path / "plain")
+    ]
     assert about[0]["session_context"] is True and "session_context" not in about[1]
-    models = [load_sequential(model_of(place)) for place in (made / "told", tmp_path / "plain")]
+    models = [load_sequential(model_of(folder)) for folder in (made / "told", tmp_path / "plain")]
     assert models[0].session_states is not None and models[1].session_states is None
     assert models[0].session_states.shift.any(1).all()  # also of what is unknown, which is so only where it was hidden
-    names = [set(load_file(model_of(place) / "model.safetensors")) for place in (made / "told", tmp_path / "plain")]
+    names = [set(load_file(model_of(folder) / "model.safetensors")) for folder in (made / "told", tmp_path / "plain")]
     assert names[0] - names[1] == {"session_states.scale", "session_states.shift"}
     for wrong, words in (("yes", "session_context is 'yes', expected true or false"), (False, "does not fit")):
         (model_of(made / "told") / "model.json").write_text(json.dumps(about[0] | {"session_context": wrong}))

@@ -27,11 +27,11 @@ TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """The demo shop, its sequences in several row groups."""
-    place = tmp_path_factory.mktemp("demo")
+    folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("minionerec.data.shards.GROUP", 100)
-        run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
-    return place / "corpus"
+        run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
+    return folder / "corpus"
 
 
 def config_of(demo, output, **changes):
@@ -92,7 +92,7 @@ def test_killed_it_goes_on_to_the_same_weights(demo, tmp_path):
         run(point)
         run()
         one, two = (
-            load_file(Path(place) / "out" / "model" / "model.safetensors") for place in (mine, tmp_path / "whole")
+            load_file(Path(folder) / "out" / "model" / "model.safetensors") for folder in (mine, tmp_path / "whole")
         )
         assert all((one[name] == two[name]).all() for name in two)
     assert len(Predictions.load(tmp_path / "whole" / "out" / "predictions")) == 300

@@ -239,7 +239,7 @@ def test_a_corpus_too_large_for_memory_tells_the_same(made, tmp_path, monkeypatc
     assert "they stay in its files" in caplog.text and "has no times" not in caplog.text
     assert result.counts["best"]["eval_ndcg@10"] > 0.95
     assert set(result.counts["popularity"]) == set(SESSION_CONTEXTS)
-    logs = [load_bundle(place).model.popularity.logs for place in (tmp_path / "shards", made / "told")]
+    logs = [load_bundle(folder).model.popularity.logs for folder in (tmp_path / "shards", made / "told")]
     assert torch.allclose(*logs, atol=1e-5)
 
 
@@ -248,7 +248,7 @@ def test_what_is_extended_keeps_session_contexts_and_popularity(made, tmp_path):
         checkpoint=str(made / "told"), corpus=str(made / "corpus"), sids=str(made / "sids"), output=str(tmp_path / "x")
     )
     run_extend(config)
-    before, after = (load_bundle(place) for place in (made / "told", tmp_path / "x"))
+    before, after = (load_bundle(folder) for folder in (made / "told", tmp_path / "x"))
     assert after.wording == before.wording
     histories, contexts = torch.tensor([[1, 2], [5, 0]]), torch.tensor([SAME, LATER])
     assert torch.equal(
@@ -262,10 +262,10 @@ def test_session_contexts_of_other_tokens_are_refused(made, tmp_path, tokens):
     bundle = load_bundle(made / "told")
     save_checkpoint(bundle, tmp_path / "saved")
     assert load_bundle(tmp_path / "saved").model.popularity.weights.any() == bundle.model.popularity.weights.any()
-    place = tmp_path / "saved" / "config.json"
-    content = json.loads(place.read_text())
+    folder = tmp_path / "saved" / "config.json"
+    content = json.loads(folder.read_text())
     assert len(content["session_tokens"]) == 2
-    place.write_text(json.dumps(content | {"session_tokens": tokens}))
+    folder.write_text(json.dumps(content | {"session_tokens": tokens}))
     sign(tmp_path / "saved")
     with pytest.raises(ArtefactError, match=r"its session_tokens are not those of wording\.yaml|belong to no part"):
         load_bundle(tmp_path / "saved")

@@ -121,7 +121,7 @@ def test_the_loss_is_the_mean_over_unpadded_tokens():
 
 def test_twenty_rows_are_learnt_by_heart():
     rng = np.random.default_rng(0)
-    table = SidTable(np.unique(rng.integers(0, 5, (60, 3)), axis=0)[:24], [f"i{place}" for place in range(24)])
+    table = SidTable(np.unique(rng.integers(0, 5, (60, 3)), axis=0)[:24], [f"i{position}" for position in range(24)])
     tokenizer = sid_tokenizer(table)
     model = build_tiger(tokenizer, 0, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, dropout_rate=0.0)
     histories = [rng.integers(0, 24, rng.integers(2, 6)) for _ in range(20)]
@@ -229,8 +229,8 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_happened(tmp_path):
     make_inputs(tmp_path)
     often = partial(tiger_config, tmp_path, evals_per_epoch=2)
     totals = stage_in_child(run_tiger, tmp_path, often())
-    for place, point in enumerate(random_points(totals, 2, 3)):
-        mine = tmp_path / str(place)
+    for position, point in enumerate(random_points(totals, 2, 3)):
+        mine = tmp_path / str(position)
         run = partial(stage_in_child, run_tiger, mine, often(output=str(mine / "tiger")))
         run(point)
         assert not (mine / "tiger").exists() or point.kind == "write"

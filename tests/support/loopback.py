@@ -78,8 +78,8 @@ def of_file(content: bytes, said: dict[str, str], *, ranges: bool = True, upto: 
     if int(first) >= len(content):
         return [head("416 Range Not Satisfiable", Content_Range=f"bytes */{len(content)}", Content_Length=0)]
     part = content[int(first) : int(last) + 1 if last else None]
-    place = f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}"
-    return [head("206 Partial Content", Content_Length=len(part), Content_Range=place, ETag='"1"'), part[:upto]]
+    position = f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}"
+    return [head("206 Partial Content", Content_Length=len(part), Content_Range=position, ETag='"1"'), part[:upto]]
 
 
 def bomb(size: int) -> bytes:

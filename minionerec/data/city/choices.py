@@ -156,7 +156,7 @@ def _styles(
 def _taken(
     people: People, shelves: np.ndarray, wanted: np.ndarray, epochs: np.ndarray, widths: np.ndarray
 ) -> np.ndarray:
-    """Style that is bought in place of a wanted one, int64 (M,), in the order of `_by_step`."""
+    """Style that is bought instead of a wanted one, int64 (M,), in the order of `_by_step`."""
     taken, begin = np.empty(len(shelves), dtype=np.int64), 0
     recent = np.full((widths[0], people.memory), -1, dtype=np.int64)  # positions
     for width in widths:

@@ -132,10 +132,10 @@ def visits_of(people: People, block: int) -> Purchases:
     taken = _restarted(np.cumsum(steps), firsts, counts)
     waits = np.where(begins, -np.log(1 - rng.random(total)), 0.0)
     waits = _restarted(np.cumsum(waits), firsts, counts, inclusive=True)
-    share, place, last_wait = rng.random((3, n))
+    share, position, last_wait = rng.random((3, n))
     window = DAY * world.days
     length = np.maximum((_STAY_LEAST + (_STAY_MOST - _STAY_LEAST) * share) * window, taken[lasts])
-    start = place * (window - length)
+    start = position * (window - length)
     scale = (length - taken[lasts]) / (waits[lasts] - np.log(1 - last_wait))
     times = BEGAN + (np.repeat(start, counts) + taken + waits * np.repeat(scale, counts)).astype(np.int64)
     pauses = np.empty_like(times)

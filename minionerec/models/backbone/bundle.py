@@ -98,14 +98,14 @@ def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | Non
     )
 
 
-def write_model_files(bundle: Bundle, place: str | os.PathLike[str]) -> None:
+def write_model_files(bundle: Bundle, folder: str | os.PathLike[str]) -> None:
     """Write model, tokenizer, SID table, wording and a clean generation config into a directory."""
     start = getattr(bundle.model.config, "decoder_start_token_id", None)
     bundle.model.generation_config = clean_generation_config(bundle.tokenizer, start)
-    bundle.model.save_pretrained(place)
-    bundle.tokenizer.save_pretrained(place)
-    bundle.table.save_index(Path(place) / INDEX_FILE)
-    bundle.wording.save(Path(place) / WORDING_FILE)
+    bundle.model.save_pretrained(folder)
+    bundle.tokenizer.save_pretrained(folder)
+    bundle.table.save_index(Path(folder) / INDEX_FILE)
+    bundle.wording.save(Path(folder) / WORDING_FILE)
 
 
 def bundle_counts(bundle: Bundle) -> dict[str, Any]:

@@ -222,8 +222,8 @@ class Experts(nn.Module):
         described = self.features(histories, row, slot, contexts)
         weights = described.clamp(self.least, self.most) @ self.weights
         found = torch.zeros_like(log_probs)
-        for place, term in enumerate(self.terms(log_probs, histories, row, slot)):
-            found += weights[:, place, None] * term
+        for position, term in enumerate(self.terms(log_probs, histories, row, slot)):
+            found += weights[:, position, None] * term
         return found.log_softmax(-1)
 
     @staticmethod
@@ -243,8 +243,8 @@ class Experts(nn.Module):
         position, column = ((items > 0) & (back >= 0) & (back < REACH)).nonzero(as_tuple=True)
         item = items[position, column] - 1
         weight = DECAY ** back[position, column] * self.rarity[item]
-        owner, place = rows_of(self.offsets, item)
+        owner, index = rows_of(self.offsets, item)
         found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
-        where = position[owner] * like.shape[1] + self.followers[place].long()
-        found = found.index_add_(0, where, weight[owner] * self.counts[place]).view_as(like)
+        where = position[owner] * like.shape[1] + self.followers[index].long()
+        found = found.index_add_(0, where, weight[owner] * self.counts[index]).view_as(like)
         return found / found.sum(1, keepdim=True).clamp(min=1e-12)

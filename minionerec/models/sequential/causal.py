@@ -8,7 +8,7 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import Transitions
-from minionerec.models.nn.history import HistoryScores, PairCounts, Places
+from minionerec.models.nn.history import HistoryScores, PairCounts, ScoredPositions
 from minionerec.models.nn.layers import (
     CausalLayer,
     Dropout,
@@ -205,6 +205,8 @@ class Causal(CausalEncoder):
         labels: torch.Tensor | None,
     ) -> torch.Tensor:
         """Scores at positions, float (P, V), from their vectors; with labels the counts leave theirs out."""
-        places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
-        scores: torch.Tensor = self.history(self.logits(vectors), vectors, histories, places)
+        positions = (
+            ScoredPositions(row, slot) if self.pairs is None else self.pairs.positions(histories, row, slot, labels)
+        )
+        scores: torch.Tensor = self.history(self.logits(vectors), vectors, histories, positions)
         return scores

@@ -95,9 +95,9 @@ def masked_scores(
             raise ConfigError("the model's scores are not numbers: training diverged. Lower learning_rate.")
         if seen != "keep":
             begins, ends = rows.begins[chunk], rows.ends[chunk]
-            place = torch.from_numpy(np.repeat(np.arange(len(begins)), ends - begins)).to(device)
+            position = torch.from_numpy(np.repeat(np.arange(len(begins)), ends - begins)).to(device)
             items = torch.from_numpy(rows.items[ranges(begins, ends)].astype(np.int64) + 1).to(device)
-            scores[place, items] = 0.0 if seen == "zero" else -torch.inf
+            scores[position, items] = 0.0 if seen == "zero" else -torch.inf
         if seen != "zero":
             scores[:, 0] = -torch.inf
         yield chunk, scores

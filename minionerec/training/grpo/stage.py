@@ -111,8 +111,8 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
 
 def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_policy(config)
-    place = find_path(config.corpus)
-    whole = Corpus.load(place)
+    position = find_path(config.corpus)
+    whole = Corpus.load(position)
     corpus = run.sample_corpus(whole, config.eval_rows) if whole.in_files else whole
     reference = load_reference(config, bundle) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))

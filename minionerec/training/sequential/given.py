@@ -98,11 +98,11 @@ def check_corpus(config: SequentialConfig) -> None:
         DataError: If there is no such file.
         ArtefactError: If there is no such corpus.
     """
-    place = find_path(config.corpus)
-    if config.protocol == ROWS or place.is_dir():
-        read_manifest(place, "corpus")
-    elif not place.is_file():
-        raise DataError(f"{place}: no such file. Give --corpus a file of 'user item item ...' lines.")
+    folder = find_path(config.corpus)
+    if config.protocol == ROWS or folder.is_dir():
+        read_manifest(folder, "corpus")
+    elif not folder.is_file():
+        raise DataError(f"{folder}: no such file. Give --corpus a file of 'user item item ...' lines.")
 
 
 def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:

@@ -141,8 +141,8 @@ def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch
 
 
 def test_the_shipped_recipe_of_steam_is_what_init_writes():
-    places = {name: f"$MINIONEREC_DATA/steam/{name}.csv" for name in ("items", "interactions")}
-    text = recipe_text(PrepareConfig(source="tables", output="x", **places), STEAM, "steam", 40)
+    positions = {name: f"$MINIONEREC_DATA/steam/{name}.csv" for name in ("items", "interactions")}
+    text = recipe_text(PrepareConfig(source="tables", output="x", **positions), STEAM, "steam", 40)
     assert (ROOT / "configs/steam/language.yaml").read_text() == text
 
 

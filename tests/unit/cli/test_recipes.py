@@ -90,7 +90,7 @@ def test_the_demo_recipe_makes_what_its_settings_name():
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
+    ("name", "folder"),
     [
         ("demo", "demo/language.yaml"),
         ("industrial/catalogue", "industrial/catalogue.yaml"),
@@ -98,9 +98,9 @@ def test_the_demo_recipe_makes_what_its_settings_name():
         ("configs/industrial/catalogue", "industrial/catalogue.yaml"),
     ],
 )
-def test_a_shipped_recipe_is_found_from_anywhere(tmp_path, monkeypatch, name, place):
+def test_a_shipped_recipe_is_found_from_anywhere(tmp_path, monkeypatch, name, folder):
     monkeypatch.chdir(tmp_path)
-    assert find_recipe(name) == CONFIGS / place
+    assert find_recipe(name) == CONFIGS / folder
 
 
 def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):

@@ -32,9 +32,9 @@ def test_user_errors_are_one_line_and_status_2(capsys):
 
 
 def make(path, text="x", config=None, inputs=None):
-    with write_artefact(path, "cups", config=config or {"a": 1}, inputs=inputs, seed=4, counts={"n": 1}) as place:
-        (place / "sub").mkdir()
-        (place / "sub" / "f.txt").write_text(text)
+    with write_artefact(path, "cups", config=config or {"a": 1}, inputs=inputs, seed=4, counts={"n": 1}) as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "f.txt").write_text(text)
 
 
 def test_artefacts_are_equal_when_made_alike(tmp_path):
@@ -51,8 +51,8 @@ def test_artefacts_are_equal_when_made_alike(tmp_path):
 def test_a_failing_stage_leaves_the_old_output(tmp_path):
     make(tmp_path / "one")
     before = fingerprint(tmp_path / "one")
-    with pytest.raises(RuntimeError), write_artefact(tmp_path / "one", "cups", config={}) as place:
-        (place / "half").write_text("h")
+    with pytest.raises(RuntimeError), write_artefact(tmp_path / "one", "cups", config={}) as folder:
+        (folder / "half").write_text("h")
         raise RuntimeError
     assert fingerprint(tmp_path / "one") == before
     assert [path.name for path in tmp_path.iterdir()] == ["one"]

@@ -69,9 +69,9 @@ def climb(config, time, die_after=None):
         return
     with stage.work() as work:
         time.now += 0.5
-        place = work.folder / "steps"
-        done = int(place.read_text()) if place.is_file() else 0
-        work.tell_batch(2, 3, 6)
+        folder = work.folder / "steps"
+        done = int(folder.read_text()) if folder.is_file() else 0
+        work.log_batch(2, 3, 6)
         work.reached(done)
         with work.phase("climb"):
             while done < config.steps:
@@ -81,10 +81,10 @@ def climb(config, time, die_after=None):
                 done += 1
                 if done == die_after:
                     raise Killed
-                place.write_text(str(done))
+                folder.write_text(str(done))
                 work.reached(done)
-        with work.finish(keep_state=True) as place:
-            (place / "top.txt").write_text(str(done))
+        with work.finish(keep_state=True) as folder:
+            (folder / "top.txt").write_text(str(done))
             time.now += 2.0
 
 

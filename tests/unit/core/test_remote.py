@@ -65,12 +65,12 @@ def opened(monkeypatch):
     return names
 
 
-def artefact(place, files=FILES, seed=1):
-    with write_artefact(place, "corpus", config={"seed": seed}, seed=seed) as folder:
+def artefact(path, files=FILES, seed=1):
+    with write_artefact(path, "corpus", config={"seed": seed}, seed=seed) as folder:
         for name, text in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
-    return place
+    return path
 
 
 def memory():
@@ -133,7 +133,7 @@ def test_a_run_reads_one_state_and_the_next_looks_again(tmp_path):
 
 def test_a_fetch_that_was_cut_off_leaves_nothing_to_be_found_and_goes_on(tmp_path, cache, opened, monkeypatch):
     put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    whole = urls.Place.blocks
+    whole = urls.RemotePath.blocks
 
     def cut_off(parts):
         yield next(parts)[:100]
@@ -143,12 +143,12 @@ def test_a_fetch_that_was_cut_off_leaves_nothing_to_be_found_and_goes_on(tmp_pat
         begin, parts = whole(self, path, *how)
         return begin, cut_off(parts) if path.endswith("00000.bin") else parts
 
-    monkeypatch.setattr(urls.Place, "blocks", breaking)
+    monkeypatch.setattr(urls.RemotePath, "blocks", breaking)
     with pytest.raises(KeyboardInterrupt):
         fetched("memory://shop/corpus")
     assert not list(cache.glob("artefacts/*/corpus"))
     assert [file.stat().st_size for file in cache.rglob("00000.bin")] == [100]
-    monkeypatch.setattr(urls.Place, "blocks", whole)
+    monkeypatch.setattr(urls.RemotePath, "blocks", whole)
     opened.clear()
     verify_files(fetched("memory://shop/corpus"))
     assert opened == [MANIFEST, "00000.bin", "00001.bin"]  # items.csv had come
@@ -227,7 +227,7 @@ def test_a_file_of_which_nothing_tells_the_version_is_fetched_every_time(monkeyp
 
 def test_a_file_that_comes_short_is_not_kept(cache, monkeypatch):
     memory().pipe_file("/raw/ratings.csv", b"user,item\n")
-    monkeypatch.setattr(urls.Place, "blocks", lambda self, *given: (0, iter([b"user"])))
+    monkeypatch.setattr(urls.RemotePath, "blocks", lambda self, *given: (0, iter([b"user"])))
     with pytest.raises(ArtefactError, match="only 4 of 10 bytes were received"):
         fetched("memory://raw/ratings.csv")
     assert not list(cache.glob("files/*/ratings.csv"))
@@ -342,9 +342,9 @@ class Elsewhere(LocalFileSystem):
 fsspec.register_implementation("elsewhere", Elsewhere)
 from minionerec.core.artefacts import verify_files
 from minionerec.core.remote import fetched
-place = fetched("elsewhere://" + sys.argv[1])
-verify_files(place)
-print(place)
+path = fetched("elsewhere://" + sys.argv[1])
+verify_files(path)
+print(path)
 """
 
 

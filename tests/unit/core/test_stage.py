@@ -47,14 +47,14 @@ def run_sum(config, die_after=None):
             state.write_text(json.dumps([done, total]))
             if die_after == done:
                 raise Killed
-        with work.finish(seed=3, counts={"total": total}, keep_state=True) as place:
-            (place / "sum.txt").write_text(str(total))
+        with work.finish(seed=3, counts={"total": total}, keep_state=True) as folder:
+            (folder / "sum.txt").write_text(str(total))
     return total, True, done - began
 
 
 def write_numbers(path, numbers):
-    with write_artefact(path, "numbers", config={}) as place:
-        (place / "numbers.json").write_text(json.dumps(numbers))
+    with write_artefact(path, "numbers", config={}) as folder:
+        (folder / "numbers.json").write_text(json.dumps(numbers))
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_other_settings_or_inputs_are_made(config, tmp_path):
     write_numbers(tmp_path / "numbers", [4])
     assert run_sum(config) == (8, True, 2)
     moved = tmp_path / "elsewhere"
-    (tmp_path / "numbers").rename(moved)  # the same content at another place is the same input
+    (tmp_path / "numbers").rename(moved)  # the same content at another path is the same input
     assert run_sum(replace(config, numbers=str(moved))) == (8, False, 0)
 
 
@@ -184,8 +184,8 @@ def test_inputs_are_recorded_as_they_were_read(config, tmp_path):
     stage = Stage(config)
     with stage.work() as work:
         write_numbers(tmp_path / "numbers", [100])  # while it is at work
-        with work.finish() as place:
-            (place / "sum.txt").write_text("6")
+        with work.finish() as folder:
+            (folder / "sum.txt").write_text("6")
     assert not config.up_to_date()
 
 

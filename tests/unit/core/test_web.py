@@ -15,7 +15,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.machine import command_words
 from minionerec.core.paths import find_path
 from minionerec.core.remote import fetched, look_again
-from minionerec.core.urls import Place, without_query
+from minionerec.core.urls import RemotePath, without_query
 from minionerec.data.sources.tables import read_tables
 
 CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 500
@@ -160,7 +160,7 @@ def test_a_manifest_has_a_size(monkeypatch):
 
 def test_an_empty_file():
     with loopback(lambda path, said: [head("404 No")] if "manifest" in path else of_file(b"", said)) as server:
-        assert Place.at(f"{server.url}/none.csv").info()["size"] == 0
+        assert RemotePath.at(f"{server.url}/none.csv").info()["size"] == 0
         assert fetched(f"{server.url}/none.csv").read_bytes() == b""
 
 

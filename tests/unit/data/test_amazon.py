@@ -37,7 +37,7 @@ def plain_rows(visits, core=0, max_history=10, by_user=False):
         if len(left) == len(visits):
             break
         visits = left
-    first = {user: place for place, user in reversed(list(enumerate(user for user, _, _ in visits)))}
+    first = {user: position for position, user in reversed(list(enumerate(user for user, _, _ in visits)))}
     past, rows = {}, []
     for user, item, _ in sorted(visits, key=lambda v: (v[2], first[v[0]] if by_user else 0)):
         history = past.setdefault(user, [])
@@ -146,8 +146,8 @@ def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
     visits = random_visits()
     paths = write_amazon(tmp_path, "amazon2023", visits, ITEMS)
     records = [json.loads(line) for line in read_text(tmp_path / "reviews.json.gz").splitlines()]
-    for place, record in enumerate(records):
-        record["timestamp"] += 999 - 6 * place  # within the second, against the order of the file
+    for position, record in enumerate(records):
+        record["timestamp"] += 999 - 6 * position  # within the second, against the order of the file
     write_text(tmp_path / "reviews.json.gz", "".join(json.dumps(record) + "\n" for record in records))
     source = read_amazon("amazon2023", **paths)
     fine = [(user, item, record["timestamp"]) for (user, item, _), record in zip(visits, records, strict=True)]
@@ -157,7 +157,7 @@ def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
 
 def test_the_window_and_its_widening(tmp_path):
     days = [1_475_280_000 + day * DAY for day in range(400)]  # from 2016-10-01
-    visits = [(f"R{place % 3}", f"B{place % 8}", time) for place, time in enumerate(days)]
+    visits = [(f"R{position % 3}", f"B{position % 8}", time) for position, time in enumerate(days)]
     source = read(tmp_path, visits)
     counts = build(source, start="2016-12-01", end="2017-01-01", core=2).counts
     assert counts["interactions"] == 32 and counts["interactions_outside_window"] == 368
@@ -326,20 +326,20 @@ def test_line_numbers_go_on_over_blocks(tmp_path):
 def published_as_raw(folder, corpus):
     """The real corpus as raw reviews, which the published order must turn into the same rows again.
 
-    Users come in the order of their numbers, each with all interactions; a target's time is its row's place, and the
+    Users come in the order of their numbers, each with all interactions; a target's time is its row's index, and the
     first interaction of a user comes just before.
     """
     rows = joined([corpus.rows(split) for split in SPLITS])
     visits = []
     for user, own in pd.Series(np.arange(len(rows))).groupby(rows.users, sort=False):
-        past, places = rows.histories[int(own.iloc[0])].tolist(), own.tolist()
-        times = [1_000_000_000 + places[0] - len(past) + place for place in range(len(past))]
-        times += [1_000_000_000 + row for row in places]
-        items = [*past, *rows.targets[places]]
+        past, positions = rows.histories[int(own.iloc[0])].tolist(), own.tolist()
+        times = [1_000_000_000 + positions[0] - len(past) + position for position in range(len(past))]
+        times += [1_000_000_000 + row for row in positions]
+        items = [*past, *rows.targets[positions]]
         visits += [(int(user[1:]), f"B{item}", time) for item, time in zip(items, times, strict=True)]
     visits.sort(key=lambda visit: visit[0])
     texts = zip(corpus.items["title"], corpus.items["description"], strict=True)
-    items = [(f"B{place}", title, description) for place, (title, description) in enumerate(texts)]
+    items = [(f"B{position}", title, description) for position, (title, description) in enumerate(texts)]
     return write_amazon(folder, "amazon2018", [(f"A{user}", item, time) for user, item, time in visits], items)
 
 
@@ -356,7 +356,7 @@ def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, data_root):
     )
     run_prepare(config)
     corpus = Corpus.load(tmp_path / "c")
-    assert corpus.items["item_id"].tolist() == [f"B{place}" for place in range(3_686)]
+    assert corpus.items["item_id"].tolist() == [f"B{position}" for position in range(3_686)]
     assert corpus.items["title"].tolist() == real.items["title"].tolist()
     for split in SPLITS:
         ours, theirs = corpus.rows(split), real.rows(split)

@@ -125,7 +125,7 @@ def test_a_first_timestamp_of_more_items_than_a_history_holds(engine):
     """Users 0 to 9 begin with items 0 to 4 at once; only the newest two of them are in any history."""
     visits = [(user, item, 1_500_000_000) for user in range(10) for item in range(5)]
     visits += [(user, 5 + user % 3, 1_500_000_000 + 60 * step) for step in range(1, 9) for user in range(10)]
-    visits += [(10 + user, user % 5, 1_500_001_000 + place) for user in range(10) for place in range(2)]
+    visits += [(10 + user, user % 5, 1_500_001_000 + position) for user in range(10) for position in range(2)]
     users, items, times = np.array(visits).T
     source = Source(
         items=item_table(list("abcdefgh")),

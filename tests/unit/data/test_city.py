@@ -36,8 +36,8 @@ SESSION_CONTEXTS, CHOSEN = all_contexts(PEOPLE)
 
 
 def some(count, seed=0):
-    places = np.random.default_rng(seed).choice(len(CHOSEN), count, replace=False)
-    return SESSION_CONTEXTS.take(places), CHOSEN[places]
+    positions = np.random.default_rng(seed).choice(len(CHOSEN), count, replace=False)
+    return SESSION_CONTEXTS.take(positions), CHOSEN[positions]
 
 
 def test_rows_and_ranks_have_an_inverse():

@@ -59,8 +59,10 @@ def test_any_corpus_can_be_written_and_read_again(tmp_path, settings):
     again = read_published(tmp_path / "l", "corpus")
     assert again.items["title"].tolist() == corpus.items["title"].tolist()
     assert again.items["description"].tolist() == corpus.items["description"].tolist()
-    numbers = {user: f"A{place}" for place, user in enumerate(dict.fromkeys(user for user, _, _ in random_visits()))}
-    item_number = {item: str(place) for place, item in enumerate(corpus.items["item_id"])}
+    numbers = {
+        user: f"A{position}" for position, user in enumerate(dict.fromkeys(user for user, _, _ in random_visits()))
+    }
+    item_number = {item: str(position) for position, item in enumerate(corpus.items["item_id"])}
     assert corpus_rows(again) == [
         (numbers[user], [item_number[item] for item in history], item_number[target])
         for user, history, target in corpus_rows(corpus)

@@ -135,13 +135,13 @@ def test_times_of_every_kind(check, kind, times):
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_numbers_that_are_whole_in_one_part_and_not_in_another(check, kind):
-    times = [str(1_500_000_000 + place) for place in range(60)]
+    times = [str(1_500_000_000 + position) for position in range(60)]
     times[45] += ".5"
     assert check(bought(timestamp=times), kind)[1] == (1, "f")
 
 
 def test_a_number_of_another_unit_costs_no_digit_of_others(check):
-    times = [str(10**18 + place) for place in range(60)]
+    times = [str(10**18 + position) for position in range(60)]
     times[45] = "5.5"
     visits, kind, _, bad = check(bought(timestamp=times), "csv", 1)
     assert kind == (1, "i") and bad["bad_rows"] == 1 and visits[45][2] == 10**18 + 46

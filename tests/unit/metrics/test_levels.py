@@ -120,15 +120,15 @@ def test_equals_a_walk_over_rows_and_lists(rows):
     rows = [*rows, (T, [T] * 4)]
     found = level_analysis(make([t for t, _ in rows], [p for _, p in rows]), [1, 2, 4], keep_duplicates=True)
     counted = [(re.findall(r"<[abc]_\d+>", t), p) for t, p in rows if t != "junk"]
-    for place, k in enumerate((1, 2, 4)):
+    for position, k in enumerate((1, 2, 4)):
         independent, cumulative = np.zeros(4), np.zeros(3)
         for target, predicted in counted:
             parts = [re.findall(r"<[abc]_\d+>", text) for text in predicted[:k] if text != "junk"]
             independent[:3] += [any(p[level] == target[level] for p in parts) for level in range(3)]
             independent[3] += target in parts
             cumulative += [any(p[: level + 1] == target[: level + 1] for p in parts) for level in range(3)]
-        np.testing.assert_allclose(found.independent[place], independent / len(counted))
-        np.testing.assert_allclose(found.cumulative[place], cumulative / len(counted))
+        np.testing.assert_allclose(found.independent[position], independent / len(counted))
+        np.testing.assert_allclose(found.cumulative[position], cumulative / len(counted))
     assert (found.rows, found.excluded) == (len(counted), len(rows) - len(counted))
 
 

@@ -28,7 +28,7 @@ def make(targets, items, sid_of) -> Predictions:
         target_sids=[sid_of(target) for target in targets],
         items=items,
         sids=[[sid_of(item) for item in row] for row in items],
-        scores=[[-float(place) for place in range(len(row))] for row in items],
+        scores=[[-float(position) for position in range(len(row))] for row in items],
     )
 
 

@@ -104,7 +104,7 @@ def test_blank_numeric_cells_of_parquet_stay_blank(tmp_path):
 
 
 def test_a_table_with_an_index_of_its_own_reads_the_same(tmp_path):
-    """Rows are counted by their place, whatever a parquet file calls them."""
+    """Rows are counted by their position, whatever a parquet file calls them."""
     table = pd.DataFrame(
         {
             "comparison_id": ["c0", "c1", "c2"],

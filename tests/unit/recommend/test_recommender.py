@@ -119,7 +119,7 @@ def test_filters_equal_filtering_the_whole_ranking(recommenders, kind, data):
         }
         wanted = [item for item in everything if item.item_id in allowed][: request.k]
         assert [item.item_id for item in answer.items] == [item.item_id for item in wanted]
-        if kind != "baseline":  # whose scores are places
+        if kind != "baseline":  # whose scores are ranks
             assert [item.score for item in answer.items] == pytest.approx([item.score for item in wanted], abs=1e-4)
 
 

@@ -161,8 +161,8 @@ def test_the_share_of_the_ceiling():
 
 
 def test_all_rules_make_few_sentences(tmp_path):
-    with write_artefact(tmp_path / "p", "predictions", config={}) as place:
-        (place / "x").write_text("")
+    with write_artefact(tmp_path / "p", "predictions", config={}) as folder:
+        (folder / "x").write_text("")
     assert 3 <= len(told(page(SLICES))) <= 10
 
 

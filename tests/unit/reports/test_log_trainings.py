@@ -183,8 +183,8 @@ def test_records_in_words():
 
 
 def test_a_record_of_another_artefact_is_not_this_ones(shop):
-    place = record_path(Path("made/sft"))
-    place.write_text(json.dumps({**RECORD, "artefact": "0" * 64}))
+    folder = record_path(Path("made/sft"))
+    folder.write_text(json.dumps({**RECORD, "artefact": "0" * 64}))
     assert trace("SFT", Path("made/eval_sft")).trainings[0].record is None
-    place.write_text(json.dumps({**RECORD, "artefact": read_manifest("made/sft")["sha256"]}))
+    folder.write_text(json.dumps({**RECORD, "artefact": read_manifest("made/sft")["sha256"]}))
     assert trace("SFT", Path("made/eval_sft")).trainings[0].record is not None

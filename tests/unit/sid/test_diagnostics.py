@@ -21,7 +21,7 @@ def shop():
     rng = np.random.default_rng(0)
     family = np.repeat(np.arange(8), 5)
     vectors = (4 * np.eye(8)[family] + rng.normal(size=(40, 8))).astype(np.float32)
-    titles = [f"family{f} thing{place}" for place, f in enumerate(family)]
+    titles = [f"family{f} thing{position}" for position, f in enumerate(family)]
     users, histories, targets = [], [], []
     for user in range(120):
         item = int(rng.integers(40))

@@ -112,7 +112,7 @@ def test_beams_leave_out_the_target_and_are_searched_once(tmp_path, monkeypatch)
 
     def search(prompts, width):
         asked.append(len(prompts))
-        return np.array([[(prompt[0] + place) % 10 for place in range(width)] for prompt in prompts])
+        return np.array([[(prompt[0] + position) % 10 for position in range(width)] for prompt in prompts])
 
     prompts, targets = [[0], [3], [6]], np.array([1, 3, 0])
     wanted = [[0, 2, 3], [4, 5, 6], [6, 7, 8]]

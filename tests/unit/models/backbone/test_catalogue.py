@@ -73,8 +73,8 @@ def histories(*rows, width=None):
 def prompt(*sids, words=False):
     """The tokens of SIDs (from 1), other tokens between them if wanted."""
     ids = []
-    for place, sid in enumerate(sids):
-        ids += [WORDS[place % 4]] * words + [int(TOKENS[level, code]) for level, code in enumerate(CODES[sid - 1])]
+    for position, sid in enumerate(sids):
+        ids += [WORDS[position % 4]] * words + [int(TOKENS[level, code]) for level, code in enumerate(CODES[sid - 1])]
     return [*ids, *[WORDS[0]] * (words or not ids)]
 
 
@@ -98,8 +98,8 @@ def test_a_position_does_not_see_its_own_answer_in_the_counts(reverse, window, o
     rows = [window, *others]
     width = max(map(len, rows)) - 1
     seen, followed = np.zeros((2, len(rows), width), dtype=np.int64)
-    for place, row in enumerate(rows):
-        seen[place, : len(row) - 1], followed[place, : len(row) - 1] = row[:-1], row[1:]
+    for position, row in enumerate(rows):
+        seen[position, : len(row) - 1], followed[position, : len(row) - 1] = row[:-1], row[1:]
 
     def built(targets):
         table = counts_of(seen, targets, reverse, N + 1)

@@ -154,8 +154,8 @@ def test_without_weights_of_its_own_it_is_the_plain_model():
 
 def test_each_position_gets_its_own_session_context(model):
     found = model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, distribution=True).log_probs
-    places = (LABELS > 0).nonzero().tolist()
-    for (row, slot), log_probs in zip(places, found, strict=True):
+    positions = (LABELS > 0).nonzero().tolist()
+    for (row, slot), log_probs in zip(positions, found, strict=True):
         alone = model.leaf_log_probs(HISTORIES[row : row + 1, : slot + 1], SESSION_CONTEXTS[row, slot][None])
         assert torch.allclose(log_probs, alone[0], atol=1e-5)
     wanted = LABELS[LABELS > 0] - 1
@@ -193,10 +193,10 @@ def test_scores_of_some_sids_are_those_columns(model, leave_out):
             assert torch.equal(one, other)
     for numbers in ([0, 1, 5, N - 1], list(range(N)), [7]):
         columns = ColumnSubset(torch.tensor(numbers))
-        part = SidBlock.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted, told))
+        part = SidBlock.of(HISTORIES, columns, model.positions_at(HISTORIES, row, slot, columns, counted, told))
         for whole, tower in zip(dense, model.each_tower(), strict=True):
             found = model.with_popularity(
-                tower.scores_at(part, *model.given()), part.places.known_contexts, columns.numbers
+                tower.scores_at(part, *model.given()), part.positions.known_contexts, columns.numbers
             )
             assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
     sample = Sample(ColumnSubset(torch.arange(N)), torch.zeros(len(LABELS), N))

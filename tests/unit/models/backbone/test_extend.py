@@ -11,7 +11,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
-from minionerec.models.backbone.catalogue.extend import extended_catalogue, grown_rows, places_among
+from minionerec.models.backbone.catalogue.extend import extended_catalogue, grown_rows, indices_among
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.sid.table import SidTable
 
@@ -25,7 +25,7 @@ FOLLOWED = torch.tensor([[4, 2, 6], [1, 0, 0], [3, 5, 2], [0, 0, 0]])
 
 def number_of(codes):
     """Number of each of KNOWN among the distinct SIDs of codes."""
-    return places_among(np.unique(codes, axis=0), KNOWN)
+    return indices_among(np.unique(codes, axis=0), KNOWN)
 
 
 def counted(codes):
@@ -115,7 +115,7 @@ def test_session_contexts_and_popularity_go_along(start):
     assert torch.equal(grown.popularity.weights, model.popularity.weights)
     old, new = (next(each.each_tower()).session_states.state_dict() for each in (model, grown))
     assert old["scale"].any() and all(torch.equal(new[name], value) for name, value in old.items())
-    number = {tuple(code): place for place, code in enumerate(np.unique(ALL, axis=0).tolist())}
+    number = {tuple(code): position for position, code in enumerate(np.unique(ALL, axis=0).tolist())}
     for sid, rows in {(0, 0, 1): [0, 1], (3, 1, 0): [5], (4, 4, 4): range(6)}.items():
         near = model.popularity.logs[:, list(rows)].mean(1)
         wanted = near if start == "neighbours" else torch.full((3,), float(np.log(0.2)))
@@ -137,7 +137,7 @@ def test_new_sids_begin_at_the_mean_of_those_that_share_the_longest_prefix():
     model = trained()
     grown, zero = extended(model), extended(model, "zero")
     old, new = next(model.each_tower()), next(grown.each_tower())
-    number = {tuple(code): place for place, code in enumerate(np.unique(ALL, axis=0).tolist())}
+    number = {tuple(code): position for position, code in enumerate(np.unique(ALL, axis=0).tolist())}
     # SID → rows of KNOWN that share its longest prefix.
     for sid, rows in {(0, 0, 1): [0, 1], (0, 1, 4): [0, 1, 2], (3, 1, 0): [5], (4, 4, 4): range(6)}.items():
         torch.testing.assert_close(new.bias[number[sid]], old.bias[list(rows)].mean())
@@ -179,7 +179,7 @@ def test_grown_rows_are_those_of_a_plain_search(data):
     found = grown_rows(values, known, wanted, "neighbours")
     for row, sid in zip(found, wanted.tolist(), strict=True):
         shared = [next((d for d in range(levels) if sid[d] != other[d]), levels) for other in known.tolist()]
-        nearest = [place for place, depth in enumerate(shared) if depth == max(shared)]
+        nearest = [position for position, depth in enumerate(shared) if depth == max(shared)]
         torch.testing.assert_close(row, values[nearest].mean(0))
 
 
@@ -190,7 +190,7 @@ def test_sids_of_another_length_are_refused():
 
 
 def language_model(tied):
-    table = SidTable(KNOWN, [f"i{place}" for place in range(6)])
+    table = SidTable(KNOWN, [f"i{position}" for position in range(6)])
     tokenizer = train_tokenizer(["red lamp", "blue chair"], 300)
     add_code_tokens(tokenizer, table)
     shape = ScratchShape(32, 2, 2, 1, 48, 300, 64, tied)

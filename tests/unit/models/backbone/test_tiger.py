@@ -53,7 +53,7 @@ def brute_force(model, prompt, trie):
     steps = logits.double().log_softmax(-1)
     return np.array(
         [
-            sum(float(row[place, token]) for place, token in enumerate(tokens))
+            sum(float(row[position, token]) for position, token in enumerate(tokens))
             for row, tokens in zip(steps, sids, strict=True)
         ]
     )

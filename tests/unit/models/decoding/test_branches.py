@@ -89,7 +89,7 @@ def test_prefill_groups_hold_every_prompt_and_little_padding(full_pass):
     for _ in range(100):
         lengths = rng.integers(1, 200, int(rng.integers(1, 30))).tolist()
         groups = prefill_groups(lengths, full_pass)
-        assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+        assert sorted(folder for group in groups for folder in group) == list(range(len(lengths)))
         for group in groups:
             real, padded = sum(lengths[i] for i in group), max(lengths[i] for i in group) * len(group)
             assert padded <= max(1.1 * real, full_pass)
@@ -140,7 +140,7 @@ def test_a_scored_tail_adds_its_log_probability():
         tokens = [int(ids(3, 4)[level, code]) for level, code in enumerate(row) if code >= 0] + tail
         with torch.no_grad():
             logps = model(torch.tensor([[7, 8, *tokens]])).logits[0].double().log_softmax(-1)
-        wanted[number] = sum(float(logps[1 + place, token]) for place, token in enumerate(tokens))
+        wanted[number] = sum(float(logps[1 + position, token]) for position, token in enumerate(tokens))
     assert listed == pytest.approx(wanted, abs=1e-4)
 
 

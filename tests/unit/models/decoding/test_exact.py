@@ -48,7 +48,7 @@ def enumerate_all(model, prompt, trie, table):
         tokens = [int(table[level, code]) for level, code in enumerate(row) if code >= 0]
         with torch.no_grad():
             logps = model(torch.tensor([[*prompt, *tokens]])).logits[0].double().log_softmax(-1)
-        scores.append(sum(float(logps[len(prompt) - 1 + place, token]) for place, token in enumerate(tokens)))
+        scores.append(sum(float(logps[len(prompt) - 1 + position, token]) for position, token in enumerate(tokens)))
     return np.array(scores)
 
 
@@ -89,7 +89,7 @@ def test_few_prefixes_are_opened_and_none_beyond_what_the_bounds_ask():
                 tokens = [*path, int(trie.token[child])]
                 with torch.no_grad():
                     logps = model(torch.tensor([[*prompt, *tokens]])).logits[0].log_softmax(-1)
-                score = sum(float(logps[len(prompt) - 1 + place, token]) for place, token in enumerate(tokens))
+                score = sum(float(logps[len(prompt) - 1 + position, token]) for position, token in enumerate(tokens))
                 must += score > float(scores[-1])
                 stack.append((child, tuple(tokens)))
         assert opened == must
@@ -116,10 +116,10 @@ def test_many_prompts_keep_their_order():
     sids, scores, opened = exact_prompts(model, prompts, trie, 5, batch_size=4)
     assert model.training
     model.eval()
-    for place, prompt in enumerate(prompts):
+    for position, prompt in enumerate(prompts):
         alone = exact_search(model, [prompt], trie, 5)
-        assert alone.sids[0].tolist() == sids[place].tolist()
-        assert scores[place] == pytest.approx(alone.scores[0].numpy(), abs=1e-4)
+        assert alone.sids[0].tolist() == sids[position].tolist()
+        assert scores[position] == pytest.approx(alone.scores[0].numpy(), abs=1e-4)
     assert (opened > 1).all()
 
 

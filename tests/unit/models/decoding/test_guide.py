@@ -1,4 +1,4 @@
-"""Filters and bonuses in the trie: lists are those of the whole ranking, filtered; k places are filled."""
+"""Filters and bonuses in the trie: lists are those of the whole ranking, filtered; lists have k items."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_sids_that_begin_other_sids_have_a_bonus_and_a_filter_of_their_own():
 def test_a_thousand_prompts_with_a_thousand_filters_in_one_batch():
     rng = np.random.default_rng(0)
     trie, _ = random_trie(rng, n=140)
-    prompts = [[1 + place % 7, 2 + place % 11] for place in range(1000)]
+    prompts = [[1 + position % 7, 2 + position % 11] for position in range(1000)]
     allowed = torch.from_numpy(rng.random((1000, trie.n_sids)) < 0.1)
     found = lists(beam_search(MODEL, prompts, trie, 200, guide=Guide.of(trie, allowed)))
     for row in range(0, 1000, 97):

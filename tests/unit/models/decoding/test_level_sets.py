@@ -1,4 +1,4 @@
-"""A trie against sets of codes that each place allows, which is what LC-Rec releases as its constraint."""
+"""A trie against sets of codes that each position allows, which is what LC-Rec releases as its constraint."""
 
 from itertools import product
 

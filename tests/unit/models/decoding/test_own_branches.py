@@ -67,8 +67,10 @@ def enumerate_sids(mixture, prompt, trie):
             steps = torch.stack(
                 [model(torch.tensor([[*prompt, *tokens]])).logits[0].double().softmax(-1) for model in mixture.models]
             ).mean(0)
-        places = range(len(prompt) - 1, len(prompt) - 1 + len(tokens))
-        found[number] = sum(float(steps[place, token].log()) for place, token in zip(places, tokens, strict=True))
+        positions = range(len(prompt) - 1, len(prompt) - 1 + len(tokens))
+        found[number] = sum(
+            float(steps[position, token].log()) for position, token in zip(positions, tokens, strict=True)
+        )
     return found
 
 

@@ -106,7 +106,7 @@ def test_a_beam_over_titles_scores_whole_sequences():
         path = [int(token) for token in tokens[leaf][1:] if token >= 0][: int((titles.trie.paths[leaf] >= 0).sum()) - 1]
         with torch.no_grad():
             steps = model(torch.tensor([[*prompt, *path]])).logits[0].log_softmax(-1)
-        expected = sum(float(steps[len(prompt) - 1 + place, token]) for place, token in enumerate(path))
+        expected = sum(float(steps[len(prompt) - 1 + position, token]) for position, token in enumerate(path))
         assert score == pytest.approx(expected, abs=1e-4)
 
 

@@ -26,7 +26,7 @@ def model():
 @torch.no_grad()
 def log_probability(model, prompt, text):
     logits = model(torch.tensor([[*prompt, *text]])).logits[0].double().log_softmax(-1)
-    return sum(float(logits[len(prompt) - 1 + place, token]) for place, token in enumerate(text))
+    return sum(float(logits[len(prompt) - 1 + position, token]) for position, token in enumerate(text))
 
 
 def best_text(model, prompt, most, penalty):

@@ -273,21 +273,23 @@ def test_tokens_are_cut_on_the_left_and_completions_stand_alone():
 
 
 def chain(user, items, max_history):
-    return [(user, items[max(0, place - max_history) : place], items[place]) for place in range(1, len(items))]
+    return [
+        (user, items[max(0, position - max_history) : position], items[position]) for position in range(1, len(items))
+    ]
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 6, 9, 23])
 def test_windows_cover_each_target_once_with_its_history(length):
-    items = [place % 3 for place in range(length)]
+    items = [position % 3 for position in range(length)]
     corpus = small_corpus(chain("u", items, 4), max_history=4)
     windows = user_windows(corpus)
     found, rows = [], []
     for window in windows:
         assert len(window.items) <= 5
-        for place in range(window.first_target, len(window.items)):
-            found.append((tuple(window.items[:place].tolist()), int(window.items[place])))
-            assert corpus.train.targets[window.rows[place]] == window.items[place]
-            rows.append(int(window.rows[place]))
+        for position in range(window.first_target, len(window.items)):
+            found.append((tuple(window.items[:position].tolist()), int(window.items[position])))
+            assert corpus.train.targets[window.rows[position]] == window.items[position]
+            rows.append(int(window.rows[position]))
     assert rows == list(range(length - 1))
     wanted = [(tuple(history), target) for _, history, target in chain("u", items, 4)]
     assert [target for _, target in found] == [target for _, target in wanted]

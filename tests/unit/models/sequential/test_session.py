@@ -85,7 +85,7 @@ def test_at_all_positions_each_target_has_the_session_context_of_its_own(padding
     for part in model.session_states.parameters():
         torch.nn.init.normal_(part, std=0.5)
     items, asked = [3, 8, 5, 2], [0, LATER, SAME, UNKNOWN]
-    rows = [(items[: place + 1], items[place + 1], asked[place + 1]) for place in range(3)]
+    rows = [(items[: position + 1], items[position + 1], asked[position + 1]) for position in range(3)]
 
     def tensor(values):
         return torch.tensor([values + [0] * (LENGTH - 3) if padding == "right" else [0] * (LENGTH - 3) + values])

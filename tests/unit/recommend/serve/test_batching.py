@@ -225,8 +225,8 @@ def test_a_request_that_fails_leaves_the_others_their_answers():
     found = answer_each(recommender, requests, lambda answer: to_json(answered(answer)))
     assert isinstance(found[3], RequestError) and found[3].field == "where.colour"
     assert isinstance(found[7], ValueError)
-    for place in (0, 1, 2, 4, 5, 6, *range(8, 20)):
-        assert [item["item_id"] for item in json.loads(found[place])["items"]] == expected([IDS[place]], 2)
+    for position in (0, 1, 2, 4, 5, 6, *range(8, 20)):
+        assert [item["item_id"] for item in json.loads(found[position])["items"]] == expected([IDS[position]], 2)
 
 
 def test_work_of_another_kind_is_done_alone_and_its_error_is_given_back():

@@ -72,7 +72,7 @@ def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
     monkeypatch.setattr(cache_module, "PART_BATCHES", 2)
     one, two = encode(model_path, tmp_path / "one"), encode(model_path, tmp_path / "two", processes=2)
     assert one.vectors.tobytes() == two.vectors.tobytes()
-    names = [sorted(path.name for path in (tmp_path / place).iterdir()) for place in ("one", "two")]
+    names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("one", "two")]
     assert names[0] == names[1] and len(names[0]) > 1
 
 

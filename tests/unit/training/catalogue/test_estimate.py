@@ -49,6 +49,6 @@ def test_what_is_reckoned_is_about_what_torch_holds(model):
     held = {each.untyped_storage().data_ptr() for each in [*model.parameters(), *model.buffers()]}
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(histories=histories, labels=labels).loss.backward()
-    found = sum(size for place, size in kept.items() if place not in held)
+    found = sum(size for position, size in kept.items() if position not in held)
     reckoned = estimate_catalogue(model, windows=16, width=10)
     assert found < reckoned.logits + reckoned.activations < 6 * found

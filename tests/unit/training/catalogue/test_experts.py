@@ -10,7 +10,7 @@ from minionerec.models.backbone.catalogue.extend import extended_catalogue
 from minionerec.models.nn.experts import DECAY, EXPERTS, FEATURES, NO_SALE, NO_TRANSITION
 from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
 
-CODES = np.array([[place // 3, place % 3] for place in range(6)])
+CODES = np.array([[index // 3, index % 3] for index in range(6)])
 RECENCY = 3.0
 
 
@@ -172,12 +172,12 @@ def test_what_is_saved_gives_the_same(tmp_path):
 
 
 # Each SID but the last is followed by the next one; the first two of a history are never taken again.
-CHAIN = windows_of([([place], [place + 1]) for place in range(1, 6)] * 40)
+CHAIN = windows_of([([index], [index + 1]) for index in range(1, 6)] * 40)
 
 
 def test_it_is_fitted_where_held_out_examples_gain():
     model = model_of(windows=CHAIN)
-    heldout = windows_of([([place], [place + 1]) for place in (1, 2, 3, 4, 5)] * 30)
+    heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
     found = fit_experts(model, heldout)
     assert found is not None and found["after"] > found["before"]
     best = model.leaf_log_probs(torch.arange(1, 6)[:, None]).argmax(1)
@@ -192,7 +192,7 @@ def test_the_scale_makes_held_out_targets_likely():
     """Experts that are right half of the time are believed half of the time."""
     model = model_of(windows=CHAIN)
     heldout = windows_of(
-        [([place], [place + 1 if number % 2 else 1]) for number in range(40) for place in (2, 3, 4, 5)]
+        [([position], [position + 1 if number % 2 else 1]) for number in range(40) for position in (2, 3, 4, 5)]
     )
     found = fit_experts(model, heldout)
     assert found is not None
@@ -220,7 +220,7 @@ def test_it_is_left_out_where_they_do_not_gain():
 def test_held_out_examples_are_not_counted():
     model = model_of(windows=CHAIN)
     before = {name: value.clone() for name, value in model.experts.state_dict().items()}
-    fit_experts(model, windows_of([([place], [place + 1]) for place in (1, 2, 3, 4, 5)] * 30))
+    fit_experts(model, windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30))
     changed = {name for name, value in model.experts.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"weights", "least", "most"}
 

@@ -28,7 +28,7 @@ from minionerec.training.catalogue.stage import (
 from minionerec.training.catalogue.windows import WindowDataset, collate
 
 N = 30
-TABLE = SidTable(np.array([[place // 6, place % 5] for place in range(N)]), [f"i{place}" for place in range(N)])
+TABLE = SidTable(np.array([[index // 6, index % 5] for index in range(N)]), [f"i{index}" for index in range(N)])
 SIZE = TABLE.n_unique
 
 
@@ -40,11 +40,11 @@ def corpus_of(max_history, seed=0, ties="keep", gaps=0.0, unknown=0.0):
         size = int(rng.integers(2, 30))
         items, times = rng.integers(N, size=size), np.sort(rng.integers(15, size=size)) * 20 + user
         said = np.where(rng.random(size) < unknown, NO_TIME, times)
-        for place in range(1, size):
-            end = int(np.searchsorted(times, times[place])) if ties == "together" else place
+        for position in range(1, size):
+            end = int(np.searchsorted(times, times[position])) if ties == "together" else position
             if end and rng.random() >= gaps:
                 history = items[max(0, end - max_history) : end]
-                rows.append((times[place], f"u{user}", history, items[place], said[place], said[end - 1]))
+                rows.append((times[position], f"u{user}", history, items[position], said[position], said[end - 1]))
     rows.sort(key=lambda row: row[0])
     cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]
     splits = []
@@ -76,9 +76,9 @@ def told(windows):
     """What is asked at each label: history, target and context, in an order of their own."""
     parts = zip(*(windows[name] for name in ("histories", "labels", "contexts")), strict=True)
     return sorted(
-        (items[: place + 1].tolist(), int(labels[place]), int(contexts[place]))
+        (items[: position + 1].tolist(), int(labels[position]), int(contexts[position]))
         for items, labels, contexts in parts
-        for place in np.flatnonzero(labels > 0)
+        for position in np.flatnonzero(labels > 0)
     )
 
 
@@ -143,7 +143,7 @@ def test_a_corpus_without_times_knows_no_session_context(tmp_path, stored):
 
 def test_batches_keep_session_contexts():
     windows, _ = sid_windows(corpus_of(6), TABLE, 0.0, session_context=True)
-    batch = collate([WindowDataset(windows)[place] for place in (0, 2)])
+    batch = collate([WindowDataset(windows)[position] for position in (0, 2)])
     assert batch["contexts"].dtype == torch.int64 and batch["contexts"].shape == batch["labels"].shape
     assert (batch["contexts"] == torch.from_numpy(windows["contexts"][[0, 2]])[:, : batch["labels"].shape[1]]).all()
 
@@ -181,7 +181,7 @@ def test_popularity_by_hand():
 
 def model_of(towers=1, **changes):
     """A model that finds every one of six SIDs as likely, whatever it is asked."""
-    codes = np.array([[place // 3, place % 3] for place in range(6)])
+    codes = np.array([[position // 3, position % 3] for position in range(6)])
     shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "pointer": False, "towers": towers}
     config = CatalogueConfig(vocab_size=20, max_history=4, **{"session_tokens": [1, 2], **shape, **changes})
     model = build_catalogue(config, codes, token_ids(2, 2))

@@ -1,4 +1,4 @@
-"""What the campaign does to places: links and homes, disks that fill, servers of the web; and to units of times."""
+"""What the campaign does to paths: links and homes, disks that fill, servers of the web; and to units of times."""
 
 import gzip
 import os
@@ -66,7 +66,7 @@ def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
         other = first
     share = rng.choice((0.02, 0.1, 0.5))
     shift = rng.randrange(300 * 86_400)
-    times = [datetime.fromtimestamp(BEGIN + shift + STEP * place, UTC) for place in range(N_TIMES)]
+    times = [datetime.fromtimestamp(BEGIN + shift + STEP * position, UTC) for position in range(N_TIMES)]
     cells = [ALL[other if rng.random() < share else first](time) for time in times]
     table = pd.DataFrame({"user_id": range(N_TIMES), "item_id": "i", "timestamp": cells})
     path = folder / f"visits{rng.choice(('.csv', '.tsv', '.parquet'))}"
@@ -102,13 +102,13 @@ def _make_tables(folder: Path) -> None:
     write_shop(folder)
 
 
-def _strike_places(rng: Random, clean: Path, folder: Path) -> str:
-    """prepare-data from and to places that are links, or lie under ~, or are something else."""
+def _strike_paths(rng: Random, clean: Path, folder: Path) -> str:
+    """prepare-data from and to paths that are links, or lie under ~, or are something else."""
     os.environ["HOME"] = str(folder / "home")
     (folder / "home").mkdir()
     (folder / "disk").mkdir()
     given = rng.choice(("plain", "link", "links", "folder", "home", "circle", "broken"))
-    place = {"folder": "linked/items.csv", "home": "~/items.csv"}.get(given, "given.csv")
+    directory = {"folder": "linked/items.csv", "home": "~/items.csv"}.get(given, "given.csv")
     if given == "folder":
         (folder / "linked").symlink_to(".")
     elif given == "home":
@@ -136,7 +136,7 @@ def _strike_places(rng: Random, clean: Path, folder: Path) -> str:
     if wanted == "old":
         (folder / ".out.old").symlink_to("disk")
     before = _seen(folder)
-    words = ("--items", place, "--output", output)
+    words = ("--items", directory, "--output", output)
     done = stage(folder, "prepare-data", *words)
     for name in ("", "disk"):
         holds(not (folder / name / "~").exists(), "a folder named ~")
@@ -306,7 +306,7 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
 
 PLACES = (
     Group("units", lambda folder: None, _strike_units, 6),
-    Group("places", _make_tables, _strike_places, 2),
+    Group("paths", _make_tables, _strike_paths, 2),
     Group("full disk", _make_full, _strike_disk, 1),
     Group("servers", lambda folder: None, _strike_server, 2),
 )
