@@ -32,6 +32,7 @@ from minionerec.cli.plan import (
 from minionerec.cli.recipes import Case, Recipe, all_steps, at, read_recipe
 from minionerec.cli.runner import Outcome, Runner, check_launch, ending_by_signal, losses, print_line, words_of
 from minionerec.cli.search import check_search, search_settings, with_winner
+from minionerec.core.artefacts import seed_folders
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
@@ -189,7 +190,7 @@ class _Current:
             job = next(iter(own.values()))
             trained = getattr(type(job.settings), "kind", "") in TRAINED
             folder = job.folder.parent if trained else job.folder.parent.parent
-            seeds = sorted(int(path.parent.name[5:]) for path in folder.glob("seed-*/predictions") if path.is_dir())
+            seeds = list(seed_folders(folder, "predictions"))
             stale = [seed for seed in seeds if not self._is_ours(own.get(seed), seed, case)]
             if stale:
                 say(

@@ -77,6 +77,10 @@ def flaw(content: Any) -> str | None:
     for name in _MAPPINGS:
         if not isinstance(content.get(name), dict):
             return f"has {name!r} of another form" if name in content else f"has no {name!r}"
+    if not isinstance(content.get("settings", {}), dict) or type(content.get("seed", "")) not in (int, type(None)):
+        return "has 'settings' or 'seed' of another form"
+    if not all(isinstance(version, str) for version in content["versions"].values()):
+        return "has 'versions' of another form"
     for name, digest in content["files"].items():
         if not name or "\0" in name or name[0] == "/" or ".." in name.split("/") or not _is_digest(digest):
             return f"lists the file {name!r} in a form that no stage writes"
@@ -115,6 +119,22 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 def is_artefact(path: str | os.PathLike[str]) -> bool:
     """Whether a path holds a finished artefact."""
     return (Path(path) / MANIFEST).is_file()
+
+
+def seed_folders(path: str | os.PathLike[str], name: str) -> dict[int, Path]:
+    """The folders `seed-N/NAME` below a path, by N in ascending order: the outputs of one stage for several seeds.
+
+    Raises:
+        ArtefactError: If such a folder is named otherwise, such as a copy `seed-1 (copy)`.
+    """
+    found = {}
+    for folder in Path(path).glob(f"seed-*/{name}"):
+        number = folder.parent.name.removeprefix("seed-")
+        if not (number.isascii() and number.isdecimal() and str(int(number[:19])) == number):
+            raise ArtefactError(f"{folder.parent}: is not named by a seed, such as seed-42. Rename it or move it away.")
+        if folder.is_dir():
+            found[int(number)] = folder
+    return dict(sorted(found.items()))
 
 
 def to_plain(value: Any) -> Any:

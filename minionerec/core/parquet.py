@@ -31,7 +31,8 @@ def read_parquet(
         columns: Column → key of `KINDS`: the required columns, without missing values. Others are read, too, unless
             `only` is given.
         optional: The same of columns that may be missing.
-        within: Column of whole numbers, or of lists of them → the least and the greatest number that it may hold.
+        within: Column of whole numbers, or of lists of them → the least and the greatest number that it may hold, where
+            it is there.
         only: Whether no other column is read.
         error: What is raised.
         remedy: What to do about it.
@@ -48,8 +49,9 @@ def read_parquet(
         wanted = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in held.names}}
         wrong = next((flaw for name, kind in wanted.items() if (flaw := _flaw(held, name, kind))), None)
         if wrong is None and within:
-            table = pq.read_table(path, columns=list(within))
-            wrong = next((flaw for name, span in within.items() if (flaw := _outside(table[name], name, span))), None)
+            spans = {name: span for name, span in within.items() if name in wanted}
+            table = pq.read_table(path, columns=list(spans))
+            wrong = next((flaw for name, span in spans.items() if (flaw := _outside(table[name], name, span))), None)
         if wrong is None:
             frame = pd.read_parquet(path, columns=list(wanted) if only else None)
             wrong = next((flaw for name, kind in wanted.items() if (flaw := _holes(frame[name], name, kind))), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from minionerec.core.artefacts import is_artefact, open_artefact, read_manifest
+from minionerec.core.artefacts import is_artefact, open_artefact, read_manifest, seed_folders
 from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import read_parquet
 from minionerec.core.refit import require_held_out
@@ -19,6 +19,8 @@ FILE = "ranks.parquet"
 LEVELS = ("item", "sid")
 KIND = "predictions"
 _COLUMNS = {"split": "text", "user": "text", "target": "whole"}
+_OPTIONAL = {**{f"{level}_rank": "whole" for level in LEVELS}, "width": "whole"}
+_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class Ranked:
         path = Path(path)
         counts = open_artefact(path, KIND)["counts"]
         if (path / FILE).is_file():
-            optional = {**{f"{level}_rank": "whole" for level in LEVELS}, "width": "whole"}
-            table = read_parquet(path / FILE, _COLUMNS, optional=optional)
+            within = {"target": (-1, _MOST), **dict.fromkeys(_OPTIONAL, (0, _MOST))}
+            table = read_parquet(path / FILE, _COLUMNS, optional=_OPTIONAL, within=within)
             rows = table[table["split"] == split]
             if len(rows):
                 width = int(rows["width"].iloc[0]) if "width" in rows else 0
@@ -129,13 +131,12 @@ def splits_of(path: str | os.PathLike[str]) -> list[str]:
     folder = runs_at(path)[0]
     found = [str(read_manifest(folder, KIND)["counts"].get("split", "test"))]
     if (folder / FILE).is_file():
-        found += pd.read_parquet(folder / FILE, columns=["split"])["split"].unique().tolist()
+        found += read_parquet(folder / FILE, {"split": "text"}, only=True)["split"].unique().tolist()
     return list(dict.fromkeys(found))
 
 
 def _seeds_at(path: Path) -> list[Path]:
-    seeds = [folder for folder in path.glob(f"seed-*/{KIND}") if is_artefact(folder)]
-    return sorted(seeds, key=lambda folder: int(folder.parent.name.partition("-")[2]))
+    return [folder for folder in seed_folders(path, KIND).values() if is_artefact(folder)]
 
 
 def has_runs(path: str | os.PathLike[str]) -> bool:

@@ -153,7 +153,7 @@ class RecommenderResults:
                 f"{first.name}. {remedy}"
             )
         for row, (user, other) in enumerate(zip(self.users, first.users, strict=True)):
-            if user != other:
+            if user != other and "" not in (user, other):  # version 0.1 recorded no user without training examples
                 raise ArtefactError(
                     f"{self.name}: its {split} example {row} is of user {user!r}, that of {first.name} of {other!r}. "
                     f"{remedy}"

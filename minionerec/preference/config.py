@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from minionerec.core.artefacts import seed_folders
 from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
 
@@ -111,6 +112,6 @@ class PreferenceReportConfig(StageConfig):
         found: dict[str, Path] = {}
         for name, path in self.runs.items():
             folder = find_path(path)
-            seeds = sorted(folder.glob("seed-*/predictions"), key=lambda run: int(run.parent.name[5:]))
+            seeds = seed_folders(folder, "predictions").values()
             found |= {f"runs {name} {run.parent.name}": run for run in seeds} or {f"runs {name}": folder}
         return found

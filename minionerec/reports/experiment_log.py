@@ -5,7 +5,7 @@ OUTPUT/experiment_log.json        every number of it, unrounded
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -81,11 +81,6 @@ class DataSetLog:
             ConfigError: If no stage is finished, or a K is larger than the lists of some stage.
             DataError: If a file is malformed.
         """
-        if not any(run.runs for run in entry.stages):
-            raise ConfigError(
-                f"entries: {entry.name}: none of its stages has predictions, e.g. {entry.stages[0].paths[0]}. "
-                "Finish one, or leave the entry out."
-            )
         found = read_results(
             entry.stages,
             entry.split,
@@ -420,24 +415,35 @@ class ExperimentLogResult:
 def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
     """Write the log of any number of data sets, stages and methods.
 
-    Writes an artefact of kind "experiment_log". Equal inputs give equal bytes, except for run records.
+    Writes an artefact of kind "experiment_log". Equal inputs give equal bytes, except for run records. A data set of
+    which no stage is finished has a line of the summary and a note.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
-        ConfigError: If an entry has no finished stage, or a K is larger than the lists of some stage.
+        ConfigError: If no stage of any entry is finished, or a K is larger than the lists of some stage.
         DataError: If a file is malformed.
     """
     stage = Stage(config)
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
-            logs = [DataSetLog.read(entry, config) for entry in config.parsed()]
+            entries = config.parsed()
+            finished = [entry for entry in entries if any(run.runs for run in entry.stages)]
+            if not finished:
+                raise ConfigError(
+                    f"entries: no stage has predictions, e.g. {entries[0].stages[0].paths[0]} of {entries[0].name}. "
+                    "Finish one first."
+                )
+            logs = [DataSetLog.read(entry, config) for entry in finished]
+            unfinished = {entry.name: [run.name for run in entry.stages] for entry in entries if entry not in finished}
             warnings = [text for log in logs for text in log.warnings]
+            warnings += [f"{name}: all stages are pending: {', '.join(named)}." for name, named in unfinished.items()]
             for warning in warnings:
                 logger.info("%s", warning)
-            names = "; ".join(f"{log.name}: {', '.join(log.stages)}" for log in logs)
+            stages = {log.name: list(log.stages) for log in logs} | unfinished
+            names = "; ".join(f"{name}: {', '.join(named)}" for name, named in stages.items())
             lead = f"{names}. Computed from finished artefacts."
-            parts = [_short(logs, warnings), *(part for log in logs for part in log.sections())]
+            parts = [_short(logs, unfinished, warnings), *(part for log in logs for part in log.sections())]
             parts += [across(logs)] * (len(logs) > 1) + [configuration(stage.inputs)]
             content = {
                 "title": config.title,
@@ -445,25 +451,26 @@ def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
                 "gap_range": {log.name: list(ends) for log in logs if (ends := spread(log.gaps)) is not None},
                 "warnings": warnings,
             }
-            pending = sum(len(log.results.pending) for log in logs)
-            counts = {"entries": len(logs), "stages": sum(len(log.stages) for log in logs), "pending": pending}
+            pending = sum(len(log.results.pending) for log in logs) + sum(map(len, unfinished.values()))
+            counts = {"entries": len(stages), "stages": sum(map(len, stages.values())), "pending": pending}
             with work.finish(seed=config.seed, counts=counts) as folder:
                 write_page(folder, NAME, config.title, lead, parts)
                 (folder / f"{NAME}.json").write_text(
                     json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8"
                 )
-    entries = read_json(stage.output / f"{NAME}.json")["entries"]
-    first = [f"{name}: {found['findings'][0]['text']}" for name, found in entries.items()]
-    return ExperimentLogResult(stage.output, len(entries), first, up_to_date)
+    written = read_json(stage.output / f"{NAME}.json")["entries"]
+    first = [f"{name}: {found['findings'][0]['text']}" for name, found in written.items()]
+    return ExperimentLogResult(stage.output, len(config.entries), first, up_to_date)
 
 
-def _short(logs: Sequence[DataSetLog], warnings: Sequence[str]) -> Section:
+def _short(logs: Sequence[DataSetLog], unfinished: Iterable[str], warnings: Sequence[str]) -> Section:
     """The headline metric of each data set, findings, and notes."""
     rows, blocks = list[Row](), list[Block]()
     for log in logs:
         metric = log.results.headline
         found = log.results.estimates(log.reading)[log.compared][metric]
         rows.append([log.name, log.compared, metric, f"{found.mean:.4f}", gap_range(log)])
+    rows += [[name, *[PENDING] * 4] for name in unfinished]
     headers = ["Data set", "Stage", "Metric", "Value", "Gap to the published headline"]
     blocks.append(Table(headers, rows, text_columns=3))
     blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_SAID)]))

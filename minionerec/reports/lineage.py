@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, resolve_link, to_plain
-from minionerec.core.errors import ArtefactError, MinioneRecError
+from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.records import read_run_record
-from minionerec.core.stages import stage_of
+from minionerec.core.stages import STAGES, stage_of
+from minionerec.core.values import convert
 from minionerec.reports.config import RunSetting
 
 logger = get_logger(__name__)
@@ -133,12 +134,12 @@ def _find(artefact: Path, record: Mapping[str, str]) -> Path | None:
 
 def _training(path: Path, name: str) -> Training:
     manifest = read_manifest(path)
-    settings = manifest.get("settings") or manifest["config"]
+    stage = _stage(manifest, path)
     return Training(
         name=name,
-        stage=_stage(manifest, path),
+        stage=stage,
         path=path,
-        settings=settings,
+        settings=_typed(manifest.get("settings") or manifest["config"], stage, path),
         counts=manifest["counts"],
         log=_log(path),
         seed=manifest["seed"],
@@ -158,11 +159,31 @@ def _stage(manifest: Mapping[str, Any], path: Path) -> str:
     return found or OTHER
 
 
-def _log(path: Path) -> list[dict[str, Any]]:
+def _typed(settings: Mapping[str, Any], stage: str, path: Path) -> dict[str, Any]:
+    """Settings as their stage declares them; those that it does not declare as they are, without those of other types.
+
+    Args:
+        settings: As in a manifest.
+        stage: The stage.
+        path: Where they are from, for a warning.
+    """
+    hints = get_type_hints(STAGES[stage].config_class()) if stage in STAGES else {}
+    found = {}
+    for name, value in settings.items():
+        try:
+            found[name] = convert(value, hints[name], f"{path}: {name}") if name in hints else value
+        except ConfigError as error:
+            logger.warning("%s It is left out.", error)
+    return found
+
+
+def _log(path: Path) -> list[dict[str, float]]:
+    """The numbers of the entries of a training log."""
     for name in _LOGS:
         if (path / name).is_file():
             rows = read_json(path / name)
-            return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+            rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+            return [{key: value for key, value in row.items() if type(value) in (int, float)} for row in rows]
     return []
 
 
@@ -181,13 +202,14 @@ def unfinished(label: str, checkpoint: str) -> Training | None:
         return None
     try:
         began = read_json(folder / "run.json")
-        settings, before = dict(began["settings"]), dict(began["inputs"])
+        stage = _stage({"kind": "checkpoint", **began}, output)
+        settings, before = _typed(dict(began["settings"]), stage, folder), dict(began["inputs"])
     except (ArtefactError, KeyError, TypeError, ValueError):
         logger.warning("%s: run.json lacks the settings of the unfinished run; it is shown as pending.", folder)
         return None
     return Training(
         label,
-        _stage({"kind": "checkpoint", **began}, output),
+        stage,
         output,
         settings,
         progress=_progress(folder),

@@ -13,6 +13,7 @@ import pandas as pd
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
+from minionerec.core.parquet import read_parquet
 from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds
@@ -240,8 +241,8 @@ def _counted_by(path: Path, who: RecommenderResults, examples: EvaluationSet) ->
     """What counts as a hit at level "sid" of predictions; "" where they have none."""
     if not who.has("sid"):
         return ""
-    rows = pd.read_parquet(path / FILE, columns=["row", "target_sid"]).drop_duplicates("row").sort_values("row")
-    theirs = rows["target_sid"].tolist()
+    rows = read_parquet(path / FILE, {"row": "whole", "target_sid": "text"}, only=True)
+    theirs = rows.drop_duplicates("row").sort_values("row")["target_sid"].tolist()
     if any(text and split_sid(text) is None for text in theirs):
         return TITLE
     table = examples.table
@@ -554,7 +555,7 @@ def read_results(
         {**named, **made},
         levels,
         metrics,
-        Bootstrap.of(seed, resamples, resample, done[0].users),
+        Bootstrap.of(seed, resamples, resample, done[0].users if examples is None else examples.rows.users),
         shown,
         split=split,
         examples=examples,
@@ -593,13 +594,23 @@ def _ordered(results: PageResults, order: str) -> dict[str, RecommenderResults]:
     return {name: results.recommenders[name] for name in sorted(results.recommenders, key=key)}
 
 
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
+
+
 def read_ceiling(file: str, examples: EvaluationSet, metrics: Sequence[str]) -> dict[str, float]:
-    """The ceiling's metrics by name, empty where there is none for these examples."""
+    """The ceiling's metrics by name, empty where there is none for these examples.
+
+    Raises:
+        ArtefactError: If the file holds something else.
+    """
     path = find_path(file)
     if not path.is_file():
         return {}
     content = read_json(path)
-    values = content.get("ceiling", {}) if isinstance(content, dict) else {}
+    values = content.get("ceiling", {}) if isinstance(content, dict) else None
+    if not isinstance(values, dict) or not all(_is_share(value) for value in values.values()):
+        raise ArtefactError(f"{file}: expected an object whose ceiling holds metrics from 0 to 1. Make it again.")
     for key, ours in (("split", examples.title), ("rows", len(examples.rows))):
         if content.get(key, ours) != ours:
             logger.warning("%s: is for %s %r, the report for %r; ignored.", file, key, content[key], ours)

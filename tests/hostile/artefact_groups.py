@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from hostile import mutate
 from hostile.groups import RAW, Group, holds
+from hostile.page_groups import PAGES
 from hostile.path_groups import PLACES
 from hostile.table_groups import TABLES
 from support.small_shop import make_shop, sign
@@ -197,6 +198,7 @@ GROUPS = {
         *RAW,
         *TABLES,
         *PLACES,
+        *PAGES,
         Group("vectors", _make_vectors, _strike_vectors, 4),
         Group("index", _make_small_shop, _strike_index, 4),
         Group("manifest", _make_small_shop, _strike_manifest, 3),

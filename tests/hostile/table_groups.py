@@ -229,7 +229,7 @@ def _make_text(name: str, text: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_text(text) and None
 
 
-def _spoil_nested(rng: Random, content: bytes) -> bytes:
+def spoil_nested(rng: Random, content: bytes) -> bytes:
     """YAML of several levels with a line changed, or a value anywhere in it (JSON is YAML, too)."""
     if rng.random() < 0.4:
         return mutate.spoil_yaml(rng, content)
@@ -237,7 +237,7 @@ def _spoil_nested(rng: Random, content: bytes) -> bytes:
 
 
 def _strike_study(rng: Random, clean: Path, folder: Path) -> str:
-    mutate.change_file(rng, folder / "study.yaml", _spoil_nested)
+    mutate.change_file(rng, folder / "study.yaml", spoil_nested)
     study = read_recipe(folder / "study.yaml")
     jobs = Plan(study).all()
     holds({key.data for key in jobs} <= set(study.data), "jobs of no data set")
@@ -248,7 +248,7 @@ def _strike_study(rng: Random, clean: Path, folder: Path) -> str:
 
 
 def _strike_log(rng: Random, clean: Path, folder: Path) -> str:
-    mutate.change_file(rng, folder / "log.yaml", _spoil_nested)
+    mutate.change_file(rng, folder / "log.yaml", spoil_nested)
     config = parse_settings(ExperimentLogConfig, ["--config", str(folder / "log.yaml")])
     for entry in config.parsed():
         holds(isinstance(entry.corpus, str) and entry.protocol in ("rows", "a", "b"), f"an entry {entry!r:.80}")

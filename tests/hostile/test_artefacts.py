@@ -1,6 +1,7 @@
 """Artefacts from a hostile hand: whatever is wrong with one is a line that names the file, and nothing is destroyed."""
 
 import json
+import shutil
 
 import pandas as pd
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.small_shop import STAGES, bytes_of, command, copied, sign, spoil_manifest, stage
 
-from minionerec.core.artefacts import maker, read_manifest, require_writable
+from minionerec.core.artefacts import fingerprint, maker, read_manifest, require_writable
 from minionerec.core.errors import ArtefactError, MinioneRecError
 from minionerec.core.stages import STAGES as REGISTRY
 from minionerec.data.corpus import Corpus
@@ -344,3 +345,72 @@ def test_lists_of_predictions_stay_as_they_are(shop):
     """What is checked on reading changes nothing that is right."""
     ours = Predictions.load(shop / "predictions").to_frame()
     pd.testing.assert_frame_equal(ours, pd.read_parquet(shop / "predictions/predictions.parquet"))
+
+
+PAGE = ["SFT=predictions", "SASRec=sequential", "--corpus", "corpus", "--resamples", "3"]
+
+
+def test_users_without_training_examples_are_the_same_to_all_recommenders(shop, tmp_path):
+    folder = copied(shop, tmp_path / "shop")
+    users = [Ranked.load(folder / name, "test").users for name in ("predictions", "sequential/predictions")]
+    assert users[0] == users[1] and {*users[0]} - {*Corpus.load(folder / "corpus").train.users}
+    done = command(folder, "report", "--predictions", *PAGE, "--output", "page", "--level", "item")
+    assert done.status == 0, done
+
+
+@pytest.mark.parametrize("name", ["seed-", "seed-x", "seed-1 (copy)", "seed-٣", "seed-01", "seed-" + "9" * 200])
+def test_a_folder_that_is_not_named_by_a_seed_is_one_line(shop, tmp_path, name):
+    folder = copied(shop, tmp_path / "shop")
+    copied(shop / "sequential/predictions", folder / "sequential" / name / "predictions")
+    said = command(folder, "report", "--predictions", *PAGE).said
+    assert "is not named by a seed, such as seed-42. Rename it or move it away." in said
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", '{"ceiling": 1}', '{"ceiling": {"NDCG@5": "x"}}', '{"ceiling": {"HR@5": NaN}}']
+)
+def test_a_ceiling_without_metrics_is_one_line(shop, tmp_path, content):
+    folder = copied(shop, tmp_path / "shop")
+    (folder / "ceiling.json").write_text(content)
+    said = command(folder, "report", "--predictions", *PAGE, "--ceiling", "ceiling.json").said
+    assert "ceiling.json: expected an object whose ceiling holds metrics from 0 to 1" in said
+
+
+def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(shop, tmp_path):
+    folder = copied(shop, tmp_path / "shop")
+    file = folder / "predictions/ranks.parquet"
+    table = pd.read_parquet(file)
+    for changed, message in (
+        (table.assign(item_rank=-3), "column 'item_rank' holds -3; expected 0 to"),
+        (table.assign(split=7), "column 'split' holds int64; expected texts"),
+        (table.assign(width=-1), "column 'width' holds -1"),
+    ):
+        changed.to_parquet(file)
+        sign(folder / "predictions")
+        for layout in ("report", "comparison"):
+            assert message in command(folder, "report", "--predictions", *PAGE, "--layout", layout).said
+
+
+def test_forged_settings_and_logs_of_a_training_are_left_out_of_its_page(shop, tmp_path):
+    folder = copied(shop, tmp_path / "shop")
+    forged = {"warmup": "x", "epochs": [1], "patience": {"a": 1}, "layers": "<b>"}
+    spoil_manifest(folder / "sft", lambda content: content["settings"].update(forged))
+    log = [{"epoch": "x", "eval_loss": 1.5, "step": 1}, 7, {"loss": [1.0]}, {"step": 1, "epoch": None}]
+    (folder / "sft/training_log.json").write_text(json.dumps(log))
+    sign(folder / "sft")
+    sha256 = fingerprint(folder / "sft")
+    spoil_manifest(folder / "predictions", lambda content: content["inputs"]["checkpoint"].update(sha256=sha256))
+    sign(folder / "predictions")
+    for words in (("experiment-log",), ("report", "--layout", "leaderboard")):
+        done = stage(folder, *words, "--output", "page", "--restart", "true")
+        assert done.status == 0 and "sft: warmup is 'x'; expected a number. It is left out." in done.err, done
+        shutil.rmtree(folder / "page")
+
+
+def test_a_seed_or_versions_of_another_type_are_one_line(shop, tmp_path):
+    folder = copied(shop, tmp_path / "shop")
+    for key, value in (("seed", "x"), ("versions", {"torch": 2}), ("settings", [])):
+        spoil_manifest(folder / "predictions", lambda content: content.update({key: value}))  # noqa: B023
+        sign(folder / "predictions")
+        said = stage(folder, "report").said
+        assert "predictions/manifest.json: has " in said and "of another form" in said

@@ -14,6 +14,8 @@ OTHER = {
     "sft": ("learning_rate", 1e-4),
     "train-catalogue": ("reach", 3),
     "grpo": ("learning_rate", 1e-4),
+    "dpo": ("beta", 0.2),
+    "train-tiger": ("learning_rate", 1e-4),
     "extend": ("lift", 0.5),
     "eval-beam": ("scores", "renormalised"),
     "report": ("resamples", 30),

@@ -342,9 +342,16 @@ def test_mistakes_in_entries_are_named(entries, message):
         ExperimentLogConfig(entries=entries, output="log")
 
 
-def test_an_entry_without_a_finished_stage_is_refused(trained):
+def test_a_data_set_without_a_finished_stage_is_dashes_and_a_log_without_any_is_refused(trained):
+    later = {**trained, "stages": {"SFT": "nowhere", "RL": "nowhere_either"}}
+    run_experiment_log(config(trained, entries={"Later": later, "Shop": trained}))
+    markdown = Path("log", f"{NAME}.md").read_text(encoding="utf-8")
+    assert "| Later | — | — | — | — |" in markdown and "Later: all stages are pending: SFT, RL." in markdown
+    assert "## Later" not in markdown and "## Shop: Ranking metrics" in markdown
+    counts = read_manifest(Path("log"))["counts"]
+    assert counts == {"entries": 2, "stages": 2 + len(trained["stages"]), "pending": 2}
     trained["stages"] = {"SFT": "nowhere"}
-    with pytest.raises(ConfigError, match=r"Shop: none of its stages has predictions, e\.g\. nowhere"):
+    with pytest.raises(ConfigError, match=r"no stage has predictions, e\.g\. nowhere of Shop"):
         run_experiment_log(config(trained))
     with pytest.raises(ConfigError, match="unknown reference 'moon'"):
         run_experiment_log(config({**trained, "reference": "moon"}))

@@ -25,20 +25,20 @@ FAMILIES = {
 }
 
 
-def tiny_model(family="qwen2", tied=False, attention="sdpa", seed=0):
+def tiny_model(family="qwen2", tied=False, attention="sdpa", seed=0, **settings):
     torch.manual_seed(seed)
     config_class, model_class = FAMILIES[family]
-    config = config_class(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        intermediate_size=48,
-        initializer_range=0.4,
-        tie_word_embeddings=tied,
-    )
+    shape = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 48,
+        "initializer_range": 0.4,
+    }
+    config = config_class(**{**shape, **settings}, tie_word_embeddings=tied)
     config._attn_implementation = attention
     return model_class(config).eval()
 
@@ -58,6 +58,16 @@ def lists(result):
         [(sid, score) for sid, score in zip(sids, scores, strict=True) if sid >= 0]
         for sids, scores in zip(result.sids.tolist(), result.scores.tolist(), strict=True)
     ]
+
+
+def sid_scores(model, prompt, trie):
+    """Log-probability of every SID behind a prompt, float64 (S,), each a whole sequence of one forward pass."""
+    paths = trie.paths[:, 1:]
+    tokens = trie.token[paths.clamp(min=0)].clamp(min=0)
+    with torch.no_grad():
+        logits = model(torch.cat([torch.tensor([prompt]).expand(len(paths), -1), tokens], 1)).logits
+    steps = logits[:, len(prompt) - 1 : -1].double().log_softmax(-1).gather(2, tokens.unsqueeze(2)).squeeze(2)
+    return steps.masked_fill(paths < 0, 0).sum(1)
 
 
 class AllowedTokens(LogitsProcessor):

@@ -36,6 +36,14 @@ STAGES = {
         **{"corpus": "corpus", "checkpoint": "sft", "output": "grpo", "generations": 4, "prompts_per_step": 16},
         **{"prompts_per_device": 8, "max_steps": 4, "eval_rows": 8, "eval_beams": 10, "evals_per_epoch": 4},
     },
+    "dpo": {
+        **{"corpus": "corpus", "checkpoint": "sft", "output": "dpo", "negatives": 3, "prompts_per_step": 32},
+        **{"prompts_per_device": 16, "epochs": 1, "eval_rows": 8, "eval_beams": 10, "evals_per_epoch": 2},
+    },
+    "train-tiger": {
+        **{"corpus": "corpus", "sids": "sids", "output": "tiger", "hidden_size": 16, "layers": 1, "heads": 2},
+        **{"head_size": 8, "inner_size": 24, **LENGTHS, "evals_per_epoch": 1},
+    },
     "extend": {"checkpoint": "catalogue", "corpus": "corpus", "sids": "sids", "output": "extended", "lift": 1.0},
     "train-sequential": {
         **{"corpus": "corpus", "model": "sasrec", "output": "sequential", "epochs": 1, "protocol": "rows"},

@@ -78,10 +78,6 @@ class ModelInputs:
         found: np.ndarray = numbers[rows.user_numbers]
         return found
 
-    def user_names(self, rows: SplitRows) -> list[str]:
-        """The user of each row; "" for one without a training example."""
-        return [user if user in self.users else "" for user in rows.users]
-
     def asked(self, model: SequentialModel, rows: SplitRows) -> dict[str, Any]:
         """What a model is asked about rows beside their histories: `users` and `contexts`, as ranking takes them."""
         conditioned = model.session_states is not None and rows.times is not None

@@ -51,7 +51,7 @@ def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: to
     numbers = None if data.table is None else data.table.sid_numbers
     return {
         name: Ranked(
-            users=data.user_names(rows),
+            users=rows.users.tolist(),
             targets=rows.targets,
             ranks=rank_rows(model, rows, seen, device, numbers, **data.asked(model, rows)),
             width=None,
@@ -103,7 +103,7 @@ def list_predictions(
     targets = rows.targets
     lists = [(row[ok], values[ok]) for row, values, ok in zip(items, scores, usable, strict=True)]
     return Predictions(
-        users=data.user_names(rows),
+        users=rows.users.tolist(),
         targets=targets,
         target_sids=sids[targets + 1].tolist(),
         items=[row.tolist() for row, _ in lists],

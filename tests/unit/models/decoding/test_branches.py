@@ -3,35 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import lists
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from support.decoding import VOCABULARY, tiny_model, token_ids
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding import branches
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.branches import candidate_scores, prefill, prefill_groups
 from minionerec.models.decoding.trie import Trie
-
-VOCABULARY = 64
-
-
-def tiny(seed=0, **settings):
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        initializer_range=0.4,
-        **settings,
-    )
-    return Qwen2ForCausalLM(config).eval()
-
-
-def ids(levels, size):
-    return np.arange(levels * size).reshape(levels, size) + 5
 
 
 def prompts_of(rng, lengths):
@@ -42,7 +20,7 @@ def prompts_of(rng, lengths):
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 def test_head_in_slices_equals_the_whole_head(monkeypatch, normaliser, biased, temperature):
-    model = tiny()
+    model = tiny_model()
     if biased:
         model.lm_head = torch.nn.Linear(32, VOCABULARY)
     rng = np.random.default_rng(0)
@@ -73,9 +51,9 @@ class WrappedHead(torch.nn.Module):
 
 
 def test_a_head_that_is_no_linear_layer_is_called(monkeypatch):
-    model = tiny()
+    model = tiny_model()
     rng = np.random.default_rng(1)
-    trie = Trie.build(rng.integers(0, 8, (40, 3)), ids(3, 8))
+    trie = Trie.build(rng.integers(0, 8, (40, 3)), token_ids(3, 8))
     wanted = beam_search(model, [[1, 2], [3]], trie, 10)
     model.lm_head = WrappedHead(model.lm_head)
     monkeypatch.setattr(branches, "_LOGITS_AT_ONCE", {"cpu": 100})
@@ -96,7 +74,7 @@ def test_prefill_groups_hold_every_prompt_and_little_padding(full_pass):
 
 
 def test_prefill_in_several_passes_gives_the_same_state(monkeypatch):
-    model = tiny()
+    model = tiny_model()
     prompts = prompts_of(np.random.default_rng(3), [3, 40, 1, 17, 40, 39, 16])
     with torch.no_grad():
         monkeypatch.setattr(branches, "_FULL_PASS", {"cpu": 10_000})
@@ -113,8 +91,8 @@ def test_prefill_in_several_passes_gives_the_same_state(monkeypatch):
 
 
 def test_equal_prompts_are_run_once():
-    model = tiny()
-    trie = Trie.build(np.random.default_rng(4).integers(0, 8, (40, 3)), ids(3, 8))
+    model = tiny_model()
+    trie = Trie.build(np.random.default_rng(4).integers(0, 8, (40, 3)), token_ids(3, 8))
     seen = []
     hook = model.get_decoder().embed_tokens.register_forward_pre_hook(lambda _, args: seen.append(args[0].numel()))
     result = beam_search(model, [[1, 2], [3, 4, 5], [1, 2], [1, 2]], trie, 5)
@@ -126,47 +104,31 @@ def test_equal_prompts_are_run_once():
 
 
 def test_no_prompts_give_no_lists():
-    result = beam_search(tiny(), [], Trie.build(np.array([[0]]), ids(1, 2)), 3)
+    result = beam_search(tiny_model(), [], Trie.build(np.array([[0]]), token_ids(1, 2)), 3)
     assert result.sids.shape == result.scores.shape == (0, 3)
 
 
-def test_a_scored_tail_adds_its_log_probability():
-    model = tiny(seed=1)
-    codes = np.array([[0, 1, 2], [0, 1, -1], [3, 0, 0], [2, -1, -1]])
-    trie, tail = Trie.build(codes, ids(3, 4)), [60, 61]
-    listed = dict(lists(beam_search(model, [[7, 8]], trie.with_tail(tail), 20))[0])
-    wanted = {}
-    for number, row in enumerate(trie.codes().tolist()):
-        tokens = [int(ids(3, 4)[level, code]) for level, code in enumerate(row) if code >= 0] + tail
-        with torch.no_grad():
-            logps = model(torch.tensor([[7, 8, *tokens]])).logits[0].double().log_softmax(-1)
-        wanted[number] = sum(float(logps[1 + position, token]) for position, token in enumerate(tokens))
-    assert listed == pytest.approx(wanted, abs=1e-4)
-
-
 def test_foreign_prompts_tries_and_models_are_refused():
-    model = tiny()
-    trie = Trie.build(np.array([[0, 1], [2, 2]]), ids(2, 3))
+    model = tiny_model()
+    trie = Trie.build(np.array([[0, 1], [2, 2]]), token_ids(2, 3))
     with pytest.raises(DataError, match="prompt 1 of the batch is empty"):
         beam_search(model, [[1], []], trie, 2)
     with pytest.raises(DataError, match="prompt 2 of the batch holds token 64, but the model has 64 tokens"):
         beam_search(model, [[1], [2], [3, 64]], trie, 2)
     with pytest.raises(ConfigError, match="the trie has token 70, but the model has 64 tokens"):
-        beam_search(model, [[1]], Trie.build(np.array([[0, 1]]), ids(2, 3) + 60), 2)
-    sliding = tiny(use_sliding_window=True, max_window_layers=0, sliding_window=8)
+        beam_search(model, [[1]], Trie.build(np.array([[0, 1]]), token_ids(2, 3) + 60), 2)
+    sliding = tiny_model(use_sliding_window=True, max_window_layers=0, sliding_window=8)
     with pytest.raises(ConfigError, match="uses sliding-window attention"):
         beam_search(sliding, [[1]], trie, 2)
-    capped = LlamaForCausalLM(
-        LlamaConfig(vocab_size=64, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    )
+    capped = tiny_model("llama")
     capped.config.logit_scale = 2.0
     with pytest.raises(ConfigError, match="LlamaForCausalLM sets logit_scale"):
         beam_search(capped, [[1]], trie, 2)
 
 
 def test_not_a_number_names_the_row_of_the_first_prompt_that_has_it():
-    model = tiny()
-    trie = Trie.build(np.array([[0, 1], [2, 2]]), ids(2, 3))
+    model = tiny_model()
+    trie = Trie.build(np.array([[0, 1], [2, 2]]), token_ids(2, 3))
     with torch.no_grad():
         model.get_input_embeddings().weight[50] = float("nan")
     with pytest.raises(DataError, match="scores for prompt 3 of the batch are not numbers"):

@@ -3,34 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import exact_prompts, lists
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from support.decoding import VOCABULARY, exact_prompts, lists, sid_scores, tiny_model, token_ids
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.trie import Trie
-
-VOCABULARY = 64
-
-
-def tiny(seed=0, spread=0.4):
-    torch.manual_seed(seed)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            intermediate_size=48,
-            initializer_range=spread,
-        )
-    ).eval()
-
-
-def ids(levels, size):
-    return np.arange(levels * size).reshape(levels, size) + 5
 
 
 def random_codes(rng, n, size=7, ragged=False):
@@ -41,25 +19,14 @@ def random_codes(rng, n, size=7, ragged=False):
     return codes
 
 
-def enumerate_all(model, prompt, trie, table):
-    """Score of every SID, each sequence run on its own."""
-    scores = []
-    for row in trie.codes().tolist():
-        tokens = [int(table[level, code]) for level, code in enumerate(row) if code >= 0]
-        with torch.no_grad():
-            logps = model(torch.tensor([[*prompt, *tokens]])).logits[0].double().log_softmax(-1)
-        scores.append(sum(float(logps[len(prompt) - 1 + position, token]) for position, token in enumerate(tokens)))
-    return np.array(scores)
-
-
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_exact_search_equals_enumeration(seed, ragged):
     rng = np.random.default_rng(seed)
-    model, table = tiny(seed), ids(3, 7)
+    model, table = tiny_model(seed=seed), token_ids(3, 7)
     trie = Trie.build(random_codes(rng, int(rng.integers(1, 120)), ragged=ragged), table)
     prompts = [rng.integers(0, VOCABULARY, length).tolist() for length in (1, 9, 4)]
-    wanted = [enumerate_all(model, prompt, trie, table) for prompt in prompts]
+    wanted = [sid_scores(model, prompt, trie).numpy() for prompt in prompts]
     for k, width in ((1, 1), (5, 3), (200, 64)):
         result = exact_search(model, prompts, trie, k, width=width)
         for listed, scores in zip(lists(result), wanted, strict=True):
@@ -69,37 +36,24 @@ def test_exact_search_equals_enumeration(seed, ragged):
 
 def test_few_prefixes_are_opened_and_none_beyond_what_the_bounds_ask():
     rng = np.random.default_rng(7)
-    model, table = tiny(1, spread=1.0), ids(3, 7)
-    trie = Trie.build(random_codes(rng, 300), table)
-    inner = int((trie.first_child[1:] > trie.first_child[:-1]).sum())
+    model, codes = tiny_model(seed=1, initializer_range=1.0), random_codes(rng, 300)
+    trie = Trie.build(codes, token_ids(3, 7))
+    prefixes = Trie.build(np.concatenate([np.where(np.arange(3) < d, codes, -1) for d in (1, 2)]), token_ids(3, 7))
     prompts = [rng.integers(0, VOCABULARY, 5).tolist() for _ in range(6)]
     one = exact_search(model, prompts, trie, 3, width=1)
     many = exact_search(model, prompts, trie, 3, width=50)
     assert torch.equal(one.sids, many.sids)
-    assert (one.opened <= many.opened).all() and (many.opened <= inner).all()
+    assert (one.opened <= many.opened).all() and (many.opened <= prefixes.n_sids + 1).all()
     for prompt, opened, scores in zip(prompts, one.opened.tolist(), one.scores, strict=True):
-        # Opened one at a time, best first: exactly the prefixes that score above the last of the list.
-        must, stack = 1, [(0, ())]
-        while stack:
-            node, path = stack.pop()
-            children, present = trie.children(torch.tensor([node]))
-            for child in children[0][present[0]].tolist():
-                if trie.sid[child] >= 0:
-                    continue
-                tokens = [*path, int(trie.token[child])]
-                with torch.no_grad():
-                    logps = model(torch.tensor([[*prompt, *tokens]])).logits[0].log_softmax(-1)
-                score = sum(float(logps[len(prompt) - 1 + position, token]) for position, token in enumerate(tokens))
-                must += score > float(scores[-1])
-                stack.append((child, tuple(tokens)))
-        assert opened == must
-        assert opened < inner
+        # Opened one at a time, best first: the root, and exactly the prefixes that score above the last of the list.
+        assert opened == 1 + int((sid_scores(model, prompt, prefixes) > float(scores[-1])).sum())
+        assert opened <= prefixes.n_sids
 
 
 def test_renormalised_lists_equal_a_beam_as_wide_as_the_catalogue():
     rng = np.random.default_rng(3)
-    model = tiny(2)
-    trie = Trie.build(random_codes(rng, 80), ids(3, 7))
+    model = tiny_model(seed=2)
+    trie = Trie.build(random_codes(rng, 80), token_ids(3, 7))
     prompts = [rng.integers(0, VOCABULARY, length).tolist() for length in (2, 6)]
     wide = beam_search(model, prompts, trie, 200, "renormalised")
     exact = exact_search(model, prompts, trie, 20, "renormalised", width=4)
@@ -109,8 +63,8 @@ def test_renormalised_lists_equal_a_beam_as_wide_as_the_catalogue():
 
 def test_many_prompts_keep_their_order():
     rng = np.random.default_rng(4)
-    model = tiny(3)
-    trie = Trie.build(random_codes(rng, 60), ids(3, 7))
+    model = tiny_model(seed=3)
+    trie = Trie.build(random_codes(rng, 60), token_ids(3, 7))
     prompts = [rng.integers(0, VOCABULARY, int(rng.integers(1, 20))).tolist() for _ in range(11)]
     model.train()
     sids, scores, opened = exact_prompts(model, prompts, trie, 5, batch_size=4)
@@ -124,7 +78,7 @@ def test_many_prompts_keep_their_order():
 
 
 def test_bad_settings_are_named():
-    model, trie = tiny(), Trie.build(np.array([[0, 1], [2, 2]]), ids(2, 7))
+    model, trie = tiny_model(), Trie.build(np.array([[0, 1], [2, 2]]), token_ids(2, 7))
     with pytest.raises(ConfigError, match="k is 0 and width 32; both must be at least 1"):
         exact_search(model, [[1]], trie, 0)
     with pytest.raises(ConfigError, match="unknown scores 'fancy'"):

@@ -34,7 +34,7 @@ def wanted_lists(scores, allowed, bonus, k):
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.02, 0.3, 0.9]), strength=st.sampled_from([0.0, 1.0, 8.0]))
 def test_exact_search_gives_the_filtered_ranking_of_the_whole_catalogue(seed, share, strength):
     rng = np.random.default_rng(seed)
@@ -74,13 +74,13 @@ def test_sids_that_begin_other_sids_have_a_bonus_and_a_filter_of_their_own():
             assert [score for _, score in lists(found)[0]] == pytest.approx([score for _, score in best], abs=1e-4)
 
 
-def test_a_thousand_prompts_with_a_thousand_filters_in_one_batch():
+def test_many_prompts_with_a_filter_each_in_one_batch():
     rng = np.random.default_rng(0)
     trie, _ = random_trie(rng, n=140)
-    prompts = [[1 + position % 7, 2 + position % 11] for position in range(1000)]
-    allowed = torch.from_numpy(rng.random((1000, trie.n_sids)) < 0.1)
+    prompts = [[1 + position % 7, 2 + position % 11] for position in range(200)]
+    allowed = torch.from_numpy(rng.random((200, trie.n_sids)) < 0.1)
     found = lists(beam_search(MODEL, prompts, trie, 200, guide=Guide.of(trie, allowed)))
-    for row in range(0, 1000, 97):
+    for row in range(0, 200, 19):
         alone = beam_search(MODEL, [prompts[row]], trie, 200, guide=Guide.of(trie, allowed[row : row + 1]))
         assert [sid for sid, _ in found[row]] == [sid for sid, _ in lists(alone)[0]]
         assert {sid for sid, _ in found[row]} == set(allowed[row].nonzero()[:, 0].tolist())

@@ -1,9 +1,11 @@
 """Models that open branches of their own: a mixture of two is searched like any language model."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
-from support.decoding import VOCABULARY, lists, random_trie, tiny_model
+from support.decoding import VOCABULARY, lists, random_trie, sid_scores, tiny_model
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import beam_search, sample_search
@@ -58,20 +60,11 @@ def mixture():
     return Mixture(tiny_model("qwen2", seed=1), tiny_model("llama", seed=2))
 
 
-def enumerate_sids(mixture, prompt, trie):
-    """Score of every SID, token by token in whole sequences."""
-    found = {}
-    for number, row in enumerate(trie.codes().tolist()):
-        tokens = [int(trie.code_tokens[level, code]) for level, code in enumerate(row) if code >= 0]
-        with torch.no_grad():
-            steps = torch.stack(
-                [model(torch.tensor([[*prompt, *tokens]])).logits[0].double().softmax(-1) for model in mixture.models]
-            ).mean(0)
-        positions = range(len(prompt) - 1, len(prompt) - 1 + len(tokens))
-        found[number] = sum(
-            float(steps[position, token].log()) for position, token in zip(positions, tokens, strict=True)
-        )
-    return found
+def averaged(mixture):
+    """The next tokens' averaged log-probabilities, as the logits of one model."""
+    return lambda rows: SimpleNamespace(
+        logits=torch.stack([model(rows).logits.double().softmax(-1) for model in mixture.models]).mean(0).log()
+    )
 
 
 def test_searches_of_a_mixture_find_what_enumeration_finds(mixture):
@@ -80,9 +73,9 @@ def test_searches_of_a_mixture_find_what_enumeration_finds(mixture):
     beam = lists(beam_search(mixture, prompts, trie, 64))
     exact = exact_search(mixture, prompts, trie, 7, width=3)
     for row, prompt in enumerate(prompts):
-        wanted = enumerate_sids(mixture, prompt, trie)
-        assert dict(beam[row]) == pytest.approx(wanted, abs=1e-4)
-        best = sorted(wanted, key=lambda number: -wanted[number])[:7]
+        wanted = sid_scores(averaged(mixture), prompt, trie)
+        assert dict(beam[row]) == pytest.approx(dict(enumerate(wanted.tolist())), abs=1e-4)
+        best = wanted.argsort(descending=True)[:7].tolist()
         assert exact.sids[row].tolist() == best == [number for number, _ in beam[row][:7]]
 
 

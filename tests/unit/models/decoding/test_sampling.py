@@ -6,33 +6,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from support.decoding import lists
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from support.decoding import VOCABULARY, lists, tiny_model, token_ids
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.trie import Trie
 
-VOCABULARY = 64
-
 
 def tiny(seed=0):
-    torch.manual_seed(seed)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            intermediate_size=16,
-            initializer_range=0.3,
-        )
-    ).eval()
-
-
-def ids(levels, size):
-    return np.arange(levels * size).reshape(levels, size) + 5
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    return tiny_model(seed=seed, **shape, intermediate_size=16, initializer_range=0.3)
 
 
 def draw(model, prompt, trie, k, times, seed, temperature=1.0):
@@ -45,7 +28,7 @@ UNEVEN = np.array([[0, 1, 2], [0, 1, 3], [0, 2, -1], [1, -1, -1], [2, 0, 0], [2,
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_draws_have_the_frequencies_of_sampling_without_replacement(temperature):
-    model, trie, prompt = tiny(), Trie.build(UNEVEN, ids(3, 4)), [3, 1, 4]
+    model, trie, prompt = tiny(), Trie.build(UNEVEN, token_ids(3, 4)), [3, 1, 4]
     result = draw(model, prompt, trie, 3, 6000, seed=1, temperature=temperature)
     whole = draw(model, prompt, trie, 10, 1, seed=2, temperature=temperature)
     p = np.zeros(6)
@@ -67,7 +50,7 @@ def test_draws_have_the_frequencies_of_sampling_without_replacement(temperature)
 
 def test_a_seed_repeats_and_another_does_not():
     model = tiny(1)
-    trie = Trie.build(np.random.default_rng(0).integers(0, 6, (100, 3)), ids(3, 6))
+    trie = Trie.build(np.random.default_rng(0).integers(0, 6, (100, 3)), token_ids(3, 6))
     first, again, other = (draw(model, [1, 2], trie, 8, 4, seed) for seed in (5, 5, 6))
     assert torch.equal(first.sids, again.sids) and torch.equal(first.log_probs, again.log_probs)
     assert not torch.equal(first.sids, other.sids)
@@ -78,7 +61,7 @@ def test_samples_are_valid_distinct_and_in_the_order_of_their_keys():
     model = tiny(2)
     rng = np.random.default_rng(1)
     for n, k in ((1, 4), (7, 7), (60, 16), (300, 50)):
-        trie = Trie.build(rng.integers(0, 7, (n, 3)), ids(3, 7))
+        trie = Trie.build(rng.integers(0, 7, (n, 3)), token_ids(3, 7))
         prompts = [rng.integers(0, VOCABULARY, int(rng.integers(1, 9))).tolist() for _ in range(5)]
         result = sample_search(model, prompts, trie, k, generator=torch.Generator().manual_seed(n))
         size = min(k, trie.n_sids)
@@ -91,7 +74,7 @@ def test_samples_are_valid_distinct_and_in_the_order_of_their_keys():
 
 def test_log_probabilities_are_those_of_the_constrained_policy():
     model = tiny(3)
-    trie = Trie.build(np.random.default_rng(2).integers(0, 6, (80, 3)), ids(3, 6))
+    trie = Trie.build(np.random.default_rng(2).integers(0, 6, (80, 3)), token_ids(3, 6))
     result = draw(model, [8, 9], trie, 10, 1, seed=0)
     listed = dict(lists(beam_search(model, [[8, 9]], trie, 200, "renormalised"))[0])
     for sid, log_prob in zip(result.sids[0].tolist(), result.log_probs[0].tolist(), strict=True):
@@ -99,11 +82,11 @@ def test_log_probabilities_are_those_of_the_constrained_policy():
 
 
 def test_what_cannot_be_sampled_is_refused():
-    model, trie = tiny(), Trie.build(np.array([[0, 1], [0, -1]]), ids(2, 4))
+    model, trie = tiny(), Trie.build(np.array([[0, 1], [0, -1]]), token_ids(2, 4))
     with pytest.raises(ConfigError, match="some SIDs begin other SIDs"):
         sample_search(model, [[1]], trie, 2)
     assert sorted(sample_search(model, [[1]], trie.with_tail([60]), 5).sids[0, :2].tolist()) == [0, 1]
-    whole = Trie.build(np.array([[0, 1]]), ids(2, 4))
+    whole = Trie.build(np.array([[0, 1]]), token_ids(2, 4))
     with pytest.raises(ConfigError, match=r"k is 2 and temperature 0; k must be at least 1 and temperature above 0"):
         sample_search(model, [[1]], whole, 2, temperature=0)
     with torch.no_grad():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import lists, tiny_model
+from support.decoding import lists, sid_scores, tiny_model
 
 from minionerec.models.decoding import branches as opening
 from minionerec.models.decoding.beam import beam_search
@@ -100,14 +100,8 @@ def test_a_beam_over_titles_scores_whole_sequences():
     titles = Titles.build(*random_titles(np.random.default_rng(3)))
     model, prompt = tiny_model(), [12, 13]
     (found,) = lists(beam_search(model, [prompt], titles.trie, 60))
-    assert len(found) == titles.n_unique
-    tokens = titles.trie.token[titles.trie.paths]
-    for leaf, score in found:
-        path = [int(token) for token in tokens[leaf][1:] if token >= 0][: int((titles.trie.paths[leaf] >= 0).sum()) - 1]
-        with torch.no_grad():
-            steps = model(torch.tensor([[*prompt, *path]])).logits[0].log_softmax(-1)
-        expected = sum(float(steps[len(prompt) - 1 + position, token]) for position, token in enumerate(path))
-        assert score == pytest.approx(expected, abs=1e-4)
+    wanted = sid_scores(model, prompt, titles.trie)
+    assert len(found) == titles.n_unique and dict(found) == pytest.approx(dict(enumerate(wanted.tolist())), abs=1e-4)
 
 
 def test_what_is_forgotten_is_not_seen():

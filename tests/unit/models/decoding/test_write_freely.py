@@ -24,17 +24,16 @@ def model():
 
 
 @torch.no_grad()
-def log_probability(model, prompt, text):
-    logits = model(torch.tensor([[*prompt, *text]])).logits[0].double().log_softmax(-1)
-    return sum(float(logits[len(prompt) - 1 + position, token]) for position, token in enumerate(text))
-
-
 def best_text(model, prompt, most, penalty):
     """The most probable text of all, one that ends early or one that is as long as allowed."""
     words = [token for token in range(SIZE) if token != END]
     texts = [[*text, END] for length in range(most) for text in product(words, repeat=length)]
     texts += [list(text) for text in product(words, repeat=most)]
-    return max(texts, key=lambda text: log_probability(model, prompt, text) / len(text) ** penalty)
+    lengths = torch.tensor([len(text) for text in texts])
+    rows = torch.tensor([[*prompt, *text, *[0] * (most - len(text))] for text in texts])
+    steps = model(rows).logits[:, len(prompt) - 1 : -1].double().log_softmax(-1)
+    steps = steps.gather(2, rows[:, len(prompt) :, None])[..., 0] * (torch.arange(most) < lengths[:, None])
+    return texts[int((steps.sum(1) / lengths**penalty).argmax())]
 
 
 def written(model, prompts, beams, most, end=END, penalty=0.0):

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import queue
+import re
 import select
 import signal
 import socket
@@ -216,14 +217,14 @@ def test_lines_that_nobody_reads_are_dropped_and_counted():
 
 
 PROGRAM = """
-import sys, threading, time
+import sys, time
 sys.path.insert(0, {tests!r})
 from support.serving import load_fake
 from minionerec.recommend.serve import server
 from minionerec.recommend.serve.config import ServeConfig
 def load(sources):
     found = load_fake(sources)
-    time.sleep({seconds})
+    time.sleep(0.5)
     return found
 server.loader_of = lambda config: load
 port = server.bind("127.0.0.1", 0)
@@ -235,67 +236,42 @@ server.serve(config, lambda line: print(line, flush=True))
 """
 
 
-@contextlib.contextmanager
-def process(folder, seconds=0.0, **streams):
-    """A process that serves the fake model; gives the process and its port."""
-    (folder / "shift-0").mkdir()
-    told = folder / "port"
-    code = PROGRAM.format(
-        tests=str(ROOT / "tests"), checkpoint=str(folder / "shift-0"), told=str(told), seconds=seconds
-    )
-    started = subprocess.Popen([sys.executable, "-c", code], **streams)
+def test_neither_signals_nor_streams_that_nobody_reads_stop_a_server(tmp_path):
+    """SIGHUP while the first model loads, an address that cannot be printed, and more log lines than a pipe holds."""
+    (tmp_path / "shift-0").mkdir()
+    told = tmp_path / "port"
+    code = PROGRAM.format(tests=str(ROOT / "tests"), checkpoint=str(tmp_path / "shift-0"), told=str(told))
+    (closed, out), (unread, err) = os.pipe(), os.pipe()
+    os.close(closed)
+    started = subprocess.Popen([sys.executable, "-c", code], stdout=out, stderr=err)
+    os.close(out), os.close(err)
     try:
         until(lambda: told.is_file() and told.read_text(), 60)
-        yield started, int(told.read_text())
-    finally:
-        started.kill()
-        started.wait()
-
-
-def ready(port):
-    with contextlib.suppress(OSError, IndexError):
-        return answer(port, ASKED.replace(b"/v1/model", b"/readyz"))[0] == 200
-    return False
-
-
-def test_a_signal_while_the_first_model_loads_does_not_end_the_server(tmp_path):
-    with process(tmp_path, 1.0, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as (started, port):
-        for _ in range(8):
+        port = int(told.read_text())
+        for _ in range(4):
             time.sleep(0.1)
             started.send_signal(signal.SIGHUP)
-        until(lambda: ready(port))
-        assert started.poll() is None
-        started.send_signal(signal.SIGTERM)
-        assert started.wait(20) == 0
 
-
-def test_files_are_watched_where_the_address_cannot_be_printed(tmp_path):
-    read, write = os.pipe()
-    os.close(read)
-    with process(tmp_path, stdout=write, stderr=subprocess.DEVNULL) as (_, port):
-        os.close(write)
-        until(lambda: ready(port))
-        (tmp_path / "shift-0" / "manifest.json").write_text("{}")
-        loaded = ASKED.replace(b"/v1/model", b"/metrics")
-
-        def reloads():
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
-                line.sendall(loaded)
+        def body(path):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+                line.sendall(ASKED.replace(b"/v1/model", path))
                 found = b""
                 while piece := line.recv(65536):
                     found += piece
-            return b'minionerec_reloads_total{outcome="done"} 1.0' in found
+                return found
+            return b""
 
-        until(reloads)
-
-
-def test_a_log_pipe_that_nobody_reads_stops_nothing(tmp_path):
-    read, write = os.pipe()
-    with process(tmp_path, stdout=subprocess.DEVNULL, stderr=write) as (started, port):
-        os.close(write)
-        until(lambda: ready(port))
-        for _ in range(900):  # more lines than a pipe holds
+        until(lambda: body(b"/readyz").startswith(b"HTTP/1.1 200"))
+        done = re.compile(rb'minionerec_reloads_total\{outcome="done"\} (\d+)')
+        before = int(done.search(body(b"/metrics"))[1])
+        (tmp_path / "shift-0" / "manifest.json").write_text("{}")
+        until(lambda: int(done.search(body(b"/metrics"))[1]) > before)
+        for _ in range(900):
             assert answer(port, HEALTH)[0] == 200
+        assert started.poll() is None
         started.send_signal(signal.SIGTERM)
         assert started.wait(20) == 0
-    os.close(read)
+    finally:
+        started.kill()
+        started.wait()
+        os.close(unread)
