@@ -108,12 +108,12 @@ def measure(engine: str, folder: Path, output: Path, engine_memory: str) -> tupl
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    said, _ = running.communicate()
+    reported, _ = running.communicate()
     ended.set()
     watcher.join()
     if running.returncode:
         raise SystemExit(f"{engine}: ended with status {running.returncode}")
-    return json.loads(said.splitlines()[-1])["seconds"], sum(worked.values()), peak
+    return json.loads(reported.splitlines()[-1])["seconds"], sum(worked.values()), peak
 
 
 def fingerprint(output: Path) -> str:

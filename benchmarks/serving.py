@@ -112,9 +112,9 @@ def serving(words: list[str]) -> Iterator[Server]:
         finally:
             status = server.stop()
             log.seek(0)
-            said = [line for line in log if '"error"' in line or "Traceback" in line]
-            if status or said:
-                sys.stderr.write(f"status {status}\n" + "".join(said[:20]))
+            reported = [line for line in log if '"error"' in line or "Traceback" in line]
+            if status or reported:
+                sys.stderr.write(f"status {status}\n" + "".join(reported[:20]))
 
 
 def serve_words(args: argparse.Namespace, more: list[str]) -> list[str]:
@@ -273,7 +273,7 @@ def overload(args: argparse.Namespace, more: list[str]) -> dict[str, Any]:
         work = arrive(server.port, requests, rate, args.seconds, connections=512)
         (load, left_out), memory = asyncio.run(_sampled(server, work, 1.0))
         after = asyncio.run(drive(server.port, requests[:100], 1))
-        told = asyncio.run(drive(server.port, [request_bytes(b"", "/metrics", "GET")], 1, keep=True)).bodies[0]
+        reported = asyncio.run(drive(server.port, [request_bytes(b"", "/metrics", "GET")], 1, keep=True)).bodies[0]
     half = memory[len(memory) // 4]  # after the queue has been full for a while
     return {
         "lists": lists,
@@ -287,7 +287,7 @@ def overload(args: argparse.Namespace, more: list[str]) -> dict[str, Any]:
         "memory_growth": round(memory[-1] / half - 1, 4),
         "answers_after": dict(Counter(after.statuses)),
         "time_limit_s": _limit(more),
-        "metrics": [line for line in told.decode().splitlines() if line.startswith("minionerec_refused_total")],
+        "metrics": [line for line in reported.decode().splitlines() if line.startswith("minionerec_refused_total")],
     }
 
 

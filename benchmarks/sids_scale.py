@@ -63,8 +63,8 @@ def make_vectors(path, items, width, dtype, threads):
     unfinished = path.with_suffix(".part")
     with open(unfinished, "ab") as file:
         if not file.tell():
-            said = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (items, width)}
-            np.lib.format.write_array_header_1_0(file, said)
+            reported = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (items, width)}
+            np.lib.format.write_array_header_1_0(file, reported)
             file.flush()
         start = 128  # bytes of the header
         row_bytes = width * np.dtype(dtype).itemsize

@@ -49,7 +49,7 @@ class TrieLogitsProcessor(LogitsProcessor):
         self.end = end[-1] if end else None
         self.prompt_length, self.num_beams = prompt_length, num_beams
 
-    def positions(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def nodes_of(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Where each row stands: its node of the trie, -1 outside of it, -2 behind the end of a complete SID.
 
         Args:

@@ -89,8 +89,8 @@ def tuned_counts(corpus: Corpus) -> tuple[str, np.ndarray]:
     if struck:
         found = without_seen(found, weighted(corpus.test, n, corpus.max_history, 1.0))
     names = ("reach", "decay", "scoring", "reverse", "popularity", "seen struck")
-    said = ", ".join(f"{name} {value}" for name, value in zip(names, best[1], strict=True))
-    return f"{said}; validation {best[0]:.4f}", ndcg(found, corpus.test.targets, popularity)
+    reported = ", ".join(f"{name} {value}" for name, value in zip(names, best[1], strict=True))
+    return f"{reported}; validation {best[0]:.4f}", ndcg(found, corpus.test.targets, popularity)
 
 
 def tuned_ease(corpus: Corpus) -> tuple[str, np.ndarray]:
@@ -120,8 +120,10 @@ def tuned_ease(corpus: Corpus) -> tuple[str, np.ndarray]:
     found = weighted(corpus.test, n, corpus.max_history, fade) @ kept
     if struck:
         found = without_seen(found, weighted(corpus.test, n, corpus.max_history, 1.0))
-    said = ", ".join(f"{name} {value}" for name, value in zip(("ridge", "fade", "seen struck"), best[1], strict=True))
-    return f"{said}; validation {best[0]:.4f}", ndcg(found, corpus.test.targets, popularity)
+    reported = ", ".join(
+        f"{name} {value}" for name, value in zip(("ridge", "fade", "seen struck"), best[1], strict=True)
+    )
+    return f"{reported}; validation {best[0]:.4f}", ndcg(found, corpus.test.targets, popularity)
 
 
 def described(corpus: Corpus) -> dict[str, str]:
@@ -154,8 +156,8 @@ def described(corpus: Corpus) -> dict[str, str]:
     }
     popular = ndcg(np.tile(popularity.astype(float), (len(targets), 1)), targets, popularity).mean()
     column["popularity, NDCG@10"] = f"{popular:.4f}"
-    for name, (said, values) in {"transition counts": tuned_counts(corpus), "EASE": tuned_ease(corpus)}.items():
-        print(f"{name}: {said}", file=sys.stderr)
+    for name, (reported, values) in {"transition counts": tuned_counts(corpus), "EASE": tuned_ease(corpus)}.items():
+        print(f"{name}: {reported}", file=sys.stderr)
         column[f"tuned {name}, NDCG@10"] = f"{values.mean():.4f}"
         rare = popularity[targets] <= 5
         column[f"tuned {name}, rare targets"] = f"{values[rare].mean():.4f}"

@@ -149,13 +149,13 @@ def _log_settings(recipe: Recipe, stages: Mapping[str, Mapping[str, str]]) -> di
         recipe: The recipe.
         stages: Data set to label to the folder of predictions.
     """
-    where, said = f"{recipe.file}: log", dict(recipe.log or {})
-    _measured(recipe, str(said.pop("of", "test")), where)
+    where, raw = f"{recipe.file}: log", dict(recipe.log or {})
+    _measured(recipe, str(raw.pop("of", "test")), where)
     entries: dict[str, Any] = {}
     for data, folders in stages.items():
-        own = {key: value for key, value in said.items() if key in _OF_ENTRY}
+        own = {key: value for key, value in raw.items() if key in _OF_ENTRY}
         entries[data] = {**_filled(recipe, data, own, where), "stages": dict(folders)}
-    values = _typed(LOG, {key: value for key, value in said.items() if key not in _OF_ENTRY}, where)
+    values = _typed(LOG, {key: value for key, value in raw.items() if key not in _OF_ENTRY}, where)
     values |= {"entries": entries, "output": str(recipe.folder / "log")}
     at(where, lambda: STAGES[LOG].config_class()(**values))
     return values

@@ -197,9 +197,9 @@ def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Map
     """
     numbers, owners, begins, ends, positions = _targets(chains, max_history, together, numbered)
     alone = ends == positions  # no earlier target of its step
-    goes_on = np.zeros(len(positions), dtype=bool)
-    goes_on[1:] = (np.diff(positions) == 1) & (np.diff(owners) == 0) & alone[1:] & alone[:-1]
-    heads = np.flatnonzero(~goes_on)
+    continues = np.zeros(len(positions), dtype=bool)
+    continues[1:] = (np.diff(positions) == 1) & (np.diff(owners) == 0) & alone[1:] & alone[:-1]
+    heads = np.flatnonzero(~continues)
     lasts = np.append(heads[1:], len(positions)) - 1
     read = ends[heads] - begins[heads]
     lengths = read + positions[lasts] + 1 - positions[heads]

@@ -156,7 +156,7 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
     completion, sid = builder.completion("next_sid", 0), bundle.table.sids[0]
     tail = completion[completion.index(sid) + len(sid) :]
     lengths = (bundle.table.codes >= 0).sum(1)
-    said = (
+    marks = (
         dict(zip(SESSION_CONTEXTS, ("", *bundle.wording.session_context), strict=True))
         if builder.prompt_uses_context("next_sid")
         else {}
@@ -165,7 +165,7 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
         "wording": bundle.wording.name,
         "template": task.prompt,
         "separator": bundle.wording.separator,
-        **({"session_contexts": said} if said else {}),
+        **({"session_contexts": marks} if marks else {}),
         "specials": builder.specials,
         "max_history": builder.corpus.max_history,
         "max_prompt_length": bundle.max_prompt_length,
@@ -301,7 +301,7 @@ sid_of = {{item: sid for sid, items in items_of.items() for item in items}}
 
 def recommend(history, k=10{asked}):
     sids = [sid_of[item] for item in history[-about["max_history"] :]]
-    text = about["template"].format(history=about["separator"].join(sids), {said}**about["specials"])
+    text = about["template"].format(history=about["separator"].join(sids), {context}**about["specials"])
     prompt = tokenizer(text)["input_ids"][-about["max_prompt_length"] :]
     found = stock_lists(model, trie, prompt, k, steps=about["longest"])
     return [item for said, _ in found for item in items_of["".join(tokenizer.convert_ids_to_tokens(said))]]
@@ -375,7 +375,7 @@ def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
         "history": about["examples"][-1]["history"],
         "conditioning": _CONDITIONING.format(**contexts) if contexts else "",
         "asked": ', session_context="unknown"' if contexts else "",
-        "said": 'session_context=about["session_contexts"][session_context if sids else "unknown"], '
+        "context": 'session_context=about["session_contexts"][session_context if sids else "unknown"], '
         if contexts
         else "",
         "lengths": "" if one_length else _LENGTHS.format(**about),

@@ -398,18 +398,18 @@ class ExperimentLogResult:
     Attributes:
         output: The directory.
         entries: Number of data sets.
-        said: The first finding of each data set.
+        first_findings: The first finding of each data set.
         up_to_date: Whether an earlier log of the same inputs was kept.
     """
 
     output: Path
     entries: int
-    said: Sequence[str]
+    first_findings: Sequence[str]
     up_to_date: bool
 
     def lines(self) -> list[str]:
         """The first findings and the path of the log."""
-        return [*self.said, f"log: {self.output / NAME}.html (and .md, .json)"]
+        return [*self.first_findings, f"log: {self.output / NAME}.html (and .md, .json)"]
 
 
 def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:

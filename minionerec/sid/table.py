@@ -169,7 +169,7 @@ class ItemIds(LazySequence[str]):
         counted = pc.value_counts(self.column)
         return str(counted.filter(pc.greater(counted.field("counts"), 1))[0]["values"].as_py())
 
-    def places_of(self, wanted: "ItemIds") -> np.ndarray:
+    def positions_of(self, wanted: "ItemIds") -> np.ndarray:
         """Index of each of some ids: int64 (n,), -1 where it is missing."""
         found = pc.fill_null(pc.index_in(wanted.column, value_set=self.column.combine_chunks()), -1)
         positions: np.ndarray = found.to_numpy().astype(np.int64)
@@ -478,7 +478,7 @@ class SidTable:
         ids, codes = read_codes(path, LEVELS)
         wanted = ids if item_ids is None else ItemIds(item_ids)
         if wanted is not ids and not ids.same(wanted):
-            positions = ids.places_of(wanted)
+            positions = ids.positions_of(wanted)
             if (positions < 0).any():
                 raise _without_sid(path, wanted[int((positions < 0).argmax())])
             codes = codes[positions]

@@ -440,8 +440,8 @@ def _write(part: ExamplePart, maker: ExampleMaker) -> None:
                     writer.append(name, values)
             tally.update(counted)
             seen, full = chance.seen, chance.full
-            told = {"full": True} if full else {}
-            writer.commit({"batches": number + 1, "seen": seen, "tally": dict(tally), **told})
+            filled = {"full": True} if full else {}
+            writer.commit({"batches": number + 1, "seen": seen, "tally": dict(tally), **filled})
         writer.commit({**writer.state, "tally": dict(tally)})
         writer.finish()
 

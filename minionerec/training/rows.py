@@ -194,14 +194,14 @@ class WindowTexts:
     Attributes:
         values: int32, the token ids of all items one after another, and what a window begins with after them.
         offsets: int64 (N + 2,), where each begins; the last two are those of the beginning.
-        said: bool (N,), whether there is a loss at an item.
+        scored: bool (N,), whether there is a loss at an item.
         numbers: int32 (N,), SID number of each item, from 1.
         cut: How many items' texts were too long and lost their last tokens.
     """
 
     values: np.ndarray
     offsets: np.ndarray
-    said: np.ndarray
+    scored: np.ndarray
     numbers: np.ndarray
     cut: int
 
@@ -214,9 +214,9 @@ class WindowTexts:
         """
         start, items, cut = window_texts(tokenizer, builder, task)
         flat = Ragged.of([*items, start])
-        said = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
+        scored = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
         offsets = np.concatenate([[0], np.cumsum(flat.lengths)])
-        return cls(flat.values, offsets, said, (builder.table.sid_numbers + 1).astype(np.int32), cut)
+        return cls(flat.values, offsets, scored, (builder.table.sid_numbers + 1).astype(np.int32), cut)
 
 
 def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
@@ -256,7 +256,7 @@ def window_columns(
     lengths = np.diff(texts.offsets)[units]
     tokens = texts.values[ranges(texts.offsets[units], texts.offsets[units + 1])]
     ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(sizes + 1)]
-    asked = np.repeat(np.insert(is_target & texts.said[items], heads, False), lengths)
+    asked = np.repeat(np.insert(is_target & texts.scored[items], heads, False), lengths)
     of_tokens = np.repeat(np.insert(weights, heads, np.float32(1)), lengths)
     counts = np.diff(ends, prepend=0)
     found = {
@@ -265,11 +265,11 @@ def window_columns(
         "weights": Ragged(np.where(asked, of_tokens, np.float32(1)), counts),
     }
     if teacher:
-        said = sizes if by_sid else np.zeros_like(sizes)
-        read = ranges(heads, np.maximum(heads, heads + said - 1))
+        used = sizes if by_sid else np.zeros_like(sizes)
+        read = ranges(heads, np.maximum(heads, heads + used - 1))
         firsts = windows.firsts if by_sid else np.zeros_like(sizes)
-        found["histories"] = Ragged(texts.numbers[items[read]], np.maximum(said - 1, 0))
-        found["slots"] = Ragged(ranges(firsts - 1, said - 1).astype(np.int32), said - firsts)
+        found["histories"] = Ragged(texts.numbers[items[read]], np.maximum(used - 1, 0))
+        found["slots"] = Ragged(ranges(firsts - 1, used - 1).astype(np.int32), used - firsts)
     return found, _counted(found)
 
 

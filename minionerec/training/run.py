@@ -317,9 +317,9 @@ def _check_settings(config: RunConfig, inputs: Mapping[str, Path], chosen: Path,
     differences += [f"{name} ({words})" for name, words in _different_inputs(inputs, manifest["inputs"]).items()]
     if differences:
         more = len(differences) - _NAMED
-        said = ", ".join(differences[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        text = ", ".join(differences[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise ConfigError(
-            f"{chosen}: was trained with other settings, {said}. A refit takes those that validation chose: give the "
+            f"{chosen}: was trained with other settings, {text}. A refit takes those that validation chose: give the "
             "--config that it was trained with."
         )
 
@@ -381,8 +381,8 @@ class TrainingResult:
 
     def lines(self) -> list[str]:
         """Path of the checkpoint, and of a refit its purpose."""
-        said = ["trained on all examples: for deployment, not for evaluation"] if self.counts.get("refit") else []
-        return [*said, f"checkpoint: {self.output}"]
+        lines = ["trained on all examples: for deployment, not for evaluation"] if self.counts.get("refit") else []
+        return [*lines, f"checkpoint: {self.output}"]
 
 
 def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> None:
@@ -488,9 +488,9 @@ def _locks() -> Iterator[Path]:
     """The locks of the builds that this process could wait for."""
     from torch.utils.cpp_extension import get_default_build_root
 
-    told = os.environ.get("TORCH_EXTENSIONS_DIR")
-    if told is not None:
-        yield from sorted(Path(told).glob("*/lock"))
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR")
+    if folder is not None:
+        yield from sorted(Path(folder).glob("*/lock"))
         return
     version = torch.version.hip or torch.version.cuda
     kind = ("rocm" if torch.version.hip else "cu") + version.replace(".", "") if version else "cpu"

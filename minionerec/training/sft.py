@@ -316,8 +316,8 @@ def _backbone(
     model, pretrained_tokenizer = load_pretrained(name_or_copy(config.model), resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)
     add_session_tokens(pretrained_tokenizer, wording.session_context)
-    spoken = task_of(config.tasks) == NEXT_SID
-    initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, spoken)
+    generated = task_of(config.tasks) == NEXT_SID
+    initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, generated)
     return model, pretrained_tokenizer
 
 

@@ -106,8 +106,8 @@ def run_here(words, cwd, monkeypatch, capsys):
         status = stop.code
     finally:
         logger.handlers[:], logger.propagate, logger.level = before
-    said = capsys.readouterr()
-    return subprocess.CompletedProcess(words, status, said.out, said.err)
+    reported = capsys.readouterr()
+    return subprocess.CompletedProcess(words, status, reported.out, reported.err)
 
 
 def run(words, cwd, timeout=300):
@@ -202,7 +202,7 @@ def test_a_second_run_is_up_to_date_and_changes_nothing(shop, monkeypatch, capsy
 
 
 @pytest.mark.slow  # each trainer is killed in tests/stages
-def test_a_killed_training_goes_on_and_ends_the_same(shop):
+def test_a_killed_training_resumes_and_ends_the_same(shop):
     output = shop / "runs_killed/sft"
     words = [python(), ROOT / "scripts/sft.py", "--config", "sft.yaml", "--output", "runs_killed/sft"]
     process = subprocess.Popen(

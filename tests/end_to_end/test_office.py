@@ -75,7 +75,7 @@ def test_office_says_what_industrial_says_but_for_the_category(recipe: str) -> N
     office, industrial = (plan_of(f"{data}/{recipe}") for data in ("office", "industrial"))
     assert office.keys() == industrial.keys()
     for key, job in industrial.items():
-        said = json.dumps(dict(job.values))
+        reported = json.dumps(dict(job.values))
         for old, new in (("Industrial_and_Scientific", CATEGORY), ("industrial", "office"), ("Industrial", "Office")):
-            said = said.replace(old, new)
-        assert office[key].values == json.loads(said), key
+            reported = reported.replace(old, new)
+        assert office[key].values == json.loads(reported), key

@@ -123,7 +123,7 @@ def test_tiger(shop, device):
         assert same_lists(*(search(model, prompts, trie, K) for model in models))
 
 
-def test_half_precision_speaks_too(both, device):
+def test_half_precision_generates_too(both, device):
     """Weights in bfloat16, and float32 ones under autocast: whole lists of the catalogue, and numbers."""
     _, moved, prompts, trie = both
     with torch.autocast(device.type, torch.bfloat16):

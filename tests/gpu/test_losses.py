@@ -126,15 +126,15 @@ def test_a_catalogue_model(shop, device, way):
     found = []
     for folder in (CPU, device):
         model, there = catalogue(shop).to(folder), moved(batch, folder)
-        told = {"leave_out": True}
+        reported = {"leave_out": True}
         if way == "sampled":
             torch.manual_seed(5)
-            told["sample"] = Sampler(table.distinct_codes, counts, 9, 2).to(folder).draw(there["labels"])
+            reported["sample"] = Sampler(table.distinct_codes, counts, 9, 2).to(folder).draw(there["labels"])
 
-        def loss(model=model, there=there, told=told):
+        def loss(model=model, there=there, reported=reported):
             if way == "distribution":
-                return model(**there, distribution=True, **told).log_probs.square().mean()
-            return model(**there, **told).loss
+                return model(**there, distribution=True, **reported).log_probs.square().mean()
+            return model(**there, **reported).loss
 
         found.append(gradients(model, loss))
     assert near(*found)

@@ -53,7 +53,7 @@ def dpo_config(folder: Path, **changes) -> DpoConfig:
 
 TRAINERS = {
     "sft": (run_sft, sft_config, SHORT),
-    "taught": (run_sft, sft_config, {**SHORT, "teacher": "catalogue", "all_positions": True}),
+    "distilled": (run_sft, sft_config, {**SHORT, "teacher": "catalogue", "all_positions": True}),
     "catalogue": (run_catalogue, catalogue_config, SHORT),
     "sampled": (run_catalogue, catalogue_config, {**SHORT, "loss": "sampled", "negatives": 8, "max_grad_norm": 0.0}),
     "tiger": (run_tiger, tiger_config, SHORT),
@@ -88,7 +88,7 @@ def weights_of(output: Path) -> dict[str, torch.Tensor]:
     return load_file(output / "model.safetensors")
 
 
-def stopped_and_gone_on(run, monkeypatch) -> None:
+def stopped_and_resumed(run, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         kill_after(patch, 1)
         with pytest.raises(Killed):
@@ -97,11 +97,11 @@ def stopped_and_gone_on(run, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_it_learns_there_and_goes_on_after_a_stop(shop, device, tmp_path, monkeypatch, name):
+def test_it_learns_there_and_resumes_after_a_stop(shop, device, tmp_path, monkeypatch, name):
     run, output = trainer_of(shop, name, tmp_path / "whole")
     run()
     again, other = trainer_of(shop, name, tmp_path / "stopped")
-    stopped_and_gone_on(again, monkeypatch)
+    stopped_and_resumed(again, monkeypatch)
     whole, stopped = weights_of(output), weights_of(other)
     assert all_finite(whole.values()) and all_finite(stopped.values())
     assert {key: value.shape for key, value in whole.items()} == {key: value.shape for key, value in stopped.items()}
@@ -116,7 +116,7 @@ def test_in_a_fixed_order_a_stop_changes_no_bit(shop, fixed_order, tmp_path, mon
     run, output = trainer_of(shop, name, tmp_path / "whole")
     run()
     again, other = trainer_of(shop, name, tmp_path / "stopped")
-    stopped_and_gone_on(again, monkeypatch)
+    stopped_and_resumed(again, monkeypatch)
     assert same_weights(output, other)
 
 
@@ -138,7 +138,7 @@ def test_a_language_model_of_bfloat16_is_read_as_it_was_saved(shop, device, tmp_
     assert load.load_ranker(shop / "sft", Corpus.load(shop / "corpus")).bundle.model.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["sft", "taught", "catalogue", "tiger"])
+@pytest.mark.parametrize("name", ["sft", "distilled", "catalogue", "tiger"])
 def test_its_lists_are_those_of_the_cpu(shop, device, tmp_path, name):
     run, output = trainer_of(shop, name, tmp_path / "trained")
     run()
@@ -162,8 +162,8 @@ def test_a_recommender_says_the_same_and_explains_it(shop, device, monkeypatch, 
         recommender = Recommender.load(shop / name)
         assert recommender.ranker.bundle.model.device == folder
         listed = recommender.recommend(history, k=8, exclude_seen=True).items
-        said = explain(recommender, Request(history=tuple(history), k=4))
-        assert said.tree and any(said.reasons.values())
+        reported = explain(recommender, Request(history=tuple(history), k=4))
+        assert reported.tree and any(reported.reasons.values())
         found.append(([int(item.item_id[1:]) for item in listed], [item.score for item in listed]))
     assert same_lists(*(([items], [scores]) for items, scores in found))
 
@@ -183,7 +183,7 @@ def sequential_config(shop: Path, output: Path, **changes) -> SequentialConfig:
     return SequentialConfig(**{**settings, **changes})
 
 
-def test_a_sequential_model_goes_on_after_a_stop_and_ranks_as_on_the_cpu(shop, device, tmp_path, monkeypatch):
+def test_a_sequential_model_resumes_after_a_stop_and_ranks_as_on_the_cpu(shop, device, tmp_path, monkeypatch):
     run_sequential(sequential_config(shop, tmp_path / "whole"))
     epoch = train.train_epoch
 

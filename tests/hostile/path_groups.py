@@ -144,7 +144,7 @@ def _strike_paths(rng: Random, clean: Path, folder: Path) -> str:
     kept = {name: what for name, what in before.items() if name != ".out.old"}
     if done.status:
         holds({name: after.get(name) for name in kept} == kept, "something else was changed")
-        raise MinioneRecError(done.said.removeprefix("error: "))
+        raise MinioneRecError(done.reported.removeprefix("error: "))
     found = (folder / "home" / "corpus") if wanted == "home" else folder / "out"
     verify_files(found)
     holds({name: after.get(name) for name in kept} == kept, "something else was changed")
@@ -211,7 +211,7 @@ def _strike_disk(rng: Random, clean: Path, folder: Path) -> str:
     holds(again.status == 0, f"it cannot be made afterwards: {again.err[:200]}")
     holds(bytes_of(output) == wanted, "another artefact")
     if done.status:
-        raise MinioneRecError(done.said.removeprefix("error: "))
+        raise MinioneRecError(done.reported.removeprefix("error: "))
     return "made"
 
 
@@ -221,12 +221,12 @@ BOMB = bomb(96 << 20)
 CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 300
 
 
-def _answer(rng: Random, said: dict[str, str], most: int) -> tuple[list[bytes | float] | None, bool]:
+def _answer(rng: Random, reported: dict[str, str], most: int) -> tuple[list[bytes | float] | None, bool]:
     """What a server answers, and whether it may be taken for the file."""
     kind = rng.randrange(most)
     cut = rng.randrange(len(CONTENT))
     packed = gzip.compress(CONTENT)
-    honest = of_file(CONTENT, said, ranges=rng.random() < 0.5)
+    honest = of_file(CONTENT, reported, ranges=rng.random() < 0.5)
     if kind <= 3:
         return honest, True
     if kind == 4:
@@ -278,11 +278,11 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
     web.SILENCE, web.FREE, web.SMALL = 0.3, 1 << 20, 1 << 14
     honest, most = True, rng.choice((6, 8, 30))
 
-    def answer(path: str, said: dict[str, str]) -> list[bytes | float] | None:
+    def answer(path: str, reported: dict[str, str]) -> list[bytes | float] | None:
         nonlocal honest
         if path.startswith(f"/bought.csv/{MANIFEST}") and rng.random() < 0.8:
             return [head("404 No")]
-        parts, right = _answer(rng, said, most)
+        parts, right = _answer(rng, reported, most)
         honest = honest and right
         return parts
 

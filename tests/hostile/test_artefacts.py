@@ -41,8 +41,8 @@ def test_no_stage_replaces_an_artefact_of_another_kind_or_a_users_files(shop, tm
     own = read_manifest(folder / STAGES[name]["output"])["kind"]
     others = [output for output in KINDS if read_manifest(folder / output)["kind"] != own]
     for output in [*others, "mine", "link", "nowhere", "items.csv", ".", "..", "sequential", "corpus/new"]:
-        said = stage(folder, name, "--output", output).said
-        assert "Choose another output" in said or "can" in said, said
+        reported = stage(folder, name, "--output", output).reported
+        assert "Choose another output" in reported or "can" in reported, reported
     after = bytes_of(folder)
     assert {file: after.get(file) for file in before} == before
 
@@ -50,7 +50,7 @@ def test_no_stage_replaces_an_artefact_of_another_kind_or_a_users_files(shop, tm
 def test_no_seed_is_written_into_an_artefact(shop, tmp_path):
     folder = copied(shop, tmp_path / "shop")
     before = bytes_of(folder / "sft")
-    assert "is inside the artefact" in stage(folder, "train-sequential", "--output", "sft").said
+    assert "is inside the artefact" in stage(folder, "train-sequential", "--output", "sft").reported
     assert bytes_of(folder / "sft") == before
 
 
@@ -60,7 +60,7 @@ def test_no_stage_replaces_what_it_reads(shop, tmp_path, name):
     before = bytes_of(folder / "sft")
     given = {"sft": ["--model", "sft"], "extend": ["--checkpoint", "sft", "--corpus", "corpus", "--sids", "sids"]}[name]
     words = ["--config", "sft.yaml"] if name == "sft" else []
-    assert "Choose another" in command(folder, name, *words, *given, "--output", "sft", "--restart", "true").said
+    assert "Choose another" in command(folder, name, *words, *given, "--output", "sft", "--restart", "true").reported
     assert bytes_of(folder / "sft") == before
 
 
@@ -72,11 +72,13 @@ def test_a_file_that_was_changed_or_deleted_is_named_by_whoever_reads_it(shop, t
         if not content:
             continue
         flip(folder / artefact / file)
-        said = stage(folder, READERS[artefact], "--output", "new").said
-        assert f"{artefact}/{file}: differs from manifest.json. Run the stage" in said and "(minionerec " in said
+        reported = stage(folder, READERS[artefact], "--output", "new").reported
+        assert (
+            f"{artefact}/{file}: differs from manifest.json. Run the stage" in reported and "(minionerec " in reported
+        )
         (folder / artefact / file).unlink()
-        said = stage(folder, READERS[artefact], "--output", "new").said
-        assert f"{artefact}/{file}: listed in manifest.json but missing. Run the stage" in said
+        reported = stage(folder, READERS[artefact], "--output", "new").reported
+        assert f"{artefact}/{file}: listed in manifest.json but missing. Run the stage" in reported
         (folder / artefact / file).write_bytes(content)
     assert not (folder / "new").exists()
 
@@ -91,14 +93,14 @@ def test_an_output_that_lacks_a_file_is_rebuilt(shop, tmp_path, artefact):
     assert bytes_of(folder / artefact) == before
 
 
-def test_two_sids_that_change_places_are_noticed(shop, tmp_path):
+def test_two_sids_that_change_positions_are_noticed(shop, tmp_path):
     folder = copied(shop, tmp_path / "shop", ("new",))
     file = folder / "sft/index.json"
     content = json.loads(file.read_text())
     one, other = next((a, b) for a in content for b in content if content[a] != content[b])
     content[one], content[other] = content[other], content[one]
     file.write_text(json.dumps(content))
-    assert "sft/index.json: differs" in stage(folder, "eval-beam", "--output", "new").said
+    assert "sft/index.json: differs" in stage(folder, "eval-beam", "--output", "new").reported
 
 
 @pytest.mark.parametrize("name", ["calc-level", "report"])
@@ -106,7 +108,7 @@ def test_pages_read_nothing_that_was_changed(shop, tmp_path, name):
     folder = copied(shop, tmp_path / "shop")
     flip(folder / "predictions/predictions.parquet")
     words = {"calc-level": ["predictions"], "report": ["sft=predictions", "--layout", "comparison"]}[name]
-    assert "predictions.parquet: differs" in command(folder, name, "--predictions", *words).said
+    assert "predictions.parquet: differs" in command(folder, name, "--predictions", *words).reported
 
 
 def test_the_library_reads_nothing_that_was_changed(shop, tmp_path):
@@ -153,7 +155,7 @@ def test_a_manifest_that_is_none_is_one_line(shop, tmp_path, artefact, content):
     folder = copied(shop, tmp_path / "shop")
     (folder / artefact / "manifest.json").write_bytes(content)
     for name in (READERS[artefact], OWN[artefact]):
-        assert f"{artefact}/manifest.json" in stage(folder, name).said
+        assert f"{artefact}/manifest.json" in stage(folder, name).reported
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
@@ -162,18 +164,18 @@ def test_half_a_manifest_is_one_line(shop, tmp_path, artefact, flaw):
     folder = copied(shop, tmp_path / "shop")
     spoil_manifest(folder / artefact, FLAWS[flaw])
     for name in (READERS[artefact], OWN[artefact]):
-        assert f"{artefact}/manifest.json" in stage(folder, name).said
+        assert f"{artefact}/manifest.json" in stage(folder, name).reported
 
 
-def test_a_directory_or_a_circle_of_links_in_place_of_a_manifest_is_one_line(shop, tmp_path):
+def test_a_directory_or_a_circle_of_links_instead_of_a_manifest_is_one_line(shop, tmp_path):
     folder = copied(shop, tmp_path / "shop", ("new",))
     file = folder / "corpus/manifest.json"
     file.unlink()
     file.mkdir()
-    assert "corpus: has no manifest.json" in stage(folder, "build-sids", "--output", "new").said
+    assert "corpus: has no manifest.json" in stage(folder, "build-sids", "--output", "new").reported
     file.rmdir()
     file.symlink_to(file)
-    assert "corpus: has no manifest.json" in stage(folder, "build-sids", "--output", "new").said
+    assert "corpus: has no manifest.json" in stage(folder, "build-sids", "--output", "new").reported
 
 
 EDITS = {
@@ -189,8 +191,8 @@ def test_an_edited_manifest_is_noticed(shop, tmp_path, artefact):
     folder = copied(shop, tmp_path / "shop", ("new",))
     before = bytes_of(folder / artefact)
     spoil_manifest(folder / artefact, EDITS[artefact])
-    said = stage(folder, READERS[artefact], "--output", "new").said
-    assert f"{artefact}/manifest.json: was edited by hand. Run the stage that makes {artefact} again" in said
+    reported = stage(folder, READERS[artefact], "--output", "new").reported
+    assert f"{artefact}/manifest.json: was edited by hand. Run the stage that makes {artefact} again" in reported
     assert stage(folder, OWN[artefact]).status == 0
     assert bytes_of(folder / artefact) == before
 
@@ -245,7 +247,7 @@ def test_a_table_of_another_form_is_one_line(shop, tmp_path, artefact, file, num
     folder = copied(shop, tmp_path / "shop", ("new",))
     rewrite(folder / artefact / file, TABLES[artefact, file][number])
     sign(folder / artefact)
-    assert artefact in stage(folder, READERS[artefact], "--output", "new").said
+    assert artefact in stage(folder, READERS[artefact], "--output", "new").reported
 
 
 @pytest.mark.parametrize(("artefact", "file"), [*TABLES, ("corpus", "sequences/00000.parquet")])
@@ -318,8 +320,8 @@ def test_vectors_beyond_what_float32_can_square_are_refused(shop, tmp_path):
         vectors = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
         vectors[3, 2] = value
         np.save(folder / "vectors.npy", vectors)
-        said = stage(folder, "build-sids", "--encoder", "vectors.npy", "--output", "new").said
-        assert "vectors.npy: row 3 holds" in said and "at most 1e+12" in said
+        reported = stage(folder, "build-sids", "--encoder", "vectors.npy", "--output", "new").reported
+        assert "vectors.npy: row 3 holds" in reported and "at most 1e+12" in reported
     vectors[3, 2] = 1e11
     np.save(folder / "vectors.npy", vectors)
     assert stage(folder, "build-sids", "--encoder", "vectors.npy", "--output", "new").status == 0
@@ -335,7 +337,7 @@ def test_an_unfinished_run_that_cannot_be_read_is_one_line(shop, tmp_path):
     for content in ("", "[]", "{}", '{"settings": [], "inputs": {}}', "[" * 100_000):
         (path / "predictions.partial").mkdir(exist_ok=True)
         (path / "predictions.partial/run.json").write_text(content)
-        assert "ive --restart true" in stage(path, "eval-beam").said
+        assert "ive --restart true" in stage(path, "eval-beam").reported
     assert stage(path, "eval-beam", "--restart", "true").status == 0
     made, first = ((folder / "predictions/predictions.parquet").read_bytes() for folder in (path, shop))
     assert made == first
@@ -362,8 +364,8 @@ def test_users_without_training_examples_are_the_same_to_all_recommenders(shop, 
 def test_a_folder_that_is_not_named_by_a_seed_is_one_line(shop, tmp_path, name):
     folder = copied(shop, tmp_path / "shop")
     copied(shop / "sequential/predictions", folder / "sequential" / name / "predictions")
-    said = command(folder, "report", "--predictions", *PAGE).said
-    assert "is not named by a seed, such as seed-42. Rename it or move it away." in said
+    reported = command(folder, "report", "--predictions", *PAGE).reported
+    assert "is not named by a seed, such as seed-42. Rename it or move it away." in reported
 
 
 @pytest.mark.parametrize(
@@ -372,8 +374,8 @@ def test_a_folder_that_is_not_named_by_a_seed_is_one_line(shop, tmp_path, name):
 def test_a_ceiling_without_metrics_is_one_line(shop, tmp_path, content):
     folder = copied(shop, tmp_path / "shop")
     (folder / "ceiling.json").write_text(content)
-    said = command(folder, "report", "--predictions", *PAGE, "--ceiling", "ceiling.json").said
-    assert "ceiling.json: expected an object whose ceiling holds metrics from 0 to 1" in said
+    reported = command(folder, "report", "--predictions", *PAGE, "--ceiling", "ceiling.json").reported
+    assert "ceiling.json: expected an object whose ceiling holds metrics from 0 to 1" in reported
 
 
 def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(shop, tmp_path):
@@ -388,7 +390,7 @@ def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(shop, tmp_p
         changed.to_parquet(file)
         sign(folder / "predictions")
         for layout in ("report", "comparison"):
-            assert message in command(folder, "report", "--predictions", *PAGE, "--layout", layout).said
+            assert message in command(folder, "report", "--predictions", *PAGE, "--layout", layout).reported
 
 
 def test_forged_settings_and_logs_of_a_training_are_left_out_of_its_page(shop, tmp_path):
@@ -412,5 +414,5 @@ def test_a_seed_or_versions_of_another_type_are_one_line(shop, tmp_path):
     for key, value in (("seed", "x"), ("versions", {"torch": 2}), ("settings", [])):
         spoil_manifest(folder / "predictions", lambda content: content.update({key: value}))  # noqa: B023
         sign(folder / "predictions")
-        said = stage(folder, "report").said
-        assert "predictions/manifest.json: has " in said and "of another form" in said
+        reported = stage(folder, "report").reported
+        assert "predictions/manifest.json: has " in reported and "of another form" in reported

@@ -164,13 +164,13 @@ WEIGHTS = {
 @pytest.mark.parametrize("change", WEIGHTS)
 def test_weights_fill_the_model_exactly(shop, tmp_path, model, change):
     folder = copied(shop, tmp_path / "shop") / model
-    make, said = WEIGHTS[change]
+    make, reported = WEIGHTS[change]
     save_file(make(load_file(folder / "model.safetensors")), folder / "model.safetensors", metadata={"format": "pt"})
     refused(lambda: load_bundle(folder), "model.safetensors: differs from manifest.json")
     sign(folder)
-    refused(lambda: load_bundle(folder), said)
+    refused(lambda: load_bundle(folder), reported)
     (folder / "manifest.json").unlink()
-    refused(lambda: load_pretrained(str(folder), torch.float32), said)
+    refused(lambda: load_pretrained(str(folder), torch.float32), reported)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_command_says_it_in_one_line(shop, tmp_path):
     save_file(without_one(load_file(folder / "sft/model.safetensors")), folder / "sft/model.safetensors")
     sign(folder / "sft")
     for name in ("eval-beam", "export", "recommend"):
-        assert "tensors are missing" in stage(folder, name, "--output", "new").said
+        assert "tensors are missing" in stage(folder, name, "--output", "new").reported
         assert not (folder / "new").exists()
 
 
@@ -306,8 +306,8 @@ def test_a_tokenizer_that_knows_an_sids_token_already_is_named(shop, tmp_path):
     """A stranger's model, in which `<a_1>` means something else."""
     folder = copied(shop, tmp_path / "shop", ("new",))
     (folder / "sft/manifest.json").unlink()
-    said = stage(folder, "sft", "--model", "sft", "--output", "new").said
-    assert "sft: its tokenizer has the token '<a_" in said and not (folder / "new").exists()
+    reported = stage(folder, "sft", "--model", "sft", "--output", "new").reported
+    assert "sft: its tokenizer has the token '<a_" in reported and not (folder / "new").exists()
 
 
 def test_an_own_checkpoint_may_be_trained_on(shop, tmp_path):

@@ -73,8 +73,8 @@ def test_an_edited_input_is_named(shop, tmp_path, name):
         content = file.read_bytes()
         file.write_bytes(content + b" ")
         for words in ((), ("--output", "new")):
-            said = stage(folder, name, *words).said
-            assert f"{file.relative_to(folder)}: differs from manifest.json. Run the stage that" in said
+            reported = stage(folder, name, *words).reported
+            assert f"{file.relative_to(folder)}: differs from manifest.json. Run the stage that" in reported
         file.write_bytes(content)
         assert not (folder / "new").exists()
 
@@ -83,12 +83,12 @@ def test_an_edited_input_is_named(shop, tmp_path, name):
 def test_a_second_run_and_an_output_that_is_something_else_are_refused(shop, tmp_path, name):
     folder = copied(shop, tmp_path / "shop")
     with FileLock(folder / ".new.lock"):
-        assert "new: another run is writing it" in stage(folder, name, "--output", "new").said
+        assert "new: another run is writing it" in stage(folder, name, "--output", "new").reported
     assert not (folder / "new").exists()
     other = "sids" if name != "build-sids" else "corpus"
     before = bytes_of(folder / other)
-    said = stage(folder, name, "--output", other).said
-    assert f"{other}: holds a '{other}', which a '" in said or f"{other}: is read as {other}" in said, said
+    reported = stage(folder, name, "--output", other).reported
+    assert f"{other}: holds a '{other}', which a '" in reported or f"{other}: is read as {other}" in reported, reported
     assert bytes_of(folder / other) == before
 
 
@@ -102,9 +102,9 @@ def test_an_interrupted_run_is_not_continued_with_other_settings(shop, tmp_path,
     assert not (folder / output).exists()
     if (folder / f"{output}.partial").exists():
         setting, value = OTHER[name]
-        said = stage(folder, name, f"--{setting}", str(value)).said
-        assert f"{output}.partial: holds an unfinished run that differs in {setting} (then " in said
-        assert "--restart true" in said
+        reported = stage(folder, name, f"--{setting}", str(value)).reported
+        assert f"{output}.partial: holds an unfinished run that differs in {setting} (then " in reported
+        assert "--restart true" in reported
     assert stage(folder, name).status == 0
     assert bytes_of(folder / output) == bytes_of(shop / output)
     assert not (folder / f"{output}.partial").exists()

@@ -30,7 +30,7 @@ def test_long_titles_and_descriptions(shop, tmp_path, kind):
     for name in ("prepare-data", "build-sids"):
         done = stage(folder, name)
         if done.status:
-            assert "items.csv" in done.said  # a reader that refuses the cell says so
+            assert "items.csv" in done.reported  # a reader that refuses the cell says so
             return
     words = ["--all_positions", "false", "--tasks", *(f"{task}=1" for task in TASKS)]
     done = stage(folder, "sft", *words, "--wording", "prose")

@@ -70,8 +70,8 @@ def test_a_full_disk(shop, tmp_path, name):
     largest = max(len(content) for content in bytes_of(shop / OWN[name]).values())
     before = bytes_of(folder)
     for limit in (0, 100, largest // 2, largest - 1):
-        said = on_machine(folder, words_of(name), largest_file=limit).said
-        assert "File too large" in said or "No space left" in said or "cannot be" in said, said
+        reported = on_machine(folder, words_of(name), largest_file=limit).reported
+        assert "File too large" in reported or "No space left" in reported or "cannot be" in reported, reported
         after = bytes_of(folder)
         assert {file: after.get(file) for file in before} == before
         assert not (folder / OWN[name] / "manifest.json").exists()
@@ -83,7 +83,7 @@ def test_a_full_disk(shop, tmp_path, name):
 def test_a_disk_that_may_not_be_written(shop, tmp_path, name):
     folder = without(shop, tmp_path, name)
     folder.chmod(0o555)
-    assert "ermission" in on_machine(folder, words_of(name), plain_user=True).said
+    assert "ermission" in on_machine(folder, words_of(name), plain_user=True).reported
     folder.chmod(0o755)
     ends_as_undisturbed(shop, folder, name)
 
@@ -103,8 +103,8 @@ def test_inputs_that_may_not_be_read(shop, tmp_path, name):
         for file in sorted(chosen):
             mode = file.stat().st_mode
             file.chmod(0)
-            said = on_machine(folder, words_of(name), plain_user=True).said
-            assert file.name in said, said
+            reported = on_machine(folder, words_of(name), plain_user=True).reported
+            assert file.name in reported, reported
             file.chmod(mode)
     ends_as_undisturbed(shop, folder, name)
 
@@ -204,8 +204,8 @@ def test_a_study_killed_with_all_its_steps(shop, tmp_path):
                 process.kill()
         run.communicate()
     run = _study(cut)
-    said = run.communicate()[1]
-    assert run.returncode == 0, said
+    reported = run.communicate()[1]
+    assert run.returncode == 0, reported
     assert any(file.endswith("model.safetensors") for file in _artefacts(whole))
     assert _artefacts(cut) == _artefacts(whole)
 
@@ -227,7 +227,7 @@ def test_two_runs_at_once(shop, tmp_path, name):
     ends = [wait() for wait in [started(folder, words_of(name)) for _ in range(3)]]
     assert 0 in [done.status for done in ends]
     for done in ends:
-        assert done.status == 0 or "another run is writing it" in done.said
+        assert done.status == 0 or "another run is writing it" in done.reported
     ends_as_undisturbed(shop, folder, name)
 
 
@@ -263,7 +263,7 @@ def test_times_of_files_decide_nothing(shop, tmp_path, seconds):
         assert (folder / OWN[name] / "manifest.json").stat().st_ctime_ns == before
 
 
-def test_a_change_that_hides_behind_times_and_size_is_seen(shop, tmp_path):
+def test_a_change_that_is_hidden_by_times_and_size_is_seen(shop, tmp_path):
     folder = copied(shop, tmp_path / "shop", ("new",))
     file = folder / "sft/model.safetensors"
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
@@ -272,7 +272,7 @@ def test_a_change_that_hides_behind_times_and_size_is_seen(shop, tmp_path):
     content[-1] ^= 1
     file.write_bytes(bytes(content))
     os.utime(file, ns=times)
-    assert "model.safetensors: differs" in stage(folder, "eval-beam", "--output", "new").said
+    assert "model.safetensors: differs" in stage(folder, "eval-beam", "--output", "new").reported
 
 
 def test_who_comes_second_does_not_take_the_first_ones_folder_away(tmp_path):
@@ -286,13 +286,13 @@ PLACES = {"items.csv": "prepare-data", "histories.jsonl": "recommend", "build-si
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_something_else_in_place_of_a_file_is_one_line(shop, tmp_path, name):
+def test_something_else_instead_of_a_file_is_one_line(shop, tmp_path, name):
     folder = without(shop, tmp_path, PLACES[name])
     (folder / name).unlink()
     for make in (lambda: None, (folder / name).mkdir, lambda: (folder / name).symlink_to(name)):
         make()
-        said = stage(folder, PLACES[name]).said
-        assert name in said, said
+        reported = stage(folder, PLACES[name]).reported
+        assert name in reported, reported
         if (folder / name).is_dir():
             (folder / name).rmdir()
         (folder / name).unlink(missing_ok=True)
@@ -304,15 +304,15 @@ def test_a_name_that_no_disk_takes_is_one_line(shop, tmp_path, name):
     stages = {"items.csv": ("prepare-data", "--items"), "corpus": ("build-sids", "--corpus")}
     words = stages.get(name, ("eval-beam", "--checkpoint"))
     for bad in ("x" * 300, f"{name}/under", "a\0b"):
-        said = command(folder, words[0], "--config", f"{words[0]}.yaml", words[1], bad, "--output", "new").said
-        assert said
+        reported = command(folder, words[0], "--config", f"{words[0]}.yaml", words[1], bad, "--output", "new").reported
+        assert reported
 
 
 @pytest.mark.parametrize("bad", ["x" * 300, "items.csv/new", "a\0b"])
 def test_an_output_that_no_disk_takes_is_one_line(shop, tmp_path, bad):
     folder = copied(shop, tmp_path / "shop")
     for name in ("prepare-data", "build-sids", "eval-beam", "report", "recommend"):
-        assert stage(folder, name, "--output", bad).said
+        assert stage(folder, name, "--output", bad).reported
 
 
 ATOMIC = ("index.json", "wording.yaml")
@@ -339,14 +339,14 @@ def test_a_disk_that_fills_at_any_file_of_a_checkpoint_is_one_line(shop, tmp_pat
         struck.append(name)
         with pytest.raises(SystemExit) as end:
             run_command(write)
-        said = capsys.readouterr().err
-        assert (end.value.code, said.count("\n")) == (2, 1), (name, said)
-        assert "No space left on device" in said, (name, said)
+        reported = capsys.readouterr().err
+        assert (end.value.code, reported.count("\n")) == (2, 1), (name, reported)
+        assert "No space left on device" in reported, (name, reported)
         assert list(tmp_path.iterdir()) == []
     assert len(struck) > 5
 
 
-def test_a_device_is_no_place_of_a_file(tmp_path):
+def test_a_device_is_no_path_of_a_file(tmp_path):
     (tmp_path / "a.json").symlink_to("/dev/full")
     with pytest.raises(ArtefactError, match=r"/dev/full: is not a regular file. Choose another path"):
         write_text_atomic(tmp_path / "a.json", "{}")

@@ -125,9 +125,9 @@ FLAWS = {
 }  # fmt: skip
 
 
-def refused(folder, said, named):
+def refused(folder, reported, named):
     """What reading the corpus says: one line that begins with what it names and ends with the remedy."""
-    with pytest.raises(ArtefactError, match=said) as wrong:
+    with pytest.raises(ArtefactError, match=reported) as wrong:
         Corpus.load(folder)
     line = str(wrong.value)
     assert line.startswith(f"{named}: ") and line.endswith(REMEDY) and "\n" not in line, line
@@ -161,12 +161,12 @@ def test_what_is_rewritten_without_a_flaw_is_read_as_before(shop, folder, parts)
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_a_file_of_another_form_is_one_line(folder, flaw):
-    change, said = FLAWS[flaw]
+    change, reported = FLAWS[flaw]
     rewrite(folder / FILE, change)
     with pytest.raises(ArtefactError, match=f"{FILE}: differs from manifest.json"):
         Corpus.load(folder)
     sign(folder)
-    line = refused(folder, said, folder / FILE)
+    line = refused(folder, reported, folder / FILE)
     for read in (lambda corpus: list(corpus.chains()), lambda corpus: list(corpus.batches("train"))):
         with pytest.raises(ArtefactError, match=re.escape(line)):
             read(in_files(folder))
@@ -177,8 +177,8 @@ def test_a_stage_says_what_the_reader_says(shop, tmp_path, flaw):
     folder = copied(shop, tmp_path / "shop", ("new",))
     rewrite(folder / "corpus" / FILE, FLAWS[flaw][0])
     sign(folder / "corpus")
-    said = stage(folder, "eval-beam", "--output", "new").said
-    assert re.search(f"corpus/{FILE}: .*{FLAWS[flaw][1]}.*{re.escape(REMEDY)}$", said), said
+    reported = stage(folder, "eval-beam", "--output", "new").reported
+    assert re.search(f"corpus/{FILE}: .*{FLAWS[flaw][1]}.*{re.escape(REMEDY)}$", reported), reported
 
 
 def test_a_file_that_is_missing_or_torn_is_one_line(folder):

@@ -74,7 +74,7 @@ def test_items_without_text_still_get_sids_of_their_own(tmp_path):
     assert result.table.n_unique == 4 and result.report["counts"]["empty_texts"] == 2
 
 
-def test_small_catalogue_gets_fewer_codes_unless_told_not_to(tmp_path):
+def test_small_catalogue_gets_fewer_codes_unless_set_not_to(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", shop_titles(30))
     sizes = {"codebook_sizes": [256, 256, 256]}
     result = run_build_sids(config_for(corpus, tmp_path / "sids", **sizes))
@@ -271,8 +271,8 @@ def test_append_with_tfidf_fits_it_on_the_first_items(tmp_path):
     assert len(set(free)) > 5 and set(free) <= given
     again = run_build_sids(replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again")))
     assert again.table.fingerprint == after.table.fingerprint
-    said = [read_json(tmp_path / name / "fitted_items.json") for name in ("more", "again")]
-    assert said[0] == said[1] == {"items": list(before.item_ids), "gone": {}}
+    reported = [read_json(tmp_path / name / "fitted_items.json") for name in ("more", "again")]
+    assert reported[0] == reported[1] == {"items": list(before.item_ids), "gone": {}}
     for name, value, then in (("dimensions", 8, 16), ("seed", 1, 42)):
         with pytest.raises(
             ConfigError, match=rf"{name} is {value}, but .*base was made with {then}.*Give --{name} {then}"
@@ -284,8 +284,8 @@ def test_append_with_tfidf_finds_the_texts_of_items_that_are_gone(tmp_path):
     more = grown_shop(tmp_path, missing=("i3", "i50"))
     after = run_build_sids(more)
     assert after.report["counts"]["items_gone"] == 2
-    said = read_json(tmp_path / "more" / "fitted_items.json")
-    assert len(said["items"]) == 90 and said["gone"] == {"i3": shop_titles(90)[3], "i50": shop_titles(90)[50]}
+    reported = read_json(tmp_path / "more" / "fitted_items.json")
+    assert len(reported["items"]) == 90 and reported["gone"] == {"i3": shop_titles(90)[3], "i50": shop_titles(90)[50]}
     whole = run_build_sids(grown_shop(tmp_path / "whole")).table  # where nothing is gone
     sids = dict(zip(whole.item_ids, whole.sids, strict=True))
     assert [sids[item] for item in after.table.item_ids] == after.table.sids
@@ -443,5 +443,5 @@ def test_the_command(shop, tmp_path):
 
 def test_the_command_with_an_unknown_encoder(shop, tmp_path):
     words = ["--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf"]
-    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in command(ROOT, "build-sids", *words).said
+    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in command(ROOT, "build-sids", *words).reported
     assert not (tmp_path / "sids").exists()

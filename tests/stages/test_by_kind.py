@@ -97,7 +97,7 @@ def section_of(markdown, title="## Slices"):
     return markdown.partition(title)[2].partition("\n## ")[0]
 
 
-def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
+def test_a_report_shows_slices_and_reports_their_values(shop):
     result = run_report(report(times="times.csv"))
     kept = recommenders_of("report")
     part = part_of(kept["later one"]["slices"], "time", "later")

@@ -142,7 +142,7 @@ def test_a_run_that_only_hurts_gives_back_the_start(trained, tmp_path):
     assert same_weights(tmp_path / "worse", trained / "sft")
 
 
-def test_a_run_cut_off_ends_as_if_nothing_had_happened(sharpened, tmp_path, monkeypatch):
+def test_a_run_interrupted_ends_as_if_nothing_had_happened(sharpened, tmp_path, monkeypatch):
     folder, _ = sharpened
     config = dpo_config(folder, output=str(tmp_path / "cut"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -157,7 +157,7 @@ def test_a_run_cut_off_ends_as_if_nothing_had_happened(sharpened, tmp_path, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["uniform", "beam"])
-def test_killed_at_ten_places(trained, tmp_path, source):
+def test_killed_at_ten_points(trained, tmp_path, source):
     whole = dpo_config(trained, output=str(tmp_path / "whole" / "dpo"), negatives_from=source)
     totals = stage_in_child(run_dpo, tmp_path / "whole", whole)
     for position, point in enumerate(random_points(totals, 10, seed=1)):

@@ -147,7 +147,7 @@ def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded
     assert vectors[0] == vectors[1]
 
 
-def test_a_killed_run_goes_on(tmp_path, model_path, encoded_texts, monkeypatch):
+def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
     corpus = save_corpus(tmp_path / "corpus", shop_titles(20))
     config = EmbedConfig(
         corpus=str(corpus), output=str(tmp_path / "out"), encoder=model_path, device="cpu", batch_size=3

@@ -150,12 +150,12 @@ def test_items_of_the_history_are_left_out_where_they_are_masked(made, mine, tmp
 def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
     asked = config(made, ranker="my_own.Backwards", output=str(tmp_path / "eval"))
     first = run_eval(asked)
-    stamp = (first.output / "manifest.json").stat().st_mtime_ns
+    timestamp = (first.output / "manifest.json").stat().st_mtime_ns
     run_eval(asked)
-    assert (first.output / "manifest.json").stat().st_mtime_ns == stamp
+    assert (first.output / "manifest.json").stat().st_mtime_ns == timestamp
     mine.write_text(MINE + "\n# changed\n")
     run_eval(asked)
-    assert (first.output / "manifest.json").stat().st_mtime_ns > stamp
+    assert (first.output / "manifest.json").stat().st_mtime_ns > timestamp
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
         ("my_own.forwards", {"beams": 7, "ks": [1]}, ConfigError, "beams is 7, but the catalogue has 6 items; give"),
     ],
 )
-def test_what_is_no_recommender_is_said(made, mine, tmp_path, name, changes, error, message):
+def test_what_is_no_recommender_is_reported(made, mine, tmp_path, name, changes, error, message):
     with pytest.raises(error, match=message):
         run_eval(config(made, ranker=name, output=str(tmp_path / "eval"), **changes))
     assert not (tmp_path / "eval").exists()

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from support.evaluation import config, copy_artefact, cut_off, launch
+from support.evaluation import config, copy_artefact, interrupted, launch
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import progress
@@ -74,7 +74,7 @@ def test_processes_share_the_batches_of_one_process(tmp_path, monkeypatch, world
     assert max(len(part.seen) for part in parts) <= 50 / world + 8
 
 
-def test_a_killed_run_goes_on_and_redoes_only_what_was_unfinished(tmp_path):
+def test_a_killed_run_resumes_and_redoes_only_what_was_unfinished(tmp_path):
     folder = tmp_path / "p"
     with pytest.raises(KeyboardInterrupt):
         decode(folder, Counter(stop_after=20))
@@ -105,9 +105,9 @@ def test_shards_of_other_versions_are_thrown_away(tmp_path, monkeypatch, caplog)
     assert len(list(folder.glob("shard-*"))) == 13
 
 
-def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, caplog):
+def test_an_evaluation_that_was_interrupted_resumes(made, tmp_path, monkeypatch, caplog):
     whole = run_eval(config(made, batch_size=3, output=str(tmp_path / "whole"))).output
-    written = cut_off(monkeypatch, made, tmp_path / "eval", after=4)
+    written = interrupted(monkeypatch, made, tmp_path / "eval", after=4)
     assert len(written) == 4
     caplog.set_level("INFO")
     with monkeypatch.context() as patch:
@@ -128,7 +128,7 @@ def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, cap
 
 def test_an_unfinished_evaluation_with_other_settings_is_refused_until_it_is_thrown_away(made, tmp_path, monkeypatch):
     output = tmp_path / "eval"
-    cut_off(monkeypatch, made, output, after=2)
+    interrupted(monkeypatch, made, output, after=2)
     changed = {"batch_size": 3, "output": str(output), "scores": "renormalised", "resamples": 60}
     message = (
         r"unfinished run that differs in scores \(then 'full', now 'renormalised'\), resamples \(then 50, now 60\)"

@@ -98,8 +98,8 @@ def lists_of(checkpoint, corpus, k, context=None):
     """What an export's example is asked for the test rows, and the lists of our ranker, given that session context."""
     bundle, corpus = load_bundle(checkpoint), Corpus.load(corpus)
     histories = corpus.test.histories.tolist()
-    told = None if context is None else [SESSION_CONTEXTS.index(context)] * len(histories)
-    ranking = LanguageRanker(bundle, corpus, Search()).rank(Queries(histories, told), k)
+    conditioned = None if context is None else [SESSION_CONTEXTS.index(context)] * len(histories)
+    ranking = LanguageRanker(bundle, corpus, Search()).rank(Queries(histories, conditioned), k)
     ids = bundle.table.item_ids
     more = [] if context is None else [context]
     questions = [[[ids[item] for item in row], k, *more] for row in histories]
@@ -160,8 +160,8 @@ def test_a_model_that_is_given_session_contexts_is_exported_with_them(made, tmp_
     ]
     for example, searched in zip(about["examples"], answer["searched"], strict=True):
         assert example["text"].endswith(">" + about["session_contexts"][example["session_context"]])
-        told = tokenizer.convert_tokens_to_ids([about["session_contexts"][example["session_context"]]])
-        assert example["session_context"] == "unknown" or example["input_ids"][-1:] == told
+        conditioned = tokenizer.convert_tokens_to_ids([about["session_contexts"][example["session_context"]]])
+        assert example["session_context"] == "unknown" or example["input_ids"][-1:] == conditioned
         assert [tokens for tokens, _ in searched] == example["sid_tokens"]
     page = " ".join((output / "README.md").read_text().split())
     assert (
@@ -336,7 +336,7 @@ def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub):
     assert hub.made == {"name": "shop", "organization": "me", "visibility": "private"}
     here = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir() if path.name != "manifest.json"}
     assert hub.files == here
-    assert {who for _, who in hub.asked} == {"Bearer hf_secret"}
+    assert {recommender for _, recommender in hub.asked} == {"Bearer hf_secret"}
     hub.refuses = True
     refused = push()
     assert refused.returncode == 2 and "hf_secret" not in refused.stderr

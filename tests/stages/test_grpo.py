@@ -505,7 +505,7 @@ def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
     assert same_weights(tmp_path / "worse", trained / "sft")
 
 
-def dies_and_goes_on(sharpened, tmp_path, count, seed):
+def dies_and_resumes(sharpened, tmp_path, count, seed):
     folder, totals = sharpened
     assert totals["step"] == 26
     for position, point in enumerate(random_points(totals, count, seed)):
@@ -522,15 +522,15 @@ def dies_and_goes_on(sharpened, tmp_path, count, seed):
 
 
 def test_killed_anywhere_it_ends_as_if_nothing_had_happened(sharpened, tmp_path):
-    dies_and_goes_on(sharpened, tmp_path, 2, seed=1)
+    dies_and_resumes(sharpened, tmp_path, 2, seed=1)
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_places(sharpened, tmp_path):
-    dies_and_goes_on(sharpened, tmp_path, 20, seed=2)
+def test_killed_at_twenty_points(sharpened, tmp_path):
+    dies_and_resumes(sharpened, tmp_path, 20, seed=2)
 
 
-def test_a_run_goes_on_with_its_own_reference_or_not_at_all(trained, tmp_path, monkeypatch):
+def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, monkeypatch):
     config = grpo_config(trained, output=str(tmp_path / "cut"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 4)

@@ -52,7 +52,7 @@ def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
         grpo_rows(builder, bundle.tokenizer, blocks(shop, tasks={"sid_to_title": 1.0}), 512, tmp_path / "other")
 
 
-def test_killed_it_goes_on_to_the_same_weights(shop, tmp_path):
+def test_killed_it_resumes_to_the_same_weights(shop, tmp_path):
     totals = stage_in_child(FROM_FILES, tmp_path / "whole", blocks(shop, output=str(tmp_path / "whole" / "grpo")))
     for number, point in enumerate((Point("step", totals["step"] - 1), Point("write", 8))):
         mine = tmp_path / str(number)

@@ -123,7 +123,7 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
 
 
 @pytest.mark.parametrize("split", ["valid", "test", "train"])
-def test_kinds_of_rows_on_disk_are_those_in_memory(pieces, split):
+def test_slices_on_disk_are_those_in_memory(pieces, split):
     stored, corpus = in_files(pieces / "corpus"), Corpus.load(pieces / "corpus")
     rows = RankedSplit.of(corpus, split)
     ours, theirs = (

@@ -15,7 +15,7 @@ from minionerec.data.city.ceiling import check_corpus, contexts_of, run_city_cei
 from minionerec.data.city.config import CeilingConfig, MakeCityConfig
 from minionerec.data.city.law import probabilities
 from minionerec.data.city.make import city_people, run_make_city
-from minionerec.data.city.people import visits_of
+from minionerec.data.city.people import interactions_of
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
@@ -73,9 +73,9 @@ def test_the_tables_are_what_the_manifest_counts(blocks):
 
 
 def test_again_does_nothing_and_two_processes_give_the_same_bytes(blocks, tmp_path):
-    stamp = (blocks / "manifest.json").stat().st_mtime_ns
+    timestamp = (blocks / "manifest.json").stat().st_mtime_ns
     result = run_make_city(MakeCityConfig(output=str(blocks), processes=2, **BLOCKS))
-    assert (blocks / "manifest.json").stat().st_mtime_ns == stamp
+    assert (blocks / "manifest.json").stat().st_mtime_ns == timestamp
     assert result.lines()[0].startswith("60 items, 17,000 users, ")
     run_make_city(MakeCityConfig(output=str(tmp_path / "two"), processes=2, **BLOCKS))
     assert bytes_of(tmp_path / "two") == bytes_of(blocks)
@@ -83,7 +83,7 @@ def test_again_does_nothing_and_two_processes_give_the_same_bytes(blocks, tmp_pa
     assert bytes_of(tmp_path / "other")["interactions.parquet"] != bytes_of(blocks)["interactions.parquet"]
 
 
-def test_a_run_that_was_cut_off_goes_on_with_the_blocks_that_are_missing(blocks, tmp_path, monkeypatch):
+def test_a_run_that_was_interrupted_resumes_with_the_blocks_that_are_missing(blocks, tmp_path, monkeypatch):
     output, written = tmp_path / "city", []
     write = make.write_block
 
@@ -149,11 +149,11 @@ def test_the_ceiling_is_that_of_all_probabilities(small):
     assert "no recommender can expect more than NDCG@10 " in result.lines()[0]
 
 
-def test_rows_depend_on_the_choices_they_came_from(small):
+def test_rows_depend_on_the_purchases_they_came_from(small):
     """The contexts that a corpus gives are those of the process, for each target."""
     people = city_people(read_manifest(small / "city")["settings"])
     table = pd.read_parquet(small / "city" / "interactions.parquet")
-    pauses = visits_of(people, 0).pauses
+    pauses = interactions_of(people, 0).pauses
     corpus = Corpus.load(small / "corpus")
     found = {}
     for rows in corpus.splits().values():
@@ -181,9 +181,9 @@ def test_the_ceiling_of_fewer_rows_is_that_of_these_rows(small):
 
 def test_the_ceiling_is_of_a_split_and_up_to_date(small, tmp_path):
     first = run_city_ceiling(ceiling(small, output="valid", split="valid", ks=[2]))
-    stamp = (first.output / "manifest.json").stat().st_mtime_ns
+    timestamp = (first.output / "manifest.json").stat().st_mtime_ns
     again = run_city_ceiling(ceiling(small, output="valid", split="valid", ks=[2]))
-    assert again == first and (first.output / "manifest.json").stat().st_mtime_ns == stamp
+    assert again == first and (first.output / "manifest.json").stat().st_mtime_ns == timestamp
     assert "NDCG@2" in first.lines()[0]
     assert set(json.loads((first.output / "ceiling.json").read_text())["ceiling"]) == {"hr@2", "ndcg@2"}
 

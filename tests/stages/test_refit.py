@@ -224,7 +224,7 @@ def test_what_measures_refuses_it(made, tmp_path):
     require_held_out(tmp_path / "nothing")
 
 
-def test_what_was_made_from_an_earlier_checkpoint_of_the_place_is_not_refused(made, tmp_path):
+def test_what_was_made_from_an_earlier_checkpoint_at_the_path_is_not_refused(made, tmp_path):
     """A path that now holds a refit, but held another checkpoint when the predictions were made."""
     run_sft(sft_config(made, output=str(tmp_path / "sft"), epochs=0.2))
     lists = Predictions(["u"], np.array([1]), [""], [[0, 1]], [["", ""]], [[2.0, 1.0]])
@@ -247,10 +247,12 @@ def test_a_run_that_validates_does_not_begin_with_it(made, tmp_path):
         run_grpo(grpo_config(made, checkpoint=str(made / "sft_all"), **here))
 
 
-def test_a_taught_and_a_sharpened_model_are_refit_with_refits(made, tmp_path):
-    taught = sft_config(made, epochs=1, teacher=str(made / "catalogue"), output=str(tmp_path / "taught"))
-    run_sft(taught)
-    again = replace(taught, output=str(tmp_path / "all"), refit=taught.output, teacher=str(made / "catalogue_all"))
+def test_a_distilled_and_a_sharpened_model_are_refit_with_refits(made, tmp_path):
+    distilled = sft_config(made, epochs=1, teacher=str(made / "catalogue"), output=str(tmp_path / "distilled"))
+    run_sft(distilled)
+    again = replace(
+        distilled, output=str(tmp_path / "all"), refit=distilled.output, teacher=str(made / "catalogue_all")
+    )
     assert run_sft(again).counts["refit"] is True
     sharp = catalogue_config(
         made, checkpoint=str(made / "catalogue"), objective="expected", learning_rate=1e-2, output=str(tmp_path / "r")

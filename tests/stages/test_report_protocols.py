@@ -69,15 +69,19 @@ def config(protocol, **changes):
 def test_numbers_are_those_of_all_seeds(shop, protocol, names):
     run_report(config(protocol))
     found = recommenders_of(f"report_{protocol}")
-    for who, key in (("WEARec", "wearec"), ("mine", "mine")):
+    for recommender, key in (("WEARec", "wearec"), ("mine", "mine")):
         for name in names:
             k = int(name.partition("@")[2])
             values = np.stack([ranking_metrics(ranks, [k])[name] for ranks in shop[key, protocol]])
             low, high = bootstrap_interval(values.mean(0), 0, 100)
-            estimate = found[who]["metrics"]["item"][name]
+            estimate = found[recommender]["metrics"]["item"][name]
             assert [estimate["mean"], *estimate["interval"]] == pytest.approx([values.mean(), low, high])
             assert estimate["sd"] == pytest.approx(values.mean(1).std(ddof=1))
-        assert (found[who]["seeds"], list(found[who]["metrics"]), found[who]["lists"]["width"]) == (2, ["item"], ITEMS)
+        assert (
+            found[recommender]["seeds"],
+            list(found[recommender]["metrics"]),
+            found[recommender]["lists"]["width"],
+        ) == (2, ["item"], ITEMS)
     assert {int(name.partition("@")[2]) for name in found["mine"]["metrics"]["item"]} == set(PROTOCOLS[protocol].ks)
     assert ("MRR@5" in found["mine"]["metrics"]["item"]) == (protocol == "b")  # at every K there
 

@@ -98,7 +98,7 @@ def test_sft_learns_and_writes_a_whole_checkpoint(trained):
     assert max(row["eval_ndcg@10"] for row in log if "eval_ndcg@10" in row) == result.counts["best"]["eval_ndcg@10"]
 
 
-def test_what_decides_nothing_makes_nothing_anew(trained, tmp_path):
+def test_what_decides_nothing_makes_nothing_again(trained, tmp_path):
     """Where inputs lie, whether the state is kept, how it would go on."""
     folder, _ = trained
     for name in ("corpus", "sids"):
@@ -224,7 +224,7 @@ def test_validation_ranks_as_the_evaluator_does(trained):
     assert validation_set(replace(config, eval_rows=0, select_by="loss"), bundle, builder, trie) is None
 
 
-def test_cut_prompts_are_counted_and_said(tmp_path, caplog):
+def test_cut_prompts_are_counted_and_reported(tmp_path, caplog):
     make_inputs(tmp_path)
     config = sft_config(
         tmp_path, all_positions=False, max_prompt_length=5, epochs=0.2, evals_per_epoch=1, eval_rows=0, select_by="loss"

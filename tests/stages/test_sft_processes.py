@@ -73,14 +73,14 @@ def launch(config, folder):
 
 def test_zero_2_on_two_processes_equals_one(one, tmp_path):
     config = replace(one, output=str(tmp_path / "sft"))
-    said = launch(config, tmp_path)
-    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in said
+    reported = launch(config, tmp_path)
+    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in reported
     assert (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()  # DeepSpeed was at work
     assert_same_run(config, one)
 
 
 @pytest.mark.slow
-def test_zero_2_goes_on_from_a_torn_checkpoint(one, tmp_path):
+def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
     constant = replace(one, schedule="constant", epochs=3)
     whole, config = (replace(constant, output=str(tmp_path / name)) for name in ("whole", "sft"))
     run_sft(whole)

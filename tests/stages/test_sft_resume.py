@@ -26,7 +26,7 @@ def often(folder, **changes):
     return sft_config(folder, evals_per_epoch=2, **changes)
 
 
-def dies_and_goes_on(whole, tmp_path, count, seed):
+def dies_and_resumes(whole, tmp_path, count, seed):
     folder, totals = whole
     assert totals["step"] == 10
     for position, point in enumerate(random_points(totals, count, seed)):
@@ -40,12 +40,12 @@ def dies_and_goes_on(whole, tmp_path, count, seed):
 
 
 def test_killed_anywhere_it_ends_as_if_nothing_had_happened(whole, tmp_path):
-    dies_and_goes_on(whole, tmp_path, 2, seed=1)
+    dies_and_resumes(whole, tmp_path, 2, seed=1)
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_places(whole, tmp_path):
-    dies_and_goes_on(whole, tmp_path, 20, seed=2)
+def test_killed_at_twenty_points(whole, tmp_path):
+    dies_and_resumes(whole, tmp_path, 20, seed=2)
 
 
 def test_more_epochs_go_on_from_a_finished_run(tmp_path):
@@ -77,7 +77,7 @@ def test_a_run_that_keeps_no_state_leaves_none(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def cut_off(whole, tmp_path_factory):
+def interrupted(whole, tmp_path_factory):
     """The work folder of a run that died after its second checkpoint, with both."""
     folder, _ = whole
     mine = tmp_path_factory.mktemp("cut")
@@ -126,9 +126,9 @@ def header(text, length=None):
         (lambda folder: (folder / "model.safetensors").unlink(), "the weights are missing"),
     ],
 )
-def test_a_torn_checkpoint_is_left_out(cut_off, tmp_path, caplog, damage, words):
+def test_a_torn_checkpoint_is_left_out(interrupted, tmp_path, caplog, damage, words):
     copy = tmp_path / "sft.partial"
-    shutil.copytree(cut_off, copy)
+    shutil.copytree(interrupted, copy)
     shutil.copytree(copy / "checkpoint-10", copy / "checkpoint-12")
     assert newest_whole_checkpoint(copy) == str(copy / "checkpoint-12")
     damage(copy / "checkpoint-12")

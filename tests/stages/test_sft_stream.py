@@ -68,8 +68,8 @@ def both_of(folder, path, split="leave-last-out", **changes):
 
 def keyed(row, names):
     """A row as text; of weights those of labels, which alone are used."""
-    said = [round(float(w), 4) for w, label in zip(row["weights"], row["labels"], strict=True) if label >= 0]
-    return json.dumps([said if name == "weights" else row[name] for name in names])
+    reported = [round(float(w), 4) for w, label in zip(row["weights"], row["labels"], strict=True) if label >= 0]
+    return json.dumps([reported if name == "weights" else row[name] for name in names])
 
 
 def same_rows(memory, disk, names=("input_ids", "labels", "weights")):
@@ -175,11 +175,11 @@ def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shards_of, tmp_
     def config(folder):
         return blocks(shards_of, output=str(tmp_path / folder / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
 
-    told = stage_in_child(run_sft, tmp_path / "whole", config("whole"))
+    reported = stage_in_child(run_sft, tmp_path / "whole", config("whole"))
     manifest = read_manifest(tmp_path / "whole" / "sft")
     assert 400 - 3 * 13 < manifest["counts"]["tokens"] <= 400
     assert manifest["settings"]["max_tokens"] == 400
-    for point in (Point("write", 3), Point("step", told["step"] // 2)):
+    for point in (Point("write", 3), Point("step", reported["step"] // 2)):
         folder = f"{point.kind}-{point.number}"
         run = partial(stage_in_child, run_sft, tmp_path / folder, config(folder))
         run(point)
@@ -219,7 +219,7 @@ def whole(shop):
     return stage_in_child(partial(from_files, run_sft), shop, blocks(shop, output=str(shop / "whole" / "sft")))
 
 
-def dies_and_goes_on(shop, tmp_path, points):
+def dies_and_resumes(shop, tmp_path, points):
     for position, point in enumerate(points):
         mine = tmp_path / str(position)
         run = partial(stage_in_child, partial(from_files, run_sft), mine, blocks(shop, output=str(mine / "sft")))
@@ -230,12 +230,12 @@ def dies_and_goes_on(shop, tmp_path, points):
 
 def test_killed_anywhere_it_ends_as_if_nothing_had_happened(shop, whole, tmp_path):
     assert whole["step"] == 10
-    dies_and_goes_on(shop, tmp_path, [Point("step", 7), Point("write", 12)])
+    dies_and_resumes(shop, tmp_path, [Point("step", 7), Point("write", 12)])
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_places(shop, whole, tmp_path):
-    dies_and_goes_on(shop, tmp_path, random_points(whole, 20, seed=3))
+def test_killed_at_twenty_points(shop, whole, tmp_path):
+    dies_and_resumes(shop, tmp_path, random_points(whole, 20, seed=3))
 
 
 def test_rows_are_laid_aside_with_the_work(shop, whole):
@@ -250,9 +250,9 @@ def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypat
     collate = TreeCollator.__call__
 
     def spied(self, examples):
-        told = [tuple(example["input_ids"]) for example in examples]
+        reported = [tuple(example["input_ids"]) for example in examples]
         batch = collate(self, examples)
-        epochs.setdefault(self.epoch, []).append(told)
+        epochs.setdefault(self.epoch, []).append(reported)
         return batch
 
     monkeypatch.setattr(TreeCollator, "__call__", spied)

@@ -139,9 +139,9 @@ def divergence(folder, teacher, output):
         soft = teacher.soft_targets(TreeCollator(64, with_teacher=True)([example]))
         with torch.no_grad():
             labels = torch.tensor(rows.labels[position][1:])
-            said = bundle.model(ids).logits[0, :-1][labels >= 0].log_softmax(-1)
+            reported = bundle.model(ids).logits[0, :-1][labels >= 0].log_softmax(-1)
         total.append(
-            (soft.probabilities * (soft.probabilities.clamp(min=1e-9).log() - said.gather(1, soft.tokens))).sum(1)
+            (soft.probabilities * (soft.probabilities.clamp(min=1e-9).log() - reported.gather(1, soft.tokens))).sum(1)
         )
     return float(torch.cat(total).mean())
 
@@ -156,15 +156,15 @@ def test_a_student_comes_near_a_teacher_who_says_something_else(trained, tmp_pat
     changes = {"all_positions": False, "epochs": 8, "evals_per_epoch": 1 / 8, "dropout": 0.0}
     changes |= {"batch_size": 4, "device_batch_size": 4}
     found = {}
-    for name, teacher in (("alone", {}), ("taught", {"teacher": str(tmp_path / "contrary"), "teacher_share": 1.0})):
+    for name, teacher in (("alone", {}), ("distilled", {"teacher": str(tmp_path / "contrary"), "teacher_share": 1.0})):
         run_sft(sft_config(trained, output=str(tmp_path / name), **changes, **teacher))
         found[name] = divergence(trained, tmp_path / "contrary", tmp_path / name)
-    assert found["taught"] < 0.4 * found["alone"]
+    assert found["distilled"] < 0.4 * found["alone"]
     weights = [load_bundle(tmp_path / name).model.state_dict().keys() for name in found]
     assert weights[0] == weights[1]
 
 
-def test_variants_are_further_rows_that_the_teacher_speaks_about(trained, tmp_path):
+def test_variants_are_further_rows_that_the_teacher_scores(trained, tmp_path):
     changes = {"epochs": 0.2, "teacher": str(trained / "catalogue")}
     counts = [
         run_sft(sft_config(trained, output=str(tmp_path / str(variants)), variants=variants, **changes)).counts
@@ -178,7 +178,7 @@ def test_variants_are_further_rows_that_the_teacher_speaks_about(trained, tmp_pa
 def test_evaluation_measures_the_plain_loss(trained, tmp_path):
     """What validation says is comparable with and without a teacher: at step 0 it is the same."""
     logs = []
-    for name, teacher in (("alone", {}), ("taught", {"teacher": str(trained / "catalogue")})):
+    for name, teacher in (("alone", {}), ("distilled", {"teacher": str(trained / "catalogue")})):
         output = tmp_path / name
         run_sft(sft_config(trained, output=str(output), epochs=1, learning_rate=1e-12, **teacher))
         logs.append(

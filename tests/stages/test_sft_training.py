@@ -103,7 +103,7 @@ def test_what_lora_saves_is_what_it_measured(hub, tmp_path):
     assert float(total / tokens) == pytest.approx(min(read_losses(config.output)), rel=1e-4)
 
 
-def test_lora_goes_on_where_it_was_killed(hub, tmp_path):
+def test_lora_resumes_where_it_was_killed(hub, tmp_path):
     config = lora_config(hub, tmp_path)
     whole = replace(config, output=str(tmp_path / "whole"))
     run_sft(whole)

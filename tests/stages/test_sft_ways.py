@@ -45,7 +45,7 @@ def test_all_tasks_are_trained_and_each_epoch_asks_in_its_own_way(whole):
     assert {epoch for epoch, trained in epochs if trained} == {0, 1}
 
 
-def test_a_run_that_was_cut_off_asks_in_the_same_ways(whole, tmp_path):
+def test_a_run_that_was_interrupted_asks_in_the_same_ways(whole, tmp_path):
     folder, result, _ = whole
     per_epoch = result.counts["steps"] // 2
     run = partial(stage_in_child, run_sft, tmp_path, many_tasks(folder, output=str(tmp_path / "sft")))

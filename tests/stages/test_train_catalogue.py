@@ -352,7 +352,7 @@ def test_a_reward_is_raised_and_the_start_is_never_undercut(trained, tmp_path, c
     assert same_weights(tmp_path / "worse", folder / "catalogue")
 
 
-def test_more_likelihood_goes_on_from_a_checkpoint(trained, tmp_path):
+def test_more_likelihood_resumes_from_a_checkpoint(trained, tmp_path):
     folder, before = trained
     config = catalogue_config(folder, checkpoint=str(folder / "catalogue"), output=str(tmp_path / "more"), epochs=1)
     result = run_catalogue(config)
@@ -713,7 +713,7 @@ def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
     assert np.isfinite(validations(Path(longer.output), "eval_loss")).all()
 
 
-def test_memory_that_is_not_there_is_said_beforehand(trained, tmp_path, monkeypatch, caplog):
+def test_memory_that_is_not_there_is_reported_beforehand(trained, tmp_path, monkeypatch, caplog):
     folder, _ = trained
     monkeypatch.setattr(stage, "free_memory", lambda: 1000)
     with caplog.at_level("WARNING", "minionerec"):

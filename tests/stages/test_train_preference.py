@@ -129,7 +129,7 @@ def test_a_stored_model_predicts_as_before(small, model):
         load_model(run, "majority")
 
 
-def test_an_interrupted_run_goes_on_and_the_same_seed_gives_the_same_bytes(small, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small, tmp_path, monkeypatch):
     whole, fitted, original = small[0]["pair"], [], stage.fit_model
 
     def fit(config, model, *args):

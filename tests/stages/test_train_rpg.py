@@ -94,7 +94,7 @@ def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path
     assert tied > 100 or SidTable.load_index(shop / "digits").n_unique == len(numbers)
 
 
-def test_a_cut_off_run_goes_on_to_the_same_bytes(shop, trained, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_bytes(shop, trained, tmp_path, monkeypatch):
     cut = replace(trained, output=str(tmp_path / "cut"))
     original, calls = train.train_epoch, []
 
@@ -112,7 +112,7 @@ def test_a_cut_off_run_goes_on_to_the_same_bytes(shop, trained, tmp_path, monkey
         assert (tmp_path / "cut" / name).read_bytes() == (shop / "rpg" / name).read_bytes()
 
 
-def test_other_digits_are_trained_on_anew(shop, tmp_path):
+def test_other_digits_are_trained_on_again(shop, tmp_path):
     base = SidConfig(
         corpus=str(shop / "corpus"), output=str(tmp_path / "digits"), dimensions=16, collisions="keep", method="opq"
     )

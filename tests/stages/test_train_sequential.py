@@ -155,7 +155,7 @@ def test_edited_input_model_and_predictions_are_noticed(demo, tmp_path, caplog):
         run_sequential(config)
 
 
-def test_other_interactions_are_trained_on_anew(file, tmp_path):
+def test_other_interactions_are_trained_on_again(file, tmp_path):
     data = tmp_path / "data.txt"
     shutil.copy(file, data)
     run_sequential(config_of(data, tmp_path / "out", epochs=1))
@@ -184,7 +184,7 @@ def test_zero_compatibility_lets_padding_compete(file, tmp_path):
     assert any(-1 in items for items in predictions.items)
 
 
-def cut_off(config, monkeypatch, epoch):
+def interrupted(config, monkeypatch, epoch):
     """Run until an epoch, counted from 1."""
     original, calls = train.train_epoch, []
 
@@ -197,10 +197,10 @@ def cut_off(config, monkeypatch, epoch):
         run_sequential(config)
 
 
-def test_a_cut_off_run_goes_on_to_the_same_bytes(file, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatch):
     run_sequential(config_of(file, tmp_path / "whole", epochs=3))
     cut = config_of(file, tmp_path / "cut", epochs=3)
-    cut_off(cut, monkeypatch, 2)
+    interrupted(cut, monkeypatch, 2)
     with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs \(then 3, now 4\)\. Resume it"):
         run_sequential(config_of(file, tmp_path / "cut", epochs=4))
     # It goes on after its first epoch: two are left.
@@ -223,7 +223,7 @@ def test_a_cut_off_run_goes_on_to_the_same_bytes(file, tmp_path, monkeypatch):
 
 
 def test_restart_throws_an_unfinished_run_away(file, tmp_path, monkeypatch):
-    cut_off(config_of(file, tmp_path / "out", epochs=3), monkeypatch, 2)
+    interrupted(config_of(file, tmp_path / "out", epochs=3), monkeypatch, 2)
     assert (tmp_path / "out" / "model.partial" / "state.safetensors").is_file()
     run_sequential(config_of(file, tmp_path / "out", epochs=2, restart=True))
     assert read_manifest(tmp_path / "out" / "model")["counts"]["epochs"] == 2
@@ -416,7 +416,7 @@ def test_a_user_on_the_command_line(file, tmp_path):
     assert done.status == 0, done.err
     assert "test  item HR@5" in done.out
     assert done.out.endswith(f"model and predictions: {tmp_path / 'out'}\n")
-    assert run("sasrek").said.startswith("error: unknown model 'sasrek'; known models: ")
+    assert run("sasrek").reported.startswith("error: unknown model 'sasrek'; known models: ")
 
 
 @pytest.mark.parametrize("model", ["wearec", "gru4rec"])

@@ -72,10 +72,10 @@ def test_counts_of_parts_are_those_of_the_whole():
 
 @pytest.mark.parametrize("all_positions", [False, True])
 def test_it_learns_as_from_memory(demo, tmp_path, monkeypatch, all_positions):
-    told = {"all_positions": all_positions, "epochs": 10, "learning_rate": 0.005, "eval_rows": -1}
-    memory = run_sequential(config_of(demo, tmp_path / "memory", shuffle_rows=0, **told))
+    reported = {"all_positions": all_positions, "epochs": 10, "learning_rate": 0.005, "eval_rows": -1}
+    memory = run_sequential(config_of(demo, tmp_path / "memory", shuffle_rows=0, **reported))
     keep_in_files(monkeypatch)
-    disk = run_sequential(config_of(demo, tmp_path / "disk", shuffle_rows=0, **told))
+    disk = run_sequential(config_of(demo, tmp_path / "disk", shuffle_rows=0, **reported))
     ours, theirs = (done.metrics["test"]["item"]["NDCG@10"][0] for done in (disk, memory))
     assert ours == pytest.approx(theirs, rel=0.2) and ours > 0.02
     assert not (tmp_path / "disk" / "model.partial").exists()
@@ -83,7 +83,7 @@ def test_it_learns_as_from_memory(demo, tmp_path, monkeypatch, all_positions):
     assert epochs == [10, 10]
 
 
-def test_killed_it_goes_on_to_the_same_weights(demo, tmp_path):
+def test_killed_it_resumes_to_the_same_weights(demo, tmp_path):
     config = partial(config_of, demo)
     totals = stage_in_child(partial(from_files, run_sequential), tmp_path / "whole", config(tmp_path / "whole" / "out"))
     for number, point in enumerate((Point("step", totals["step"] - 2), Point("write", 9))):

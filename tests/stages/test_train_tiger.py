@@ -80,13 +80,13 @@ def test_equal_rows_are_one_that_weighs_as_much(parts):
         ("".join(sids[item] for item in history) + "<|eos|>", sids[target])
         for history, target in zip(corpus.train.histories, corpus.train.targets, strict=True)
     )
-    said = [
+    reported = [
         tuple("".join(bundle.tokenizer.convert_ids_to_tokens(ids)) for ids in row)
         for row in zip(rows["input_ids"], rows["labels"], strict=True)
     ]
     weights = np.array(rows["weights"])
     assert cut == 0 and weights.mean() == pytest.approx(1)
-    assert dict(zip(said, (weights * len(corpus.train) / len(said)).round().astype(int), strict=True)) == wanted
+    assert dict(zip(reported, (weights * len(corpus.train) / len(reported)).round().astype(int), strict=True)) == wanted
     assert max(wanted.values()) > 1
     assert distinct_rows(builder, bundle.tokenizer, "train", 4)[1] > 0
 
@@ -258,6 +258,6 @@ def test_micro_batches_and_processes_add_up(trained, tmp_path):
         ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking"),
     ],
 )
-def test_settings_that_cannot_be_are_said(tmp_path, changes, words):
+def test_settings_that_cannot_be_are_reported(tmp_path, changes, words):
     with pytest.raises(ConfigError, match=words):
         tiger_config(tmp_path, **changes)

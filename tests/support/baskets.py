@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from minionerec.data.source import Source, item_table
 
-visits = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=40)
+interactions = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=40)
 """(user, timestamp) of each interaction in the order of a file; its position there is its item."""
-filled = visits.map(lambda pairs: [(user, 5 * time) for user, time in pairs] + [(9, time) for time in range(40)])
+filled = interactions.map(lambda pairs: [(user, 5 * time) for user, time in pairs] + [(9, time) for time in range(40)])
 """The same with a user of one item at each of forty timestamps, so that hardly a split is empty."""
 
 

@@ -20,7 +20,7 @@ class Outcome(NamedTuple):
     err: str
 
     @property
-    def said(self) -> str:
+    def reported(self) -> str:
         """Its one line of an error; the test fails where there is more or less."""
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
         assert self.status == 2, (self.status, self.out, self.err)

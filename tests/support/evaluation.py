@@ -83,24 +83,24 @@ def copy_artefact(source: Path, target: Path, counts: dict | None = None, **text
     return target
 
 
-class Cut(Exception):
+class Interrupted(Exception):
     """What a process that was cut off says."""
 
 
-def cut_off(monkeypatch, made, output, after, **changes):
+def interrupted(monkeypatch, made, output, after, **changes):
     """An evaluation that is cut off when some shards are written; what is left of it."""
     written = []
     write = shards._write_shard
 
     def dying(*args):
         if len(written) == after:
-            raise Cut
+            raise Interrupted
         written.append(args[0])
         write(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "_write_shard", dying)
-        with pytest.raises(Cut):
+        with pytest.raises(Interrupted):
             run_eval(config(made, **{"batch_size": 3, "output": str(output), **changes}))
     assert not output.exists()
     return written

@@ -48,9 +48,9 @@ def lists_like(row, rows):
             chosen = open_rows[np.argsort(-liked, kind="stable")]
             assert 0 <= wanted <= len(chosen)
             for number, position in enumerate(chosen[:wanted]):
-                spot = int(np.argmax(free[position])) if spots is None else spots[number]
-                free[position, spot] = False
-                lists[position, before + spot] = item
+                index = int(np.argmax(free[position])) if spots is None else spots[number]
+                free[position, index] = False
+                lists[position, before + index] = item
                 for name in new:
                     left[name] -= not has[name][position]
                     has[name][position] = True

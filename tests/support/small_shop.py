@@ -74,15 +74,15 @@ def write_shop(folder: Path) -> None:
     items = [
         (f"i{position}", f"{['tea', 'ink'][position // 6]} thing {position % 6}", "A thing") for position in range(12)
     ]
-    visits = []
+    interactions = []
     for user in range(40):
         item, time = rng.randrange(12), rng.randrange(1000)
         for _ in range(rng.randint(4, 6)):
-            visits.append((f"u{user}", f"i{item}", time))
+            interactions.append((f"u{user}", f"i{item}", time))
             item, time = (item + 1) % 12, time + rng.randint(1, 50)
     for name, rows in (
         ("items", [("item_id", "title", "description"), *items]),
-        ("interactions", [("user_id", "item_id", "timestamp"), *visits]),
+        ("interactions", [("user_id", "item_id", "timestamp"), *interactions]),
     ):
         with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)

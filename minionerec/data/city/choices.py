@@ -10,7 +10,7 @@ from minionerec.data.city.world import RANK_SHARES, World, around, generator, ta
 
 FOLLOW, STAY, TASTE, FASHION = range(4)
 """The sources of a shelf."""
-GOES_ON, BEGINS, FIRST = range(3)
+CONTINUES, BEGINS, FIRST = range(3)
 """The kinds of a purchase: within a session, the first of one, the first of a user."""
 SHARES = np.array([[0.50, 0.25, 0.15, 0.10], [0.15, 0.10, 0.55, 0.20], [0.0, 0.0, 0.75, 0.25]])
 """float64 (3, 4): share of each source in each kind of purchase."""
@@ -44,8 +44,8 @@ class Choices:
 
 
 def kinds_of(pauses: np.ndarray) -> np.ndarray:
-    """Kind of each purchase (`GOES_ON`, `BEGINS`, `FIRST`) by the seconds since the one before, -1 where none was."""
-    return np.where(pauses < 0, FIRST, np.where(pauses <= SESSION, GOES_ON, BEGINS))
+    """Kind of each purchase (`CONTINUES`, `BEGINS`, `FIRST`) by the seconds since the one before, -1 where none was."""
+    return np.where(pauses < 0, FIRST, np.where(pauses <= SESSION, CONTINUES, BEGINS))
 
 
 def choices_of(people: People, block: int) -> Choices:

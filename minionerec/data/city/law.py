@@ -6,10 +6,10 @@ import numpy as np
 
 from minionerec.data.city.choices import (
     BEGINS,
+    CONTINUES,
     FASHION,
     FIRST,
     FOLLOW,
-    GOES_ON,
     LOYAL,
     PARTNER_SHARES,
     SAME_SHELF,
@@ -25,7 +25,7 @@ from minionerec.data.city.people import People, likes_of
 from minionerec.data.city.sizes import AISLE, SHELF
 from minionerec.data.city.world import RANK_SHARES, World, around, as_taken
 
-__all__ = ["BEGINS", "FIRST", "GOES_ON", "ChoiceContexts", "likeliest", "probabilities", "probability_of"]
+__all__ = ["BEGINS", "CONTINUES", "FIRST", "ChoiceContexts", "likeliest", "probabilities", "probability_of"]
 
 
 @dataclass(frozen=True)

@@ -195,8 +195,8 @@ def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray,
         raise ArtefactError(
             f"{path}: its tokenizer numbers a code {code_ids.max()}, but the model has {size} tokens. {_REMEDY}"
         )
-    speaks_codes_alone = isinstance(model, CatalogueModel | TigerModel)
-    if (speaks_codes_alone and size != tokens) or (
+    only_codes = isinstance(model, CatalogueModel | TigerModel)
+    if (only_codes and size != tokens) or (
         isinstance(model, CatalogueModel) and not np.array_equal(model.code_tokens.cpu().numpy(), code_ids)
     ):
         raise ArtefactError(f"{path}: the model's codes are not those of {INDEX_FILE} and the tokenizer. {_REMEDY}")
@@ -214,8 +214,8 @@ class _TiedHead(logging.Filter):
     """Drops the warning that what is tied to the input embedding is not in a checkpoint."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        return not any(f"missing keys in the checkpoint model loaded: {names}." in said for names in _TIED)
+        message = record.getMessage()
+        return not any(f"missing keys in the checkpoint model loaded: {names}." in message for names in _TIED)
 
 
 def quiet_libraries() -> None:

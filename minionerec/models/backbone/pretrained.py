@@ -96,7 +96,7 @@ def _loading(folder: str | os.PathLike[str], error: type[MinioneRecError], remed
     """Turns a library's errors about files into one line, and silences its own reports."""
     from transformers.utils import logging
 
-    spoken = logging.get_verbosity()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
         yield
@@ -108,7 +108,7 @@ def _loading(folder: str | os.PathLike[str], error: type[MinioneRecError], remed
             reason = "it needs code of its own, which is never run"
         raise error(f"{folder}: cannot be loaded ({reason}). {remedy}") from None
     finally:
-        logging.set_verbosity(spoken)
+        logging.set_verbosity(verbosity)
 
 
 def _check_config(path: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> None:

@@ -140,10 +140,10 @@ def fitting_batch_size(model: PreTrainedModel, trie: Trie, longest_prompt: int, 
         From 1 to 64 on a CPU, to 256 on a GPU: more would not be faster.
     """
     config = model.config
-    said = vars(config)
+    settings = vars(config)
     heads: int = config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = said.get("num_key_value_heads") or heads
+    kv_heads = settings.get("num_key_value_heads") or heads
     span = longest_prompt + beams * (trie.levels - 1)
     tokens = max(longest_prompt, beams)
     fan = int(trie.first_child.diff().max())

@@ -155,7 +155,7 @@ def load_sequential(path: str | Path) -> SequentialModel:
         reason = one_line(error, 300)
         raise ArtefactError(f"{path}: {WEIGHTS_FILE} does not fit {MODEL_FILE} ({reason}). {_REMEDY}") from None
     kept = (part for part in model.modules() if isinstance(part, PairCounts | RPG))
-    wrong = next((said for part in kept if (said := part.flaw())), None)
+    wrong = next((flaw_found for part in kept if (flaw_found := part.flaw())), None)
     if wrong is not None:
         raise ArtefactError(f"{folder / WEIGHTS_FILE}: {wrong}. {_REMEDY}")
     return model.eval()

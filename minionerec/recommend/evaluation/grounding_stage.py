@@ -250,10 +250,10 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
                 with work.phase("ground"):
                     grounded = _ground(task, written, config, stage.inputs)
                     gamma, reached = _gamma(task, grounded, written, config)
-                    predictions, said = _rank(task, grounded, written, gamma, config)
+                    predictions, reported = _rank(task, grounded, written, gamma, config)
                 with work.phase("measure"):
                     found = measure(_measuring(task, config, stage.inputs), predictions)
-                counts = {**found.counts(), "cut_prompts": cut, **said, "gamma": gamma, "gamma_ndcg@10": reached}
+                counts = {**found.counts(), "cut_prompts": cut, **reported, "gamma": gamma, "gamma_ndcg@10": reached}
                 with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
                         f"{labelled(f'{config.checkpoint}, grounded', predictions.given or ())} on {config.split} "
@@ -416,7 +416,7 @@ def _rank(
             items.append(listed)
             scores.append([own[index] for index in indices])
     known, tokens = set(task.names) - {""}, written.loc[written["split"] == config.split, "tokens"]
-    said: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "in_catalogue": float(np.mean([text in known for text in texts])),
         "distinct_texts": len(set(texts)),
         "empty_texts": texts.count(""),
@@ -424,8 +424,8 @@ def _rank(
         "rows_with_context": 0 if queries.session_context is None else int(np.count_nonzero(queries.session_context)),
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
-    logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * said["in_catalogue"])
-    return as_predictions(Ranking(items, scores), rows, task.titles, queries.given), said
+    logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * reported["in_catalogue"])
+    return as_predictions(Ranking(items, scores), rows, task.titles, queries.given), reported
 
 
 def _measuring(task: _GroundingTask, config: GroundingConfig, inputs: Mapping[str, Path]) -> Measuring:

@@ -158,7 +158,7 @@ class LanguageRanker:
         """Their trie, on the model's device."""
         return Trie.build(self.bundle.table.codes, self.bundle.code_ids).to(torch.device(self.bundle.model.device))
 
-    def spoken(self, trie: Trie, node: int) -> str:
+    def token_text(self, trie: Trie, node: int) -> str:
         """The token of a node of its trie."""
         return code_token(int(trie.depth[node]) - 1, int(trie.code[node]))
 
@@ -336,7 +336,7 @@ class TitleRanker(LanguageRanker):
         """Their trie, on the model's device."""
         return self.table.trie.to(torch.device(self.bundle.model.device))
 
-    def spoken(self, trie: Trie, node: int) -> str:
+    def token_text(self, trie: Trie, node: int) -> str:
         """The token of a node of its trie: a piece of a title."""
         return str(self.bundle.tokenizer.decode([int(trie.token[node])]))
 

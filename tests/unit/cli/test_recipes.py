@@ -213,7 +213,7 @@ def test_a_base_is_changed_step_by_step(tmp_path):
     assert [job.settings.output for job in first.values()][:2] == ["runs/corpus", "runs/first/sids"]
 
 
-def test_settings_are_taken_from_a_step_of_another_recipe_but_not_its_place(tmp_path):
+def test_settings_are_taken_from_a_step_of_another_recipe_but_not_its_path(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "output: runs/mine\nsteps:\n  sft: {config: industrial/labels#sft, epochs: 1}\n"
     )
@@ -289,7 +289,7 @@ def test_steps_before_are_those_that_are_read():
     ]
 
 
-def test_what_cannot_be_told_is_not_current(monkeypatch):
+def test_what_cannot_be_conditioned_is_not_current(monkeypatch):
     step = steps_of("demo")[0]
     for error in (ArtefactError("gone"), OSError("gone"), KeyError("settings")):
 

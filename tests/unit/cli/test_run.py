@@ -119,15 +119,15 @@ def test_of_several_steps_those_go_on_that_do_not_need_what_failed(jobs, tmp_pat
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"jobs": jobs, "steps": steps}, sort_keys=False))
     done = run("run", "mine.yaml", cwd=tmp_path)
     assert done.returncode == 2
-    said = done.stderr.splitlines()
+    message = done.stderr.splitlines()
     if jobs == 1:
-        assert said.pop(0).startswith("error: nowhere: no such directory")  # printed as it went
-        assert said[-3] == "broken: failed with status 2: its output is above"
+        assert message.pop(0).startswith("error: nowhere: no such directory")  # printed as it went
+        assert message[-3] == "broken: failed with status 2: its output is above"
     else:
-        assert len(said) == 3
-        assert said[0].startswith("broken: failed with status 2: error: nowhere: no such directory")
-        assert said[0].endswith("(there.log)")
-    assert said[-2:] == ["left out, since they need what failed: never", "Fix it and run again to resume."]
+        assert len(message) == 3
+        assert message[0].startswith("broken: failed with status 2: error: nowhere: no such directory")
+        assert message[0].endswith("(there.log)")
+    assert message[-2:] == ["left out, since they need what failed: never", "Fix it and run again to resume."]
     assert "good: done in" in done.stdout and "broken: failed with status 2 after" in done.stdout
     assert "never" not in done.stdout
 

@@ -96,7 +96,7 @@ def test_writers_replace_only_artefacts(tmp_path):
         require_writable(tmp_path / "one", "plates")
 
 
-def test_broken_json_names_its_place(tmp_path):
+def test_broken_json_names_its_position(tmp_path):
     (tmp_path / "a.json").write_text('{"a":\n tru}')
     with pytest.raises(ArtefactError, match=r"a.json: not valid JSON .*line 2 column 2"):
         read_json(tmp_path / "a.json")
@@ -107,8 +107,8 @@ def test_broken_json_names_its_place(tmp_path):
 
 
 def test_a_manifest_of_very_many_files_is_refused_soon(tmp_path):
-    said = {name: {} for name in ("config", "inputs", "counts", "versions")}
-    manifest = {"kind": "corpus", **said, "files": dict.fromkeys(map(str, range(300_000)), "0" * 64)}
+    reported = {name: {} for name in ("config", "inputs", "counts", "versions")}
+    manifest = {"kind": "corpus", **reported, "files": dict.fromkeys(map(str, range(300_000)), "0" * 64)}
     manifest[DIGEST] = digest_of(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     began = time.process_time()

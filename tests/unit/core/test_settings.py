@@ -34,7 +34,7 @@ class Cups(StageConfig):
     weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights", known=("rule", "ndcg"), above=0)
     free: dict[str, Any] = setting({}, "anything")
     glaze: str = setting("blue", "its colour", known=("blue", "white"))
-    stamp: str | None = setting(None, "text on the bottom")
+    timestamp: str | None = setting(None, "text on the bottom")
     flag: bool = setting(True, "whether")
 
 
@@ -50,12 +50,12 @@ def test_flags_win_over_yaml_and_yaml_over_defaults(tmp_path):
     assert (found.steps, found.ks, found.flag, found.weights) == (5, [2, 4], False, {"rule": 1.0, "ndcg": 0.5})
     words = [f"--config={path}", "--steps", "7", "--ks", "9", "--flag", "--weights", "ndcg=2", "rule", "--stamp", "x"]
     found = parse_settings(Cups, words)
-    assert (found.steps, found.ks, found.flag, found.stamp) == (7, [9], True, "x")
+    assert (found.steps, found.ks, found.flag, found.timestamp) == (7, [9], True, "x")
     assert found.weights == {"ndcg": 2.0, "rule": 1.0}
     assert parse_settings(Cups, ["--flag", "false", "--stamp", "none"]) == Cups(flag=False)
 
 
-def test_without_config_the_fallback_is_taken_and_said(tmp_path, caplog):
+def test_without_config_the_fallback_is_taken_and_reported(tmp_path, caplog):
     path = yaml(tmp_path, "steps: 8\n")
     with caplog.at_level("INFO", "minionerec"):
         assert parse_settings(Cups, ["--output", "b"], fallback=path) == Cups(output="b", steps=8)
@@ -112,7 +112,7 @@ def test_values_take_the_type_of_their_setting(value, hint, wanted):
         ("output: ''\n", [], r"output is empty; give --output: where they are put\."),
     ],
 )
-def test_bad_settings_name_place_value_and_remedy(tmp_path, text, words, message):
+def test_bad_settings_name_path_value_and_remedy(tmp_path, text, words, message):
     with pytest.raises(ConfigError, match=message) as error:
         parse_settings(Cups, ["--config", yaml(tmp_path, text), *words])
     assert "\n" not in str(error.value)
@@ -152,15 +152,15 @@ class Sets(Cups):
         yield from super().contradictions()
         if self.saucers > self.steps:
             yield f"saucers is {self.saucers}, but steps {self.steps}; give fewer saucers."
-        if self.stamp and not self.flag:
-            raise ConfigError(f"stamp is {self.stamp!r}, but flag is false; leave stamp out.")
+        if self.timestamp and not self.flag:
+            raise ConfigError(f"stamp is {self.timestamp!r}, but flag is false; leave stamp out.")
 
 
 def test_all_contradictions_are_named_at_once_where_every_value_is_right():
-    said = ["saucers is 5, but steps 3; give fewer saucers.", "stamp is 'x', but flag is false; leave stamp out."]
+    reported = ["saucers is 5, but steps 3; give fewer saucers.", "stamp is 'x', but flag is false; leave stamp out."]
     with pytest.raises(ConfigError) as error:
-        Sets(saucers=5, stamp="x", flag=False)
-    assert error.value.lines() == said and str(error.value) == " ".join(said)
+        Sets(saucers=5, timestamp="x", flag=False)
+    assert error.value.lines() == reported and str(error.value) == " ".join(reported)
     with pytest.raises(ConfigError, match=r"^steps is 0; it must be at least 1\.$"):
         Sets(saucers=5, steps=0)
 
@@ -175,12 +175,12 @@ def test_missing_config_file(tmp_path):
 def test_help_shows_defaults_and_choices_once(capsys):
     with pytest.raises(SystemExit):
         parse_settings(Cups, ["--help"], program="minionerec cups", summary="Make cups.")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "usage: minionerec cups" in said
-    assert "--no_flag" not in said
-    assert "whether (default: true)" in said
-    assert "rewards with weights; one of rule, ndcg (default: rule=1.0)" in said
-    assert "its colour; one of blue, white (default: blue)" in said
+    reported = " ".join(capsys.readouterr().out.split())
+    assert "usage: minionerec cups" in reported
+    assert "--no_flag" not in reported
+    assert "whether (default: true)" in reported
+    assert "rewards with weights; one of rule, ndcg (default: rule=1.0)" in reported
+    assert "its colour; one of blue, white (default: blue)" in reported
 
 
 def test_a_description_says_what_decides_what_is_read_and_what_may_grow(tmp_path):
@@ -241,11 +241,11 @@ def test_homes_of_users_in_paths_and_in_nothing_else(tmp_path, monkeypatch):
     home = str(tmp_path)
     assert (found.output, found.shop, found.root) == (f"{home}/cups", home, f"{home}/root")
     assert found.others == {"a": f"{home}/a", "b": "b~"}
-    assert (found.stamp, found.free) == ("~/stamp", {"a": "~/a"})
+    assert (found.timestamp, found.free) == ("~/stamp", {"a": "~/a"})
     assert found.entries == {"x": f"{home}/x", "y": {"sids": f"{home}/y", "note": "~3 % better"}, "z": [f"{home}/z"]}
 
 
-def test_the_home_of_nobody_is_an_error():
+def test_the_home_of_no_user_is_an_error():
     with pytest.raises(ConfigError, match=r"output is '~nobodys/cups', but there is no such user. Fix .*\./~nobodys"):
         Cups(output="~nobodys/cups")
     assert Cups(output="./~nobodys/cups").output == "./~nobodys/cups"
@@ -255,7 +255,11 @@ def test_the_home_of_nobody_is_an_error():
 def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
     words = ("directory", "folder", "path of", "file ", "file,", ".npy", "the output of")
     for each in fields(STAGES[stage].config_class()):
-        said = description(each)
-        if each.type in ("str", str, "str | None", str | None) and any(word in said.help for word in words):
-            known = said.input_kind or said.writes or said.path or each.name == "output" or said.known
-            assert known or "dotted path" in said.help or "file names" in said.help, (stage, each.name, said.help)
+        reported = description(each)
+        if each.type in ("str", str, "str | None", str | None) and any(word in reported.help for word in words):
+            known = reported.input_kind or reported.writes or reported.path or each.name == "output" or reported.known
+            assert known or "dotted path" in reported.help or "file names" in reported.help, (
+                stage,
+                each.name,
+                reported.help,
+            )

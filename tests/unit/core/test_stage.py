@@ -94,7 +94,7 @@ def test_more_epochs_go_on_from_a_finished_run(config):
     assert run_sum(replace(config, epochs=4)) == (12, True, 4)
 
 
-def test_a_killed_run_goes_on(config, tmp_path):
+def test_a_killed_run_resumes(config, tmp_path):
     with pytest.raises(Killed):
         run_sum(config, die_after=1)
     assert not (tmp_path / "sum").exists()
@@ -148,7 +148,7 @@ def test_an_input_edited_by_hand_is_named(config, tmp_path):
     assert not (tmp_path / "sum.partial").exists()
 
 
-def test_an_output_edited_by_hand_is_made_anew(config, tmp_path, caplog):
+def test_an_output_edited_by_hand_is_rebuilt(config, tmp_path, caplog):
     run_sum(config)
     (tmp_path / "sum" / "sum.txt").write_text("7")
     assert not config.up_to_date()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from minionerec.core.errors import ConfigError
 from minionerec.data.filters import k_core, number_by_appearance, parse_time, year_before
 
-visits = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
+interactions = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
 
 
 def columns(pairs):
@@ -32,7 +32,7 @@ def slow_core(pairs, k):
             return sorted(left)
 
 
-@given(visits, st.integers(0, 5))
+@given(interactions, st.integers(0, 5))
 def test_core_is_the_fixpoint_that_a_slow_loop_finds(pairs, k):
     users, items = columns(pairs)
     kept = k_core(users, items, k)
@@ -42,7 +42,7 @@ def test_core_is_the_fixpoint_that_a_slow_loop_finds(pairs, k):
     assert k_core(users[kept], items[kept], k).tolist() == list(range(len(kept)))
 
 
-@given(visits, st.integers(2, 4), st.randoms(use_true_random=False))
+@given(interactions, st.integers(2, 4), st.randoms(use_true_random=False))
 def test_core_does_not_depend_on_the_order(pairs, k, random):
     positions = list(range(len(pairs)))
     random.shuffle(positions)
@@ -51,7 +51,7 @@ def test_core_does_not_depend_on_the_order(pairs, k, random):
     assert sorted(positions[position] for position in mixed) == straight.tolist()
 
 
-@given(visits, st.integers(2, 4))
+@given(interactions, st.integers(2, 4))
 def test_a_larger_core_lies_within_a_smaller(pairs, k):
     assert set(k_core(*columns(pairs), k + 1)) <= set(k_core(*columns(pairs), k))
 

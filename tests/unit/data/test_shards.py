@@ -36,7 +36,7 @@ def as_rows(triples, times=None):
     return SplitRows.of(*([column[position] for column in triples] for position in range(3)), times)
 
 
-def said(rows):
+def reported(rows):
     times = [()] * len(rows) if rows.times is None else zip(rows.times.time, rows.times.previous, strict=True)
     return [(user, past.tolist(), target, *time) for (user, past, target), time in zip(rows, times, strict=True)]
 
@@ -64,7 +64,7 @@ def test_any_rows_come_back_as_they_were(tmp_path_factory, splits, timed):
     folder = tmp_path_factory.mktemp("corpus") / "corpus"
     corpus.save(folder, config={}, inputs={})
     loaded = Corpus.load(folder)
-    assert [said(rows) for rows in loaded.splits().values()] == [said(rows) for rows in tables]
+    assert [reported(rows) for rows in loaded.splits().values()] == [reported(rows) for rows in tables]
 
 
 @pytest.mark.parametrize("ties", ["keep", "together", "shuffle"])
@@ -83,15 +83,15 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
     loaded, stored = Corpus.load(tmp_path / "one"), in_files(tmp_path / "one")
     assert loaded.popularity().tolist() == stored.popularity().tolist() == corpus.popularity().tolist()
     for name in SPLITS:
-        wanted = said(corpus.rows(name))
-        assert said(loaded.rows(name)) == wanted and stored.sizes[name] == len(wanted)
-        parts = [(numbers.tolist(), said(rows)) for numbers, rows in stored.batches(name)]
+        wanted = reported(corpus.rows(name))
+        assert reported(loaded.rows(name)) == wanted and stored.sizes[name] == len(wanted)
+        parts = [(numbers.tolist(), reported(rows)) for numbers, rows in stored.batches(name)]
         assert len(parts) > 1
         assert {n: row for numbers, rows in parts for n, row in zip(numbers, rows, strict=True)} == dict(
             enumerate(wanted)
         )
         some = np.random.default_rng(1).permutation(len(wanted))[:5]
-        assert said(stored.chosen(name, some)) == [wanted[number] for number in some]
+        assert reported(stored.chosen(name, some)) == [wanted[number] for number in some]
 
 
 def test_fewer_rows_to_measure_on(tmp_path):
@@ -100,16 +100,16 @@ def test_fewer_rows_to_measure_on(tmp_path):
     sizes = {split: len(rows) for split, rows in whole.corpus().splits().items()}
     assert min(sizes["valid"], sizes["test"]) > 4
     corpus = fewer.corpus()
-    assert said(corpus.train) == said(whole.corpus().train)
+    assert reported(corpus.train) == reported(whole.corpus().train)
     for split in ("valid", "test"):
         kept = [position for position in range(sizes[split]) if position * 4 % sizes[split] < 4]
-        assert len(kept) == 4 and said(corpus.rows(split)) == [
-            said(whole.corpus().rows(split))[position] for position in kept
+        assert len(kept) == 4 and reported(corpus.rows(split)) == [
+            reported(whole.corpus().rows(split))[position] for position in kept
         ]
     assert fewer.counts["rows_left_out"] == sizes["valid"] + sizes["test"] - 8
     assert fewer.counts["rows"] == sum(len(rows) for rows in corpus.splits().values())
     corpus.save(tmp_path / "c", config={}, inputs={})
-    assert said(Corpus.load(tmp_path / "c").test) == said(corpus.test)
+    assert reported(Corpus.load(tmp_path / "c").test) == reported(corpus.test)
 
 
 def test_a_users_interactions_are_stored_once():
@@ -245,11 +245,11 @@ def test_rows_as_arrays():
     rows = as_rows([("u", [0, 1], 2), ("v", [], 3), ("u", [4], 5)])
     assert rows.newest.tolist() == [1, -1, 4] and rows.lengths.tolist() == [2, 0, 1] and len(rows) == 3
     assert rows.histories[0].tolist() == [0, 1] and [h.tolist() for h in rows.histories[1:]] == [[], [4]]
-    assert said(rows.take(np.array([2, 0]))) == [("u", [4], 5), ("u", [0, 1], 2)]
-    assert said(rows.take(np.array([False, True, False]))) == [("v", [], 3)]
-    assert said(joined([rows.take(slice(2, 3)), rows])) == [("u", [4], 5), *said(rows)]
+    assert reported(rows.take(np.array([2, 0]))) == [("u", [4], 5), ("u", [0, 1], 2)]
+    assert reported(rows.take(np.array([False, True, False]))) == [("v", [], 3)]
+    assert reported(joined([rows.take(slice(2, 3)), rows])) == [("u", [4], 5), *reported(rows)]
     assert rows.take(slice(2, 3)).compact().items.tolist() == [4]
-    assert said(rows.with_items(np.arange(6)[::-1])) == [("u", [5, 4], 3), ("v", [], 2), ("u", [1], 0)]
+    assert reported(rows.with_items(np.arange(6)[::-1])) == [("u", [5, 4], 3), ("v", [], 2), ("u", [1], 0)]
     with pytest.raises(DataError, match="got 1 users, 2 histories, 1 targets"):
         SplitRows.of(["u"], [[], []], [1])
 

@@ -81,7 +81,7 @@ def test_windows_of_all_rows_are_those_of_a_refit(tmp_path, ties):
     assert plain(found) == plain(user_windows(every))
 
 
-def test_a_killed_writer_goes_on(tmp_path, monkeypatch):
+def test_a_killed_writer_resumes(tmp_path, monkeypatch):
     """Whatever it had written behind its last commit."""
     monkeypatch.setattr("minionerec.data.shards.GROUP", 4)
     _, stored = made(tmp_path, 3)

@@ -11,10 +11,10 @@ from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, l
 from minionerec.metrics.ranked import Ranked
 
 LISTS = lists_of([1, 2, 3], [4, 5, 6])
-TOLD = replace(LISTS, given=(SESSION_CONTEXT,))
+REPORTED = replace(LISTS, given=(SESSION_CONTEXT,))
 
 
-@pytest.mark.parametrize("lists", [LISTS, TOLD])
+@pytest.mark.parametrize("lists", [LISTS, REPORTED])
 def test_it_goes_with_the_lists_and_their_ranks(lists, tmp_path):
     lists.save(tmp_path / "p", config={}, inputs={})
     for path in (tmp_path / "p", tmp_path / "p" / FILE):
@@ -55,7 +55,7 @@ def test_what_older_manifests_tell_by_their_settings(config, counts, given, tmp_
 
 
 def test_a_file_by_itself_does_not_say_it_and_is_not_made_to(tmp_path):
-    TOLD.to_frame().to_parquet(tmp_path / FILE, index=False)
+    REPORTED.to_frame().to_parquet(tmp_path / FILE, index=False)
     found = Predictions.load(tmp_path / FILE)
     assert found.given is None
     found.save(tmp_path / "saved", config={}, inputs={})

@@ -68,13 +68,13 @@ def test_codes_below_a_wrong_prefix_are_independent_hits_alone():
     assert found.cumulative.tolist() == [[0, 0, 0]]
 
 
-def test_duplicates_take_places_in_a_list_as_it_stands_and_none_otherwise():
+def test_duplicates_take_ranks_in_a_list_as_it_stands_and_none_otherwise():
     lists = [["<a_9><b_9><c_9>", "<a_9><b_9><c_9>", T]]
     assert level_analysis(make([T], lists), [2], keep_duplicates=True).independent[0, 3] == 0
     assert level_analysis(make([T], lists), [2]).independent[0, 3] == 1
 
 
-def test_unparsable_predictions_miss_and_keep_their_place():
+def test_unparsable_predictions_miss_and_keep_their_position():
     lists = ["nothing", "<a_1><b_2>", "<b_2><a_1><c_3>", "", T]
     found = analyse(T, lists, [1, 4, 5])
     assert found.independent[:, 3].tolist() == [0, 0, 1]

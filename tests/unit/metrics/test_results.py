@@ -70,11 +70,11 @@ def test_one_seed_is_measured_to_the_bit_as_its_lists_are():
 
 
 def test_lists_end_where_they_end():
-    who = results_of(RANKS, METRICS, width=20).recommenders["one"]
+    recommender = results_of(RANKS, METRICS, width=20).recommenders["one"]
     with pytest.raises(ConfigError, match="HR@50 needs lists of 50, but those of one hold 20"):
-        who.values("item", ["HR@20", "HR@50"])
+        recommender.values("item", ["HR@20", "HR@50"])
     with pytest.raises(ArtefactError, match="one: has no ranks at level sid"):
-        who.values("sid", ["HR@1"])
+        recommender.values("sid", ["HR@1"])
 
 
 def test_full_ranks_are_taken_before_lists_and_seeds_in_their_order(tmp_path):
@@ -127,8 +127,8 @@ def test_figures_of_a_slice_are_those_of_its_examples_alone(users):
     assert (found.mean, found.sd) == pytest.approx((ours.mean(), ours.mean(1).std(ddof=1)))
     assert (found.low, found.high) == pytest.approx(bootstrap_interval(ours.mean(0), 4, 200, **own))
     gap = paired_bootstrap(theirs, ours.mean(0), 4, 200, **own)
-    said = results.slices_json("two")[0]
-    assert said["share"] == 0.34 and said["against"]["NDCG@10"] == pytest.approx(list(gap))
+    reported = results.slices_json("two")[0]
+    assert reported["share"] == 0.34 and reported["against"]["NDCG@10"] == pytest.approx(list(gap))
     assert results.slices_json("one")[0]["against"] == {}
 
 
@@ -147,7 +147,7 @@ def test_of_few_examples_or_users_nothing_is_measured():
     assert of_one_user.by_slice[0][1] is None
 
 
-def test_groups_that_tell_nothing_apart_are_told_in_words():
+def test_groups_that_tell_nothing_apart_are_reported_in_words():
     everyone, half = np.ones(4, bool), np.arange(4) < 2
     kinds = {"user": {"in training": everyone, "new": ~everyone}, "g": {"a": half, "b": ~half}}
     assert [each.group for each in list_slices(kinds)] == ["g", "g"]

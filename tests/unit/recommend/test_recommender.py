@@ -228,7 +228,7 @@ def test_every_search_gets_the_session_context(telling, kind):
         assert scores_of(answer) == pytest.approx(scores_of(exact), abs=1e-4), request
 
 
-def test_behind_an_empty_history_nothing_is_told(telling):
+def test_after_an_empty_history_nothing_is_conditioned(telling):
     requests = [
         Request(history, 24, session_context=context) for history in ([], ["nobody"]) for context in SESSION_CONTEXTS
     ]

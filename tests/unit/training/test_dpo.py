@@ -241,12 +241,12 @@ def test_with_one_negative_a_step_is_trls(tmp_path):
         def on_log(self, args, state, control, logs, **other):
             found.setdefault("loss", logs.get("loss"))
 
-    told = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "max_grad_norm": 1e9, "bf16": False}
-    told |= {"per_device_train_batch_size": 4, "max_steps": 1, "logging_steps": 1, "save_strategy": "no"}
+    reported = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "max_grad_norm": 1e9, "bf16": False}
+    reported |= {"per_device_train_batch_size": 4, "max_steps": 1, "logging_steps": 1, "save_strategy": "no"}
     theirs = _GivenIds(
         model=model_of(0),
         ref_model=model_of(1),
-        args=DPOConfig(**told, beta=0.7, disable_tqdm=True),
+        args=DPOConfig(**reported, beta=0.7, disable_tqdm=True),
         train_dataset=Dataset.from_dict(pairs),
         processing_class=TOKENIZER,
         callbacks=[Keep()],

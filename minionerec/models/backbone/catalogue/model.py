@@ -87,12 +87,12 @@ def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, t
     Returns:
         int64 (B, T), indices into `minionerec.data.session.SESSION_CONTEXTS`.
     """
-    said = torch.zeros_like(ids)
+    marked = torch.zeros_like(ids)
     for context, token in enumerate(tokens, start=1):
-        said = said.masked_fill((ids == token) & mask, context)
+        marked = marked.masked_fill((ids == token) & mask, context)
     position = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    newest = torch.where((said > 0) | (sids >= 0), position, -1).cummax(1).values
-    return torch.where(newest >= 0, said.gather(1, newest.clamp(min=0)), 0)
+    newest = torch.where((marked > 0) | (sids >= 0), position, -1).cummax(1).values
+    return torch.where(newest >= 0, marked.gather(1, newest.clamp(min=0)), 0)
 
 
 # Output of a catalogue model.
@@ -465,7 +465,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
         """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are others, or very many."""
-        if self.by_blocks or not self._speaks(trie):
+        if self.by_blocks or not self._generates(trie):
             return None
         return self.leaf_log_probs(*self.questions_of(prompts))
 
@@ -473,7 +473,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """The best SIDs of very many, block by block; see `best_sids`."""
-        if not (self.by_blocks and self._speaks(trie)):
+        if not (self.by_blocks and self._generates(trie)):
             return None
         histories, contexts = self.questions_of(prompts)
         return Blocks(self, histories, *newest_slots(histories), contexts).best(k, guide)
@@ -482,7 +482,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Values in memory for one prompt while it is scored, besides those of the layers."""
         return blocks.most_values((self.config.num_sids, len(self.trie.code), self.config.towers))
 
-    def _speaks(self, trie: Trie) -> bool:
+    def _generates(self, trie: Trie) -> bool:
         own = self.trie
         return torch.equal(trie.first_child, own.first_child) and torch.equal(trie.token, own.token)
 

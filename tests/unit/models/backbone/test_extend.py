@@ -63,7 +63,7 @@ def extended(model, start="neighbours"):
     return extended_catalogue(model, ALL, TOKENS, 45, texts(len(ALL), 1), counted(ALL), start)
 
 
-def said(model, codes):
+def reported(model, codes):
     """Log-probabilities of KNOWN after histories, float (4, 6)."""
     number = torch.from_numpy(np.concatenate([[0], number_of(codes) + 1]))
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_known_sids_keep_their_ratios(off, start):
     """A tower's log-probabilities of them all fall by the same number; each tower of several has its own."""
     model = trained(towers=1, **off)
     grown = extended(model, start)
-    difference = said(grown, ALL) - said(model, KNOWN)
+    difference = reported(grown, ALL) - reported(model, KNOWN)
     assert (difference < -1e-3).all()  # new SIDs took some probability
     torch.testing.assert_close(difference, difference[:, :1].expand_as(difference), atol=3e-6, rtol=0)
     assert grown.config.vocab_size == 45 and grown.config.num_sids == len(ALL) and model.config.num_sids == len(KNOWN)
@@ -122,10 +122,10 @@ def test_session_contexts_and_popularity_go_along(start):
         torch.testing.assert_close(grown.popularity.logs[:, number[sid]], wanted)
     now, falls = torch.from_numpy(np.concatenate([[0], kept + 1])), []
     for context in range(3):
-        told = torch.full((len(HISTORIES),), context)
+        conditioned = torch.full((len(HISTORIES),), context)
         with torch.no_grad():
-            after = grown.leaf_log_probs(now[HISTORIES], told)[:, kept]
-            difference = after - model.leaf_log_probs(HISTORIES, told)
+            after = grown.leaf_log_probs(now[HISTORIES], conditioned)[:, kept]
+            difference = after - model.leaf_log_probs(HISTORIES, conditioned)
         assert (difference < -1e-3).all()
         torch.testing.assert_close(difference, difference[:, :1].expand_as(difference), atol=3e-6, rtol=0)
         falls.append(difference[:, 0])
@@ -149,7 +149,7 @@ def test_new_sids_begin_at_the_mean_of_those_that_share_the_longest_prefix():
     zeros = next(zero.each_tower())
     assert not zeros.items.weight[number[0, 0, 1]].any() and zeros.bias[number[4, 4, 4]] == 0
     assert not zeros.codes[2].weight[4].any()
-    assert not torch.equal(said(grown, ALL), said(zero, ALL))
+    assert not torch.equal(reported(grown, ALL), reported(zero, ALL))
 
 
 def test_a_number_that_no_known_sid_ends_in_is_new():

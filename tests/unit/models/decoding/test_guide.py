@@ -102,7 +102,7 @@ def test_nodes_are_reached_where_something_allowed_lies_below_them():
         assert largest[node] == value[below].max()
 
 
-def test_what_does_not_fit_the_trie_is_said():
+def test_what_does_not_fit_the_trie_is_reported():
     trie, _ = random_trie(np.random.default_rng(2), n=20)
     with pytest.raises(ConfigError, match=rf"allowed covers 3 SIDs, but the trie has {trie.n_sids}"):
         Guide.of(trie, torch.ones(1, 3, dtype=torch.bool))

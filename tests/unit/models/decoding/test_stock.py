@@ -71,7 +71,7 @@ def test_settings_of_the_models_own_file_have_no_say():
     assert torch.equal(found.sids, wanted.sids) and torch.equal(found.scores, wanted.scores)
 
 
-def test_places_are_found_by_position_alone():
+def test_positions_are_found_by_position_alone():
     trie = Trie.build(np.array([[0, 1], [0, 2], [3, 0]]), token_ids(2, 4))
     processor = TrieLogitsProcessor(trie, 2, [END])
     rows = torch.tensor([[5, 10, 5, 10, END], [5, 10, 5, 11, END], [5, 10, 8, 10, END], [5, 10, 5, 10, 5]])

@@ -102,11 +102,11 @@ def test_golden_prompts(wording):
         assert (example.prompt, example.completion) == (prompt, completion)
 
 
-def test_a_prompt_gives_session_contexts_where_it_has_a_place_for_them():
-    told, plain = build("session_context"), build("compact")
-    assert told.prompt_uses_context("next_sid") and not told.prompt_uses_context("next_title")
+def test_a_prompt_gives_session_contexts_where_it_has_a_placeholder_for_them():
+    conditioned, plain = build("session_context"), build("compact")
+    assert conditioned.prompt_uses_context("next_sid") and not conditioned.prompt_uses_context("next_title")
     assert not plain.prompt_uses_context("next_sid")
-    assert told.prompt("next_sid", history=[0], context=2).endswith("<|later|>")
+    assert conditioned.prompt("next_sid", history=[0], context=2).endswith("<|later|>")
 
 
 @pytest.mark.parametrize("wording", BUILT_IN)
@@ -168,7 +168,7 @@ def session_content(contexts=("<|now|>", "<|then|>"), **tasks):
     return {**content, "session_context": list(contexts) if isinstance(contexts, tuple) else contexts}
 
 
-TOLD = {"prompt": "{bos}{history}{session_context}", "completion": "{sid}"}
+REPORTED = {"prompt": "{bos}{history}{session_context}", "completion": "{sid}"}
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,13 @@ def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
         (session_content(), r"session_context is given, but no prompt has \{session_context\}"),
         (session_content(("now", "now")), "session_context: both texts are 'now'; make them differ"),
         (
-            change(next_sid=TOLD),
+            change(next_sid=REPORTED),
             r"'next_sid', prompt: unknown placeholder \{session_context\}; allowed: history, bos, eos",
         ),
-        (session_content((), next_sid=TOLD), r"unknown placeholder \{session_context\}; allowed: history, bos, eos"),
+        (
+            session_content((), next_sid=REPORTED),
+            r"unknown placeholder \{session_context\}; allowed: history, bos, eos",
+        ),
         (
             session_content(title_to_sid={"prompt": "{title}{session_context}", "completion": "{sid}"}),
             r"'title_to_sid', prompt: unknown placeholder \{session_context\}; allowed: title, bos, eos",
@@ -202,7 +205,7 @@ def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
         ),
     ],
 )
-def test_session_contexts_are_given_behind_histories_alone(content, message, tmp_path):
+def test_session_contexts_are_given_after_histories_alone(content, message, tmp_path):
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError, match=message):
         load_wording(tmp_path / "w.yaml")

@@ -342,10 +342,10 @@ def test_what_the_baseline_says_of_its_counts():
 
 
 @pytest.mark.parametrize(("positions", "told_apart"), [("rotary", True), ("learned", True), ("none", False)])
-def test_positions_of_the_baseline_tell_orders_apart(positions, told_apart):
+def test_positions_of_the_baseline_tell_orders_apart(positions, distinguished):
     model = built("causal", positions=positions, num_layers=1)
     first, second = (model.user_vectors(torch.tensor([[*items, 0, 0]])) for items in ([3, 8, 5], [8, 3, 5]))
-    assert bool((first - second).abs().max() > 1e-4) is told_apart
+    assert bool((first - second).abs().max() > 1e-4) is distinguished
 
 
 def test_what_building_refuses():

@@ -192,7 +192,7 @@ def test_training_learns_stops_and_keeps_its_best_epoch(tmp_path):
     assert values.mean() == pytest.approx(done.best, abs=5e-5)
 
 
-def test_each_epoch_visits_every_row_once_in_a_new_order():
+def test_each_epoch_has_every_row_once_in_a_new_order():
     orders = []
     for epoch in range(2):
         torch.manual_seed(epoch_seed(5, epoch))

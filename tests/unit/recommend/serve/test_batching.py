@@ -196,7 +196,7 @@ def test_what_could_not_be_answered_in_time_is_refused():
     asyncio.run(play())
 
 
-def test_what_nobody_waits_for_is_not_computed():
+def test_what_is_not_waited_for_is_not_computed():
     recommender = make_recommender()
 
     async def play():
@@ -281,7 +281,7 @@ def test_before_the_model_is_there_calls_are_refused():
     assert (asyncio.run(play()).status, asyncio.run(play()).retry_after) == (503, 1)
 
 
-def test_a_defect_of_the_thread_is_told_and_the_thread_lives_on(monkeypatch):
+def test_a_defect_of_the_thread_is_reported_and_the_thread_lives_on(monkeypatch):
     recommender = make_recommender()
 
     async def play():

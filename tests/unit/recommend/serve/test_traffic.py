@@ -214,15 +214,15 @@ def test_reload_over_http(parts, tmp_path):
         return load.statuses[0], json.loads(load.bodies[0])
 
     with running(allowed) as port:
-        status, told = post(port, {"back": True})
-        assert (status, told["error"]["field"]) == (409, "back")
-        status, told = post(port, {"checkpoint": "shift-2"})
-        assert (status, told["model"]["version"], told["before"]["version"]) == (200, "version-2", "version-0")
-        status, told = post(port, {"checkpoint": "other"})
-        assert status == 409 and str(tmp_path) not in json.dumps(told)
-        assert told["error"]["message"].startswith("refused; the model in service is unchanged: manifest.json: ")
-        status, told = post(port, {"checkpoint": "../x"})
-        assert (status, told["error"]["field"]) == (422, "checkpoint")
+        status, reported = post(port, {"back": True})
+        assert (status, reported["error"]["field"]) == (409, "back")
+        status, reported = post(port, {"checkpoint": "shift-2"})
+        assert (status, reported["model"]["version"], reported["before"]["version"]) == (200, "version-2", "version-0")
+        status, reported = post(port, {"checkpoint": "other"})
+        assert status == 409 and str(tmp_path) not in json.dumps(reported)
+        assert reported["error"]["message"].startswith("refused; the model in service is unchanged: manifest.json: ")
+        status, reported = post(port, {"checkpoint": "../x"})
+        assert (status, reported["error"]["field"]) == (422, "checkpoint")
         assert post(port, {})[1]["model"]["version"] == "version-2"
         assert post(port, {"back": True})[1]["model"]["version"] == "version-2"
         assert allowed.shelf.current.recommender.version == "version-2"

@@ -47,7 +47,7 @@ def test_truncation_is_remembered(tmp_path, model_path):
     assert again.counts()["truncated"] == sum(expected)
 
 
-def test_a_killed_run_goes_on(tmp_path, model_path, encoded_texts, monkeypatch):
+def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
     written = []
     plain = VectorCache.write
 

@@ -84,7 +84,7 @@ def test_without_ages_all_targets_count_the_same():
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
-def slow_pool(model, found, own, history, told):
+def slow_pool(model, found, own, history, reported):
     """What the pool gives one history, item by item."""
     experts = {name: value.numpy() for name, value in model.experts.state_dict().items()}
     shares = np.zeros(6)
@@ -100,17 +100,17 @@ def slow_pool(model, found, own, history, told):
         len(history) >= 10,
         *of_items[-1],
         *of_items.mean(0),
-        told == 1,
-        told == 2,
+        reported == 1,
+        reported == 2,
     ]
     weights = np.clip(described, found["least"], found["most"]) @ np.array(found["weights"])
     scores = []
     for item in range(6):
         seen = item + 1 in history
-        said = [own[item], np.log((0 if seen else shares[item]) + NO_TRANSITION)]
-        said += [np.log((0 if seen else popular[item]) + NO_SALE) for popular in experts["popularity"]]
-        said += [experts["repeats"][item] if seen else 0, seen]
-        scores.append(weights @ np.array(said, dtype=np.float64))
+        message = [own[item], np.log((0 if seen else shares[item]) + NO_TRANSITION)]
+        message += [np.log((0 if seen else popular[item]) + NO_SALE) for popular in experts["popularity"]]
+        message += [experts["repeats"][item] if seen else 0, seen]
+        scores.append(weights @ np.array(message, dtype=np.float64))
     scores = np.array(scores)
     return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
 
@@ -247,7 +247,7 @@ def test_new_sids_join_the_experts(start):
     moved = torch.tensor([[number[item - 1] + 1 for item in histories[0].tolist()]])
     own = torch.randn(1, 6)
     wide = torch.zeros(1, 7).index_copy(1, torch.tensor(known), own)
-    told = torch.zeros(1, dtype=torch.int64)
-    before = model.experts(own, histories, *at, told)
-    after = grown.experts(wide, moved, *at, told)[:, known]
+    reported = torch.zeros(1, dtype=torch.int64)
+    before = model.experts(own, histories, *at, reported)
+    after = grown.experts(wide, moved, *at, reported)[:, known]
     assert torch.allclose(after - after[:, :1], before - before[:, :1], atol=1e-4)
