@@ -261,10 +261,9 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
         trainer = SidGrpoTrainer(
             model,
             settings,
-            [
-                {"prompt": prompt, "target": target, "tail": tail, "history": None}
-                for prompt, target in zip(prompts, live, strict=True)
-            ],
+            Dataset.from_dict(
+                {"prompt": prompts, "target": live, "tail": [tail] * len(prompts), "history": [None] * len(prompts)}
+            ),
             tokenizer,
             roll_out=roller(beams(trie.to(args.device), args.generations), sids),
             objective=Objective(WeightedRewards({"table": reward}, {"table": 1.0})),

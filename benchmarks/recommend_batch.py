@@ -28,7 +28,7 @@ from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.stage import FILE, run_recommend
 
-_RATE = re.compile(r"(Decoded|Answered) .*: ([\d.,]+) rows/s")
+_RATE = re.compile(r"(Decoded|Ranked) .*: ([\d.,]+) (?:prompts|histories)/s")
 
 
 class Rates(logging.Handler):
@@ -36,7 +36,7 @@ class Rates(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, list[float]] = {"Decoded": [], "Answered": []}
+        self.found: dict[str, list[float]] = {"Decoded": [], "Ranked": []}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Read one line of the log."""
@@ -82,10 +82,10 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, object]:
             wanted = [[ids[item] for item in row][: args.k] for row in Predictions.load(evaluated.output).items]
             found = pq.read_table(listed.output / FILE)["items"].to_pylist()
             equal = sum(one == other for one, other in zip(found, wanted, strict=True))
-            rates.found = {"Decoded": [], "Answered": []}
+            rates.found = {"Decoded": [], "Ranked": []}
             whole = {name: [] for name in whole}
     evaluator = statistics.median(rates.found["Decoded"]) * rows / distinct
-    recommend = statistics.median(rates.found["Answered"])
+    recommend = statistics.median(rates.found["Ranked"])
     return {
         "rows": rows, "distinct_prompts": distinct, "k": args.k, "search": args.search, "equal_lists": equal,
         "evaluator_rows_a_second": evaluator, "recommend_rows_a_second": recommend,

@@ -23,6 +23,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -72,25 +73,23 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     from trl.trainer.sft_config import SFTConfig as TrlConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from minionerec.core.settings import parse_settings
-    from minionerec.data.config import PrepareConfig
     from minionerec.data.corpus import Corpus
-    from minionerec.data.prepare import run_prepare
     from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
     from minionerec.models.backbone.bundle import quiet_libraries
     from minionerec.models.backbone.vocabulary import add_code_tokens
-    from minionerec.sid.build import run_build_sids
-    from minionerec.sid.config import SidConfig
+    from minionerec.sid.table import SidTable
     from minionerec.training.packing import TreeCollator, good_row_length
     from minionerec.training.sft import SidSftTrainer
 
     quiet_libraries()
-    recipe = Path(__file__).resolve().parents[1] / "configs" / "industrial" / "language"
     corpus_path, sids_path = str(folder / "corpus"), str(folder / "sids")
-    run_prepare(parse_settings(PrepareConfig, ["--config", str(recipe / "data.yaml"), "--output", corpus_path]))
-    published = ["--config", str(recipe / "sids_published.yaml"), "--corpus", corpus_path, "--output", sids_path]
-    table = run_build_sids(parse_settings(SidConfig, published)).table
+    for words in (
+        ["prepare-data", "--config", "industrial#data", "--output", corpus_path],
+        ["build-sids", "--config", "industrial#sids_published", "--corpus", corpus_path, "--output", sids_path],
+    ):
+        subprocess.run([sys.executable, "-m", "minionerec", *words], check=True, stdout=sys.stderr)
     corpus = Corpus.load(corpus_path)
+    table = SidTable.load_index(sids_path, corpus.items["item_id"].tolist())
     texts = [*corpus.items["title"], *corpus.items["description"]]
     tokenizer = train_tokenizer(texts, args.vocabulary - len(table.tokens))
     add_code_tokens(tokenizer, table)

@@ -117,7 +117,7 @@ def main() -> None:
     head = bundle.model.get_output_embeddings().weight.numel()
     for number in range(args.steps + 3):  # the first three are not counted
         indices = rng.choice(len(rows), args.batch, replace=False)
-        examples = [{name: column[position] for name, column in rows.columns.items()} for position in indices]
+        examples = [rows[position] for position in indices]
         for name, own_teacher in (("labels alone", None), ("with a teacher", teacher)):
             forget_peak(args.device)
             wall, cpu = clock(args.device), time.process_time()

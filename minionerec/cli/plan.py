@@ -1,7 +1,8 @@
 """A recipe's plan: each step of each case, data set and seed as a job, with settings, output and dependencies.
 
 OUTPUT/STEP                                   output of a step of a recipe without cases, unless it names another one;
-                                              of a training with the recipe's seeds, the folder of its seed-N
+                                              of a training with the recipe's seeds, the folder of its seed-N and of
+                                              the settings of each, seed-N.yaml
 
 OUTPUT/DATA/prepared/STEP                     output made once for a data set, unless its step names another one
 OUTPUT/DATA/CASE/STEP/seed-N                  output of a step; of one that is run once, STEP alone
@@ -74,7 +75,7 @@ class Job:
         key: Its step.
         spec: The stage.
         settings: Its settings.
-        config: What `--config` names: RECIPE#STEP, or the file that the settings are written to.
+        config: What `--config` names: RECIPE#STEP, or, of one with a seed, the file that the settings are written to.
         values: The settings that are given, without defaults.
         needs: Its dependencies: the steps whose outputs it reads.
         launch: File for `accelerate launch --config_file`; chosen by the machine if None.
@@ -221,6 +222,8 @@ class Plan:
             values["output"] = str(base)
         settings = at([step.where, *step.locations.values()][-1], lambda: kind(**values))
         file = str(base.with_name(f"{base.name}.yaml")) if cases else f"{self.recipe.name}#{step.name}"
+        if not cases and key.seed is not None:  # RECIPE#STEP would be its first seed
+            file = f"{values['output']}.yaml"
         common = self.recipe.settings
         launch = text.of(common.launch, f"{self.recipe.file}: launch") if common.launch else None
         job = Job(

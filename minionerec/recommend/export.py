@@ -304,7 +304,7 @@ def recommend(history, k=10{asked}):
     text = about["template"].format(history=about["separator"].join(sids), {context}**about["specials"])
     prompt = tokenizer(text)["input_ids"][-about["max_prompt_length"] :]
     found = stock_lists(model, trie, prompt, k, steps=about["longest"])
-    return [item for said, _ in found for item in items_of["".join(tokenizer.convert_ids_to_tokens(said))]]
+    return [item for tokens, _ in found for item in items_of["".join(tokenizer.convert_ids_to_tokens(tokens))]]
 
 
 print(recommend({history!r}))

@@ -1,8 +1,11 @@
 """What the hostile tests share: one shop with every stage's output, which no test changes."""
 
 import pytest
+from support.pages import undrawn
 from support.small_shop import make_shop
 from support.store import shared
+
+__all__ = ["shop", "undrawn"]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Fixtures that the tests of several stages share."""
 
 from support.evaluation import made
+from support.pages import drawn, undrawn
 
-__all__ = ["made"]
+__all__ = ["drawn", "made", "undrawn"]

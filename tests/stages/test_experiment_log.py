@@ -148,14 +148,14 @@ def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_publ
     beside = markdown.split("## Shop: Comparison with published results")[1].split("\n## ")[0]
     assert beside.index(f"| {NOT_COMPARABLE} |") < beside.index(name) and beside.count("RL (given") == 1
     assert f"| {name} |" in markdown.split("## Shop: Ranking metrics")[1] and f"{name} minus SFT" in markdown
-    assert all(name not in reported["text"] for reported in shop["findings"] if reported["rule"] == "published")
+    assert all(name not in message["text"] for message in shop["findings"] if message["rule"] == "published")
     run_experiment_log(config({**trained, "stages": {"RL": "conditioned"}}))
     shop, markdown = read()["entries"]["Shop"], Path("log", f"{NAME}.md").read_text(encoding="utf-8")
     assert (shop["compared"], shop["discrepancy"], shop["settings"]) == (name, [], [])
     assert "Discrepancy" not in markdown and f"| {NOT_COMPARABLE} |" in markdown
 
 
-def test_trainings_are_reported_with_their_arithmetic_and_outcome(trained):
+def test_trainings_are_reported_with_their_arithmetic_and_outcome(trained, drawn):
     result = run_experiment_log(config(trained))
     shop = read()["entries"]["Shop"]
     conditioned = shop["trainings"]["SFT"]
@@ -317,6 +317,7 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
     assert all(f"## {name}: Ranking metrics" in markdown for name in found["entries"])
     assert "## Across data sets" in markdown and "| PSWRecV14 | - | — | — |" in markdown
     assert "| Industrial | SFT | NDCG@10 | 0.0951 |" in markdown  # the published log's own figure
+    assert "LastFM.txt | file |" in markdown and "lastfm.yaml" not in markdown
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,23 @@
 
 import base64
 import json
-import os
 import re
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from support.checkpoints import save_checkpoint
+from support.commands import command
 from support.evaluation import copy_artefact
+from support.preloaded import python
 from support.training import catalogue_config, make_inputs
 
 from minionerec.core.artefacts import read_manifest
@@ -55,7 +57,7 @@ for folder, questions in asked.items():
     import sid_trie
     assert sid_trie.__file__.startswith(folder)
     page = {}
-    for code in json.load(open(sys.argv[2])):
+    for code in json.load(open(sys.argv[2]))[folder]:
         exec(code, page)
     searched = []
     for example in page["about"]["examples"]:
@@ -82,15 +84,15 @@ def export_config(folder, **changes):
 
 
 def ask_alone(tmp_path, asked):
-    """What exports recommend, asked by what their example takes, in a process that cannot import the project."""
-    page = (Path(next(iter(asked))) / "README.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    files = [tmp_path / name for name in ("asked.json", "page.json", "answers.json")]
+    """What exports recommend, asked by what their examples take, in a process that cannot import the project."""
+    pages = {folder: (Path(folder) / "README.md").read_text() for folder in asked}
+    blocks = {folder: re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) for folder, page in pages.items()}
+    files = [tmp_path / name for name in ("asked.json", "pages.json", "answers.json")]
     files[0].write_text(json.dumps(asked))
     files[1].write_text(json.dumps(blocks))
     script = tmp_path / "alone.py"
     script.write_text(ALONE)
-    subprocess.run([sys.executable, "-P", str(script), *map(str, files)], check=True, cwd=tmp_path)
+    subprocess.run([python(), str(script), *map(str, files)], check=True, cwd=tmp_path)
     return json.loads(files[2].read_text())
 
 
@@ -106,63 +108,74 @@ def lists_of(checkpoint, corpus, k, context=None):
     return questions, [[ids[item] for item in row] for row in ranking.items]
 
 
-def test_the_files_alone_give_our_lists(made, tmp_path):
-    prose = {"wording.yaml": load_wording("prose").to_yaml()}
-    checkpoints = {"compact": made / "checkpoint", "prose": copy_artefact(made / "checkpoint", tmp_path / "p", **prose)}
-    wanted, asked = {}, {}
-    for name, checkpoint in checkpoints.items():
-        result = run_export(export_config(made, checkpoint=str(checkpoint), output=str(tmp_path / name)))
-        asked[str(result.output)], wanted[str(result.output)] = lists_of(checkpoint, made / "corpus", 5)
-    answers = ask_alone(tmp_path, asked)
-    for folder, answer in answers.items():
-        assert answer["items"] == wanted[folder]
-        assert answer["stock"]
-        examples = json.loads((Path(folder) / "prompts.json").read_text())["examples"]
-        assert len(examples) == 5
-        assert answer["checked"].startswith("5 of 5 lists are equal")
-        for found, example in zip(answer["searched"], examples, strict=True):
-            assert [tokens for tokens, _ in found] == example["sid_tokens"]
-            assert [score for _, score in found] == pytest.approx(example["scores"], abs=1e-4)
-            assert (
-                example["items"][:1]
-                == json.loads((Path(folder) / "sid_to_item.json").read_text())[example["sids"][0]][:1]
-            )
-
-
-def test_a_model_that_is_given_session_contexts_is_exported_with_them(made, tmp_path):
-    wording, table, checkpoint = (
-        load_wording("session_context"),
-        SidTable.load_index(made / "sids"),
-        tmp_path / "checkpoint",
-    )
+def save_scratch(made, folder, seed, wording="compact", table=None):
+    """A checkpoint that was never trained, of the shop's SIDs unless others are given."""
+    wording, table = load_wording(wording), table or SidTable.load_index(made / "sids")
     tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
     add_code_tokens(tokenizer, table)
-    add_session_tokens(tokenizer, wording.session_context)
-    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=1)
+    if wording.session_context:
+        add_session_tokens(tokenizer, wording.session_context)
+    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=seed)
     for parameter in model.parameters():
         parameter.data *= 4
-    save_checkpoint(Bundle(model, tokenizer, table, wording, 64), checkpoint)
-    output = run_export(export_config(made, checkpoint=str(checkpoint), output=str(tmp_path / "export"))).output
-    found = {context: lists_of(checkpoint, made / "corpus", 5, context) for context in SESSION_CONTEXTS}
-    questions = [question for asked, _ in found.values() for question in asked]
-    answer = ask_alone(tmp_path, {str(output): questions})[str(output)]
-    assert answer["items"] == [row for _, lists in found.values() for row in lists]
-    assert len({json.dumps(lists) for _, lists in found.values()}) == 3
+    save_checkpoint(Bundle(model, tokenizer, table, wording, 64), folder)
+
+
+class Alone(NamedTuple):
+    """An export, our lists, and what a process without the project made of it."""
+
+    output: Path
+    wanted: list
+    answer: dict
+
+
+@pytest.fixture(scope="module")
+def alone(made, tmp_path_factory):
+    """Name to an export that was read without the project: of two wordings, and conditioned on session contexts."""
+    folder = tmp_path_factory.mktemp("alone")
+    prose = {"wording.yaml": load_wording("prose").to_yaml()}
+    checkpoints = {"compact": made / "checkpoint", "prose": copy_artefact(made / "checkpoint", folder / "p", **prose)}
+    save_scratch(made, folder / "c", 1, "session_context")
+    checkpoints["session contexts"] = folder / "c"
+    outputs, asked, wanted = {}, {}, {}
+    for name, checkpoint in checkpoints.items():
+        path = str(folder / name)
+        outputs[name] = run_export(export_config(made, checkpoint=str(checkpoint), output=path)).output
+        contexts = SESSION_CONTEXTS if name == "session contexts" else [None]
+        found = [lists_of(checkpoint, made / "corpus", 5, context) for context in contexts]
+        asked[str(outputs[name])] = [question for questions, _ in found for question in questions]
+        wanted[name] = [lists for _, lists in found]
+    answers = ask_alone(folder, asked)
+    return {name: Alone(output, wanted[name], answers[str(output)]) for name, output in outputs.items()}
+
+
+@pytest.mark.parametrize("name", ["compact", "prose", "session contexts"])
+def test_the_files_alone_give_our_lists(alone, name):
+    output, wanted, answer = alone[name]
+    assert answer["items"] == [row for lists in wanted for row in lists]
+    assert answer["stock"]
+    examples = json.loads((output / "prompts.json").read_text())["examples"]
+    assert len(examples) == 5
     assert answer["checked"].startswith("5 of 5 lists are equal")
+    items = json.loads((output / "sid_to_item.json").read_text())
+    for found, example in zip(answer["searched"], examples, strict=True):
+        assert [tokens for tokens, _ in found] == example["sid_tokens"]
+        assert [score for _, score in found] == pytest.approx(example["scores"], abs=1e-4)
+        assert example["items"][:1] == items[example["sids"][0]][:1]
+
+
+def test_a_model_that_is_given_session_contexts_is_exported_with_them(alone):
+    output, wanted, _ = alone["session contexts"]
+    assert len({json.dumps(lists) for lists in wanted}) == 3
     about = json.loads((output / "prompts.json").read_text())
     assert about["session_contexts"] == {"unknown": "", "same": "<|same|>", "later": "<|later|>"}
-    assert [example["session_context"] for example in about["examples"]] == [
-        "unknown",
-        "same",
-        "later",
-        "unknown",
-        "same",
-    ]
-    for example, searched in zip(about["examples"], answer["searched"], strict=True):
+    given = [example["session_context"] for example in about["examples"]]
+    assert given == ["unknown", "same", "later", "unknown", "same"]
+    tokenizer = load_bundle(output.parent / "c").tokenizer
+    for example in about["examples"]:
         assert example["text"].endswith(">" + about["session_contexts"][example["session_context"]])
         conditioned = tokenizer.convert_tokens_to_ids([about["session_contexts"][example["session_context"]]])
         assert example["session_context"] == "unknown" or example["input_ids"][-1:] == conditioned
-        assert [tokens for tokens, _ in searched] == example["sid_tokens"]
     page = " ".join((output / "README.md").read_text().split())
     assert (
         "`{session_context}` stands in `template`, write `<|same|>` for an item of the newest one's session" in page
@@ -221,12 +234,7 @@ def test_what_may_follow_is_what_a_dictionary_says(tmp_path, seed):
 def test_sids_of_several_lengths_are_searched_as_ours(made, tmp_path):
     codes = np.array([[0, -1, -1], [1, 0, -1], [1, 1, 2], [2, 1, 0], [2, 1, 1], [0, -1, -1]])
     table = SidTable(codes, list("uvwxyz"))
-    tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
-    add_code_tokens(tokenizer, table)
-    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=1)
-    for parameter in model.parameters():
-        parameter.data *= 4
-    save_checkpoint(Bundle(model, tokenizer, table, load_wording("compact"), 64), tmp_path / "checkpoint")
+    save_scratch(made, tmp_path / "checkpoint", 1, table=table)
     changes = {"checkpoint": str(tmp_path / "checkpoint"), "output": str(tmp_path / "export"), "beams": 3}
     output = run_export(export_config(made, **changes)).output
     assert "differ in length (1 to 3 codes)" in (output / "README.md").read_text()
@@ -320,26 +328,23 @@ def hub():
     server.shutdown()
 
 
-def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub):
+def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub, monkeypatch):
     """Against a server of this machine that answers as the hub does; the files that arrive are the export's own."""
-    words = ["-m", "minionerec", "export", "--corpus", str(made / "corpus"), "--checkpoint", str(made / "checkpoint")]
+    words = ["--corpus", str(made / "corpus"), "--checkpoint", str(made / "checkpoint")]
     words += ["--output", str(tmp_path / "export"), "--push", "me/shop"]
-    online = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
-
-    def push(**more):
-        environment = {**os.environ, **online, **more}
-        return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, check=False)
-
-    done = push()
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"uploaded: {hub.url}/me/shop"
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)  # as HF_ENDPOINT and HF_HUB_OFFLINE set them in a new process
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    done = command(tmp_path, "export", *words)
+    assert done.status == 0, done.err
+    assert done.out.splitlines()[-1] == f"uploaded: {hub.url}/me/shop"
     assert hub.made == {"name": "shop", "organization": "me", "visibility": "private"}
     here = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir() if path.name != "manifest.json"}
     assert hub.files == here
     assert {recommender for _, recommender in hub.asked} == {"Bearer hf_secret"}
     hub.refuses = True
-    refused = push()
-    assert refused.returncode == 2 and "hf_secret" not in refused.stderr
-    assert "me/shop: the export in" in refused.stderr and "run the same command again" in refused.stderr
-    offline = push(HF_HUB_OFFLINE="1")
-    assert offline.returncode == 2 and "could not be uploaded" in offline.stderr
+    refused = command(tmp_path, "export", *words)
+    assert "hf_secret" not in refused.err
+    assert "me/shop: the export in" in refused.message and "run the same command again" in refused.message
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "could not be uploaded" in command(tmp_path, "export", *words).message

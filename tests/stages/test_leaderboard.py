@@ -105,7 +105,7 @@ def markdown_of(result):
     return result.markdown.read_text(encoding="utf-8")
 
 
-def test_the_page_is_the_golden_one(shop):
+def test_the_page_is_the_golden_one(shop, drawn):
     result = run_report(config(shop))
     markdown = markdown_of(result)
     assert markdown[: markdown.index("## Sources")] == GOLDEN.read_text(encoding="utf-8")

@@ -69,7 +69,7 @@ def config(**changes):
     return ReportConfig(**{**settings, **changes})
 
 
-def test_page_is_whole_loads_nothing_and_escapes_titles(shop):
+def test_page_is_whole_loads_nothing_and_escapes_titles(shop, drawn):
     result = run_report(config(reference="industrial", ceiling="ceiling.json"))
     text = result.html.read_text(encoding="utf-8")
     page = Page(text)
@@ -113,10 +113,10 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
 
 def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):
     run_report(config())
-    reported = (
+    message = (
         "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
     )
-    assert reported in Path("report/report.md").read_text(encoding="utf-8")
+    assert message in Path("report/report.md").read_text(encoding="utf-8")
     kept = recommenders_of("report")
     run_report(config(resample="examples"))
     assert "100 bootstrap samples of 120 examples, each by itself" in Path("report/report.md").read_text(
@@ -125,7 +125,7 @@ def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop
     assert recommenders_of("report") == kept
 
 
-def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_published_figures(shop):
+def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_published_figures(shop, drawn):
     conditioned = replace(Predictions.load("grpo"), given=(SESSION_CONTEXT,))
     conditioned.save("conditioned", config={"beams": 20}, inputs={"corpus": "corpus"})
     name = "GRPO (given session context)"
@@ -161,28 +161,28 @@ def test_sentences_say_what_the_paired_differences_say(shop):
     values = {name: ranking_metrics(sid_ranks(Predictions.load(name)), [10])["NDCG@10"] for name in ("sft", "grpo")}
     gap = paired_bootstrap(values["grpo"], values["sft"], 0, 100)
     assert gap.low > 0
-    reported = shortened(result.markdown.read_text().replace(MINUS, "-"))
+    message = shortened(result.markdown.read_text().replace(MINUS, "-"))
     shown = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
-    assert reported[0] == (
+    assert message[0] == (
         f"GRPO has the highest NDCG@10, {values['grpo'].mean():.4f}, and is ahead of the next, SFT: {shown}."
     )
     assert re.match(
-        r"Compared with the strongest baseline on validation, .+: ahead SFT \(.+\), GRPO \(.+\)\.", reported[1]
+        r"Compared with the strongest baseline on validation, .+: ahead SFT \(.+\), GRPO \(.+\)\.", message[1]
     )
     assert "| GRPO minus SFT | " in result.markdown.read_text() and shown in result.markdown.read_text()
     page = " ".join(Page(result.html.read_text(encoding="utf-8")).text).replace(MINUS, "-")
-    assert all(sentence in page for sentence in reported)
+    assert all(sentence in page for sentence in message)
 
 
 def test_the_share_of_the_ceiling_is_reported_where_sids_are_items(shop):
     result = run_report(config(ceiling="ceiling.json", sids="", predictions={"SFT": "sft"}))
     mean = recommenders_of("report")["SFT"]["metrics"]["item"]["NDCG@10"]["mean"]
-    reported = shortened(result.markdown.read_text())
+    message = shortened(result.markdown.read_text())
     reached = f"SFT {100 * mean / 0.8:.0f} %"
-    assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in reported
+    assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in message
 
 
-def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop):
+def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop, drawn):
     first = run_report(config(reference="industrial"))
     again = run_report(config(reference="industrial"))
     assert not first.up_to_date and again.up_to_date and again.table == first.table

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from support.examples import tokenised_windows
+from support.preloaded import python
 from support.training import (
     TRAINED,
     builder_of,
@@ -31,12 +31,14 @@ from minionerec.training.rows import check_all_positions, tokenise_examples
 from minionerec.training.sft import add_dropout, run_sft
 from minionerec.training.trainer import rank_validation, validation_set
 
+QUICKLY = {**TRAINED, "epochs": 10, "learning_rate": 1e-2, "device_batch_size": 16}
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     make_inputs(folder, users=100)
-    return folder, run_sft(sft_config(folder, **TRAINED))
+    return folder, run_sft(sft_config(folder, **QUICKLY))
 
 
 def losses(model, rows):
@@ -103,7 +105,7 @@ def test_what_decides_nothing_makes_nothing_again(trained, tmp_path):
     folder, _ = trained
     for name in ("corpus", "sids"):
         shutil.copytree(folder / name, tmp_path / name)
-    config = sft_config(folder, **TRAINED)
+    config = sft_config(folder, **QUICKLY)
     changes = {"corpus": str(tmp_path / "corpus"), "sids": str(tmp_path / "sids"), "keep_state": False}
     assert not run_sft(replace(config, **changes, report_to=["tensorboard"], restart=True)).fresh
 
@@ -206,7 +208,7 @@ def test_dropout_works_in_training_alone_and_leaves_the_checkpoint_alone(trained
 def test_validation_ranks_as_the_evaluator_does(trained):
     """NDCG@10, HR@10 and HR@1 of the checkpoint, reckoned from its lists, are those that its run measured."""
     folder, result = trained
-    config = sft_config(folder, **TRAINED)
+    config = sft_config(folder, **QUICKLY)
     bundle, builder, corpus = builder_of(folder)
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     validation = validation_set(config, bundle, builder, trie)
@@ -236,13 +238,14 @@ def test_cut_prompts_are_counted_and_reported(tmp_path, caplog):
     assert read_manifest(tmp_path / "sft")["counts"]["cut_prompts"] == 80
 
 
-def test_the_model_card_works_without_the_project(trained):
+def test_the_model_card_works_without_the_project(trained, tmp_path):
     """The card's example loads the folder with transformers alone, and generates SIDs that exist."""
     output = trained[1].output
     text = (output / "README.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(import json.*?)```", text, re.DOTALL).group(1)
-    alone = "import sys; sys.modules['minionerec'] = None\n" + example
-    done = subprocess.run([sys.executable, "-c", alone], cwd=output, capture_output=True, text=True, check=False)
+    script = tmp_path / "alone.py"
+    script.write_text("import sys; sys.modules['minionerec'] = None\n" + example)
+    done = subprocess.run([python(), str(script)], cwd=output, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split()
     assert len(set(lines)) == 5

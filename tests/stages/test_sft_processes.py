@@ -47,9 +47,22 @@ def assert_same_run(config, one):
     assert_same_weights(config, one)
 
 
-def test_two_processes_equal_one(one, tmp_path):
+def by_zero_2(config):
+    """The stage as a process that `accelerate launch` started with the file of DeepSpeed settings."""
+    os.environ.update(
+        ACCELERATE_USE_CPU="false",
+        ACCELERATE_USE_DEEPSPEED="true",
+        ACCELERATE_DEEPSPEED_CONFIG_FILE=str(ROOT / "ds_configs/zero2_cpu.json"),
+    )
+    run_sft(config)
+
+
+@pytest.mark.parametrize("run", [run_sft, by_zero_2], ids=["DDP", "ZeRO-2"])
+def test_two_processes_equal_one(one, tmp_path, run):
     config = replace(one, output=str(tmp_path / "sft"))
-    stage_in_processes(run_sft, config, 2)
+    stage_in_processes(run, config, 2)
+    sharded = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()
+    assert sharded == (run is by_zero_2)  # DeepSpeed was at work
     assert_same_run(config, one)
     records = [read_run_record(Path(folder.output)) for folder in (one, config)]
     assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, Batch(2, 2, 8))]
@@ -71,14 +84,6 @@ def launch(config, folder):
     return done.stderr
 
 
-def test_zero_2_on_two_processes_equals_one(one, tmp_path):
-    config = replace(one, output=str(tmp_path / "sft"))
-    reported = launch(config, tmp_path)
-    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in reported
-    assert (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()  # DeepSpeed was at work
-    assert_same_run(config, one)
-
-
 @pytest.mark.slow
 def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
     constant = replace(one, schedule="constant", epochs=3)
@@ -87,5 +92,7 @@ def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
     launch(replace(config, epochs=2), tmp_path)
     (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
     state.write_bytes(state.read_bytes()[:100])
-    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in launch(config, tmp_path)
+    message = launch(config, tmp_path)
+    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in message
+    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in message
     assert_same_weights(config, whole)

@@ -54,7 +54,7 @@ def config_for(shop, output, names=("plain", "balanced", "given"), **settings):
     return SidReportConfig(corpus=str(shop / "corpus"), tables=tables, output=str(output), dimensions=8, **settings)
 
 
-def test_page(shop, tmp_path):
+def test_page(shop, tmp_path, drawn):
     config = config_for(shop, tmp_path / "page")
     result = run_sid_report(config)
     verify_files(tmp_path / "page")

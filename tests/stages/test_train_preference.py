@@ -195,7 +195,7 @@ def test_own_files_by_time(tmp_path):
     assert not config.up_to_date()
 
 
-def test_a_study_takes_seeds_and_cases_and_ends_in_the_page(tmp_path, monkeypatch, capsys):
+def test_a_study_takes_seeds_and_cases_and_ends_in_the_page(tmp_path, monkeypatch, capsys, drawn):
     """`minionerec run` runs the stage by seed, and sets the cases side by side."""
     step = {"test": {"stage": "train-preference", "items": 60, "width": 8, "resamples": 20}}
     cases = {"pair": {"steps": step}, "row": {"base": "pair", "steps": {"test": {"split": "row"}}}}
@@ -208,7 +208,8 @@ def test_a_study_takes_seeds_and_cases_and_ends_in_the_page(tmp_path, monkeypatc
     assert "over seeds 3, 4" in printed and "| row minus pair | bt_hier |" in printed
     manifest = read_manifest(tmp_path / "out/synthetic/row/test/seed-4/predictions", "preference")
     assert (manifest["seed"], manifest["settings"]["split"]) == (4, "row")
-    assert (tmp_path / "out/synthetic/compare/test/pair.md").is_file()
+    page = (tmp_path / "out/synthetic/compare/test/pair.html").read_text()
+    assert page.count("<svg") == 2 and "Accuracy by user" in page
 
 
 def over_seeds(folder, seeds=(1, 2, 3, 4, 5), **settings):
@@ -240,11 +241,12 @@ def test_acceptance_at_a_quarter_of_the_size(tmp_path):
 
 def test_controls(tmp_path):
     """Shuffled answers: a coin. One taste for all: nothing personal to gain."""
-    shuffled = over_seeds(tmp_path / "permuted", items=400, width=64, population="permuted")["bt_hier"]
+    seeds = (1, 2, 3)
+    shuffled = over_seeds(tmp_path / "permuted", seeds, items=400, width=64, population="permuted")["bt_hier"]
     error = 0.5 / np.sqrt(sum(run["n"] for run in shuffled))  # answers are independent here
     assert abs(np.mean([run["accuracy"] for run in shuffled]) - 0.5) <= 2 * error
     assert np.mean([run["ce"] for run in shuffled]) == pytest.approx(np.log(2), abs=0.01)
-    alike = over_seeds(tmp_path / "alike", items=400, width=64, population="one_taste")
+    alike = over_seeds(tmp_path / "alike", seeds, items=400, width=64, population="one_taste")
     for key, gain in (("ce", -0.01), ("accuracy", 0.01)):
         mine, crowd = (np.mean([run[key] for run in alike[model]]) for model in ("bt_hier", "bt_global"))
         assert (mine - crowd) / gain < 1

@@ -1,8 +1,29 @@
-"""HTML pages as tests look at them."""
+"""HTML pages as tests look at them, and figures that are built but not drawn."""
 
 from html.parser import HTMLParser
 
+import pytest
+
+from minionerec.reports import plots
+
 VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+draw = plots.svg
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn():
+    """Figures are empty in the pages of a module's tests, as drawing takes half of a report's time; see `drawn`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "svg", lambda figure, name: f'<svg id="{name}"></svg>')
+        yield
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """A test's figures are drawn."""
+    monkeypatch.setattr(plots, "svg", draw)
 
 
 class Page(HTMLParser):

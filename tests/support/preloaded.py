@@ -1,4 +1,4 @@
-"""An interpreter for `-m minionerec` and the project's scripts that starts in no time: Python for tests.
+"""An interpreter that starts in no time, for `-m minionerec`, the project's scripts and alone.py: Python for tests.
 
 A process that trains spends some seconds on imports of other people's packages. `python()` is the path of a command
 that hands such a process to a server, which has imported them once (nothing of this project), and forks: a process with
@@ -57,7 +57,7 @@ def _start() -> str:
 def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
     """Let the server run the words, as if this process were the one that does."""
     script = words[0] if words and words[0].endswith(".py") else ""
-    ours = words[:2] == ["-m", "minionerec"] or "scripts/" in script or script.endswith("calc_level.py")
+    ours = words[:2] == ["-m", "minionerec"] or "scripts/" in script or script.endswith(("calc_level.py", "alone.py"))
     if not ours or "RANK" in os.environ or "PYTHONHASHSEED" in os.environ:
         os.execv(python, [python, *words])
     import json
@@ -66,7 +66,7 @@ def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
     import time
 
     connection = socket.socket(socket.AF_UNIX)
-    for _ in range(1200):  # the server imports
+    for _ in range(6000):  # the server imports
         try:
             connection.connect(socket_path)
             break

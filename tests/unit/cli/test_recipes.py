@@ -346,7 +346,7 @@ def test_the_other_processes_of_a_launch_make_nothing(runs, monkeypatch):
     assert waited == ["join", "wait"]
 
 
-def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path):
+def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path, monkeypatch):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "output: out\nseeds: [3, 5]\nsteps:\n"
@@ -366,6 +366,10 @@ def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path):
         for seed in (3, 5):
             job = by_title[f"{name}, seed {seed}"]
             assert (job.settings.seed, job.settings.output) == (seed, f"out/{name}/seed-{seed}")
+    monkeypatch.chdir(tmp_path)
+    for job in jobs.values():  # what a step's process reads is what the plan says of it
+        job.prepare()
+        assert type(job.settings)(**config_values(type(job.settings), job.config)) == job.settings, job.title
     report = by_title["report"]
     assert report.settings.predictions == {"one": "out/one", "other": "out/other"}
     assert {key.title for key in report.needs} == {"data", *(title for title in by_title if "seed" in title)}

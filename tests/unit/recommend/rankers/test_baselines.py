@@ -280,6 +280,10 @@ def test_test_examples_are_not_read(chain):
     assert choose(other) != choose(corpus)
 
 
+def test_fewer_validation_examples_are_read_of_many_training_examples():
+    assert [baselines._examples_of(size) for size in (0, 100_000, 200_000, 1_000_000)] == [5000, 5000, 4000, 1000]
+
+
 def test_without_validation_examples_constants_are_the_defaults(corpus):
     chosen = choose(replace(corpus, valid=SplitRows.none()))
     assert chosen == Chosen() and chosen.strongest is None

@@ -1,0 +1,86 @@
+"""Every script of `benchmarks` runs, at sizes that measure nothing: it would otherwise fail when it is next needed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.commands import command
+from support.paths import ROOT
+from support.store import shared
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow, pytest.mark.timeout(600)]
+
+SMALL = "--width 64 --layers 1 --heads 2 --kv-heads 1"
+COMMANDS = {
+    "beam_search": "--layers 1 --width 64 --vocabulary 2000 --prompt-length 10 --items 200 --beams 5 --repeats 1",
+    "catalogue_scale": "--sids 1000 --hidden 16 --rounds 1 --steps 1 --lists 4 --beams 10 --negatives 64 --batch 8",
+    "engines": "--rows 5000 --rounds 1 --json",
+    "export_trie": "--items 2000 --size 16 --beams 10",
+    "grpo_step": "--layers 2 --width 64 --inner 128 --vocabulary 2000 --prompt-length 9 --prompts 4 --repeats 1 --json",
+    "linear": "--repeats 1 --hidden-size 64 --layers 1 --json",
+    "prepare_data": "--reviews 20000 --json",
+    "recommend_batch": "--checkpoint {sft} --corpus {corpus} --k 10 --repeats 1 --output {output}",
+    "residual_kmeans": "--items 2000 --width 16 --codes 8 --threads 1 --iterations 3 --json",
+    "scale": "--sizes 2000 --folder {folder} --out {output}",
+    "sequential_epoch": "--model sasrec --corpus {data}/sequential/LastFM.txt --steps 1 --rows 20 --repeats 1 --json",
+    "session_step": "--sids 300 --hidden 16 --steps 2",
+    "sft_step": f"{SMALL} --vocabulary 4000 --rows 4 --steps 1 --users 4 --repeats 1 --json",
+    "sids_scale": "--items 2000 --width 16 --fit_rows 0 500 --codes 32 --folder {folder} --out {output}",
+    "stream": "--interactions 3000 --steps 4 --warm-up 1 --width 32 --layers 1",
+    "teacher_step": f"--corpus {{corpus}} --sids {{sids}} --teacher {{catalogue}} --steps 2 --batch 8 {SMALL} --json",
+    "trie": "--items 5000 --size 32 --no-model --json",
+    "serving latency": "--checkpoint {catalogue} --corpus {corpus} --rows 20 --seconds 1 --rounds 1 --connections 1 "
+    "--output {output}",
+    "serving plain": "--checkpoint {sft} --corpus {corpus} --rows 2 --seconds 1 --rounds 1 --beams 5 --output {output}",
+    "serving overload": "--checkpoint {catalogue} --corpus {corpus} --rows 20 --seconds 2 --output {output}",
+    "serving soak": "--checkpoint {catalogue} --corpus {corpus} --rows 20 --minutes 0.2 --output {output}",
+    "serving garbage": "--checkpoint {catalogue} --corpus {corpus} --rows 20 --requests 50 --output {output}",
+    "serving million": "--catalogues 500 1000 --rounds 1 --seconds 1 --output {output}",
+    "serving random": "--corpus {corpus} --sids {sids} --checkpoint {folder} --output {output} --vocabulary 4000 "
+    "--layers 1 --width 64 --heads 2 --kv-heads 1 --inner 96",
+}
+NO_SCRIPTS = {"card", "http_load", "serving_made", "serving_plain", "stock"}  # imported or started by the others
+ON_DATA = {"sequential_epoch", "sft_step"}
+
+SHAPE = ("--hidden_size", "32", "--layers", "1", "--heads", "2", "--epochs", "1")
+LANGUAGE = ("--kv_heads", "1", "--inner_size", "48", "--text_vocabulary", "300", "--all_positions", "true")
+
+
+def make_models(folder):
+    """A corpus, semantic IDs and two models of the demo shop, trained for one epoch."""
+    for words in (
+        ["prepare-data", "--config", "demo#data", "--output", "corpus"],
+        ["build-sids", "--config", "demo#sids", "--corpus", "corpus", "--output", "sids"],
+        ["train-catalogue", "--corpus", "corpus", "--sids", "sids", *SHAPE, "--output", "catalogue"],
+        ["sft", "--corpus", "corpus", "--sids", "sids", *SHAPE, *LANGUAGE, "--output", "sft"],
+    ):
+        outcome = command(folder, *words)
+        assert outcome.status == 0, outcome.err
+
+
+def test_every_script_is_in_the_table():
+    scripts = {file.stem for file in (ROOT / "benchmarks").glob("*.py")}
+    assert scripts == {name.split()[0] for name in COMMANDS} | NO_SCRIPTS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_benchmark_runs(name, tmp_path, tmp_path_factory, request):
+    data = request.getfixturevalue("data_root") if name in ON_DATA else ""
+    models = shared(tmp_path_factory, make_models)
+    folders = {part: models / part for part in ("corpus", "sids", "catalogue", "sft")}
+    folders |= {"folder": tmp_path / "folder", "output": tmp_path / "output.json", "data": data}
+    script, *more = name.split()
+    words = [*more, *COMMANDS[name].format(**folders).split()]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / f"{script}.py"), *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    if "--json" in words:
+        json.loads(done.stdout.splitlines()[-1])
