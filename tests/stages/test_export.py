@@ -345,6 +345,6 @@ def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub, monkeypatch):
     hub.refuses = True
     refused = command(tmp_path, "export", *words)
     assert "hf_secret" not in refused.err
-    assert "me/shop: the export in" in refused.message and "run the same command again" in refused.message
+    assert "me/shop: the export in" in refused.reported and "run the same command again" in refused.reported
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "could not be uploaded" in command(tmp_path, "export", *words).message
+    assert "could not be uploaded" in command(tmp_path, "export", *words).reported
