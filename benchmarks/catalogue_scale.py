@@ -26,7 +26,7 @@ from card import clock, forget_peak, peak_gib
 
 
 @dataclass
-class Made:
+class Catalogue:
     """A catalogue with training windows.
 
     Attributes:
@@ -79,7 +79,9 @@ def make(sids, args, **shape):
     )
     torch.manual_seed(args.seed)
     model = build_catalogue(config, codes, tokens, text, counts).to(args.device)
-    return Made(codes, tokens, torch.from_numpy(items[:, :-1].copy()), torch.from_numpy(items[:, 1:].copy()), model)
+    return Catalogue(
+        codes, tokens, torch.from_numpy(items[:, :-1].copy()), torch.from_numpy(items[:, 1:].copy()), model
+    )
 
 
 class Steps:
@@ -267,7 +269,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds, in turns")
     parser.add_argument("--steps", type=int, default=5, help="sampled steps of a round")
     parser.add_argument("--lists", type=int, default=16, help="lists of each search")
-    parser.add_argument("--beams", type=int, default=50, help="width of beam search, and length of the lists")
+    parser.add_argument("--beams", type=int, default=50, help="number of beams, and length of the lists")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
     parser.add_argument("--seed", type=int, default=0, help="seed")
     args = parser.parse_args()

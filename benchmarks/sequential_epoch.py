@@ -298,7 +298,7 @@ def parse():
     parser.add_argument("--protocol", default="a", choices=["a", "b"], help="which protocol's rows")
     parser.add_argument("--hyper", nargs="*", default=[], help="hyper-parameters, e.g. num_heads=8")
     parser.add_argument("--steps", type=int, default=0, help="training steps timed; 0: the whole epoch")
-    parser.add_argument("--rows", type=int, default=0, help="test rows ranked; 0: all")
+    parser.add_argument("--rows", type=int, default=0, help="test examples ranked; 0: all")
     parser.add_argument("--repeats", type=int, default=3, help="how often each is timed, in turn; the median counts")
     parser.add_argument("--field", action=argparse.BooleanOptionalAction, default=True, help="time the other pipeline")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")

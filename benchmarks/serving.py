@@ -9,8 +9,8 @@ python benchmarks/serving.py million  --output million.json
 python benchmarks/serving.py random   --corpus runs/industrial/corpus --sids runs/industrial/sids_published \
     --checkpoint random --output random.json        # a 24 x 896 model with random weights, for latency and plain
 
-Histories are those of the test rows. Wherever something is timed, all lists are compared with those of the Python side
-first; status 1 where they differ. Words behind `--` go to the server: `-- --threads 2 --window_ms 5`.
+Histories are those of the test examples. Wherever something is timed, all lists are first compared with those of the Python
+side; status 1 where they differ. Words behind `--` go to the server: `-- --threads 2 --window_ms 5`.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def options() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--times", type=float, default=4, help="overload: times of what the server carries")
     parser.add_argument("--minutes", type=float, default=10, help="soak: how long")
     parser.add_argument("--requests", type=int, default=5000, help="garbage: mutated requests")
-    parser.add_argument("--beams", type=int, default=50, help="plain: beam width")
+    parser.add_argument("--beams", type=int, default=50, help="plain: number of beams")
     parser.add_argument("--catalogues", type=int, nargs="+", default=[5000, 1_000_000], help="million: numbers of SIDs")
     parser.add_argument("--sids", help="random: semantic IDs of the items")
     for name, value in (("layers", 24), ("width", 896), ("heads", 14), ("kv-heads", 2), ("inner", 4864)):
@@ -125,7 +125,7 @@ def serve_words(args: argparse.Namespace, more: list[str]) -> list[str]:
 
 
 def histories_of(args: argparse.Namespace) -> list[list[str]]:
-    """Histories of the test rows, as item ids."""
+    """Histories of the test examples, as item ids."""
     from minionerec.core.artefacts import read_manifest
     from minionerec.data.corpus import Corpus
 

@@ -27,7 +27,7 @@ def made_corpus(folder: Path, n_items: int, seed: int, rows: int = 2000) -> Corp
         folder: Directory to write it to.
         n_items: Items.
         seed: Seed of the histories.
-        rows: Training rows, and test rows.
+        rows: Training rows, and test examples.
     """
     rng = np.random.default_rng(seed)
     ids = [f"I{item}" for item in range(n_items)]

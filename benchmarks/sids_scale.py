@@ -7,7 +7,7 @@ python benchmarks/sids_scale.py --items 1000000 --fit_rows 0 65536 --device cuda
 
 Makes a `.npy` file of clustered vectors (ten million of 768 numbers in float16 take 15.4 GB, in float32 30.7 GB) and a
 corpus that has as many items, and runs `build-sids` on them, for each of `--fit_rows` (0: fitted on all) in a process
-of its own. A file that was cut off goes on where it was; a run whose line is in `--out` already is left out, so that
+of its own. A file that was interrupted is resumed; a run whose line is in `--out` already is left out, so that
 the same command may be given again. A line of JSON a run:
 
 - `seconds`: of the stage by phase (its run record); `items_per_second` over all of it; `processor_seconds` of all its

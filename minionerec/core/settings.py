@@ -17,7 +17,7 @@ import argparse
 import math
 import os
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_origin
@@ -355,7 +355,12 @@ def parse_settings(
         ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
         SystemExit: After `--help`.
     """
-    given = vars(settings_parser(config_class, program, summary).parse_args(words))
+    parsed, unknown = settings_parser(config_class, program, summary).parse_known_args(words)
+    if unknown:
+        flags = [word[2:].partition("=")[0] for word in unknown if word.startswith("--")]
+        meant = "".join(_meant(flag, [each.name for each in fields(config_class)], "--") for flag in flags)
+        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}.{meant} See --help.")
+    given = vars(parsed)
     file = given.pop("config", None)
     if file is None and fallback is not None:
         logger.info("No --config given: using the demo configuration, %s.", fallback)
@@ -390,8 +395,7 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
     problems: list[str] = []
     for key, value in values.items():
         if key not in known:
-            new = _RENAMED.get(key)
-            meant = f" {key} is now {new}." if new in known else did_you_mean(key, known)
+            meant = _meant(key, known)
             problems.append(f"{where}: unknown key {shown(key)}. Known keys: {', '.join(known)}.{meant}")
             continue
         try:
@@ -403,6 +407,12 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
             *problems, *(wrong for key, value in found.items() for wrong in _value_problems(known[key], value))
         )
     return found
+
+
+def _meant(key: object, known: Collection[str], dashes: str = "") -> str:
+    """The setting that an unknown one was renamed to, or that it is most like, as a sentence; "" for none."""
+    new = _RENAMED.get(str(key))
+    return f" {dashes}{key} is now {dashes}{new}." if new in known else did_you_mean(key, known)
 
 
 def load_settings(config_class: type[C], path: str | Path) -> C:

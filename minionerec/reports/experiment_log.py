@@ -473,10 +473,10 @@ def _short(logs: Sequence[DataSetLog], unfinished: Iterable[str], warnings: Sequ
     rows += [[name, *[PENDING] * 4] for name in unfinished]
     headers = ["Data set", "Stage", "Metric", "Value", "Gap to the published headline"]
     blocks.append(Table(headers, rows, text_columns=3))
-    blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_SAID)]))
+    blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_STATED)]))
     if warnings:
         blocks += [Paragraph("Notes:"), Bullets(warnings)]
     return Section("Summary", blocks)
 
 
-_SAID = ("best", "baseline", "steps", "published")
+_STATED = ("best", "baseline", "steps", "published")

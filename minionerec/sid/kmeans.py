@@ -184,7 +184,7 @@ def _reduce(residuals: np.ndarray, codebook: np.ndarray, codes: np.ndarray) -> N
 def sample_size(
     n_items: int, codebook_sizes: Sequence[int], train_points_per_code: int | None, train_rows: int | None
 ) -> int:
-    """Number of training rows: as requested, or per code of the largest level, or all."""
+    """Number of training examples: as requested, or per code of the largest level, or all."""
     if train_rows is None:
         train_rows = n_items if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
     return min(train_rows, n_items)

@@ -261,7 +261,8 @@ class CatalogueTrainConfig(RefittableConfig):
     session_context: bool = setting(
         False,
         "condition the model on whether the next item is in the session of the newest one or in a later one, "
-        "where the corpus has times; prompts give it too, and popularity in that context is weighed on validation rows",
+        "where the corpus has times; prompts give it too, and popularity in that context is weighted on validation "
+        "examples",
         since="0.2",
     )
     objective: str = setting(

@@ -12,7 +12,7 @@ import pandas as pd
 from hostile import mutate
 from hostile.groups import RAW, Group, holds
 from hostile.page_groups import PAGES
-from hostile.path_groups import PLACES
+from hostile.path_groups import PATHS
 from hostile.table_groups import TABLES
 from support.small_shop import make_shop, sign
 
@@ -197,7 +197,7 @@ GROUPS = {
     for group in (
         *RAW,
         *TABLES,
-        *PLACES,
+        *PATHS,
         *PAGES,
         Group("vectors", _make_vectors, _strike_vectors, 4),
         Group("index", _make_small_shop, _strike_index, 4),

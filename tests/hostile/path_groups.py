@@ -304,7 +304,7 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
     return "read"
 
 
-PLACES = (
+PATHS = (
     Group("units", lambda folder: None, _strike_units, 6),
     Group("paths", _make_tables, _strike_paths, 2),
     Group("full disk", _make_full, _strike_disk, 1),

@@ -255,9 +255,9 @@ def test_a_torn_or_flipped_table_is_one_line(shop, tmp_path, artefact, file):
     folder = copied(shop, tmp_path / "shop", ("new",))
     content = (folder / artefact / file).read_bytes()
     broken = [b"", b"PAR1", content[:-1], content[: len(content) // 2], content[:4] + content[5:], b"PAR1" + content]
-    for place_of_bit in range(0, len(content), max(1, len(content) // 40)):
+    for offset in range(0, len(content), max(1, len(content) // 40)):
         flipped = bytearray(content)
-        flipped[place_of_bit] ^= 0xFF
+        flipped[offset] ^= 0xFF
         broken.append(bytes(flipped))
     read = {"corpus": Corpus.load, "predictions": Predictions.load}[artefact]
     for bad in broken:

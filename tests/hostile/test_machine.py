@@ -282,16 +282,16 @@ def test_who_comes_second_does_not_take_the_first_ones_folder_away(tmp_path):
     assert list(read_manifest(tmp_path / "one")["files"]) == ["cup.txt"]
 
 
-PLACES = {"items.csv": "prepare-data", "histories.jsonl": "recommend", "build-sids.yaml": "build-sids"}
+PATHS = {"items.csv": "prepare-data", "histories.jsonl": "recommend", "build-sids.yaml": "build-sids"}
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", PATHS)
 def test_something_else_instead_of_a_file_is_one_line(shop, tmp_path, name):
-    folder = without(shop, tmp_path, PLACES[name])
+    folder = without(shop, tmp_path, PATHS[name])
     (folder / name).unlink()
     for make in (lambda: None, (folder / name).mkdir, lambda: (folder / name).symlink_to(name)):
         make()
-        reported = stage(folder, PLACES[name]).reported
+        reported = stage(folder, PATHS[name]).reported
         assert name in reported, reported
         if (folder / name).is_dir():
             (folder / name).rmdir()

@@ -31,7 +31,7 @@ def conditioned(folder, **changes):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A language model that a catalogue model taught, both told."""
+    """A language model distilled from a catalogue model, both conditioned."""
     folder = tmp_path_factory.mktemp("language")
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minionerec.data.city.people import SESSION, Likes, People, likes_of, visits_of
+from minionerec.data.city.people import SESSION, Likes, People, interactions_of, likes_of
 from minionerec.data.city.sizes import AISLE
 from minionerec.data.city.world import RANK_SHARES, World, around, generator, taken_instead
 
@@ -58,13 +58,13 @@ def choices_of(people: People, block: int) -> Choices:
         people: The city and its users.
         block: Number of the block.
     """
-    world, likes, visits = people.world, likes_of(people, block), visits_of(people, block)
+    world, likes, purchases = people.world, likes_of(people, block), interactions_of(people, block)
     rng = generator(world.seed, block, _CHOICES)
-    total = len(visits.times)
-    order, widths = _by_step(visits.counts)
-    person = np.repeat(np.arange(len(visits.counts)), visits.counts)[order]
-    epochs = world.epoch_of(visits.times[order])
-    kinds = kinds_of(visits.pauses[order])
+    total = len(purchases.times)
+    order, widths = _by_step(purchases.counts)
+    person = np.repeat(np.arange(len(purchases.counts)), purchases.counts)[order]
+    epochs = world.epoch_of(purchases.times[order])
+    kinds = kinds_of(purchases.pauses[order])
     source = _pick(SHARES, kinds, rng.random(total))
     chances = rng.random((4, total))
     shelves = _shelves(world, likes, person, epochs, source, chances[0], chances[1], widths)
@@ -73,8 +73,8 @@ def choices_of(people: People, block: int) -> Choices:
         styles = _taken(people, shelves, styles, epochs, widths)
     positions = np.empty(total, dtype=np.int64)
     positions[order] = shelves.astype(np.int64) * len(RANK_SHARES) + styles
-    users = block * people.block + np.repeat(np.arange(len(visits.counts)), visits.counts)
-    return Choices(users, world.rows(positions), visits.times)
+    users = block * people.block + np.repeat(np.arange(len(purchases.counts)), purchases.counts)
+    return Choices(users, world.rows(positions), purchases.times)
 
 
 def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

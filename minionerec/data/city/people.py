@@ -16,7 +16,7 @@ SESSION = 1800
 FAVOURITES = power_law(SHELF, 1.0, 2.0)
 """float64 (20,): how often each style is a user's first favourite; the second is any other, each as likely."""
 
-_LIKES, _VISITS = 0, 1  # streams of a block; 2 draws the purchases
+_LIKES, _INTERACTIONS = 0, 1  # streams of a block; 2 draws the purchases
 _BETWEEN = 3600.0
 _PAUSE, _SHORTEST, _LONGEST = 120.0, 15.0, 1500.0
 _STAY_LEAST, _STAY_MOST = 0.1, 0.6
@@ -110,14 +110,14 @@ class Purchases:
     pauses: np.ndarray
 
 
-def visits_of(people: People, block: int) -> Purchases:
+def interactions_of(people: People, block: int) -> Purchases:
     """Times of the purchases of the users of a block.
 
     How often follows a gamma distribution of shape 2 around the mean. A user is active during a part of the city's
     days, in sessions that begin at random in it, at least an hour after the session before.
     """
     world, n = people.world, people.size(block)
-    rng = generator(world.seed, block, _VISITS)
+    rng = generator(world.seed, block, _INTERACTIONS)
     chances = 1 - rng.random((2, n))
     amount = FEWEST + (people.mean - FEWEST) * -0.5 * np.log(chances[0] * chances[1])
     counts = np.clip(np.rint(amount), FEWEST, people.most).astype(np.int64)

@@ -79,7 +79,7 @@ STYLES: tuple[str, ...] = (
 )  # fmt: skip
 """Style of each position on a shelf."""
 
-PLACES: tuple[str, ...] = (
+SHOPS: tuple[str, ...] = (
     "Harbour", "Alpine", "Riverside", "Island", "Desert", "Forest", "Market", "Castle", "Valley", "Meadow", "Canal",
     "Orchard", "Glacier", "Lagoon", "Prairie", "Village", "Tower", "Quarry", "Bridge", "Vineyard", "Railway", "Garden",
     "Cliff", "Fjord", "Abbey", "Savanna", "Delta", "Plateau", "Lighthouse", "Courtyard", "Marsh", "Summit",
@@ -131,8 +131,8 @@ SYLLABLES: tuple[tuple[str, ...], ...] = (
 _MIX = 0x9E3779B97F4A7C15
 _OUT_OF_STOCK = 0.1
 _SHOP_DIGITS = {"p": 3, "u": 4}
-_OF_DEPARTMENT = (PLACES, FOLK, TIMES, MOODS)
-MOST_ITEMS = len(PLACES) * len(FOLK) * len(TIMES) * len(MOODS) * DEPARTMENT * SHELF
+_OF_DEPARTMENT = (SHOPS, FOLK, TIMES, MOODS)
+MOST_ITEMS = len(SHOPS) * len(FOLK) * len(TIMES) * len(MOODS) * DEPARTMENT * SHELF
 """Items that can have titles of their own."""
 
 

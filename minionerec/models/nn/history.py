@@ -72,7 +72,7 @@ class Entries:
         count: float32 (E,).
         cell: int64 (E,), the cell that the count belongs to.
         position: int64 (C,), of each cell.
-        follower: int64 (C,), what followed: its column in the scores, from 0.
+        follower: int64 (C,), the item that followed: its column in the scores, from 0.
         totals: float32 (N,), see `PairCounts`; or those of the items of the counts alone.
     """
 

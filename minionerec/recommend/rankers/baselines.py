@@ -447,7 +447,7 @@ class TransitionCounts(_Scored):
     to 1, and `popularity` of them is given to the share of each candidate among the training targets. Of equal scores
     the candidate with the more popular items comes first.
 
-    Of more than `_PART` windows only those pairs are counted, anew for each question, that begin with an item which is
+    Of more than `_PART` windows only those pairs are counted, again for each query, that begin with an item which is
     asked about: all pairs of a hundred million choices would not fit into memory.
 
     Args:

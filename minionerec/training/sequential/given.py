@@ -79,7 +79,7 @@ class ModelInputs:
         return found
 
     def asked(self, model: SequentialModel, rows: SplitRows) -> dict[str, Any]:
-        """What a model is asked about rows beside their histories: `users` and `contexts`, as ranking takes them."""
+        """Inputs of a model beside histories: `users` and `contexts`, as ranking takes them."""
         conditioned = model.session_states is not None and rows.times is not None
         return {
             "users": self.user_numbers(rows) if model.needs_users else None,

@@ -34,7 +34,7 @@ class Cups(StageConfig):
     weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights", known=("rule", "ndcg"), above=0)
     free: dict[str, Any] = setting({}, "anything")
     glaze: str = setting("blue", "its colour", known=("blue", "white"))
-    timestamp: str | None = setting(None, "text on the bottom")
+    stamp: str | None = setting(None, "text on the bottom")
     flag: bool = setting(True, "whether")
 
 
@@ -50,7 +50,7 @@ def test_flags_win_over_yaml_and_yaml_over_defaults(tmp_path):
     assert (found.steps, found.ks, found.flag, found.weights) == (5, [2, 4], False, {"rule": 1.0, "ndcg": 0.5})
     words = [f"--config={path}", "--steps", "7", "--ks", "9", "--flag", "--weights", "ndcg=2", "rule", "--stamp", "x"]
     found = parse_settings(Cups, words)
-    assert (found.steps, found.ks, found.flag, found.timestamp) == (7, [9], True, "x")
+    assert (found.steps, found.ks, found.flag, found.stamp) == (7, [9], True, "x")
     assert found.weights == {"ndcg": 2.0, "rule": 1.0}
     assert parse_settings(Cups, ["--flag", "false", "--stamp", "none"]) == Cups(flag=False)
 
@@ -152,14 +152,14 @@ class Sets(Cups):
         yield from super().contradictions()
         if self.saucers > self.steps:
             yield f"saucers is {self.saucers}, but steps {self.steps}; give fewer saucers."
-        if self.timestamp and not self.flag:
-            raise ConfigError(f"stamp is {self.timestamp!r}, but flag is false; leave stamp out.")
+        if self.stamp and not self.flag:
+            raise ConfigError(f"stamp is {self.stamp!r}, but flag is false; leave stamp out.")
 
 
 def test_all_contradictions_are_named_at_once_where_every_value_is_right():
     reported = ["saucers is 5, but steps 3; give fewer saucers.", "stamp is 'x', but flag is false; leave stamp out."]
     with pytest.raises(ConfigError) as error:
-        Sets(saucers=5, timestamp="x", flag=False)
+        Sets(saucers=5, stamp="x", flag=False)
     assert error.value.lines() == reported and str(error.value) == " ".join(reported)
     with pytest.raises(ConfigError, match=r"^steps is 0; it must be at least 1\.$"):
         Sets(saucers=5, steps=0)
@@ -241,7 +241,7 @@ def test_homes_of_users_in_paths_and_in_nothing_else(tmp_path, monkeypatch):
     home = str(tmp_path)
     assert (found.output, found.shop, found.root) == (f"{home}/cups", home, f"{home}/root")
     assert found.others == {"a": f"{home}/a", "b": "b~"}
-    assert (found.timestamp, found.free) == ("~/stamp", {"a": "~/a"})
+    assert (found.stamp, found.free) == ("~/stamp", {"a": "~/a"})
     assert found.entries == {"x": f"{home}/x", "y": {"sids": f"{home}/y", "note": "~3 % better"}, "z": [f"{home}/z"]}
 
 
@@ -263,3 +263,23 @@ def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
                 each.name,
                 reported.help,
             )
+
+
+@pytest.mark.parametrize("stage", ["sft", "train-catalogue", "train-sequential", "eval-beam", "recommend"])
+@pytest.mark.parametrize("former", ["moment", "moments", "tell_moments"])
+def test_former_names_of_settings_are_refused_with_the_new_one(tmp_path, stage, former):
+    kind = STAGES[stage].config_class()
+    named = "session_context" in {each.name for each in fields(kind)}
+    for words, prefix in (
+        (["--config", yaml(tmp_path, f"{former}: true\n")], ""),
+        ([f"--{former}", "true"], "--"),
+        ([f"--{former}=true"], "--"),
+    ):
+        with pytest.raises(ConfigError, match=former) as error:
+            parse_settings(kind, words)
+        assert (f"{prefix}{former} is now {prefix}session_context." in str(error.value)) == named
+
+
+def test_an_unknown_flag_is_answered_with_the_known_one():
+    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --stepz 5\. Did you mean steps\? See --help\.$"):
+        parse_settings(Cups, ["--stepz", "5"])

@@ -47,8 +47,8 @@ def test_a_teacher_is_a_training_too(shop):
     checkpoint(
         "made/teacher", {"towers": 1, "layers": 2, "hidden_size": 64, "batch_size": 64}, {}, {}, [], "train-catalogue"
     )
-    checkpoint("made/taught", SFT, {}, {"teacher": "made/teacher"}, [])
-    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/taught"}):
+    checkpoint("made/distilled", SFT, {}, {"teacher": "made/teacher"}, [])
+    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/distilled"}):
         pass
     lineage = trace("distilled", Path("made/eval"))
     assert [(each.name, each.stage) for each in lineage.trainings] == [

@@ -18,7 +18,7 @@ def model():
     return build_catalogue(config, codes, tokens)
 
 
-def test_weights_and_moment_estimates_are_counted(model):
+def test_weights_and_optimiser_states_are_counted(model):
     trained = sum(parameter.numel() for parameter in model.parameters())
     exact = estimate_catalogue(model, windows=16, width=10)
     assert exact.optimiser == 2 * exact.gradients == 8 * trained
@@ -26,7 +26,7 @@ def test_weights_and_moment_estimates_are_counted(model):
     assert exact.logits == 4 * 160 * SIDS * 6
 
 
-def test_a_sample_needs_less_and_only_its_moment_estimates_grow_with_the_catalogue(model):
+def test_a_sample_needs_less_and_only_its_optimiser_states_grow_with_the_catalogue(model):
     exact, sampled = (estimate_catalogue(model, windows=16, width=10, columns=each) for each in (None, 400))
     assert sampled.logits == 4 * 160 * 400 * 6
     assert sampled.gradients < exact.gradients / 2
