@@ -9,8 +9,8 @@ python benchmarks/serving.py million  --output million.json
 python benchmarks/serving.py random   --corpus runs/industrial/corpus --sids runs/industrial/sids_published \
     --checkpoint random --output random.json        # a 24 x 896 model with random weights, for latency and plain
 
-Histories are those of the test examples. Wherever something is timed, all lists are first compared with those of the Python
-side; status 1 where they differ. Words behind `--` go to the server: `-- --threads 2 --window_ms 5`.
+Histories are those of the test examples. Wherever something is timed, all lists are first compared with those of
+the Python side; status 1 where they differ. Words behind `--` go to the server: `-- --threads 2 --window_ms 5`.
 """
 
 import argparse

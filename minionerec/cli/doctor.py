@@ -162,7 +162,7 @@ def _why(config: StageConfig) -> str:
     return "would run: one of its outputs is missing or stale"
 
 
-def _differences(then: Mapping[str, Any], made_from: Mapping[str, str], stage: Stage) -> str:
+def _differences(then: Mapping[str, Any], made_from: Mapping[str, str], stage: Stage[Any]) -> str:
     """The settings and inputs in which a stage differs from its last run; "" where in none."""
     changed = [
         f"{name} was {_value(then.get(name))}, is {_value(value)}"

@@ -101,7 +101,7 @@ def shape_of(config: PrepareConfig) -> Shape:
     from minionerec.data.prepare import read_source
     from minionerec.data.source import BadRows
 
-    source = read_source(config, config.inputs(), BadRows(config.max_bad_rows))
+    source = read_source(config, config.local().inputs(), BadRows(config.max_bad_rows))
     with tempfile.TemporaryDirectory() as folder, started(config.engine, None, Path(folder)) as engine:
         built = build_corpus(engine, source, split=config.split)
         shape = _shape(built, built.chains())

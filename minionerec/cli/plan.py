@@ -37,7 +37,6 @@ from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.paths import find_path
 from minionerec.core.settings import Settings, StageConfig, file_values, typed_values
 from minionerec.core.stages import StageSpec
-from minionerec.core.urls import is_remote
 from minionerec.core.values import read_yaml
 
 PREPARED = "prepared"
@@ -489,10 +488,7 @@ def _by_output(jobs: Mapping[Key, Job]) -> dict[str, Key]:
 def _read_of(settings: Settings, by_output: Mapping[str, Key]) -> list[Key]:
     """The jobs whose outputs settings name by path, or a folder in them, such as the `model` of a training."""
     found = (
-        by_output.get(os.path.normpath(folder))
-        for path in settings.named_paths()
-        if not is_remote(path)
-        for folder in (path, *path.parents)
+        by_output.get(os.path.normpath(folder)) for path in settings.named_paths() for folder in (path, *path.parents)
     )
     return list(dict.fromkeys(key for key in found if key is not None))
 

@@ -63,16 +63,6 @@ def find_parts(path: str) -> list[Path] | None:
     return parts_of(found) if found.is_dir() else None
 
 
-def name_or_copy(name: str) -> str:
-    """A name, of the hub or of something built in, or a path, as given; of a URL the path of its local copy.
-
-    Raises:
-        ArtefactError: As `find_path`.
-        ConfigError: As `find_path`.
-    """
-    return str(find_path(name)) if is_remote(name) else name
-
-
 def shown_path(path: str | os.PathLike[str]) -> str:
     """A path for messages: relative to the current directory, else to the shipped files, where it is below one."""
     full = Path(path).resolve()

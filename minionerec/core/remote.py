@@ -1,9 +1,9 @@
 """Remote paths: `s3://`, `gs://`, `hdfs://` and whatever else fsspec knows, as local copies.
 
-A URL may be given wherever a path is read. An artefact is copied, file by file as its manifest lists them, into a
-cache, and each file is checked against its hash; a plain file is copied whole, and a folder of plain files file by file
-where a setting reads such (`local_parts`): as Spark, a warehouse or `split` writes the parts of one table. Stages read
-the copy, so that everything else in this package deals with local paths alone.
+A URL may be given wherever settings name an input (`Settings.local` fetches it), and to `Recommender.load`. An artefact
+is copied, file by file as its manifest lists them, into a cache, and each file is checked against its hash; a plain
+file is copied whole, and a folder of plain files file by file where a setting reads such (`local_parts`): as Spark, a
+warehouse or `split` writes the parts of one table. Everything else in this package deals with local paths alone.
 
     $MINIONEREC_CACHE (~/.cache/minionerec)
         artefacts/DIGEST OF THE MANIFEST/NAME/...

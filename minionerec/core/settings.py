@@ -14,13 +14,14 @@ In YAML a list is a list and a mapping a mapping; on the command line they are w
 """
 
 import argparse
+import copy
 import math
 import os
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_origin
+from typing import Any, ClassVar, Self, TypeVar, get_origin
 
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, did_you_mean, shown
@@ -127,13 +128,41 @@ class Settings:
         """
         yield from ()
 
+    def local(self) -> Self:
+        """A copy with local paths: every input at a URL is fetched, and named by the path of its copy.
+
+        This is the edge: what runs behind it is given these settings, reads local paths alone and fetches nothing. A
+        folder whose files are the parts of an input stays as given; `inputs` names them.
+
+        Raises:
+            ArtefactError: If a URL cannot be fetched.
+            ConfigError: If its protocol is not supported.
+        """
+        found = copy.copy(self)
+        for each in fields(self):
+            setattr(found, each.name, _local(description(each), getattr(self, each.name)))
+        return found
+
     def inputs(self) -> dict[str, Path]:
-        """Name to path of everything that is read; stages that read more than their settings name add to it."""
-        return declared_inputs(self)
+        """Name to path of everything that is read; stages add what their settings do not name.
+
+        Of local settings (`local`) every path is there. Where a folder is read as its parts, they are "setting 00000",
+        "setting 00001" and so on, ordered by their names.
+
+        Raises:
+            ArtefactError: If a folder of parts cannot be read or fetched.
+            ConfigError: If the protocol of its URL is not supported.
+        """
+        of_parts = {each.name for each in fields(self) if description(each).parts}
+        found: dict[str, Path] = {}
+        for name, path in _named_inputs(self).items():
+            parts = find_parts(path) if name in of_parts else None
+            found |= {name: Path(path)} if parts is None else {f"{name} {n:05}": one for n, one in enumerate(parts)}
+        return found
 
     def named_paths(self) -> list[Path]:
         """Paths of all inputs that the settings name, whether they exist yet or not; recipes are ordered by them."""
-        return named_here(self)
+        return [Path(path) for path in _named_inputs(self).values() if not is_remote(path)]
 
 
 @dataclass
@@ -184,26 +213,16 @@ def _named_inputs(config: Any) -> dict[str, str]:
     return found
 
 
-def declared_inputs(config: Any) -> dict[str, Path]:
-    """Name to path of the settings that name inputs; of a URL the local copy, fetched first where needed.
-
-    Where a folder is read as its parts, they are "setting 00000", "setting 00001" and so on, ordered by their names.
-
-    Raises:
-        ArtefactError: If a URL cannot be fetched.
-        ConfigError: If its protocol is not supported.
-    """
-    of_parts = {each.name for each in fields(config) if description(each).parts}
-    found: dict[str, Path] = {}
-    for name, path in _named_inputs(config).items():
-        parts = find_parts(path) if name in of_parts else None
-        found |= {name: find_path(path)} if parts is None else {f"{name} {n:05}": one for n, one in enumerate(parts)}
-    return found
-
-
-def named_here(config: Any) -> list[Path]:
-    """The local paths among `declared_inputs`; nothing is fetched."""
-    return [find_path(path) for path in _named_inputs(config).values() if not is_remote(path)]
+def _local(described: Description, value: Any) -> Any:
+    """The value of a setting in local settings."""
+    if described.input_kind and isinstance(value, Mapping):
+        return {key: str(find_path(path)) for key, path in value.items()}
+    if not isinstance(value, str) or not (described.input_kind or described.path):
+        return value
+    if not value or (described.parts and find_parts(value) is not None):
+        return value
+    path = find_path(value)  # of a name, such as that of a model, the name
+    return value if path == Path(value) else str(path)
 
 
 def input_kinds(config: Any) -> dict[str, str]:

@@ -6,8 +6,8 @@ Every stage has the same form:
         stage = Stage(config)
         if (manifest := stage.current()) is not None:
             return XResult(stage.output, manifest["counts"])        # up to date, which is logged
-        with stage.work() as work:                                  # locked; inputs checked
-            corpus = Corpus.load(config.corpus)                     # load
+        with stage.work() as work:                                  # locked; inputs fetched and checked
+            corpus = Corpus.load(stage.config.corpus)               # load: local paths alone
             model = build(...)                                      # build
             fit(model, work.folder / "state.safetensors")           # work; the folder survives a kill
             with work.finish(seed=config.seed, counts=counts) as folder:
@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -61,41 +61,42 @@ from minionerec.core.stages import stage_name
 logger = get_logger(__name__)
 
 RECORD_FILE = "run.json"
+C = TypeVar("C", bound=StageConfig)
 
 
-class Stage:
+class Stage(Generic[C]):
     """One stage with its settings.
 
     Args:
-        config: The settings.
+        config: The settings as given.
         kind: Kind of artefact that it writes; that of the settings if None.
         output: Directory to write; the settings' `output` if None. A stage that makes several artefacts (one a seed) is
             one `Stage` for each.
-        inputs: Name to path of everything that is read; `config.inputs()` if None.
         settings: Values that affect the result; those of `config.deciding()` if None.
 
     Attributes:
         name: Its name; None where it is not in the registry of stages.
+        given: The settings as given, with URLs; the manifest keeps them.
+        config: The same with local paths (`Settings.local`), for whatever reads an input.
         output: The directory; of a link, its target.
-        inputs: Name to path.
+        inputs: Name to local path of everything that is read.
         settings: Values that affect the result, as plain values.
     """
 
     def __init__(
         self,
-        config: StageConfig,
+        config: C,
         *,
         kind: str | None = None,
         output: Path | None = None,
-        inputs: Mapping[str, Path] | None = None,
         settings: Mapping[str, Any] | None = None,
     ):
         look_again()  # URLs are read once, now, for the whole run
-        self.config = config
+        self.given, self.config = config, config.local()
         self.name = stage_name(type(config))
         self.kind = config.kind if kind is None else kind
         self.output = resolve_link(config.output if output is None else output)
-        self.inputs = config.inputs() if inputs is None else dict(inputs)
+        self.inputs = self.config.inputs()
         self.settings: dict[str, Any] = to_plain(config.deciding() if settings is None else dict(settings))
 
     @property
@@ -286,7 +287,7 @@ class Work:
         recorder: Measures the run for its record.
     """
 
-    stage: Stage
+    stage: Stage[Any]
     read: dict[str, dict[str, str]]
     recorder: Recorder = field(repr=False)
     _open: bool = field(default=False, repr=False)
@@ -338,7 +339,7 @@ class Work:
         artefact = write_artefact(
             stage.output,
             stage.kind,
-            config=stage.config,
+            config=stage.given,
             stage=stage.name,
             settings=stage.settings,
             recorded=self.read,

@@ -130,9 +130,11 @@ class PrepareConfig(StageConfig):
         "folder for temporary files, some 150 bytes per interaction; on a cluster one that all its machines see; "
         "by default that of the output",
         affects_result=False,
-        path=True,
+        writes=True,
     )
-    layout: str | None = setting(None, "folder to write the published layout to as well (.inter, item.json)", path=True)
+    layout: str | None = setting(
+        None, "folder to write the published layout to as well (.inter, item.json)", writes=True
+    )
     layout_name: str = setting("corpus", "layout: prefix of the file names")
     layout_index: str | None = setting(
         None,
@@ -224,7 +226,7 @@ class PrepareConfig(StageConfig):
     def _published_files(self) -> dict[str, Path]:
         from minionerec.data.published import default_root, published_files, published_index_path
 
-        root, category = find_path(self.root) if self.root else default_root(), str(self.category)
+        root, category = self.root or default_root(), str(self.category)
         files = published_files(root, category)
         if self.layout is not None and self.layout_index is None:
             files["layout_index"] = published_index_path(root, category)

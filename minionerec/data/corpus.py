@@ -14,7 +14,6 @@ from minionerec.core.artefacts import open_artefact, write_artefact
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.parquet import read_parquet
-from minionerec.core.remote import fetched
 from minionerec.data.chains import Chains, chain_rows, concatenated
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows, joined
@@ -70,7 +69,7 @@ class Corpus:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
                 cannot be read.
         """
-        folder = fetched(path)
+        folder = Path(path)
         counts, items = _open(folder)
         corpus = cls(
             items,

@@ -98,7 +98,7 @@ def row_kinds(data: Corpus, rows: AskedRows, split: str, times: RowTimes | None)
     return groups
 
 
-def read_kinds(data: Corpus, rows: AskedRows, split: str, times: Path | None) -> dict[str, dict[str, np.ndarray]]:
+def read_kinds(data: Corpus, rows: AskedRows, split: str, times: str | Path | None) -> dict[str, dict[str, np.ndarray]]:
     """`row_kinds` by the times that the data have, or else a file of times, if any.
 
     Raises:

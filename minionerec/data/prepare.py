@@ -53,17 +53,18 @@ def run_prepare(config: PrepareConfig) -> PrepareResult:
         ArtefactError: If the output cannot be written.
     """
     stage = Stage(config)
-    if _layout_stands(stage, config) and (manifest := stage.current()) is not None:
+    if _layout_stands(stage) and (manifest := stage.current()) is not None:
         return PrepareResult(stage.output, manifest["counts"], up_to_date=True)
     with stage.work() as work:
-        audit = (_take_published if config.source == "published" else _build)(config, stage, work)
+        audit = (_take_published if config.source == "published" else _build)(stage, work)
     counts = read_manifest(stage.output, "corpus")["counts"]
     _say(stage.output, counts, audit)
     return PrepareResult(stage.output, counts, up_to_date=False)
 
 
-def _layout_stands(stage: Stage, config: PrepareConfig) -> bool:
+def _layout_stands(stage: Stage[PrepareConfig]) -> bool:
     """Whether every file of the requested published layout exists."""
+    config = stage.config
     if config.layout is None:
         return True
     return all(
@@ -96,9 +97,9 @@ def _say(output: Path, counts: Mapping[str, Any], audit: OrderAudit) -> None:
         )
 
 
-def _take_published(config: PrepareConfig, stage: Stage, work: Work) -> OrderAudit:
+def _take_published(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
     """Write the published data as they are; gives their audit."""
-    inputs = stage.inputs
+    config, inputs = stage.config, stage.inputs
     corpus = read_published_files(inputs)
     if config.times_by_order:
         corpus = with_times_by_order(corpus)
@@ -114,9 +115,10 @@ def _take_published(config: PrepareConfig, stage: Stage, work: Work) -> OrderAud
     return audit
 
 
-def _build(config: PrepareConfig, stage: Stage, work: Work) -> OrderAudit:
+def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
     """Write the corpus of any other source, and the published layout if requested; gives its audit."""
-    bad, inputs = BadRows(config.max_bad_rows), stage.inputs
+    config, inputs = stage.config, stage.inputs
+    bad = BadRows(config.max_bad_rows)
     folder = Path(config.engine_folder) if config.engine_folder else stage.output.parent
     with started(config.engine, config.engine_memory, folder) as engine:
         built = build_corpus(
@@ -148,7 +150,7 @@ def read_source(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows)
 
     Args:
         config: Settings.
-        inputs: Its files by name, as `config.inputs()` gives them.
+        inputs: Its local files by name, as `Settings.inputs` gives them.
         bad: Counts rows that cannot be used.
 
     Raises:

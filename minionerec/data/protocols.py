@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import pandas as pd
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.filters import k_core, number_by_appearance
 from minionerec.data.rows import Side, SplitRows, ranges
@@ -325,7 +325,7 @@ def read_examples(corpus: str, protocol: Protocol, items: str = "") -> Corpus:
 
     Args:
         corpus: Output of `minionerec prepare-data` for the protocol of rows; for the others a "user item item ..."
-            file, which may begin with `$MINIONEREC_DATA`.
+            file.
         protocol: How to split.
         items: JSON file of item id → title for a file of sequences; "" for none.
 
@@ -333,11 +333,10 @@ def read_examples(corpus: str, protocol: Protocol, items: str = "") -> Corpus:
         DataError: If a file is malformed or too small, or of a kind that the protocol does not split.
         ArtefactError: If the corpus is missing.
     """
-    folder = find_path(corpus)
     if protocol.splitter is None:
-        return Corpus.load(folder)
-    if folder.is_dir():
+        return Corpus.load(corpus)
+    if Path(corpus).is_dir():
         raise DataError(
             "this protocol splits sequences of users; give a 'user item item ...' file, or --protocol rows."
         )
-    return protocol.split(read_user_items(folder, find_path(items) if items else None))
+    return protocol.split(read_user_items(corpus, items or None))

@@ -47,7 +47,7 @@ def training_contexts(corpus: "Corpus") -> np.ndarray:
 
 
 def split_contexts(
-    data: "Corpus", split: str, count: int, path: Path | None = None, *, given: bool = True
+    data: "Corpus", split: str, count: int, path: str | Path | None = None, *, given: bool = True
 ) -> np.ndarray:
     """The session contexts of the targets of a split, as a shop knows them that sees a user stay, or come back.
 

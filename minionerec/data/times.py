@@ -59,7 +59,7 @@ class RowTimes:
         return same
 
 
-def row_times(data: "Corpus", split: str, path: Path | None = None) -> RowTimes | None:
+def row_times(data: "Corpus", split: str, path: str | Path | None = None) -> RowTimes | None:
     """The times of the examples of a split.
 
     Args:
@@ -80,7 +80,7 @@ def row_times(data: "Corpus", split: str, path: Path | None = None) -> RowTimes 
         if path is not None:
             logger.info("The corpus has times of its own: %s is not read.", path)
         return own
-    return _read_file(path, split, len(data.rows(split)))
+    return _read_file(Path(path), split, len(data.rows(split)))
 
 
 def _read_file(path: Path, split: str, count: int) -> RowTimes | None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.artefacts import seed_folders
-from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
 
 SPLITS = ("pair", "row", "item", "user", "time")
@@ -111,7 +110,7 @@ class PreferenceReportConfig(StageConfig):
         """Every run of every seed, as "NAME" or "NAME seed-N"."""
         found: dict[str, Path] = {}
         for name, path in self.runs.items():
-            folder = find_path(path)
+            folder = Path(path)
             seeds = seed_folders(folder, "predictions").values()
             found |= {f"runs {name} {run.parent.name}": run for run in seeds} or {f"runs {name}": folder}
         return found

@@ -88,7 +88,7 @@ def run_preference(config: PreferenceConfig) -> PreferenceResult:
         return PreferenceResult(stage.output, True)
     with stage.work() as work, _one_thread():
         with work.phase("load"):
-            data = _read(config, stage, work.folder)
+            data = _read(stage.config, work.folder)
         folds = split_rows(data, config.split, config.seed)
         hits: dict[str, pd.DataFrame] = {}
         for name in dict.fromkeys((*BASELINES, *config.models)):
@@ -122,8 +122,8 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _read(config: PreferenceConfig, stage: Stage, folder: Path) -> Comparisons:
-    comparisons, features = (stage.inputs.get(name, Path()) for name in ("comparisons", "features"))
+def _read(config: PreferenceConfig, folder: Path) -> Comparisons:
+    comparisons, features = Path(config.comparisons), Path(config.features)
     if not config.comparisons:
         made = folder / DATA
         shutil.rmtree(made, ignore_errors=True)

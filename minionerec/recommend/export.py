@@ -73,9 +73,9 @@ def run_export(config: ExportConfig) -> ExportResult:
     if (manifest := stage.current()) is not None:
         return ExportResult(stage.output, manifest["counts"], _pushed(stage.output, config))
     with stage.work() as work:
-        bundle = load_language_model(stage.inputs["checkpoint"], config.dtype)
-        corpus = Corpus.load(stage.inputs["corpus"])
-        refit = refitted_ancestor(stage.inputs["checkpoint"]) is not None
+        bundle = load_language_model(stage.config.checkpoint, config.dtype)
+        corpus = Corpus.load(stage.config.corpus)
+        refit = refitted_ancestor(stage.config.checkpoint) is not None
         corpus = corpus.with_every_row() if refit else corpus
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         trie = Trie.build(bundle.table.codes, bundle.code_ids)
@@ -129,7 +129,7 @@ def _pushed(folder: Path, config: ExportConfig) -> str:
     return str(made)
 
 
-def load_language_model(checkpoint: Path, dtype: str) -> Bundle:
+def load_language_model(checkpoint: str, dtype: str) -> Bundle:
     """The checkpoint, on this process's device.
 
     Args:

@@ -111,7 +111,7 @@ class Recommender:
             ArtefactError: If there is no such model or corpus, its files were changed, or they do not belong together.
             DataError: If the table of items cannot be read, or the checkpoint has other items.
         """
-        path, items = fetched(path), None if items is None else fetched(items)
+        path, items = fetched(path), items and fetched(items)
         folder = fetched(corpus) if corpus is not None else own_corpus(path)
         data = Corpus.load(folder)
         ranker = load_ranker(path, data, corpus_path=folder, search=search or Search(beams=BEAMS), dtype=dtype)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from minionerec.core.errors import ArtefactError, ConfigError, shown
 from minionerec.core.paths import find_path
-from minionerec.core.settings import Settings, StageConfig, declared_inputs, setting
+from minionerec.core.settings import Settings, StageConfig, setting
 from minionerec.sid.embed.config import EncoderConfig
 
 SPLITS = ("train", "valid", "test")
@@ -368,7 +368,7 @@ class ReportConfig(StageConfig):
         Raises:
             ArtefactError: If required predictions are missing.
         """
-        found = declared_inputs(self)
+        found = super().inputs()
         for name in ("ceiling", "times"):
             if name in found and not found[name].is_file():
                 del found[name]  # the report logs a warning
@@ -487,16 +487,15 @@ class ExperimentLogConfig(StageConfig):
     def named_paths(self) -> list[Path]:
         """Corpora, SIDs and the predictions of all stages, finished or not."""
         entries = self.parsed()
-        named = [find_path(path) for entry in entries for path in (entry.corpus, entry.sids, entry.items) if path]
+        named = [Path(path) for entry in entries for path in (entry.corpus, entry.sids, entry.items) if path]
         return named + [path for entry in entries for run in entry.stages for path in run.paths]
 
     def inputs(self) -> dict[str, Path]:
         """Corpora, SIDs, the predictions of all finished stages and seeds, and the files of published numbers."""
         found: dict[str, Path] = {}
         for entry in self.parsed():
-            for key in ("corpus", "items", "sids"):
-                if getattr(entry, key):
-                    found[f"{entry.name} {key}"] = find_path(getattr(entry, key))
+            given = {key: getattr(entry, key) for key in ("corpus", "items", "sids")}
+            found |= {f"{entry.name} {key}": find_path(path) for key, path in given.items() if path}
             for run in entry.stages:
                 found |= run.inputs(f"{entry.name} {run.name}")
             found |= {f"{entry.name} reference": path for path in reference_input(entry.reference).values()}

@@ -66,14 +66,16 @@ class DataSetLog:
 
     Attributes:
         name: Its name.
+        source: Its corpus, or file of sequences, as in the settings.
         results: The results of its stages.
     """
 
     name: str
+    source: str
     results: PageResults
 
     @classmethod
-    def read(cls, entry: EntrySetting, config: ExperimentLogConfig) -> "DataSetLog":
+    def read(cls, entry: EntrySetting, config: ExperimentLogConfig, inputs: Mapping[str, Path]) -> "DataSetLog":
         """Evaluate the finished stages of one data set, and trace their lineage.
 
         Raises:
@@ -81,10 +83,11 @@ class DataSetLog:
             ConfigError: If no stage is finished, or a K is larger than the lists of some stage.
             DataError: If a file is malformed.
         """
+        corpus, items, sids = (str(inputs.get(f"{entry.name} {key}", "")) for key in ("corpus", "items", "sids"))
         found = read_results(
             entry.stages,
             entry.split,
-            EvaluationSet.read(entry.corpus, entry.split, entry.protocol, entry.items, entry.sids),
+            EvaluationSet.read(corpus, entry.split, entry.protocol, items, sids),
             seed=config.seed,
             resamples=config.resamples,
             resample=config.resample,
@@ -92,7 +95,7 @@ class DataSetLog:
             ks=config.ks,
             reference=load_reference(entry.reference) if entry.reference else None,
         )
-        return cls(entry.name, found)
+        return cls(entry.name, entry.corpus, found)
 
     @property
     def examples(self) -> EvaluationSet:
@@ -222,7 +225,7 @@ class DataSetLog:
             ("Date", started[0] if started else NOT_RECORDED),
             ("Base model", "; ".join(models) or "none"),
             ("Machine", "; ".join(machines) or NOT_RECORDED),
-            ("Data", self.examples.source),
+            ("Data", self.source),
             ("Protocol", self.examples.rule),
             *(line for line in sections.facts(self.results) if line[0] != "Protocol"),
         ]
@@ -434,7 +437,7 @@ def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
                     f"entries: no stage has predictions, e.g. {entries[0].stages[0].paths[0]} of {entries[0].name}. "
                     "Finish one first."
                 )
-            logs = [DataSetLog.read(entry, config) for entry in finished]
+            logs = [DataSetLog.read(entry, config, stage.inputs) for entry in finished]
             unfinished = {entry.name: [run.name for run in entry.stages] for entry in entries if entry not in finished}
             warnings = [text for log in logs for text in log.warnings]
             warnings += [f"{name}: all stages are pending: {', '.join(named)}." for name, named in unfinished.items()]

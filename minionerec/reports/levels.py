@@ -10,7 +10,6 @@ import numpy as np
 from minionerec.core.artefacts import is_artefact, read_manifest, verify_files
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path
 from minionerec.core.refit import require_held_out
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds
@@ -63,8 +62,9 @@ def run_levels(config: LevelsConfig) -> LevelsResult:
         ArtefactError: If a file of the predictions was changed since it was written, or the held-out examples were
             used in training.
     """
+    config = config.local()
     where = str(config.path if config.path is not None else config.predictions)
-    path = find_path(where)
+    path = Path(where)
     require_held_out(path if path.is_dir() else path.parent)
     predictions = _read_json(path, config) if config.path is not None else _read_artefact(path, where)
     slices = _slices(predictions, path, config, where) if config.slices else None
@@ -98,7 +98,7 @@ def _slices(predictions: Predictions, path: Path, config: LevelsConfig, where: s
     split = config.split
     if path.is_dir() and is_artefact(path):
         split = str(read_manifest(path)["counts"].get("split", split))
-    corpus = Corpus.load(find_path(config.corpus))
+    corpus = Corpus.load(config.corpus)
     rows = RankedSplit.of(corpus, split)
     targets = np.asarray(predictions.targets)
     known = (targets >= 0).all()
@@ -114,8 +114,7 @@ def _slices(predictions: Predictions, path: Path, config: LevelsConfig, where: s
                 f"{where}: example {row} (from 0) of {split} of {config.corpus} has a target with SID {sid!r}, which "
                 f"has {sid_of[item]!r} in an earlier example. The examples are in another order, or of another corpus."
             )
-    times = find_path(config.times) if config.times else None
-    return list_slices(read_kinds(corpus, rows, split, times))
+    return list_slices(read_kinds(corpus, rows, split, config.times))
 
 
 def _read_json(path: Path, config: LevelsConfig) -> Predictions:

@@ -14,7 +14,6 @@ from typing import Any
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path
 from minionerec.core.stage import Stage
 from minionerec.metrics.ranked import splits_of
 from minionerec.metrics.results import RecommenderResults
@@ -109,20 +108,20 @@ def run_report(config: ReportConfig) -> ReportResult:
         ConfigError: If a K is larger than the lists of some recommender, or the reference is unknown.
         DataError: If a file is malformed.
     """
-    if config.ceiling and not find_path(config.ceiling).is_file():
-        logger.warning("%s: no such file; the report shows no ceiling.", config.ceiling)
-    if config.times and not find_path(config.times).is_file():
-        logger.warning("%s: no such file; the report has no slices by time from it.", config.times)
     stage, title = Stage(config), config.title or TITLES[config.layout]
+    if config.ceiling and "ceiling" not in stage.inputs:
+        logger.warning("%s: no such file; the report shows no ceiling.", config.ceiling)
+    if config.times and "times" not in stage.inputs:
+        logger.warning("%s: no such file; the report has no slices by time from it.", config.times)
     if not config.output:
         stage.check_inputs()
-        found = read_splits(config)
+        found = read_splits(stage.config)
         page = render_markdown(title, _lead(found, config), _sections(found, config, stage.inputs))
         return ReportResult(_json(found, config), page)
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
-            found = read_splits(config)
+            found = read_splits(stage.config)
             parts, content = _sections(found, config, stage.inputs), _json(found, config)
             with work.finish(seed=config.seed, counts=_counts(found)) as folder:
                 write_page(folder, NAME, title, _lead(found, config), parts)
@@ -135,6 +134,9 @@ def run_report(config: ReportConfig) -> ReportResult:
 
 def read_splits(config: ReportConfig) -> dict[str, PageResults]:
     """The results by split, of the recommenders that have predictions for it.
+
+    Args:
+        config: The settings, with local paths.
 
     Raises:
         ArtefactError: If there is no such split, or as of `read_results`.
@@ -155,7 +157,7 @@ def read_splits(config: ReportConfig) -> dict[str, PageResults]:
         if config.corpus:
             examples = EvaluationSet.read(config.corpus, split, config.protocol, config.items, config.sids)
         slices = config.slices and examples is not None
-        has_times = config.times is not None and find_path(config.times).is_file()
+        has_times = config.times is not None and Path(config.times).is_file()
         found[split] = read_results(
             present,
             split,

@@ -14,7 +14,6 @@ from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.parquet import read_parquet
-from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.kinds import read_kinds
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_examples
@@ -64,7 +63,7 @@ class EvaluationSet:
     """The evaluation examples, the items, and the data for baselines.
 
     Attributes:
-        source: The path in the settings: a corpus, or a file of sequences.
+        source: Local path of a corpus, or of a file of sequences.
         split: Name of the split.
         rows: Its examples.
         title: The rule of the split, e.g. "global time 8:1:1".
@@ -103,9 +102,9 @@ class EvaluationSet:
         found = cls(corpus, split, rows, data.split, how, known, data.sizes, data.max_history, data)
         if not sids:
             return found
-        read_manifest(find_path(sids), "sids")
-        table = SidTable.load_index(find_path(sids), known["item_id"].astype(str).tolist())
-        return replace(found, sids=find_path(sids), table=table)
+        read_manifest(sids, "sids")
+        table = SidTable.load_index(sids, known["item_id"].astype(str).tolist())
+        return replace(found, sids=Path(sids), table=table)
 
     @property
     def n_items(self) -> int:
@@ -270,7 +269,7 @@ def baselines_of(
     masked = examples.protocol.seen == "mask"
     found = None
     if examples.protocol.name == ROWS and not masked:
-        corpus = fingerprint(find_path(examples.source))
+        corpus = fingerprint(examples.source)
         paths_of_runs = (path for run in runs for path in run.runs)
         path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach)), None)
         found = None if path is None else read_baseline_lists(path, rows, reach, table)
@@ -552,7 +551,7 @@ def read_results(
     made = {name: recommender for name, recommender in made.items() if name not in named}
     found: Mapping[str, Mapping[str, Any]] = {}
     if examples is not None and slices:
-        found = read_kinds(examples.data, examples.rows, split, find_path(times) if times else None)
+        found = read_kinds(examples.data, examples.rows, split, times)
     shown: list[Slice] = list_slices(found)
     results = PageResults(
         {**named, **made},
@@ -609,10 +608,9 @@ def read_ceiling(file: str, examples: EvaluationSet, metrics: Sequence[str]) -> 
     Raises:
         ArtefactError: If the file holds something else.
     """
-    path = find_path(file)
-    if not path.is_file():
+    if not Path(file).is_file():
         return {}
-    content = read_json(path)
+    content = read_json(file)
     values = content.get("ceiling", {}) if isinstance(content, dict) else None
     if not isinstance(values, dict) or not all(_is_share(value) for value in values.values()):
         raise ArtefactError(f"{file}: expected an object whose ceiling holds metrics from 0 to 1. Make it again.")

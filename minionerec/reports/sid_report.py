@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from minionerec.core.artefacts import read_json, to_plain
-from minionerec.core.paths import find_path
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.tables import MISSING
@@ -281,9 +280,9 @@ def run_sid_report(config: SidReportConfig) -> SidReportResult:
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
-            corpus = Corpus.load(find_path(config.corpus))
+            corpus = Corpus.load(stage.config.corpus)
             counts: dict[str, Any] = {}
-            judged = judge(config, corpus, counts)
+            judged = judge(stage.config, corpus, counts)
             titles = corpus.items["title"].fillna("").astype(str).tolist()
             parts = [
                 overview(judged),
@@ -324,7 +323,7 @@ def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> di
     )
     judged = {}
     for name, path in config.tables.items():
-        folder = find_path(path)
+        folder = Path(path)
         table, report = SidTable.load_index(folder, item_ids), read_json(folder / REPORT_FILE)
         codebooks = Quantiser.load(folder).codebooks if (folder / CODEBOOKS_FILE).is_file() else None
         measures = diagnose(table.codes, evidence, codebooks)

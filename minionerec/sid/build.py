@@ -17,7 +17,6 @@ from minionerec.core.records import Clock
 from minionerec.core.stage import Stage
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
-from minionerec.sid.embed.config import encoder_inputs
 from minionerec.sid.embed.stored import VectorRows
 from minionerec.sid.embed.texts import FittedTexts, HasItems, ItemTexts
 from minionerec.sid.embed.vectors import make_vectors, vectors_in_blocks
@@ -387,9 +386,10 @@ def run_build_sids(config: SidConfig) -> SidResult:
     if stage.current() is not None:
         report = read_json(stage.output / REPORT_FILE)
         return SidResult(stage.output, SidTable.load_index(stage.output), report, up_to_date=True)
+    config = stage.config
     with stage.work() as work:
         with work.phase("load"):
-            items = ItemTexts.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
+            items = ItemTexts.load(config.corpus, texts="vectors" not in stage.inputs)
         given = MethodInputs(items, config, stage.inputs, {}, work)
         with work.phase("quantise"):
             made = MAKERS[config.method](given)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.paths import find_path
-from minionerec.core.settings import declared_inputs, setting
+from minionerec.core.settings import StageConfig, setting
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
 from minionerec.sid.embed.config import EncoderConfig
 from minionerec.sid.table import CODES_FILE, INDEX_FILE, LEVELS, index_path
@@ -168,15 +167,15 @@ class SidConfig(EncoderConfig):
             DataError: If the published index or a file of vectors is missing.
         """
         if self.method in _READ:
-            return declared_inputs(self) | {"index": self._published_index()}
+            return StageConfig.inputs(self) | {"index": self._published_index()}
         return super().inputs()
 
     def _published_index(self) -> Path:
         if self.index is None:
             from minionerec.data.published import default_root, published_index_path
 
-            return published_index_path(find_path(self.root) if self.root else default_root(), self.category)
-        path = find_path(self.index)
+            return published_index_path(self.root or default_root(), self.category)
+        path = Path(self.index)
         path = index_path(path / INDEX_FILE if path.is_dir() else path)
         if not path.is_file():
             raise DataError(f"{path}: no such file. Give the path of an index.json or {CODES_FILE}.")

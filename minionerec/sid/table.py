@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
 from minionerec.core.errors import ArtefactError, DataError, one_line
-from minionerec.core.remote import fetched
 
 # Rows of codes in order, by arrays alone: one number a row, and the rows under a prefix.
 
@@ -450,7 +449,7 @@ class SidTable:
                 file was changed since it was written.
             DataError: If an item has no SID, or a list of tokens is not an SID; the message names file and item.
         """
-        path = fetched(path)
+        path = Path(path)
         if path.is_dir():
             if is_artefact(path):
                 open_artefact(path)

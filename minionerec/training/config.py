@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
-from minionerec.core.paths import name_or_copy
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 from minionerec.sid.embed.config import encoder_inputs
@@ -216,10 +215,9 @@ class SftConfig(PackedConfig, RefittableConfig):
     def inputs(self) -> dict[str, Path]:
         """Inputs: also the wording where it is the user's own file, and the model where it is ours."""
         own = self.wording not in BUILT_IN and Path(self.wording).is_file()
-        found = super().inputs() | ({"wording": Path(self.wording)} if own else {})
-        model = name_or_copy(self.model)
-        ours = model != "scratch" and is_artefact(model)
-        return found | ({"model": Path(model)} if ours else {})
+        ours = self.model != "scratch" and is_artefact(self.model)
+        found = {name: Path(getattr(self, name)) for name, is_input in (("wording", own), ("model", ours)) if is_input}
+        return super().inputs() | found
 
 
 @dataclass

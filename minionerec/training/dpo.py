@@ -33,7 +33,6 @@ from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path
 from minionerec.core.processes import process_rank, wait_for_everyone, world_size
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import resolve_dtype
@@ -359,7 +358,7 @@ def run_dpo(config: DpoConfig) -> TrainingResult:
 
 def _train(config: DpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_start(config)
-    corpus = Corpus.load(find_path(config.corpus))
+    corpus = Corpus.load(config.corpus)
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     with run.work.phase("load"):
         prompts = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows)
@@ -389,7 +388,7 @@ def load_start(config: DpoConfig) -> Bundle:
     Raises:
         ConfigError: If it is a catalogue model, or has too few SIDs for so many negatives.
     """
-    bundle = load_bundle(find_path(config.checkpoint), dtype=resolve_dtype(config.dtype))
+    bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
     check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(

@@ -71,14 +71,15 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
         return ExtendResult(stage.output, manifest["counts"])
+    config = stage.config
     with stage.work() as work:
-        folder = stage.inputs["checkpoint"]
-        corpus, refit = Corpus.load(stage.inputs["corpus"]), refitted_ancestor(folder) is not None
+        folder = Path(config.checkpoint)
+        corpus, refit = Corpus.load(config.corpus), refitted_ancestor(folder) is not None
         corpus = corpus.with_every_row() if refit else corpus
-        table = SidTable.load_index(stage.inputs["sids"], corpus.items["item_id"].tolist())
+        table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
         bundle = load_bundle(folder)
         check_decoder_alone(bundle)
-        check_known_items(bundle.table, table, folder, stage.inputs["sids"])
+        check_known_items(bundle.table, table, folder, config.sids)
         counts: dict[str, Any] = {
             "items": len(table),
             "items_new": len(table) - len(bundle.table),
@@ -99,7 +100,7 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
     return ExtendResult(stage.output, counts)
 
 
-def check_known_items(before: SidTable, table: SidTable, folder: Path, sids: Path) -> None:
+def check_known_items(before: SidTable, table: SidTable, folder: Path, sids: str) -> None:
     """Check that every item of a checkpoint has the SID that it had.
 
     Raises:

@@ -31,7 +31,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
-from minionerec.core.artefacts import file_sha256, is_artefact, read_json, read_manifest, to_plain
+from minionerec.core.artefacts import file_sha256, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
@@ -256,20 +256,20 @@ class Refit:
         return max(1, round(self.epochs * steps_per_epoch))
 
 
-def plan_refit(config: RunConfig, inputs: Mapping[str, Path]) -> Refit | None:
+def plan_refit(stage: Stage[Any]) -> Refit | None:
     """The plan of a refit on all examples; None for an ordinary run.
 
     Args:
-        config: The stage's settings.
-        inputs: Name to path of everything that it reads.
+        stage: The stage with its settings and everything that it reads.
 
     Raises:
         ArtefactError: If an ordinary run reads what has seen the examples held out, or the chosen checkpoint is no
             result of validation.
         ConfigError: If the chosen checkpoint was trained with other settings.
     """
+    config, inputs = stage.config, stage.inputs
     if not (isinstance(config, RefittableConfig) and config.refit):
-        _check_unseen(config, inputs)
+        _check_unseen(stage)
         return None
     chosen = inputs["refit"]
     manifest = read_manifest(chosen)
@@ -277,7 +277,7 @@ def plan_refit(config: RunConfig, inputs: Mapping[str, Path]) -> Refit | None:
         raise ArtefactError(
             f"{chosen}: is itself trained on all examples; give refit the checkpoint that validation chose."
         )
-    _check_settings(config, inputs, chosen, manifest)
+    _check_settings(stage, chosen, manifest)
     start = inputs.get("checkpoint")
     if start is not None and refitted_ancestor(start) is None:
         raise ArtefactError(
@@ -289,22 +289,22 @@ def plan_refit(config: RunConfig, inputs: Mapping[str, Path]) -> Refit | None:
     return found
 
 
-def _check_unseen(config: RunConfig, inputs: Mapping[str, Path]) -> None:
+def _check_unseen(stage: Stage[Any]) -> None:
     """Check that nothing which an ordinary run reads has seen the examples held out, a pretrained model included."""
-    for path in [*inputs.values(), *(Path(value) for value in [getattr(config, "model", "")] if is_artefact(value))]:
+    for path in stage.inputs.values():
         try:
             require_held_out(path)
         except ArtefactError as error:
             raise ArtefactError(f"{error} A run that validates cannot start from it; only a refit can.") from None
 
 
-def _check_settings(config: RunConfig, inputs: Mapping[str, Path], chosen: Path, manifest: Mapping[str, Any]) -> None:
+def _check_settings(stage: Stage[Any], chosen: Path, manifest: Mapping[str, Any]) -> None:
     """Check that the settings are those that validation chose.
 
     Raises:
         ConfigError: Naming the first that differ.
     """
-    then, now = manifest.get("settings", {}), to_plain(config.deciding())
+    then, now = manifest.get("settings", {}), stage.settings
     if then.keys() != now.keys():
         raise ConfigError(
             f"{chosen}: was made by another stage, or by an older version; give refit a checkpoint of this stage."
@@ -314,7 +314,7 @@ def _check_settings(config: RunConfig, inputs: Mapping[str, Path], chosen: Path,
         for name, value in now.items()
         if name not in _FREE and then[name] != value
     ]
-    differences += [f"{name} ({words})" for name, words in _different_inputs(inputs, manifest["inputs"]).items()]
+    differences += [f"{name} ({words})" for name, words in _different_inputs(stage.inputs, manifest["inputs"]).items()]
     if differences:
         more = len(differences) - _NAMED
         text = ", ".join(differences[:_NAMED]) + (f" and {more} more" if more > 0 else "")
@@ -572,18 +572,13 @@ class TrainingRun:
     """A running training stage.
 
     Args:
-        config: The stage's settings.
+        config: The stage's settings, with local paths.
         work: The stage's working state.
         refit: How long to train on all examples; None for a run that validates.
     """
 
     def __init__(self, config: RunConfig, work: Work, refit: Refit | None = None):
         self.config, self.work, self.refit = config, work, refit
-
-    @property
-    def inputs(self) -> Mapping[str, Path]:
-        """Name to path of everything that the stage reads."""
-        return self.work.stage.inputs
 
     @property
     def folder(self) -> Path:
@@ -611,7 +606,7 @@ class TrainingRun:
 
     def load_corpus(self) -> Corpus:
         """The corpus; of a refit with all examples as training examples."""
-        corpus = Corpus.load(self.inputs["corpus"])
+        corpus = Corpus.load(self.config.corpus)
         return corpus if self.refit is None else corpus.with_every_row()
 
     def sample_corpus(self, corpus: Corpus, eval_rows: int) -> Corpus:
@@ -682,7 +677,7 @@ class TrainingRun:
             write_model_files(trained, folder)
             if trained.task == NEXT_SID and not isinstance(trained.model, CatalogueModel | TigerModel):
                 card = model_card(
-                    trained, stage=str(self.work.stage.name), settings=self.config.deciding(), counts=counts
+                    trained, stage=str(self.work.stage.name), settings=self.work.stage.settings, counts=counts
                 )
                 (folder / CARD_FILE).write_text(card, encoding="utf-8")
             (folder / LOG_FILE).write_text(training_log(log), encoding="utf-8")
@@ -698,7 +693,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
 
     Args:
         config: The stage's settings.
-        train: Loads, builds, trains and finishes.
+        train: Loads, builds, trains and finishes; its settings have local paths.
 
     Raises:
         ArtefactError: If an input is missing or does not belong to the others, or has seen the examples held out.
@@ -715,7 +710,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
     if uses_deepspeed():
         check_deepspeed_precision(config)
         check_builds()
-    refit = plan_refit(config, stage.inputs)
+    refit = plan_refit(stage)
     join_for_training()
     with stage.work() as work:
-        return train(config, TrainingRun(config, work, refit))
+        return train(stage.config, TrainingRun(stage.config, work, refit))

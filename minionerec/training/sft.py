@@ -16,7 +16,6 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path, name_or_copy
 from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
@@ -313,7 +312,7 @@ def _backbone(
             config.model,
         )
     set_seed(config.seed)  # rows that are neither the model's nor SIDs start at random
-    model, pretrained_tokenizer = load_pretrained(name_or_copy(config.model), resolve_dtype(config.dtype))
+    model, pretrained_tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)
     add_session_tokens(pretrained_tokenizer, wording.session_context)
     generated = task_of(config.tasks) == NEXT_SID
@@ -324,7 +323,7 @@ def _backbone(
 def _load(config: SftConfig, run: TrainingRun, whole: Corpus, by_shard: bool) -> tuple[Bundle, ExampleBuilder]:
     """The model with everything it needs, and the maker of its examples."""
     corpus = run.sample_corpus(whole, config.eval_rows) if by_shard else whole
-    table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
+    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
@@ -379,7 +378,7 @@ def _trainer(
     trainer.validation = validation_set(config, bundle, builder, trie, numbers) if run.refit is None else None
     if config.teacher:
         trainer.teacher, trainer.teacher_share = (
-            load_teacher(find_path(config.teacher), bundle.table, trie),
+            load_teacher(config.teacher, bundle.table, trie),
             config.teacher_share,
         )
     return trainer
@@ -405,7 +404,7 @@ def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, in
 
 
 def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
-    corpus = Corpus.load(run.inputs["corpus"])
+    corpus = Corpus.load(config.corpus)
     by_shard = corpus.in_files or bool(config.max_tokens)
     splits: Sequence[str] = ("train",)
     if run.refit is not None and by_shard:

@@ -162,7 +162,7 @@ def _trainer(
 
 def _train(config: TigerTrainConfig, run: TrainingRun) -> TrainingResult:
     corpus = run.load_corpus()
-    table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
+    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     bundle = _new_bundle(config, table)
     builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
     rows, cut = distinct_rows(builder, bundle.tokenizer, "train", config.max_prompt_length)

@@ -62,8 +62,8 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
         return CeilingResult(stage.output, manifest["counts"])
     with stage.work() as work:
         with work.phase("load"):
-            city = open_artefact(stage.inputs["city"], "city")
-            corpus = Corpus.load(stage.inputs["corpus"])
+            city = open_artefact(stage.config.city, "city")
+            corpus = Corpus.load(stage.config.corpus)
             people, form = city_people(city["settings"]), city["settings"].get("form", PARQUET)
             check_corpus(corpus, city["counts"], config, form)
             if corpus.max_history < people.memory:

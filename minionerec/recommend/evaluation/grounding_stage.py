@@ -242,17 +242,17 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
     if stage.current() is None:
         with stage.work() as work:
             with work.phase("load"):
-                task = _load(config, stage.inputs)
+                task = _load(stage.config)
                 wanted = _wanted_rows(task.corpus, config)
             with work.phase("generate"):
                 written, cut = write_texts(task.bundle, task.builder, wanted, config, work)
             if is_main_process():
                 with work.phase("ground"):
-                    grounded = _ground(task, written, config, stage.inputs)
+                    grounded = _ground(task, written, stage.config)
                     gamma, reached = _gamma(task, grounded, written, config)
                     predictions, reported = _rank(task, grounded, written, gamma, config)
                 with work.phase("measure"):
-                    found = measure(_measuring(task, config, stage.inputs), predictions)
+                    found = measure(_measuring(task, stage.config), predictions)
                 counts = {**found.counts(), "cut_prompts": cut, **reported, "gamma": gamma, "gamma_ndcg@10": reached}
                 with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
@@ -266,15 +266,15 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
     return EvalResult.load(stage.output)
 
 
-def _load(config: GroundingConfig, inputs: Mapping[str, Path]) -> _GroundingTask:
+def _load(config: GroundingConfig) -> _GroundingTask:
     """Corpus, checkpoint and titles."""
-    for name in {"checkpoint", "sequential"} & set(inputs):
-        require_held_out(inputs[name])
-    corpus = Corpus.load(inputs["corpus"])
-    bundle = load_bundle(inputs["checkpoint"], dtype=reading_dtype(config.dtype), titles=True)
+    for path in filter(None, (config.checkpoint, config.sequential)):
+        require_held_out(path)
+    corpus = Corpus.load(config.corpus)
+    bundle = load_bundle(config.checkpoint, dtype=reading_dtype(config.dtype), titles=True)
     if bundle.task != NEXT_TITLE:
         raise ArtefactError(
-            f"{inputs['checkpoint']}: was trained on {bundle.task} and does not generate titles. Give a checkpoint "
+            f"{config.checkpoint}: was trained on {bundle.task} and does not generate titles. Give a checkpoint "
             f"that was trained on {NEXT_TITLE}."
         )
     torch.nn.Module.to(bundle.model, decoding_device())
@@ -316,9 +316,7 @@ def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
     return [clean_text(text) for text in found.loc[rows]]
 
 
-def _ground(
-    task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig, inputs: Mapping[str, Path]
-) -> _Grounded:
+def _ground(task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig) -> _Grounded:
     """Vectors of texts and titles, computed together so that equal texts have equal vectors."""
     index_of = {
         text: position for position, text in enumerate(dict.fromkeys([*task.names, *map(clean_text, written["text"])]))
@@ -330,11 +328,11 @@ def _ground(
     space = TitleSpace(vectors[[index_of[name] for name in task.names]])
     model = None
     if config.weights == "sequential":
-        model = load_sequential_ranker(inputs["sequential"], task.corpus, inputs["corpus"])
-    used, times = frozenset[str]() if model is None else model.context, inputs.get("times")
+        model = load_sequential_ranker(Path(config.sequential), task.corpus, config.corpus)
+    used = frozenset[str]() if model is None else model.context
     queries = {
         split: split_queries(
-            RankedSplit.of(task.corpus, split), task.corpus, split, used, times, given=config.session_context
+            RankedSplit.of(task.corpus, split), task.corpus, split, used, config.times, given=config.session_context
         )
         for split in _wanted_rows(task.corpus, config)
     }
@@ -428,7 +426,7 @@ def _rank(
     return as_predictions(Ranking(items, scores), rows, task.titles, queries.given), reported
 
 
-def _measuring(task: _GroundingTask, config: GroundingConfig, inputs: Mapping[str, Path]) -> Measuring:
+def _measuring(task: _GroundingTask, config: GroundingConfig) -> Measuring:
     """The settings of the evaluation."""
     return Measuring(
         corpus=task.corpus,
@@ -440,7 +438,7 @@ def _measuring(task: _GroundingTask, config: GroundingConfig, inputs: Mapping[st
         ks=config.ks,
         baselines=True,
         slices=config.slices,
-        times=inputs.get("times"),
+        times=config.times,
         resamples=config.resamples,
         seed=config.seed,
     )

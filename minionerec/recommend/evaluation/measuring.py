@@ -86,7 +86,7 @@ class Measuring:
     ks: Sequence[int]
     baselines: bool
     slices: bool
-    times: Path | None
+    times: str | None
     resamples: int
     seed: int
 

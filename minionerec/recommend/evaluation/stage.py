@@ -1,8 +1,7 @@
 """Evaluation: a ranker's lists for the examples of a split, with metrics and baselines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -89,12 +88,12 @@ def run_eval(config: EvalConfig) -> EvalResult:
     if stage.current() is None:
         with stage.work() as work:
             with work.phase("load"):
-                task = _load(config, stage.inputs)
+                task = _load(stage.config)
             with work.phase("search"):
-                answer = _answer(task, config, work)
+                answer = _answer(task, stage.config, work)
             if is_main_process() and answer is not None:
                 with work.phase("measure"):
-                    found = measure(_measuring(task, config, stage.inputs), answer.predictions)
+                    found = measure(_measuring(task, stage.config), answer.predictions)
                 counts = {**found.counts(), "cut_prompts": answer.truncated, **_assisted(task)}
                 counts |= {} if answer.known is None else {"rows_with_context": answer.known}
                 with work.finish(seed=config.seed, counts=counts) as folder:
@@ -106,16 +105,16 @@ def run_eval(config: EvalConfig) -> EvalResult:
     return EvalResult.load(stage.output)
 
 
-def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _EvalTask:
+def _load(config: EvalConfig) -> _EvalTask:
     """Load corpus, examples, ranker and SIDs."""
-    corpus = Corpus.load(inputs["corpus"])
+    corpus = Corpus.load(config.corpus)
     rows = RankedSplit.of(corpus, config.split)
     item_ids = corpus.items["item_id"].tolist()
-    table = SidTable.load_index(inputs["sids"], item_ids) if "sids" in inputs else None
+    table = SidTable.load_index(config.sids, item_ids) if config.sids else None
     if config.ranker:
         task = _EvalTask(corpus, rows, make_ranker(config.ranker, corpus), config.ranker, table)
     else:
-        require_held_out(inputs["checkpoint"])
+        require_held_out(config.checkpoint)
         search = Search(
             config.search,
             config.scores,
@@ -124,15 +123,15 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _EvalTask:
             length_penalty=config.length_penalty,
         )
         ranker = load_ranker(
-            inputs["checkpoint"],
+            config.checkpoint,
             corpus,
-            corpus_path=inputs["corpus"],
+            corpus_path=config.corpus,
             table=table,
             search=search,
             dtype=config.dtype,
         )
         if config.assistant:
-            _add_assistant(ranker, config, inputs, corpus)
+            _add_assistant(ranker, config, corpus)
         name, groups = _name_and_groups(ranker, config, table)
         task = _EvalTask(corpus, rows, ranker, name, groups)
     known, noun = (
@@ -146,19 +145,19 @@ def _load(config: EvalConfig, inputs: Mapping[str, Path]) -> _EvalTask:
     return task
 
 
-def _add_assistant(ranker: Ranker, config: EvalConfig, inputs: Mapping[str, Path], corpus: Corpus) -> None:
+def _add_assistant(ranker: Ranker, config: EvalConfig, corpus: Corpus) -> None:
     """Add the assistant to a checkpoint's search, unless its weight is 0."""
     if not isinstance(ranker, LanguageRanker):
         raise ConfigError(
             f"assistant is {config.assistant!r}, but {config.checkpoint} is not a checkpoint, so nothing is searched; "
             "leave it out."
         )
-    require_held_out(inputs["assistant"])
+    require_held_out(config.assistant)
     assistant = load_assistant(
-        inputs["assistant"],
+        config.assistant,
         ranker,
         corpus,
-        corpus_path=inputs["corpus"],
+        corpus_path=config.corpus,
         temperature=config.assistant_temperature,
         dtype=config.dtype,
     )
@@ -189,8 +188,8 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
     """Query the ranker; a checkpoint in every process, any other only in the first (None in the others)."""
     rows, ranker = task.rows, task.ranker
     allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
-    times = work.stage.inputs.get("times")
-    queries = split_queries(rows, task.corpus, config.split, context_used(ranker), times, given=config.session_context)
+    used, given = context_used(ranker), config.session_context
+    queries = split_queries(rows, task.corpus, config.split, used, config.times, given=given)
     known = None if queries.session_context is None else int(np.count_nonzero(queries.session_context))
     if isinstance(ranker, LanguageRanker):
         prompts = ranker.prompts(queries)
@@ -227,7 +226,7 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
     return _Answer(predictions, inputs, None, known)
 
 
-def _measuring(task: _EvalTask, config: EvalConfig, inputs: Mapping[str, Path]) -> Measuring:
+def _measuring(task: _EvalTask, config: EvalConfig) -> Measuring:
     """The settings of the evaluation; baselines only if seen items may be recommended, as by them."""
     return Measuring(
         corpus=task.corpus,
@@ -239,7 +238,7 @@ def _measuring(task: _EvalTask, config: EvalConfig, inputs: Mapping[str, Path]) 
         ks=config.ks,
         baselines=config.seen == "keep",
         slices=config.slices,
-        times=inputs.get("times"),
+        times=config.times,
         resamples=config.resamples,
         seed=config.seed,
     )

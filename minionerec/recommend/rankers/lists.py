@@ -50,7 +50,7 @@ def split_queries(
     data: Corpus,
     split: str,
     used: Collection[str],
-    times: Path | None = None,
+    times: str | Path | None = None,
     *,
     given: bool = True,
 ) -> Queries:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path, name_or_copy
 from minionerec.recommend.serve.batching import Batcher
 from minionerec.recommend.serve.config import KEY_VARIABLE, LOOPBACK, Limits, ServeConfig
 from minionerec.recommend.serve.guard import GONE, Guard
@@ -258,8 +257,8 @@ def sources_of(config: ServeConfig) -> "Sources":
     """The sources of the first model."""
     from minionerec.recommend.serve.models import Sources
 
-    corpus, items = (find_path(path) if path else None for path in (config.corpus, config.items))
-    return Sources(find_path(config.checkpoint), corpus, items)
+    corpus, items = (Path(path) if path else None for path in (config.corpus, config.items))
+    return Sources(Path(config.checkpoint), corpus, items)
 
 
 def loader_of(config: ServeConfig) -> "Callable[[Sources], Recommender]":
@@ -407,7 +406,8 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
 
     # Read when torch is first imported. Two threads of a small model wait for one another more than they gain.
     os.environ["OMP_NUM_THREADS"] = str(config.threads or os.environ.get("OMP_NUM_THREADS", 1))
-    keys = read_keys(name_or_copy(config.api_key_file))
+    config = config.local()
+    keys = read_keys(config.api_key_file)
     if config.reload != "off" and config.host not in LOOPBACK and not keys:
         raise ConfigError(
             f"reload is {config.reload!r} on {config.host} without a key: anyone could replace the model. Give "

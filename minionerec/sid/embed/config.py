@@ -6,9 +6,7 @@ from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import DataError
-from minionerec.core.paths import find_path, name_or_copy
 from minionerec.core.settings import Settings, StageConfig, setting
-from minionerec.core.urls import is_remote
 from minionerec.sid.embed.hf import DTYPES, POOLINGS
 
 _READY = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
@@ -75,18 +73,17 @@ def encoder_inputs(encoder: str) -> dict[str, Path]:
     """Files and artefacts that an encoder reads, by name; a model of the hub has none.
 
     Raises:
-        DataError: If the encoder is a `.npy` or `.parquet` file that does not exist.
+        DataError: If the encoder is a `.npy` or `.parquet` file that does not exist, or a file of another kind.
     """
-    given = Path(name_or_copy(encoder))
-    path = find_path(given)
+    path = Path(encoder)
     if path.suffix in _READY:
         if not path.is_file():
             raise DataError(f"{path}: no such file. Give {_READY[path.suffix]}.")
         return {"vectors": path}
     if is_artefact(path) and read_manifest(path)["kind"] == "vectors":
         return {"vectors": path}
-    if is_remote(encoder):
+    if encoder != "tfidf" and (path.is_file() or (is_artefact(path) and not (path / "config.json").is_file())):
         raise DataError(f"{encoder}: holds no vectors. Give the output of embed-items, a .npy or a .parquet file.")
-    if encoder != "tfidf" and given.is_dir():
-        return {f"encoder/{file.name}": file for file in sorted(given.iterdir()) if file.suffix in _MODEL_FILES}
+    if encoder != "tfidf" and path.is_dir():
+        return {f"encoder/{file.name}": file for file in sorted(path.iterdir()) if file.suffix in _MODEL_FILES}
     return {}

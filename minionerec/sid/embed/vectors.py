@@ -331,9 +331,10 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
         return EmbedResult(stage.output, manifest["counts"], up_to_date=True)
+    config = stage.config
     with stage.work() as work:
         with work.phase("load"):
-            items = ItemTexts.load(stage.inputs["corpus"], texts="vectors" not in encoder_inputs(config.encoder))
+            items = ItemTexts.load(config.corpus, texts="vectors" not in stage.inputs)
         counts: dict[str, Any] = {}
         # Not in the folder of the unfinished run: the next run, of a larger corpus, finds the vectors there.
         cache = config.cache or f"{stage.output}.cache"

@@ -167,7 +167,7 @@ logger = get_logger(__name__)
 _MUCH = 2**30  # bytes from which on memory is worth a line
 
 
-def _check_corpus(checkpoint: Path, corpus: Path) -> None:
+def _check_corpus(checkpoint: str, corpus: str) -> None:
     """Check that a checkpoint to continue from counted its pairs in this corpus.
 
     Raises:
@@ -181,7 +181,7 @@ def _check_corpus(checkpoint: Path, corpus: Path) -> None:
         )
 
 
-def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
+def _load_start(checkpoint: str, table: SidTable, objective: str) -> Bundle:
     """The checkpoint that training continues from.
 
     The likelihood is learned without the popularity that was weighed after it, as in a first training; rewards are for
@@ -203,7 +203,7 @@ def _load_start(checkpoint: Path, table: SidTable, objective: str) -> Bundle:
     return bundle
 
 
-def _uses_session_context(config: CatalogueTrainConfig, start: Path | None) -> bool:
+def _uses_session_context(config: CatalogueTrainConfig, start: str | None) -> bool:
     """Whether the model is conditioned on the session context, by the settings or the checkpoint to start from.
 
     Raises:
@@ -211,7 +211,7 @@ def _uses_session_context(config: CatalogueTrainConfig, start: Path | None) -> b
     """
     if start is None:
         return config.session_context
-    knows = bool(read_json(start / "config.json").get("session_tokens"))
+    knows = bool(read_json(Path(start) / "config.json").get("session_tokens"))
     if config.session_context and not knows:
         raise ConfigError(
             f"{start}: was trained without session context. Leave session_context out, or train it with it."
@@ -305,14 +305,14 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
             "the sampled loss has an optimiser of its own, but this launch uses DeepSpeed, which has another. "
             "Launch without DeepSpeed (accelerate launch --multi_gpu, or torchrun), or set loss to exact."
         )
-    start = run.inputs.get("checkpoint")
+    start = config.checkpoint or None
     if start is not None:
-        _check_corpus(start, run.inputs["corpus"])
+        _check_corpus(start, config.corpus)
     conditioned = _uses_session_context(config, start)
     corpus = run.load_corpus()
     if conditioned and not corpus.has_times:
-        warn_without_times(run.inputs["corpus"])
-    table = SidTable.load_index(run.inputs["sids"], corpus.items["item_id"].tolist())
+        warn_without_times(config.corpus)
+    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     if config.objective == "grpo" and config.generations > table.n_unique:
         raise ConfigError(
             f"generations is {config.generations}, but the catalogue has {table.n_unique} distinct SIDs; ask for fewer."

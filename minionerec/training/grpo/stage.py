@@ -10,7 +10,6 @@ from trl import GRPOConfig
 from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path
 from minionerec.core.processes import world_size
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import padded
@@ -111,8 +110,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
 
 def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
     bundle = load_policy(config)
-    position = find_path(config.corpus)
-    whole = Corpus.load(position)
+    whole = Corpus.load(config.corpus)
     corpus = run.sample_corpus(whole, config.eval_rows) if whole.in_files else whole
     reference = load_reference(config, bundle) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
@@ -143,7 +141,7 @@ def load_policy(config: GrpoConfig) -> Bundle:
     Raises:
         ConfigError: If it is a catalogue model, or has fewer SIDs than a group.
     """
-    bundle = load_bundle(find_path(config.checkpoint), dtype=resolve_dtype(config.dtype))
+    bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
     check_decoder_alone(bundle)
     if isinstance(bundle.model, CatalogueModel):
         raise ConfigError(
@@ -164,7 +162,7 @@ def load_reference(config: GrpoConfig, bundle: Bundle) -> Mapping[str, torch.Ten
     Raises:
         ArtefactError: If it was trained on other SIDs, or its weights have other shapes.
     """
-    weights = load_bundle(find_path(config.reference), dtype=bundle.model.dtype, table=bundle.table).model.state_dict()
+    weights = load_bundle(config.reference, dtype=bundle.model.dtype, table=bundle.table).model.state_dict()
     own = bundle.model.state_dict()
     for name in sorted(own.keys() | weights.keys()):
         shapes = [tuple(part[name].shape) if name in part else None for part in (weights, own)]
@@ -183,10 +181,10 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Pr
     check_histories(weights, about, list(prompts.counts))
     vectors = None
     if config.reward_vectors:
-        vectors = load_vector_artefact(find_path(config.reward_vectors), corpus.items["item_id"].tolist())
+        vectors = load_vector_artefact(config.reward_vectors, corpus.items["item_id"].tolist())
     scorer = None
     if config.reward_model:
-        scorer = sequential_scorer(find_path(config.reward_model), find_path(config.corpus))
+        scorer = sequential_scorer(config.reward_model, config.corpus)
     sources = RewardSources(bundle.table, vectors, scorer)
     return WeightedRewards({name: make_reward(name, sources) for name in weights}, weights)
 

@@ -146,17 +146,18 @@ class SequentialConfig(StageConfig):
             **{name: value for name, value in wanted.items() if value is not None}
         )
 
-    def model_stage(self) -> "Stage":
+    def model_stage(self) -> "Stage[SequentialConfig]":
         """The training, in OUTPUT/model. Settings of lists and metrics alone do not affect it."""
         from minionerec.core.stage import Stage
 
         protocol = self.resolved_protocol()
         decided = {**self.deciding(), **{name: getattr(protocol, name) for name in _OF_PROTOCOL}}
         settings = {name: value for name, value in decided.items() if name not in _OF_LISTS}
-        inputs = {name: path for name, path in self.inputs().items() if name != "sids"}
-        return Stage(self, output=Path(self.output) / "model", inputs=inputs, settings=settings)
+        stage = Stage(self, output=Path(self.output) / "model", settings=settings)
+        stage.inputs.pop("sids", None)
+        return stage
 
-    def predictions_stage(self) -> "Stage":
+    def predictions_stage(self) -> "Stage[SequentialConfig]":
         """Lists, ranks and metrics of the trained model, which is one of its inputs, in OUTPUT/predictions."""
         from minionerec.core.stage import Stage
         from minionerec.metrics.ranked import KIND
@@ -169,5 +170,6 @@ class SequentialConfig(StageConfig):
             **{name: getattr(self, name) for name in _OF_LISTS},
             **({"eval_rows": self.eval_rows} if self.eval_rows >= 0 else {}),
         }
-        inputs = {**self.inputs(), "model": Path(self.output) / "model"}
-        return Stage(self, kind=KIND, output=Path(self.output) / "predictions", inputs=inputs, settings=settings)
+        stage = Stage(self, kind=KIND, output=Path(self.output) / "predictions", settings=settings)
+        stage.inputs["model"] = Path(self.output) / "model"
+        return stage

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import torch
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitRows
@@ -94,7 +94,7 @@ def check_corpus(config: SequentialConfig) -> None:
         DataError: If there is no such file.
         ArtefactError: If there is no such corpus.
     """
-    folder = find_path(config.corpus)
+    folder = Path(config.corpus)
     if config.protocol == ROWS or folder.is_dir():
         read_manifest(folder, "corpus")
     elif not folder.is_file():
@@ -198,7 +198,7 @@ def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
     Raises:
         DataError: If an item has no SID, or one of fewer levels than another.
     """
-    codes = SidTable.load_index(find_path(path), item_ids).codes
+    codes = SidTable.load_index(path, item_ids).codes
     short = np.flatnonzero((codes < 0).any(axis=1))
     if len(short):
         raise DataError(

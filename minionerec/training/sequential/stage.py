@@ -21,6 +21,7 @@ from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
+from minionerec.core.stage import Stage
 from minionerec.data.protocols import Protocol
 from minionerec.data.session import UNKNOWN
 from minionerec.metrics.predictions import FILE as LISTS_FILE
@@ -182,20 +183,20 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
     keep_freed_memory()
     fix_order()
     check_hyper(config.model, config.hyper)
-    check_corpus(config)
-    protocol, device = config.resolved_protocol(), pick_device(config.device)
-    given = cache(lambda: read_given(config, protocol))
-    trained = _train(config, protocol, given, device)
+    stage, protocol, device = config.model_stage(), config.resolved_protocol(), pick_device(config.device)
+    check_corpus(stage.config)
+    given = cache(lambda: read_given(stage.config, protocol))
+    trained = _train(stage, protocol, given, device)
     _predict(config, protocol, given, device)
     metrics: Mapping[str, Any] = read_json(config.predictions_stage().output / METRICS_FILE)
     return SequentialResult(Path(config.output), metrics, trained)
 
 
 def _train(
-    config: SequentialConfig, protocol: Protocol, given: Callable[[], ModelInputs], device: torch.device
+    stage: Stage[SequentialConfig], protocol: Protocol, given: Callable[[], ModelInputs], device: torch.device
 ) -> bool:
     """Train, or resume an interrupted training; whether it had to be."""
-    stage, seed = config.model_stage(), protocol.seed
+    config, seed = stage.config, protocol.seed
     if stage.current() is not None:
         return False
     with stage.work() as work:

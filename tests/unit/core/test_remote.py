@@ -27,7 +27,7 @@ from minionerec.core.artefacts import (
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.paths import find_path
 from minionerec.core.remote import fetched, is_remote, local_path, look_again
-from minionerec.core.settings import StageConfig, declared_inputs, setting
+from minionerec.core.settings import StageConfig, setting
 from minionerec.core.upload import UNFINISHED, put
 
 FILES = {"items.csv": "a,b\n" * 10, "parts/00000.bin": "x" * 3000, "parts/00001.bin": "y" * 5}
@@ -342,9 +342,9 @@ class Elsewhere(LocalFileSystem):
 fsspec.register_implementation("elsewhere", Elsewhere)
 from minionerec.core.artefacts import verify_files
 from minionerec.core.remote import fetched
-path = fetched("elsewhere://" + sys.argv[1])
-verify_files(path)
-print(path)
+place = fetched("elsewhere://" + sys.argv[1])
+verify_files(place)
+print(place)
 """
 
 
@@ -447,7 +447,7 @@ def test_settings_that_read_may_be_urls(tmp_path, opened):
     opened.clear()
     config = ReadingConfig(corpus="memory://shop/corpus", runs={"a": "memory://shop/corpus", "b": "runs/b"})
     assert config.named_paths() == [Path("runs/b")] and opened == []  # ordering steps fetches nothing
-    inputs = declared_inputs(config)
+    inputs = config.local().inputs()
     assert inputs["corpus"] == inputs["runs a"] and inputs["runs b"] == Path("runs/b")
     assert file_sha256(inputs["corpus"] / "items.csv") == file_sha256(tmp_path / "corpus" / "items.csv")
 
@@ -472,7 +472,7 @@ def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):
     ):
         look_again()
         opened.clear()
-        found = declared_inputs(PartsConfig(interactions=where))
+        found = PartsConfig(interactions=where).local().inputs()
         assert list(found) == ["visits 00000", "visits 00001", "visits 00002"]
         assert [(path.name, path.read_text()) for path in found.values()] == [
             ("10.csv", "3"),
@@ -481,23 +481,21 @@ def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):
         ]
         assert opened == (["10.csv", "a.csv", "b.csv"] if where == "memory://lake/visits" else [])
     assert not list(cache.rglob("*SUCCESS*"))
-    assert declared_inputs(PartsConfig(interactions="memory://lake/visits/a.csv"))["interactions"].read_text() == "1"
-    assert (
-        declared_inputs(PartsConfig(interactions=str(tmp_path / "visits" / "a.csv")))["interactions"].read_text() == "1"
-    )
+    assert PartsConfig(interactions="memory://lake/visits/a.csv").local().inputs()["visits"].read_text() == "1"
+    assert PartsConfig(interactions=str(tmp_path / "visits" / "a.csv")).local().inputs()["visits"].read_text() == "1"
     with pytest.raises(ArtefactError, match=r"has no manifest\.json"):
-        declared_inputs(PartsConfig(other="memory://lake/visits"))
+        PartsConfig(other="memory://lake/visits").local().inputs()
 
 
 def test_a_folder_of_files_is_read_in_one_state(tmp_path):
     memory().pipe_file("/lake/visits/a.csv", b"1")
     config = PartsConfig(interactions="memory://lake/visits")
-    before = declared_inputs(config)
+    before = config.local().inputs()
     memory().pipe_file("/lake/visits/a.csv", b"12")
     memory().pipe_file("/lake/visits/b.csv", b"3")
-    assert declared_inputs(config) == before
+    assert config.local().inputs() == before
     look_again()
-    assert [path.read_text() for path in declared_inputs(config).values()] == ["12", "3"]
+    assert [path.read_text() for path in config.local().inputs().values()] == ["12", "3"]
 
 
 def test_folders_of_files_that_are_none(tmp_path):
@@ -508,11 +506,11 @@ def test_folders_of_files_that_are_none(tmp_path):
             (tmp_path / "visits" / "day=1").mkdir(parents=True)
             (tmp_path / "marks").mkdir()
         with pytest.raises(ArtefactError, match=r"visits: holds the folder 'day=1', but only the files"):
-            declared_inputs(PartsConfig(interactions=f"{root}/visits"))
+            PartsConfig(interactions=f"{root}/visits").local().inputs()
         with pytest.raises(ArtefactError, match="marks: is a folder without files to read"):
-            declared_inputs(PartsConfig(interactions=f"{root}/marks"))
+            PartsConfig(interactions=f"{root}/marks").local().inputs()
     with pytest.raises(ArtefactError, match="no such artefact or file"):
-        declared_inputs(PartsConfig(interactions="memory://lake/nowhere"))
+        PartsConfig(interactions="memory://lake/nowhere").local().inputs()
 
 
 @pytest.mark.parametrize("name", ["output", "page"])

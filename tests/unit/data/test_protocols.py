@@ -129,11 +129,10 @@ def test_a_file_with_an_empty_user_or_an_item_beyond_its_table(tmp_path):
         read_user_items(file, titles)
 
 
-def test_a_protocol_takes_a_file_of_sequences_with_its_titles(tmp_path, monkeypatch):
+def test_a_protocol_takes_a_file_of_sequences_with_its_titles(tmp_path):
     (tmp_path / "data.txt").write_text("x 3 1 2\ny 1 2 3\n")
     (tmp_path / "titles.json").write_text('{"3": "Drill", "2": "Saw", "1": "Plane"}')
-    monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
-    split = read_examples("$MINIONEREC_DATA/data.txt", PROTOCOLS["a"], "$MINIONEREC_DATA/titles.json")
+    split = read_examples(str(tmp_path / "data.txt"), PROTOCOLS["a"], str(tmp_path / "titles.json"))
     assert split.items[["item_id", "title"]].to_numpy().tolist() == [["3", "Drill"], ["2", "Saw"], ["1", "Plane"]]
     assert split.test.targets.tolist() == [1, 0]
     assert split.counts["split"] == split.split == "last two out"

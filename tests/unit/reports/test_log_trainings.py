@@ -72,7 +72,9 @@ def test_a_teacher_is_a_training_too(shop):
 )
 def test_a_training_is_called_by_the_stage_in_its_manifest(shop, config, stage, title):
     """A catalogue model that draws negatives has settings of S-DPO; nothing is guessed from the names of settings."""
-    with Stage(config, inputs={}).work() as work, work.finish():
+    running = Stage(config)
+    running.inputs.clear()
+    with running.work() as work, work.finish():
         assert json.loads((work.folder / "run.json").read_text())["stage"] == stage
     assert read_manifest("made/it")["stage"] == stage
     with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/it"}):
