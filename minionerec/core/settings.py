@@ -377,7 +377,8 @@ def parse_settings(
     parsed, unknown = settings_parser(config_class, program, summary).parse_known_args(words)
     if unknown:
         flags = [word[2:].partition("=")[0] for word in unknown if word.startswith("--")]
-        meant = "".join(_meant(flag, [each.name for each in fields(config_class)], "--") for flag in flags)
+        known = [each.name for each in fields(config_class)]  # type: ignore[arg-type]
+        meant = "".join(_meant(flag, known, "--") for flag in flags)
         raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}.{meant} See --help.")
     given = vars(parsed)
     file = given.pop("config", None)
