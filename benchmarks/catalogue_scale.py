@@ -95,8 +95,8 @@ class Steps:
     def __init__(self, made, args):
         import torch
 
+        from minionerec.training.catalogue.objectives import Sampler
         from minionerec.training.catalogue.row_adamw import RowAdamW
-        from minionerec.training.catalogue.sampling import Sampler
 
         self.made, self.batch, self.device = made, args.batch, torch.device(args.device)
         self.order = torch.Generator().manual_seed(args.seed)

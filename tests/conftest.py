@@ -28,3 +28,11 @@ def data_root() -> Path:
     if not given or not (Path(given) / "Amazon").is_dir():
         pytest.skip("MINIONEREC_DATA is not set to the published files; data/README.md says where to get them")
     return Path(given)
+
+
+@pytest.fixture(scope="session")
+def industrial(data_root: Path):
+    """The published corpus of Industrial_and_Scientific, read once; nothing may change it."""
+    from minionerec.data.published import read_published
+
+    return read_published(data_root / "Amazon", "Industrial_and_Scientific")

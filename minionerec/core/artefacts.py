@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -496,6 +497,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
         raise _cannot_write(path, error) from None
 
 
+@cache
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results."""
     versions = {"python": platform.python_version()}

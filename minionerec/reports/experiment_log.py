@@ -23,8 +23,8 @@ from minionerec.reports.cells import shown_setting, signed_percent
 from minionerec.reports.config import EntrySetting, ExperimentLogConfig
 from minionerec.reports.document import Block, Bullets, Cell, Paragraph, Section, Table
 from minionerec.reports.findings import findings
+from minionerec.reports.html import write_page
 from minionerec.reports.lineage import RL, SFT, Lineage, Training, changes
-from minionerec.reports.page import write_page
 from minionerec.reports.provenance import configuration
 from minionerec.reports.reference import (
     HITS,

@@ -1,7 +1,8 @@
-"""A document as one HTML page that loads nothing."""
+"""A document as one HTML page that loads nothing, and written in both forms."""
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from minionerec.reports.document import (
     Block,
@@ -16,6 +17,7 @@ from minionerec.reports.document import (
     as_cell,
     visible,
 )
+from minionerec.reports.markdown import render_markdown
 
 # How pages look: one style sheet, for light and dark screens and for paper.
 
@@ -144,3 +146,17 @@ def render_html(title: str, lead: str, sections: Sequence[Section]) -> str:
         f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>\n'
         f'<nav aria-label="Contents"><ol>{contents}</ol></nav>\n' + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
     )
+
+
+def write_page(folder: Path, name: str, title: str, lead: str, sections: Sequence[Section]) -> None:
+    """Write a document into a folder as `NAME.html` and `NAME.md`.
+
+    Args:
+        folder: The existing folder.
+        name: Name of the files.
+        title: Heading.
+        lead: Text below the heading.
+        sections: The document's parts.
+    """
+    (folder / f"{name}.html").write_text(render_html(title, lead, sections), encoding="utf-8")
+    (folder / f"{name}.md").write_text(render_markdown(title, lead, sections), encoding="utf-8")

@@ -18,7 +18,7 @@ from minionerec.core.stage import Stage
 from minionerec.preference.config import BASELINES, PreferenceReportConfig
 from minionerec.reports import plots
 from minionerec.reports.document import Block, Bullets, Cell, Figure, Paragraph, Section, Table
-from minionerec.reports.page import write_page
+from minionerec.reports.html import write_page
 
 JUDGEMENT = (
     "All answers are a rater's judgement of a picture. They say nothing about the person in it, neither the identity "

@@ -23,8 +23,8 @@ from minionerec.reports import sections
 from minionerec.reports.config import COMPARED, COMPARISON, LEADERBOARD, LEVELS, REPORT, ReportConfig
 from minionerec.reports.document import Paragraph, Section
 from minionerec.reports.findings import Finding, findings
+from minionerec.reports.html import write_page
 from minionerec.reports.markdown import render_markdown
-from minionerec.reports.page import write_page
 from minionerec.reports.provenance import configuration, manifests, sources
 from minionerec.reports.reference import load_reference
 from minionerec.reports.results import EvaluationSet, PageResults, read_results

@@ -16,7 +16,7 @@ from minionerec.reports import plots
 from minionerec.reports.cells import number, percent
 from minionerec.reports.config import SidReportConfig
 from minionerec.reports.document import Block, Details, Figure, Paragraph, Section, Table, Tiles
-from minionerec.reports.page import write_page
+from minionerec.reports.html import write_page
 from minionerec.reports.results import shorten
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser

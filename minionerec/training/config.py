@@ -247,8 +247,8 @@ class CatalogueTrainConfig(RefittableConfig):
     pointer: bool = setting(True, "score SIDs of the history by how long ago they occurred")
     experts: bool = setting(
         False,
-        "pool transition counts, recent popularity and repeats with the model's probabilities, by weights that depend "
-        "on the history, where that ranks validation examples better",
+        "pool transition counts, recent popularity, repeats and likeness of texts with the model's probabilities, by "
+        "weights that depend on the history, where that ranks validation examples better",
         since="0.2",
     )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")

@@ -13,7 +13,14 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 SHORTER = {
     "catalogue": {"towers": 1, "epochs": 8, "evals_per_epoch": 1 / 8, "eval_rows": 200},
-    "sft": {"variants": 14, "batch_size": 32, "device_batch_size": 32, "evals_per_epoch": 1, "eval_rows": 200},
+    "sft": {
+        "layers": 1,
+        "variants": 14,
+        "batch_size": 32,
+        "device_batch_size": 32,
+        "evals_per_epoch": 1,
+        "eval_rows": 200,
+    },
     "eval_sft": {"beams": 20, "ks": [10], "resamples": 100, "batch_size": 256},
 }
 STEPS = ["corpus", "sids", "catalogue", "sft", "eval_sft"]
@@ -33,5 +40,5 @@ def test_the_language_model_leads_the_strongest_baseline(tmp_path, monkeypatch):
     measured = read_json(folder / "metrics.json")["recommenders"]
     ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
     language, strongest = ndcg.pop("beam search"), read_json(folder / "baselines.json")["strongest"]
-    assert ndcg[strongest] + 0.005 < language  # it is .0088 above when all that is random is as here
-    assert max(ndcg.values()) + 0.004 < language  # .0077 above EASE, which is ahead of the strongest on these examples
+    assert ndcg[strongest] + 0.005 < language  # it is .0087 above when all that is random is as here
+    assert max(ndcg.values()) + 0.004 < language  # .0076 above EASE, which is ahead of the strongest on these examples

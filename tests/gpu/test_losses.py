@@ -14,8 +14,8 @@ from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.tiger import build_tiger
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.sequential.registry import MODELS, build_model
+from minionerec.training.catalogue.objectives import Sampler
 from minionerec.training.catalogue.row_adamw import RowAdamW
-from minionerec.training.catalogue.sampling import Sampler
 from minionerec.training.config import TigerTrainConfig
 from minionerec.training.grpo.loss import completion_logps, make_groups, policy_loss
 from minionerec.training.packing import TreeCollator, picked_logits, shared_prefix_logps

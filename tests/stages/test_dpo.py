@@ -1,6 +1,5 @@
 """The stage dpo: what it makes better, resume, several processes, and what is refused."""
 
-import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -16,17 +15,18 @@ from support.training import (
     Killed,
     builder_of,
     kill_after,
+    log_of,
     make_inputs,
+    mixed_sids,
     same_weights,
     sft_config,
 )
 from trl.trainer.utils import add_fused_lm_head
 
-from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.sid.table import SidTable
 from minionerec.training import dpo
 from minionerec.training.config import DpoConfig
 from minionerec.training.dpo import SidDpoTrainer, completion_sums, negatives_of, run_dpo
@@ -59,12 +59,7 @@ def trained(tmp_path_factory):
     """A corpus whose SIDs have two or three codes, and a checkpoint that has learned a little of it."""
     folder = tmp_path_factory.mktemp("trained")
     make_inputs(folder, users=32)
-    table = SidTable.load_index(folder / "sids")
-    codes = table.codes.copy()
-    codes[1::2, 2] = -1
-    with write_artefact(folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as path:
-        SidTable(codes, table.item_ids).save_index(path / "index.json")
-    run_sft(sft_config(folder, **{**TRAINED, "sids": str(folder / "mixed"), "epochs": 4, "evals_per_epoch": 0.25}))
+    run_sft(sft_config(folder, **{**TRAINED, "sids": mixed_sids(folder), "epochs": 4, "evals_per_epoch": 0.25}))
     return folder
 
 
@@ -83,10 +78,6 @@ def sharpened(trained):
         patch.setattr(SidDpoTrainer, "completions", spy)
         run_dpo(dpo_config(trained))
     return trained, seen
-
-
-def log_of(folder):
-    return json.loads((folder / "training_log.json").read_text())
 
 
 def test_a_run_is_never_below_its_start_and_sees_every_row_with_negatives_of_its_own(sharpened):

@@ -64,15 +64,6 @@ def test_a_poisoned_generation_config_changes_nothing(made, tmp_path, search):
     assert poisoned.read_bytes() == clean.read_bytes()
 
 
-def test_done_is_not_done_again_and_other_settings_are(made, caplog):
-    first = run_eval(config(made))
-    timestamp = (first.output / "manifest.json").stat().st_mtime_ns
-    assert run_eval(config(made)).table == first.table
-    assert (first.output / "manifest.json").stat().st_mtime_ns == timestamp
-    run_eval(config(made, resamples=60))
-    assert (first.output / "manifest.json").stat().st_mtime_ns > timestamp
-
-
 def test_exact_search_finds_what_a_beam_as_wide_as_the_catalogue_finds(made, tmp_path):
     beam = Predictions.load(run_eval(config(made)).output)
     result = run_eval(config(made, search="exact", output=str(tmp_path / "e")))

@@ -271,7 +271,8 @@ def shipped_log():
 
 
 def test_the_shipped_log_of_several_data_sets_names_what_recipes_make():
-    jobs = [job for name in shipped_recipes() if name != "all/log" for job in plan_of(name).values()]
+    named = [name for name in shipped_recipes() if name.startswith(("industrial", "beauty", "lastfm", "demo"))]
+    jobs = [job for name in named for job in plan_of(name).values()]
     made = {str(job.output) for job in jobs} | {str(job.folder.parent) for job in jobs if job.key.seed is not None}
     entries = shipped_log().parsed()
     assert [entry.name for entry in entries] == ["Industrial", "Beauty", "LastFM", "Demo shop"]

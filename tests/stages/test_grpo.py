@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from support.kill import random_points, stage_in_child
+from support.kill import Point, random_points, stage_in_child
 from support.paths import ROOT
 from support.processes import stage_in_processes
 from support.training import (
@@ -28,12 +28,14 @@ from support.training import (
     builder_of,
     grpo_config,
     kill_after,
+    log_of,
     make_inputs,
+    mixed_sids,
     same_weights,
     sft_config,
 )
 
-from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
@@ -41,7 +43,7 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.config import EmbedConfig
 from minionerec.sid.embed.vectors import run_embed
-from minionerec.sid.table import SidTable, split_sid
+from minionerec.sid.table import split_sid
 from minionerec.training.config import GrpoConfig
 from minionerec.training.grpo import loss as loss_module
 from minionerec.training.grpo import stage
@@ -65,12 +67,7 @@ def trained(tmp_path_factory):
     """A corpus whose SIDs have two or three codes, a checkpoint, an earlier one to measure KL against, and vectors."""
     folder = tmp_path_factory.mktemp("trained")
     make_inputs(folder, users=100)
-    table = SidTable.load_index(folder / "sids")
-    codes = table.codes.copy()
-    codes[1::2, 2] = -1
-    with write_artefact(folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as path:
-        SidTable(codes, table.item_ids).save_index(path / "index.json")
-    settings = {**TRAINED, "sids": str(folder / "mixed")}
+    settings = {**TRAINED, "sids": mixed_sids(folder)}
     run_sft(sft_config(folder, **{**settings, "epochs": 4, "output": str(folder / "early")}))
     run_sft(sft_config(folder, **{**settings, "epochs": 10}))
     run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(folder / "vectors"), dimensions=8))
@@ -286,7 +283,7 @@ def test_a_batch_without_any_signal(trained, tmp_path, watch, monkeypatch):
     assert seen.advantages == [0.0] * 8 * GROUP
     assert seen.losses == [0.0, 0.0]
     assert float(seen.gradient.norm()) == 0
-    log = json.loads((tmp_path / "none" / "training_log.json").read_text())
+    log = log_of(tmp_path / "none")
     row = next(row for row in log if "zero_variance" in row)
     assert row["zero_variance"] == 1.0 and row["kl"] is None
 
@@ -344,7 +341,7 @@ def test_what_is_logged(trained, tmp_path):
     run_grpo(
         one_step(trained, tmp_path / "one", reference=str(trained / "early"), rewards={"ranking": 1.0, "position": 1.0})
     )
-    log = json.loads((tmp_path / "one" / "training_log.json").read_text())
+    log = log_of(tmp_path / "one")
     row = next(row for row in log if "hit@g" in row)
     for name in ("rule", "ndcg", "position"):
         assert np.isfinite(row[f"rewards/{name}/mean"])
@@ -435,7 +432,7 @@ def test_a_users_own_reward_is_trained_on(trained, tmp_path, watch, own_rewards)
                 ]
         wanted = (totals - totals.mean()) / (totals.std(ddof=1) + 1e-4)
         assert seen.advantages[start : start + GROUP] == pytest.approx(wanted.tolist(), abs=1e-3)
-    log = json.loads((tmp_path / "one" / "training_log.json").read_text())
+    log = log_of(tmp_path / "one")
     assert np.isfinite(next(row for row in log if "reward" in row)["rewards/my_rewards.novelty/mean"])
     assert read_manifest(tmp_path / "one")["inputs"].keys() == {"corpus", "checkpoint", "reward my_rewards.novelty"}
     assert not run_grpo(config).fresh
@@ -482,7 +479,7 @@ def sharpened(trained):
 
 def test_grpo_is_never_below_its_start(sharpened):
     folder, _ = sharpened
-    start = json.loads((folder / "grpo" / "training_log.json").read_text())[0]
+    start = log_of(folder / "grpo")[0]
     counts = read_manifest(folder / "grpo", "checkpoint")["counts"]
     assert start["step"] == 0
     assert counts["best"]["eval_ndcg@10"] >= start["eval_ndcg@10"]
@@ -505,10 +502,9 @@ def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
     assert same_weights(tmp_path / "worse", trained / "sft")
 
 
-def dies_and_resumes(sharpened, tmp_path, count, seed):
-    folder, totals = sharpened
-    assert totals["step"] == 26
-    for position, point in enumerate(random_points(totals, count, seed)):
+def dies_and_resumes(sharpened, tmp_path, *points):
+    folder, _ = sharpened
+    for position, point in enumerate(points):
         mine = tmp_path / str(position)
         config = grpo_config(folder, output=str(mine / "grpo"))
         run = partial(stage_in_child, run_grpo, mine, config)
@@ -517,17 +513,18 @@ def dies_and_resumes(sharpened, tmp_path, count, seed):
         assert same_weights(mine / "grpo", folder / "grpo"), point
         batch = read_run_record(mine / "grpo").batch  # in prompts, not in completions
         assert (batch.per_device, batch.total) == (config.prompts_per_device, config.prompts_per_step)
-        logs = [json.loads((path / "grpo" / "training_log.json").read_text()) for path in (mine, folder)]
+        logs = [log_of(position / "grpo") for position in (mine, folder)]
         assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
 
 
-def test_killed_anywhere_it_ends_as_if_nothing_had_happened(sharpened, tmp_path):
-    dies_and_resumes(sharpened, tmp_path, 2, seed=1)
+def test_killed_it_ends_as_if_nothing_had_happened(sharpened, tmp_path):
+    assert sharpened[1]["step"] == 26
+    dies_and_resumes(sharpened, tmp_path, Point("step", 17))  # in the second epoch, behind a checkpoint inside it
 
 
 @pytest.mark.slow
 def test_killed_at_twenty_points(sharpened, tmp_path):
-    dies_and_resumes(sharpened, tmp_path, 20, seed=2)
+    dies_and_resumes(sharpened, tmp_path, *random_points(sharpened[1], 20, seed=2))
 
 
 def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, monkeypatch):
@@ -551,7 +548,7 @@ def test_sampled_rollouts_go_on_as_if_nothing_had_happened(trained, tmp_path, mo
         kill_after(patch, 4)
         run_grpo(cut)
     run_grpo(cut)
-    logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("whole", "cut")]
+    logs = [log_of(tmp_path / name) for name in ("whole", "cut")]
     assert [row.get("reward") for row in logs[0]] == [row.get("reward") for row in logs[1]]
     assert same_weights(whole.output, cut.output)
 
@@ -589,7 +586,7 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
     )
     run_grpo(one)
     launch(config=two)
-    logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("one", "two")]
+    logs = [log_of(tmp_path / name) for name in ("one", "two")]
     names = (
         "loss",
         "kl",
@@ -630,7 +627,7 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
     run_grpo(replace(config, epochs=1))
     result = run_grpo(config)
     assert result.fresh and result.counts["steps"] == 6
-    logs = [json.loads((tmp_path / name / "training_log.json").read_text()) for name in ("whole", "twice")]
+    logs = [log_of(tmp_path / name) for name in ("whole", "twice")]
     assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
     assert same_weights(whole.output, config.output)
 

@@ -1,17 +1,15 @@
 """The prepare stage and its command."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from support.commands import command
-from support.paths import ROOT
+from support.small_shop import bytes_of
 
-from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.artefacts import read_manifest, verify_files
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import load_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
@@ -28,10 +26,6 @@ def tables(tmp_path):
     )
     bought.to_csv(tmp_path / "bought.csv", index=False)
     return {"source": "tables", "items": str(tmp_path / "items.csv"), "interactions": str(tmp_path / "bought.csv")}
-
-
-def files_of(path):
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_the_artefact_comes_back_as_it_was_read(tmp_path):
@@ -57,7 +51,7 @@ def test_the_artefact_comes_back_as_it_was_read(tmp_path):
 def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables):
     out = tmp_path / "out"
     run_prepare(PrepareConfig(**tables, output=str(out)))
-    before, timestamp = files_of(out), (out / "manifest.json").stat().st_mtime_ns
+    before, timestamp = bytes_of(out), (out / "manifest.json").stat().st_mtime_ns
     assert run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
     assert (out / "manifest.json").stat().st_mtime_ns == timestamp
     (out / "manifest.json").unlink()
@@ -66,31 +60,18 @@ def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables)
     (out / "sequences").rmdir()
     assert not list(out.iterdir())
     assert not run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
-    assert files_of(out) == before
-
-
-def test_changed_settings_or_files_are_prepared_again(tmp_path, tables):
-    out = str(tmp_path / "out")
-    run_prepare(PrepareConfig(**tables, output=out))
-    changed = run_prepare(PrepareConfig(**tables, output=out, split="leave_last_out", max_history=2))
-    assert not changed.up_to_date
-    assert changed.counts["split"] == "leave last out"
-    with open(tables["interactions"], "a") as file:
-        file.write("1,1,99\n")
-    again = run_prepare(PrepareConfig(**tables, output=out, split="leave_last_out", max_history=2))
-    assert not again.up_to_date
-    assert again.counts["interactions"] == 41
+    assert bytes_of(out) == before
 
 
 def test_an_error_leaves_the_old_output(tmp_path, tables):
     out = tmp_path / "out"
     run_prepare(PrepareConfig(**tables, output=str(out)))
-    before = files_of(out)
+    before = bytes_of(out)
     with open(tables["interactions"], "a") as file:
         file.write("1,77,99\n")
     with pytest.raises(DataError, match=r"bought\.csv, line 42, column 'item_id': item '77' is not in"):
         run_prepare(PrepareConfig(**tables, output=str(out)))
-    assert files_of(out) == before
+    assert bytes_of(out) == before
     left = [".out.lock", "bought.csv", "items.csv", "out", "out.record.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == left
 
@@ -178,17 +159,6 @@ def test_the_content_of_files_decides_and_not_their_path(tmp_path, tables):
     assert Corpus.load(tmp_path / "out").items["title"].tolist() == list("zbcde")
 
 
-def test_nothing_else_is_replaced(tmp_path, tables):
-    with write_artefact(tmp_path / "sids", "sids", config={}) as folder:
-        (folder / "index.json").write_text("{}")
-    with pytest.raises(ArtefactError, match="sids: holds a 'sids', which a 'corpus' must not replace"):
-        run_prepare(PrepareConfig(**tables, output=str(tmp_path / "sids")))
-    assert (tmp_path / "sids" / "index.json").read_text() == "{}"
-    with pytest.raises(ArtefactError, match="exists and is not an output of this project; refusing to replace it"):
-        run_prepare(PrepareConfig(**tables, output=str(tmp_path)))  # the folder of the inputs
-    assert (tmp_path / "items.csv").is_file()
-
-
 def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
     nothing = command(tmp_path, "prepare-data")
     assert nothing.status == 2 and nothing.reported.startswith("error: output is empty; give --output: directory")
@@ -202,17 +172,6 @@ def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
     wrong = command(tmp_path, "prepare-data", "--source", "tables", "--output", "x")
     assert wrong.reported == "error: source is 'tables', but interactions is None. Give --interactions."
     assert wrong.out == ""
-
-
-def test_help_needs_nothing_heavy():
-    code = (
-        "import sys, minionerec.data.config as c; from minionerec.core.settings import parse_settings\n"
-        "try: parse_settings(c.PrepareConfig, ['--help'])\n"
-        "except SystemExit: print(sorted({'torch', 'pandas', 'pyarrow'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "--max_history N" in done.stdout
 
 
 def test_industrial_through_the_stage(tmp_path, data_root):

@@ -19,6 +19,8 @@ from support.training import (
     catalogue_config,
     grpo_config,
     kill_after,
+    log_of,
+    logged,
     make_inputs,
     same_weights,
     sft_config,
@@ -67,10 +69,6 @@ def made(tmp_path_factory):
 
 def counts_of(path):
     return read_manifest(path)["counts"]
-
-
-def log_of(path):
-    return json.loads((path / "training_log.json").read_text())
 
 
 def random_corpus(seed, split, max_history):
@@ -124,7 +122,7 @@ def test_all_rows_are_trained_on_and_none_is_measured(made):
         assert "refit" not in chosen
         assert not {"best", "best_step"} & refit.keys()
         assert not [key for row in log_of(made / f"{name}_all") for key in row if key.startswith("eval")]
-        assert [row["loss"] for row in log_of(made / f"{name}_all") if "loss" in row]
+        assert logged(made / f"{name}_all", "loss")
         assert not same_weights(made / name, made / f"{name}_all")
         assert set(read_manifest(made / f"{name}_all")["inputs"]) == {"corpus", "sids", "refit"}
     pairs = [load_bundle(made / name).model.config.num_transitions for name in ("catalogue", "catalogue_all")]

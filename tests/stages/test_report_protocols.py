@@ -267,11 +267,8 @@ def test_a_model_is_trained_and_reported(shop, protocol):
 def test_the_published_copy_of_lastfm(data_root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = str(data_root / "sequential" / "LastFM.txt")
-    run_sequential(
-        SequentialConfig(
-            model="sasrec", corpus=data, protocol="a", epochs=1, max_len=10, resamples=20, output="trained"
-        )
-    )
+    short = {"epochs": 1, "max_len": 10, "all_positions": True, "hyper": {"hidden_size": 16, "num_layers": 1}}
+    run_sequential(SequentialConfig(model="sasrec", corpus=data, protocol="a", resamples=20, output="trained", **short))
     settings = {"corpus": data, "protocol": "a", "reference": "lastfm", "resamples": 50}
     result = run_report(ReportConfig(**settings, predictions={"SASRec": "trained"}, output="report"))
     text = result.markdown.read_text()

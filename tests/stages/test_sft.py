@@ -1,6 +1,5 @@
 """SFT: equal losses, resume, and what is refused."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from support.preloaded import python
 from support.training import (
     TRAINED,
     builder_of,
+    log_of,
     make_inputs,
     sft_config,
 )
@@ -96,7 +96,7 @@ def test_sft_learns_and_writes_a_whole_checkpoint(trained):
         files
     )
     assert not (folder / "sft.partial").exists()
-    log = json.loads((folder / "sft" / "training_log.json").read_text())
+    log = log_of(folder / "sft")
     assert max(row["eval_ndcg@10"] for row in log if "eval_ndcg@10" in row) == result.counts["best"]["eval_ndcg@10"]
 
 

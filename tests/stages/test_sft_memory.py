@@ -49,9 +49,9 @@ def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
     config = sft_config(
         tmp_path,
         hidden_size=256,
-        inner_size=1024,
+        inner_size=512,
         heads=4,
-        layers=6,
+        layers=4,
         text_vocabulary=300,
         epochs=2,
         batch_size=200,

@@ -1,6 +1,5 @@
 """SFT in two processes on CPUs: DDP and ZeRO-2 make the steps that one process makes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.training import make_inputs, sft_config
+from support.training import log_of, make_inputs, sft_config
 
 from minionerec.core.records import Batch, read_run_record
 from minionerec.training.sft import run_sft
@@ -40,7 +39,7 @@ def assert_same_weights(config, one):
 def assert_same_run(config, one):
     logs = []
     for folder in (config.output, one.output):
-        rows = json.loads((Path(folder) / "training_log.json").read_text())
+        rows = log_of(folder)
         logs.append([row[name] for row in rows for name in ("loss", "grad_norm", "eval_loss") if name in row])
     assert len(logs[0]) == 6
     assert logs[0] == pytest.approx(logs[1], rel=1e-4)
@@ -48,11 +47,12 @@ def assert_same_run(config, one):
 
 
 def by_zero_2(config):
-    """The stage as a process that `accelerate launch` started with the file of DeepSpeed settings."""
+    """The stage as a process of `accelerate launch`, whose file says so; the slow test below launches it itself."""
+    reported = yaml.safe_load((ROOT / "ds_configs/zero2_cpu.yaml").read_text())
     os.environ.update(
-        ACCELERATE_USE_CPU="false",
-        ACCELERATE_USE_DEEPSPEED="true",
-        ACCELERATE_DEEPSPEED_CONFIG_FILE=str(ROOT / "ds_configs/zero2_cpu.json"),
+        ACCELERATE_USE_CPU=str(reported["use_cpu"]).lower(),
+        ACCELERATE_USE_DEEPSPEED=str(reported["distributed_type"] == "DEEPSPEED").lower(),
+        ACCELERATE_DEEPSPEED_CONFIG_FILE=str(ROOT / reported["deepspeed_config"]["deepspeed_config_file"]),
     )
     run_sft(config)
 
@@ -92,7 +92,7 @@ def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
     launch(replace(config, epochs=2), tmp_path)
     (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
     state.write_bytes(state.read_bytes()[:100])
-    message = launch(config, tmp_path)
-    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in message
-    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in message
+    reported = launch(config, tmp_path)
+    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in reported
+    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in reported
     assert_same_weights(config, whole)

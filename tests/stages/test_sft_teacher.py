@@ -1,6 +1,5 @@
 """SFT with a teacher and with weights by age: soft targets by hand, what is learned from them, and what is refused."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,7 @@ from support.training import (
     Killed,
     builder_of,
     catalogue_config,
+    logged,
     make_inputs,
     sft_config,
 )
@@ -181,9 +181,7 @@ def test_evaluation_measures_the_plain_loss(trained, tmp_path):
     for name, teacher in (("alone", {}), ("distilled", {"teacher": str(trained / "catalogue")})):
         output = tmp_path / name
         run_sft(sft_config(trained, output=str(output), epochs=1, learning_rate=1e-12, **teacher))
-        logs.append(
-            [row["eval_loss"] for row in json.loads((output / "training_log.json").read_text()) if "eval_loss" in row]
-        )
+        logs.append(logged(output, "eval_loss"))
     assert logs[0] == pytest.approx(logs[1], rel=1e-5)
 
 
@@ -234,7 +232,6 @@ def test_newer_targets_weigh_more(trained, tmp_path, monkeypatch):
             ConfigError,
             "a teacher applies",
         ),
-        ({"teacher": "catalogue", "teacher_share": 0.0}, ConfigError, "teacher_share"),
         ({"variants": 1, "all_positions": False}, ConfigError, "variants of windows; set all_positions to true"),
     ],
 )

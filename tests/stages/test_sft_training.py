@@ -1,6 +1,5 @@
 """SFT in its variants: LoRA, gradient checkpointing, schedules, and the memory it says it needs."""
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.kill import Point, stage_in_child
-from support.training import make_inputs, same_weights, sft_config
+from support.training import logged, make_inputs, same_weights, sft_config
 from torch.nn.functional import cross_entropy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -34,11 +33,6 @@ def hub(tmp_path_factory):
         bundle.model.save_pretrained(folder / name)
         train_tokenizer(["cup lamp chair shelf number 0 1 2 3 4 5"], 300).save_pretrained(folder / name)
     return folder
-
-
-def read_losses(output):
-    log = json.loads((Path(output) / "training_log.json").read_text())
-    return [row["eval_loss"] for row in log if "eval_loss" in row]
 
 
 def test_a_training_that_diverges_ends_with_what_to_change_and_writes_nothing(hub, tmp_path):
@@ -66,7 +60,7 @@ def lora_config(hub, folder, name="tied"):
 def test_lora_trains_updates_and_sid_rows_and_ends_as_an_ordinary_model(hub, tmp_path, name):
     config = lora_config(hub, tmp_path, name)
     result = run_sft(config)
-    losses = read_losses(config.output)
+    losses = logged(config.output, "eval_loss")
     assert losses[-1] < losses[0]
     bundle = load_bundle(config.output)
     assert result.counts["best"]["eval_loss"] == pytest.approx(min(losses))
@@ -100,7 +94,7 @@ def test_what_lora_saves_is_what_it_measured(hub, tmp_path):
             for ids, labels in zip(rows.input_ids, rows.labels, strict=True)
         )
     tokens = sum(label >= 0 for labels in rows.labels for label in labels)
-    assert float(total / tokens) == pytest.approx(min(read_losses(config.output)), rel=1e-4)
+    assert float(total / tokens) == pytest.approx(min(logged(config.output, "eval_loss")), rel=1e-4)
 
 
 def test_lora_resumes_where_it_was_killed(hub, tmp_path):

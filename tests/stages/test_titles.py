@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from support.examples import tokenised_windows, user_windows
-from support.training import grpo_config, make_inputs, sft_config
+from support.training import grpo_config, logged, make_inputs, sft_config
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -96,8 +96,7 @@ def of_sasrec(shop, titles):
 def test_it_learns_to_generate_titles(shop):
     """A guess among the tokens would cost log(400) = 6.0 each; most are forced by the title that they end."""
     counts = read_manifest(shop / "sft")["counts"]
-    log = [row["eval_loss"] for row in read_json(shop / "sft" / "training_log.json") if "eval_loss" in row]
-    assert log[-1] < 2.5 and counts["best"]["eval_ndcg@10"] > 0
+    assert logged(shop / "sft", "eval_loss")[-1] < 2.5 and counts["best"]["eval_ndcg@10"] > 0
     assert counts["task"] == TASK and counts["rows"] == {TASK: 60}
     bundle = load_bundle(shop / "sft", titles=True)
     assert bundle.task == TASK and len(bundle.tokenizer) <= 400 + len(bundle.table.tokens)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.training import cut_off_in_epoch
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -19,7 +20,6 @@ from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 
@@ -96,17 +96,7 @@ def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path
 
 def test_an_interrupted_run_resumes_to_the_same_bytes(shop, trained, tmp_path, monkeypatch):
     cut = replace(trained, output=str(tmp_path / "cut"))
-    original, calls = train.train_epoch, []
-
-    def epochs(*args):
-        calls.append(args)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return original(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train, "train_epoch", epochs)
-        run_sequential(cut)
+    cut_off_in_epoch(monkeypatch, cut, 2)
     run_sequential(cut)
     for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):
         assert (tmp_path / "cut" / name).read_bytes() == (shop / "rpg" / name).read_bytes()

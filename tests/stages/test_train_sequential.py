@@ -10,6 +10,7 @@ import pytest
 from support.commands import command
 from support.kill import random_points, stage_in_child
 from support.paths import ROOT
+from support.training import cut_off_in_epoch
 
 from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_manifest, verify_files
@@ -184,23 +185,10 @@ def test_zero_compatibility_lets_padding_compete(file, tmp_path):
     assert any(-1 in items for items in predictions.items)
 
 
-def interrupted(config, monkeypatch, epoch):
-    """Run until an epoch, counted from 1."""
-    original, calls = train.train_epoch, []
-
-    def epochs(*args):
-        calls.append(args)
-        return die() if len(calls) == epoch else original(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train, "train_epoch", epochs)
-        run_sequential(config)
-
-
 def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatch):
     run_sequential(config_of(file, tmp_path / "whole", epochs=3))
     cut = config_of(file, tmp_path / "cut", epochs=3)
-    interrupted(cut, monkeypatch, 2)
+    cut_off_in_epoch(monkeypatch, cut, 2)
     with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs \(then 3, now 4\)\. Resume it"):
         run_sequential(config_of(file, tmp_path / "cut", epochs=4))
     # It goes on after its first epoch: two are left.
@@ -223,7 +211,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatc
 
 
 def test_restart_throws_an_unfinished_run_away(file, tmp_path, monkeypatch):
-    interrupted(config_of(file, tmp_path / "out", epochs=3), monkeypatch, 2)
+    cut_off_in_epoch(monkeypatch, config_of(file, tmp_path / "out", epochs=3), 2)
     assert (tmp_path / "out" / "model.partial" / "state.safetensors").is_file()
     run_sequential(config_of(file, tmp_path / "out", epochs=2, restart=True))
     assert read_manifest(tmp_path / "out" / "model")["counts"]["epochs"] == 2

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from support.session import LATER_ON, make_session_corpus
 from support.small_shop import sign
-from support.training import N_ITEMS
+from support.training import N_ITEMS, cut_off_in_epoch
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -23,7 +23,6 @@ from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 
@@ -94,16 +93,8 @@ def test_the_two_slices_are_distinguished(made, tmp_path, name):
 
 
 def test_killed_it_resumes_to_the_same_bytes(made, tmp_path, monkeypatch):
-    config, original = config_of(made, tmp_path / "cut"), train.train_epoch
-
-    def die(*args):
-        if args[-1] == 5:
-            raise KeyboardInterrupt
-        return original(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train, "train_epoch", die)
-        run_sequential(config)
+    config = config_of(made, tmp_path / "cut")
+    cut_off_in_epoch(monkeypatch, config, 6)
     torch.manual_seed(99)
     run_sequential(config)
     for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):

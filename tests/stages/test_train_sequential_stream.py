@@ -79,22 +79,20 @@ def test_it_learns_as_from_memory(demo, tmp_path, monkeypatch, all_positions):
     ours, theirs = (done.metrics["test"]["item"]["NDCG@10"][0] for done in (disk, memory))
     assert ours == pytest.approx(theirs, rel=0.2) and ours > 0.02
     assert not (tmp_path / "disk" / "model.partial").exists()
-    epochs = [read_manifest(done.output / "model")["counts"]["epochs"] for done in (disk, memory)]
-    assert epochs == [10, 10]
+    assert [read_manifest(done.output / "model")["counts"]["epochs"] for done in (disk, memory)] == [10, 10]
 
 
-def test_killed_it_resumes_to_the_same_weights(demo, tmp_path):
-    config = partial(config_of, demo)
+@pytest.mark.parametrize("kind", ["step", pytest.param("write", marks=pytest.mark.slow)])
+def test_killed_it_resumes_to_the_same_weights(demo, tmp_path, kind):
+    config, mine = partial(config_of, demo), tmp_path / "cut"
     totals = stage_in_child(partial(from_files, run_sequential), tmp_path / "whole", config(tmp_path / "whole" / "out"))
-    for number, point in enumerate((Point("step", totals["step"] - 2), Point("write", 9))):
-        mine = tmp_path / str(number)
-        run = partial(stage_in_child, partial(from_files, run_sequential), mine, config(mine / "out"))
-        run(point)
-        run()
-        one, two = (
-            load_file(Path(folder) / "out" / "model" / "model.safetensors") for folder in (mine, tmp_path / "whole")
-        )
-        assert all((one[name] == two[name]).all() for name in two)
+    run = partial(stage_in_child, partial(from_files, run_sequential), mine, config(mine / "out"))
+    run(Point(kind, totals["step"] - 2 if kind == "step" else 9))
+    run()
+    one, two = (
+        load_file(Path(folder) / "out" / "model" / "model.safetensors") for folder in (mine, tmp_path / "whole")
+    )
+    assert all((one[name] == two[name]).all() for name in two)
     assert len(Predictions.load(tmp_path / "whole" / "out" / "predictions")) == 300
     counts = read_manifest(tmp_path / "whole" / "out" / "model")["counts"]
     assert counts["train"] == Corpus.load(demo).sizes["train"] and counts["valid"] == 300

@@ -1,6 +1,5 @@
 """The stage train-tiger: its rows, its loss, its life, and what recommends with its checkpoint."""
 
-import json
 from collections import Counter
 from functools import partial
 
@@ -9,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
-from support.kill import random_points, stage_in_child
+from support.kill import Point, random_points, stage_in_child
 from support.processes import stage_in_processes
-from support.training import grpo_config, make_inputs, same_weights
+from support.training import grpo_config, log_of, make_inputs, same_weights
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -218,18 +217,20 @@ def test_the_learning_rate_falls_with_the_root_of_the_steps(trained, tmp_path):
     run_tiger(
         tiger_config(folder, output=str(tmp_path / "tiger"), schedule="inverse_sqrt", warmup=4, evals_per_epoch=2)
     )
-    log = json.loads((tmp_path / "tiger" / "training_log.json").read_text())
+    log = log_of(tmp_path / "tiger")
     rates = {row["step"]: row["learning_rate"] for row in log if "learning_rate" in row}
     assert len(rates) > 2
     for step, rate in rates.items():  # a step's own rate is that after the steps before it
         assert rate == pytest.approx(1e-2 * min((step - 1) / 4, (4 / max(step - 1, 1)) ** 0.5))
 
 
-def test_killed_anywhere_it_ends_as_if_nothing_had_happened(tmp_path):
+@pytest.mark.parametrize("places", [pytest.param(10, marks=pytest.mark.slow), 1])
+def test_killed_it_ends_as_if_nothing_had_happened(tmp_path, folders):
     make_inputs(tmp_path)
     often = partial(tiger_config, tmp_path, evals_per_epoch=2)
     totals = stage_in_child(run_tiger, tmp_path, often())
-    for position, point in enumerate(random_points(totals, 2, 3)):
+    points = [Point("step", totals["step"] - 1)] if folders == 1 else random_points(totals, folders, 3)
+    for position, point in enumerate(points):
         mine = tmp_path / str(position)
         run = partial(stage_in_child, run_tiger, mine, often(output=str(mine / "tiger")))
         run(point)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from safetensors.torch import load_file
 
-from minionerec.core.artefacts import write_artefact
+from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
 from minionerec.models.backbone.bundle import Bundle, load_bundle
@@ -15,6 +16,9 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConfig
+from minionerec.training.sequential import train
+from minionerec.training.sequential.config import SequentialConfig
+from minionerec.training.sequential.stage import run_sequential
 
 N_ITEMS = 24
 SHAPE = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size": 48, "text_vocabulary": 300}
@@ -114,6 +118,43 @@ def kill_after(monkeypatch, step):
 def same_weights(one, two):
     first, second = (load_file(Path(path) / "model.safetensors") for path in (one, two))
     return all(torch.equal(first[name], second[name]) for name in first) and first.keys() == second.keys()
+
+
+def mixed_sids(folder: Path, path: Path | None = None) -> str:
+    """The SIDs of `make_inputs`, of which every second one is a code shorter; in its folder if no place is given."""
+    table = SidTable.load_index(folder / "sids")
+    codes = table.codes.copy()
+    codes[1::2, 2] = -1
+    with write_artefact(path or folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as fresh:
+        SidTable(codes, table.item_ids).save_index(fresh / "index.json")
+    return str(path or folder / "mixed")
+
+
+def cut_off_in_epoch(monkeypatch, config: SequentialConfig, epoch: int) -> None:
+    """Run the training of a sequential recommender until an epoch, counted from 1."""
+    original, calls = train.train_epoch, []
+
+    def counted(*args):
+        calls.append(args)
+        if len(calls) == epoch:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "train_epoch", counted)
+        run_sequential(config)
+
+
+def log_of(output: str | Path) -> list[dict]:
+    """The log that a training wrote."""
+    return read_json(Path(output) / "training_log.json")
+
+
+def logged(output: str | Path, name: str) -> list[float]:
+    """A figure of a training's log, from every entry that has it."""
+    found = [row[name] for row in log_of(output) if name in row]
+    assert found
+    return found
 
 
 def grpo_config(folder: Path, **changes) -> GrpoConfig:

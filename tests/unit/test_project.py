@@ -55,24 +55,31 @@ def imported(path):
             yield module.split(".")[0], id(node) not in late
 
 
-def test_every_import_is_declared():
+@pytest.fixture(scope="module")
+def imports():
+    """Every import of the package that is not its own: (file, module, whether it is early, distributions)."""
     owners = metadata.packages_distributions()
+    return [
+        (path, module, early, {normal(owner) for owner in owners.get(module, [module])})
+        for path in SOURCES
+        for module, early in imported(path)
+        if module not in sys.stdlib_module_names and module != "minionerec"
+    ]
+
+
+def test_every_import_is_declared(imports):
     needed, extra = names(PROJECT["dependencies"]), names(itertools.chain(*PROJECT["optional-dependencies"].values()))
-    wrong = []
-    for path in SOURCES:
-        for module, early in imported(path):
-            if module in sys.stdlib_module_names or module == "minionerec":
-                continue
-            given = {normal(owner) for owner in owners.get(module, [module])}
-            # What an extra brings is imported only where it is used, so that the package works without it.
-            if not given & (needed if early else needed | extra):
-                wrong.append(f"{path.relative_to(ROOT)}: {module}")
+    # What an extra brings is imported only where it is used, so that the package works without it.
+    wrong = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path, module, early, given in imports
+        if not given & (needed if early else needed | extra)
+    ]
     assert wrong == []
 
 
-def test_every_declared_package_is_used():
-    owners = metadata.packages_distributions()
-    used = {normal(owner) for path in SOURCES for module, _ in imported(path) for owner in owners.get(module, [])}
+def test_every_declared_package_is_used(imports):
+    used = {owner for *_, given in imports for owner in given}
     # DeepSpeed is started by accelerate, as a launch file asks; tqdm may be what other libraries show progress with.
     assert names(PROJECT["dependencies"]) - used <= {"deepspeed"}
 

@@ -5,9 +5,11 @@ Distributions", 1986; a product of experts as in Hinton, 2002):
 
     log p(i) = sum over k of w_k(h) f_k(i, h) + a constant,    w(h) = x(h) W
 
-f_0 is the model's log-probability, the others are logarithms of what was counted; x(h) are a few numbers that describe
-the history h. W is no part of the training of the model, where it would learn to be relied on: it is fitted on held-out
-examples. Until then, and where they do not gain, W leaves the model's probabilities as they are.
+f_0 is the model's log-probability, the others are logarithms of what was counted, or say how alike texts are; x(h) are
+a few numbers that describe the history h. Of an item that was no target in training, here called unsold, the model and
+the counts know nothing: it has the mean probability, transitions and popularity of its neighbours by text. W is no part
+of the training of the model, where it would learn to be relied on: it is fitted on held-out examples. Until then, and
+where they do not gain, W leaves the model's probabilities as they are.
 """
 
 from collections.abc import Iterator
@@ -15,14 +17,30 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array, diags_array
 from torch import nn
 
 from minionerec.data.transitions import Transitions
 from minionerec.models.nn.history import rows_of
 
-EXPERTS = ("model", "transitions", "popularity", "newest popularity", "repeats", "seen")
-"""Pooled: the model, transition counts, popularity with a half-life of 10 and of 1 % of the training targets,
-how often an item of the history is chosen again, and that it is in the history at all."""
+EXPERTS = (
+    "model",
+    "model by text",
+    "transitions",
+    "popularity",
+    "newest popularity",
+    "repeats",
+    "seen",
+    "seen before",
+    "text",
+    "text of unsold",
+    "unsold",
+    "unsold and seen",
+)
+"""Pooled: the model; of unsold items how much likelier their neighbours by text are; transition counts; popularity with
+a half-life of 10 and of 1 % of the training targets; how often an item of the history is chosen again, that it is in
+the history, and how long ago; how alike an item's text is to one of the history, and the same of unsold items alone;
+that an item is unsold and not in the history, or is in it."""
 FEATURES = (
     "bias",
     "log length",
@@ -41,8 +59,8 @@ DECAY = 0.8
 """Weight of each further step back in transition counts, in counting and in scoring."""
 REACH = 10
 """Items back that transitions are counted and looked up."""
-NO_TRANSITION, NO_SALE = 1e-3, 0.2
-"""Added to shares of transitions and to counts of targets, so that zeros have a logarithm."""
+NO_TRANSITION, NO_SALE, NO_NEIGHBOUR = 1e-3, 0.2, 1e-5
+"""Added to shares of transitions, to counts of targets and to probabilities by text, so that zeros have a logarithm."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +69,37 @@ class ExpertTables:
 
     Attributes:
         transitions: Counts between items, newer ones counting more.
-        popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either half-life.
+        popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either half-life;
+            of unsold items the mean of their neighbours.
         repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against all.
         items: float32 (N, 4), the `FEATURES` of items: the logarithm of their sales, of the share of recent and
             of very recent ones among them, and 1 for those that were never sold.
+        neighbours: The items whose texts are most like each item's, with their similarities.
     """
 
     transitions: Transitions
     popularity: np.ndarray
     repeats: np.ndarray
     items: np.ndarray
+    neighbours: Transitions
+
+
+def mean_of_neighbours(values: np.ndarray, unsold: np.ndarray, neighbours: Transitions) -> np.ndarray:
+    """Values of items, those of unsold ones replaced by the mean of their sold neighbours; 0 without such a neighbour.
+
+    Args:
+        values: float (K, N).
+        unsold: bool (N,).
+        neighbours: Similarities of items.
+
+    Returns:
+        float64 (K, N).
+    """
+    table = csr_array((neighbours.counts, neighbours.followers, neighbours.offsets), shape=(len(unsold), len(unsold)))
+    table = table[unsold].astype(np.float64) @ diags_array((~unsold).astype(np.float64))
+    found = np.array(values, dtype=np.float64)
+    found[:, unsold] = (table @ found.T).T / np.maximum(table.sum(1), 1e-12)
+    return found
 
 
 def item_features(sales: np.ndarray, recent: np.ndarray, newest: np.ndarray) -> np.ndarray:
@@ -84,6 +123,7 @@ class Experts(nn.Module):
     Args:
         num_items: Number of items, N.
         num_transitions: Stored counts of transitions.
+        num_neighbours: Stored similarities of texts.
 
     Attributes:
         weights: float32 (features, experts), W.
@@ -99,11 +139,14 @@ class Experts(nn.Module):
     popularity: torch.Tensor
     repeats: torch.Tensor
     items: torch.Tensor
+    text_offsets: torch.Tensor
+    neighbours: torch.Tensor
+    similarities: torch.Tensor
     weights: torch.Tensor
     least: torch.Tensor
     most: torch.Tensor
 
-    def __init__(self, num_items: int, num_transitions: int):
+    def __init__(self, num_items: int, num_transitions: int, num_neighbours: int = 0):
         super().__init__()
         self.register_buffer("offsets", torch.zeros(num_items + 1, dtype=torch.int64))
         self.register_buffer("followers", torch.zeros(num_transitions, dtype=torch.int32))
@@ -112,6 +155,9 @@ class Experts(nn.Module):
         self.register_buffer("popularity", torch.zeros(2, num_items))
         self.register_buffer("repeats", torch.zeros(num_items))
         self.register_buffer("items", torch.zeros(num_items, ITEM_FEATURES))
+        self.register_buffer("text_offsets", torch.zeros(num_items + 1, dtype=torch.int64))
+        self.register_buffer("neighbours", torch.zeros(num_neighbours, dtype=torch.int32))
+        self.register_buffer("similarities", torch.zeros(num_neighbours))
         self.register_buffer("weights", torch.zeros(len(FEATURES), len(EXPERTS)))
         self.register_buffer("least", torch.zeros(len(FEATURES)))
         self.register_buffer("most", torch.zeros(len(FEATURES)))
@@ -119,7 +165,7 @@ class Experts(nn.Module):
 
     def set(self, tables: ExpertTables) -> None:
         """Copy counts, as many as the module was built for."""
-        counted, device = tables.transitions, self.counts.device
+        counted, alike, device = tables.transitions, tables.neighbours, self.counts.device
         for own, given in (
             (self.offsets, counted.offsets),
             (self.followers, counted.followers),
@@ -127,6 +173,9 @@ class Experts(nn.Module):
             (self.popularity, tables.popularity),
             (self.repeats, tables.repeats),
             (self.items, tables.items),
+            (self.text_offsets, alike.offsets),
+            (self.neighbours, alike.followers),
+            (self.similarities, alike.counts),
         ):
             own.copy_(torch.from_numpy(given))
         owner = torch.arange(len(self.rarity), device=device).repeat_interleave(self.offsets.diff())
@@ -145,11 +194,14 @@ class Experts(nn.Module):
 
     def flaw(self) -> str | None:
         """The error in counts that were read from a file; None if there is none."""
-        ends = self.offsets[0].item() == 0 and self.offsets[-1].item() == len(self.followers)
-        if not ends or bool((self.offsets.diff() < 0).any()):
-            return f"the offsets of its experts do not split {len(self.followers)} counts by {len(self.rarity)} items"
-        if len(self.followers) and not 0 <= int(self.followers.min()) <= int(self.followers.max()) < len(self.rarity):
-            return f"its experts name items beyond its {len(self.rarity)}"
+        for what, offsets, others in (
+            ("counts", self.offsets, self.followers),
+            ("similarities", self.text_offsets, self.neighbours),
+        ):
+            if offsets[0].item() != 0 or offsets[-1].item() != len(others) or bool((offsets.diff() < 0).any()):
+                return f"the offsets of its experts do not split {len(others)} {what} by {len(self.rarity)} items"
+            if len(others) and not 0 <= int(others.min()) <= int(others.max()) < len(self.rarity):
+                return f"its experts name items beyond its {len(self.rarity)}"
         return None
 
     def features(
@@ -190,12 +242,22 @@ class Experts(nn.Module):
         """
         items = self._seen(histories, row, slot)
         seen = self._spread(items, torch.ones_like(items, dtype=log_probs.dtype), log_probs)
+        back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
+        unsold, known = self.items[:, 3].to(log_probs.dtype), 1 - seen
         yield log_probs
-        yield torch.log(self._transitions(items, slot, log_probs) * (1 - seen) + NO_TRANSITION)
+        by_text = self._by_text(log_probs.exp())
+        yield torch.where(unsold > 0, torch.log(by_text + NO_NEIGHBOUR) - log_probs, 0)
+        yield torch.log(self._by_text(self._transitions(items, slot, log_probs)) * known + NO_TRANSITION)
         for popularity in self.popularity:
-            yield torch.log(popularity * (1 - seen) + NO_SALE)
+            yield torch.log(popularity * known + NO_SALE)
         yield self.repeats * seen
         yield seen
+        yield self._spread(items, (DECAY ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
+        text = self._text(items, log_probs) * known
+        yield text
+        yield text * unsold
+        yield unsold * known
+        yield unsold * seen
 
     def forward(
         self,
@@ -233,9 +295,31 @@ class Experts(nn.Module):
 
     @staticmethod
     def _spread(items: torch.Tensor, values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Values of items (P, T) as rows of all items, zero elsewhere: (P, N)."""
+        """Values of items (P, T) as rows of all items, of an item's several the largest, zero elsewhere: (P, N)."""
         found = torch.zeros(len(like), like.shape[1] + 1, dtype=like.dtype, device=like.device)
-        return found.scatter_(1, items, values)[:, 1:]
+        return found.scatter_reduce_(1, items, values, "amax")[:, 1:]
+
+    def _by_text(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of all items, those of unsold ones replaced by the mean of their sold neighbours: (P, N)."""
+        items = self.items[:, 3].nonzero()[:, 0]
+        owner, position = rows_of(self.text_offsets, items)
+        other = self.neighbours[position].long()
+        weight = self.similarities[position] * (self.items[other, 3] == 0)
+        if not len(other):
+            return values.index_fill(1, items, 0)
+        totals = torch.zeros_like(weight[:1]).expand(len(items)).clone().index_add_(0, owner, weight)
+        weight = (weight / totals[owner].clamp(min=1e-12)).to(values.dtype)
+        begins = torch.searchsorted(owner, torch.arange(len(items), device=owner.device))
+        means = nn.functional.embedding_bag(other, values.T, begins, mode="sum", per_sample_weights=weight)
+        return values.index_copy(1, items, means.T)
+
+    def _text(self, items: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Similarity of each item's text to the most similar one of the history: float32 (P, N)."""
+        position, column = (items > 0).nonzero(as_tuple=True)
+        owner, index = rows_of(self.text_offsets, items[position, column] - 1)
+        where = position[owner] * like.shape[1] + self.neighbours[index].long()
+        found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
+        return found.scatter_reduce_(0, where, self.similarities[index].to(like.dtype), "amax").view_as(like)
 
     def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Shares of items that followed the newest ones in training: float32 (P, N)."""

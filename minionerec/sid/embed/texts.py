@@ -15,8 +15,11 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import ITEM_COLUMNS
+from minionerec.data.transitions import Transitions
 
 logger = get_logger(__name__)
+
+_TEXTS_AT_ONCE = 512  # texts that are compared with all others at a time
 
 
 # The items of a corpus alone, for stages that have no use for its rows.
@@ -132,6 +135,46 @@ def l2_normalise(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
+def _tfidf() -> Any:
+    """Weights of words and word pairs; see `tfidf_svd`."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
+
+
+def nearest_texts(texts: Sequence[str], count: int = 20) -> Transitions:
+    """The most similar of the other texts for each text, by the cosine of TF-IDF weights (`tfidf_svd`), uncompressed.
+
+    Args:
+        texts: N texts.
+        count: Most similar texts of a text; fewer where no more share a word with it.
+
+    Returns:
+        For each text the others, as followers, with their cosines, as counts.
+
+    Example:
+        >>> found = nearest_texts(["red oak table", "oak table", "lamp"])
+        >>> found.offsets.tolist(), found.followers.tolist()
+        ([0, 1, 2, 2], [1, 0])
+    """
+    followers, cosines, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
+    try:
+        weights = _tfidf().fit_transform(texts)
+    except ValueError:  # no text holds a word
+        return Transitions(np.zeros(len(texts) + 1, np.int64), followers[0], cosines[0])
+    for begin in range(0, len(texts), _TEXTS_AT_ONCE):
+        alike = (weights[begin : begin + _TEXTS_AT_ONCE] @ weights.T).toarray()
+        alike[np.arange(len(alike)), begin + np.arange(len(alike))] = 0
+        least = np.sort(alike, axis=1)[:, -count:][:, :1]
+        for row, kept in zip(alike, (alike >= least) & (alike > 0), strict=True):
+            other = np.flatnonzero(kept)
+            other = np.sort(other[np.argsort(-row[other], kind="stable")[:count]])
+            followers.append(other.astype(np.int32))
+            cosines.append(row[other].astype(np.float32))
+            sizes.append(len(other))
+    return Transitions(np.cumsum(sizes, dtype=np.int64), np.concatenate(followers), np.concatenate(cosines))
+
+
 def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Sequence[str] | None = None) -> np.ndarray:
     """Latent semantic vectors of texts: TF-IDF over words and word pairs, truncated SVD, rows of length 1.
 
@@ -153,10 +196,9 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
         DataError: If no text holds a word.
     """
     from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfVectorizer
     from threadpoolctl import threadpool_limits
 
-    vectoriser = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
+    vectoriser = _tfidf()
     learned = texts if fitted_on is None else fitted_on
     try:
         weights = vectoriser.fit_transform(learned)  # sparse (M, terms)

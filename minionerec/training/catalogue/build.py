@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from transformers import set_seed
 
+from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
@@ -13,6 +15,7 @@ from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, code_token_ids
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.embed.config import EncoderSettings
+from minionerec.sid.embed.texts import item_texts, nearest_texts
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.experts import count_experts
@@ -46,6 +49,22 @@ def sid_text(
     return text
 
 
+def text_neighbours(corpus: Corpus, table: SidTable) -> Transitions:
+    """The SIDs whose items' texts are most alike, with their similarities; none where no item has a text.
+
+    Args:
+        corpus: The corpus.
+        table: SIDs of its items.
+    """
+    texts = [""] * table.n_unique
+    try:
+        for number, text in zip(table.sid_numbers.tolist(), item_texts(corpus), strict=True):
+            texts[number] = f"{texts[number]} {text}".strip()
+    except DataError:
+        pass
+    return nearest_texts(texts)
+
+
 def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: SidWindows) -> Bundle:
     """A model with random weights, with all it needs to recommend."""
     wording = load_wording("session_context" if config.session_context else "compact")
@@ -59,7 +78,7 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         counts = window_transitions(windows, table.n_unique, config.reach, config.decay, config.reverse)
     experts = None
     if config.experts and table.n_unique <= SIDS_AT_ONCE:
-        experts = count_experts(windows, table.n_unique, config.recency)
+        experts = count_experts(windows, table.n_unique, config.recency, text_neighbours(corpus, table))
     shape = CatalogueConfig(
         vocab_size=len(tokenizer),
         max_history=corpus.max_history,

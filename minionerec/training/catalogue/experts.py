@@ -8,11 +8,18 @@ import torch
 
 from minionerec.core.log import get_logger, progress
 from minionerec.data.session import UNKNOWN
-from minionerec.data.transitions import count_transitions_in_parts
+from minionerec.data.transitions import Transitions, count_transitions_in_parts
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
-from minionerec.models.nn.experts import DECAY, EXPERTS, REACH, ExpertTables, item_features
+from minionerec.models.nn.experts import (
+    DECAY,
+    EXPERTS,
+    REACH,
+    ExpertTables,
+    item_features,
+    mean_of_neighbours,
+)
 from minionerec.training.catalogue.windows import SidWindows, parts_of, some_windows
 
 logger = get_logger(__name__)
@@ -25,9 +32,23 @@ _PRIOR = 20.0  # further times that an item was in a history, with the share of 
 _ROWS = 256  # examples that are scored at a time
 _MOST_EXAMPLES = 12_000  # examples that weights are fitted on
 _FEWEST = 50  # of them with the target among the candidates, below which nothing is fitted
-_START = (1.0, 0.5, 0.1, 0.2, 0.5, 0.0)  # weights of the experts at first, whatever the history
-_CANDIDATES = ((40, (1, 0, 0, 0, 0, 0)), (30, (1, 0, 0, 0.5, 0, 0)), (20, (1, 0, 1, 0, 0, 0)), (20, (0, 1, 0, 0, 0, 0)))
-_SEEN = 5, (0, 0, 0, 0, 1, 10)  # and of the history, those most often chosen again
+_START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.0, 0.0), strict=True))
+"""Weights of the experts at first, whatever the history."""
+_FIXED = 2  # of them stay: that of the model, on which the others' depend, and what it has by text
+_CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
+    (40, {"model": 1}),
+    (30, {"model": 1, "newest popularity": 0.5}),
+    (20, {"model": 1, "popularity": 1}),
+    (20, {"transitions": 1}),
+    (20, {"text": 1}),
+    (15, {"model": 1, "model by text": 1, "unsold": 50}),
+    (15, {"model": 1, "model by text": 1, "text of unsold": 5, "unsold": 50}),
+    (10, {"popularity": 1, "unsold": 50}),
+    (5, {"repeats": 1, "seen": 10}),
+    (5, {"seen before": 1, "unsold and seen": 10}),
+)
+"""How many candidates are named by which weights of experts."""
+_UNSOLD = 1.5  # a target without training examples counts for so many, as their share rises after training
 _STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
 _PENALTY = 1e-3  # of squared weights of features, each of variance 1; there is none on those of no feature
 _FOLDS = 3
@@ -40,13 +61,14 @@ def _ages(weights: np.ndarray, newest: float, recency: float) -> np.ndarray:
     return -np.log(weights / newest) / recency if recency else np.zeros_like(weights)
 
 
-def count_experts(windows: SidWindows, size: int, recency: float) -> ExpertTables:
+def count_experts(windows: SidWindows, size: int, recency: float, neighbours: Transitions) -> ExpertTables:
     """Count the tables of experts.
 
     Args:
         windows: Training windows.
         size: Number of SIDs, N.
         recency: How fast the loss's weights fall with age, which tells the ages of targets; at 0 all count the same.
+        neighbours: Similarities of the SIDs' texts (`minionerec.training.catalogue.build.text_neighbours`).
     """
     parts = list(parts_of(len(windows["labels"])))
     newest = max((float(windows["weights"][part].max()) for part in parts), default=1.0)
@@ -74,11 +96,13 @@ def count_experts(windows: SidWindows, size: int, recency: float) -> ExpertTable
             chosen += np.bincount(labels[row, slot][again], weights[row, slot][again], size + 1)
     there, chosen = there[1:], chosen[1:]
     share = (chosen.sum() + 1) / (there.sum() + size)  # never 0
+    popularity = np.stack([by_age[half_life] for half_life in HALF_LIVES])
     return ExpertTables(
         count_transitions_in_parts(weighed(), size, REACH, DECAY, 0.0),
-        np.stack([by_age[half_life] for half_life in HALF_LIVES]).astype(np.float32),
+        mean_of_neighbours(popularity, by_age[np.inf] == 0, neighbours).astype(np.float32),
         np.log((chosen + _PRIOR * share) / (there + _PRIOR) / share).astype(np.float32),
         item_features(by_age[np.inf], by_age[TREND], by_age[NEWEST_TREND]),
+        neighbours,
     )
 
 
@@ -91,18 +115,21 @@ class _Candidates:
         others: bool (E, M), whether a candidate competes with the target: once, and not itself.
         features: float32 (E, features).
         example: int64 (E,), which of the R examples.
+        unsold: bool (E,), whether the target has no training example.
         count: R.
     """
 
     def __init__(self, model: CatalogueModel, examples: SidWindows, contexts: np.ndarray):
         found: list[tuple[torch.Tensor, ...]] = []
+        experts = model.experts
+        assert experts is not None
         self.count = len(contexts)
         for begin in progress(range(0, self.count, _ROWS), "asking experts", unit="parts"):
             part = slice(begin, begin + _ROWS)
             terms, features, wanted = _asked(model, examples, contexts, part)
             chosen = []
-            for most, weights in (*_CANDIDATES, _SEEN):
-                pooled = sum(weight * terms[..., position] for position, weight in enumerate(weights) if weight)
+            for most, weights in _CANDIDATES:
+                pooled = sum(weight * terms[..., EXPERTS.index(name)] for name, weight in weights.items())
                 chosen.append(torch.as_tensor(pooled).topk(min(most, terms.shape[1])).indices)
             candidates = torch.cat(chosen, 1).sort(1).values
             again = torch.zeros_like(candidates, dtype=torch.bool)
@@ -117,16 +144,17 @@ class _Candidates:
                     ~(again | own)[kept],
                     features[kept],
                     kept + begin,
+                    experts.items[wanted[kept], 3] > 0,
                 )
             )
         columns = [torch.cat(column).cpu() for column in zip(*found, strict=True)]
-        self.terms, self.of_target, self.others, self.features, self.example = columns
+        self.terms, self.of_target, self.others, self.features, self.example, self.unsold = columns
 
     def loss(self, weights: torch.Tensor, rows: torch.Tensor, width: float) -> torch.Tensor:
         """Minus the summed gain 1 / log2(1 + rank) of some examples, each step of rank smoothed by a sigmoid."""
         margins = torch.einsum("emk,ek->em", self.terms[rows] - self.of_target[rows][:, None], weights)
         above = (torch.sigmoid(margins / width) * self.others[rows]).sum(1)
-        return -(1 / torch.log2(2 + above)).sum()
+        return -(torch.where(self.unsold[rows], _UNSOLD, 1.0) / torch.log2(2 + above)).sum()
 
     def gains(self, weights: torch.Tensor, rows: torch.Tensor) -> np.ndarray:
         """NDCG@10 of some examples."""
@@ -152,9 +180,9 @@ def _asked(
 
 
 def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Weights (features, experts) that rank the targets of some examples best; the model's own is 1 throughout."""
+    """Weights (features, experts) that rank the targets of some examples best; the model's own are 1 throughout."""
     weights = torch.zeros(features.shape[1], len(EXPERTS))
-    weights[0] = torch.tensor(_START)
+    weights[0] = torch.tensor(list(_START.values()))
     weights.requires_grad_(True)
     optimizer = torch.optim.Adam([weights], lr=_RATE)
     for step in range(_STEPS):
@@ -166,7 +194,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
         loss = loss + _PENALTY * weights[1:].square().sum()
         loss.backward()
         assert weights.grad is not None
-        weights.grad[:, 0] = 0
+        weights.grad[:, :_FIXED] = 0
         optimizer.step()
     return weights.detach()
 
@@ -174,7 +202,8 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
 def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> dict[str, Any] | None:
     """Fit the experts' weights, and use them where they rank held-out targets better.
 
-    The weights maximise a smoothed NDCG@10 of targets among the candidates that the experts name. Whether they rank
+    The weights maximise a smoothed NDCG@10 of targets among the candidates that the experts name, in which targets
+    without a training example count 1.5 times. Whether they rank
     better is told by three parts of the examples, consecutive in time, each ranked by weights of the other two. At
     last all weights are scaled so that the targets are most likely, which changes no order.
 
@@ -219,7 +248,7 @@ def _fit(
     experts = model.experts
     assert experts is not None
     raw = candidates.features.clone()  # no inference tensor
-    for name in ("terms", "of_target", "others", "example"):
+    for name in ("terms", "of_target", "others", "place", "unsold"):
         setattr(candidates, name, getattr(candidates, name).clone())
     mean, spread = raw.mean(0), raw.std(0, correction=0)
     mean[0], spread[0] = 0, 1

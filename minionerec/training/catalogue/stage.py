@@ -18,7 +18,7 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
-from minionerec.models.backbone.catalogue.build import check_lengths
+from minionerec.models.backbone.catalogue.model import check_lengths
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.device import free_memory
 from minionerec.models.nn.session import UNSOLD
@@ -26,8 +26,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from minionerec.training.catalogue.experts import fit_experts, set_weights
-from minionerec.training.catalogue.objectives import CatalogueTrainer, keep_from_torch
-from minionerec.training.catalogue.sampling import Sampler
+from minionerec.training.catalogue.objectives import CatalogueTrainer, Sampler, keep_from_torch
 from minionerec.training.catalogue.windows import (
     SidWindows,
     WindowDataset,

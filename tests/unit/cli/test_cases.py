@@ -2,16 +2,12 @@
 
 import pytest
 import yaml
-from support.paths import ROOT
 from support.studies import TINY, write_study
 
 from minionerec.cli.plan import Key, Plan
 from minionerec.cli.recipes import all_steps, read_recipe
 from minionerec.cli.run import wanted_jobs, with_changes
-from minionerec.cli.search import check_search
 from minionerec.core.errors import ConfigError
-
-SHIPPED = sorted((ROOT / "configs" / "studies").glob("[!_]*.yaml"))
 
 
 def read_and_plan(path):
@@ -114,18 +110,6 @@ def test_only_and_seeds_choose_and_bring_what_is_needed(tmp_path):
         wanted_jobs(study, ["blunt"], None)
     with pytest.raises(ConfigError, match=r"--seeds 9: .* has no such seed. Its seeds: 1, 2\."):
         wanted_jobs(study, None, [9])
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_study_has_valid_settings_in_all_its_steps(path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    study = read_recipe(f"studies/{path.stem}")
-    check_search(study)
-    jobs = wanted_jobs(study, None, None)
-    assert len({key.case for key in jobs}) == len(study.cases) + any(study.data.values())
-    texts = [value for job in jobs.values() for value in job.values.values() if isinstance(value, str)]
-    assert texts and not [text for text in texts if "{" in text]
-    assert study.settings.output == f"runs/studies/{path.stem}"
 
 
 STEP = {"sft": {"corpus": "{data.corpus}", "sids": "{data.sids}"}}

@@ -18,16 +18,17 @@ from minionerec.cli.recipes import shipped_recipes
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings
 from minionerec.core.stages import STAGES, StageSpec, stage_spec
+from minionerec.recommend.serve.config import ServeConfig
 
 SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
 COMMANDS = [*STAGES, "init", "run", "recipes", "put", "serve", "doctor"]
 EACH_HELP = """
-import contextlib, io, sys
+import contextlib, io, runpy, sys
 from minionerec.cli.main import main
-for name in {names}:
-    sys.argv = ["minionerec", name, "--help"]
+for name in {names} + {scripts}:
+    sys.argv = [name, "--help"] if name.endswith(".py") else ["minionerec", name, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
-        main()
+        runpy.run_path(name, run_name="__main__") if name.endswith(".py") else main()
     assert "usage" in said.getvalue(), name
 print(sorted({{"torch", "transformers", "trl", "sklearn", "scipy", "faiss", "duckdb"}} & set(sys.modules)))
 """
@@ -37,15 +38,14 @@ def run(*words, cwd=ROOT):
     return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False)
 
 
-def test_help_of_every_command_imports_nothing_heavy():
-    done = run("-c", EACH_HELP.format(names=COMMANDS))
+def test_help_of_every_command_and_script_imports_nothing_heavy():
+    done = run("-c", EACH_HELP.format(names=COMMANDS, scripts=[str(path) for path in SCRIPTS]))
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-@pytest.mark.parametrize("words", [["-m", "minionerec", "sft"], *([path] for path in SCRIPTS)])
-def test_help_answers_within_two_seconds(words):
+def test_help_answers_within_two_seconds():
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = run(*words, "--help")
+    done = run("-m", "minionerec", "sft", "--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout
@@ -62,6 +62,10 @@ def test_help_says_what_every_setting_does(capsys, monkeypatch):
         assert f"usage: minionerec {name}" in printed
         for each in fields(spec.config_class()):
             assert re.search(rf"^  --{each.name} .*\S", printed, re.MULTILINE), f"{name}: {each.name}"
+    with pytest.raises(SystemExit):
+        cli.run_serve("minionerec serve", ["--help"])
+    printed = capsys.readouterr().out
+    assert all(re.search(rf"^  --{each.name} .*\S", printed, re.MULTILINE) for each in fields(ServeConfig))
 
 
 @pytest.mark.parametrize("spec", STAGES.values(), ids=lambda spec: spec.name)
@@ -92,12 +96,10 @@ def test_an_unknown_key_is_one_line_and_status_2(name, tmp_path):
     assert re.fullmatch(rf"error: {config}: unknown key 'no_such_setting'\. Known keys: .*\n", done.err)
 
 
-@pytest.mark.parametrize("words", [["-m", "minionerec", "sft"], ["scripts/sft.py"]])
-def test_an_unknown_flag_is_one_line_and_status_2(words):
-    done = run(*words, "--no_such_flag", "1", "--config", "demo#sft")
+def test_an_unknown_flag_of_a_script_is_one_line_and_status_2():
+    done = run("scripts/sft.py", "--no_such_flag", "1", "--config", "demo#sft")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "no_such_flag" in done.stderr
+    assert done.stderr.startswith("error: ") and "no_such_flag" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -1,6 +1,7 @@
 """Recipes: what is shipped, what a file may say, which steps another needs, and copies to be edited."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from minionerec.cli.init import BASE
 from minionerec.cli.plan import Job, between, config_values, jobs_before, plan_of
 from minionerec.cli.recipes import DEMO, copy_recipe, find_recipe, read_recipe, shipped_recipes
 from minionerec.cli.run import ensure_before
+from minionerec.cli.search import check_search
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.stages import STAGES
 from minionerec.reports.reference import load_reference
@@ -21,20 +23,30 @@ NAMES = [str(path.relative_to(CONFIGS).with_suffix("")) for path in sorted(CONFI
 PLAIN = [name for name in NAMES if not name.startswith("studies/")]
 
 
+planned = cache(plan_of)
+"""The plans of shipped recipes, which many tests read."""
+
+
 def steps_of(name):
     return list(plan_of(name).values())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_step_of_a_shipped_recipe_has_valid_settings(name):
-    steps = steps_of(name)
+    jobs = planned(name)
+    steps = [*jobs.values()]
     assert steps and all(isinstance(step.settings, step.spec.config_class()) for step in steps)
     texts = [value for step in steps for value in step.values.values() if isinstance(value, str)]
     assert not [text for text in texts if "{" in text]
+    if name.startswith("studies/"):
+        recipe = read_recipe(name)
+        check_search(recipe)
+        assert len({key.case for key in jobs}) == len(recipe.cases) + any(recipe.data.values())
+        assert recipe.settings.output == f"runs/{name}"
 
 
 def test_every_published_table_that_a_recipe_names_is_there():
-    names = {getattr(job.settings, "reference", "") for name in NAMES for job in plan_of(name).values()}
+    names = {getattr(job.settings, "reference", "") for name in NAMES for job in planned(name).values()}
     assert len(names) > 3 and all(load_reference(name).rows for name in names if name)
 
 
@@ -52,7 +64,7 @@ def test_the_demo_configuration_of_every_stage_parses(spec):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_recipe_reads_only_what_it_has_made_before(name):
-    jobs = plan_of(name)
+    jobs = planned(name)
     made = set()
     for key, job in jobs.items():
         assert made.issuperset(job.needs), job.title
@@ -64,7 +76,7 @@ def test_a_recipe_reads_only_what_it_has_made_before(name):
 @pytest.mark.parametrize("size", ["bigrec", "d3", "d3_titles", "lcrec", "qwen", "sdpo", "titles"])
 def test_the_large_models_differ_in_what_the_file_says(size):
     """A recipe for 0.5B is that for 1.5B with another model, another folder, and at most one micro-batch."""
-    small, large = (plan_of(f"industrial/{size}-{name}") for name in ("0.5b", "1.5b"))
+    small, large = (planned(f"industrial/{size}-{name}") for name in ("0.5b", "1.5b"))
     assert list(small) == list(large)
     for key, job in small.items():
         ours, theirs = vars(job.settings), vars(large[key].settings)

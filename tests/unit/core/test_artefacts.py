@@ -108,10 +108,10 @@ def test_broken_json_names_its_position(tmp_path):
 
 def test_a_manifest_of_very_many_files_is_refused_soon(tmp_path):
     reported = {name: {} for name in ("config", "inputs", "counts", "versions")}
-    manifest = {"kind": "corpus", **reported, "files": dict.fromkeys(map(str, range(300_000)), "0" * 64)}
+    manifest = {"kind": "corpus", "seed": None, **reported, "files": dict.fromkeys(map(str, range(100_000)), "0" * 64)}
     manifest[DIGEST] = digest_of(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     began = time.process_time()
     with pytest.raises(ArtefactError, match=r"/0: listed in manifest.json but missing"):
         open_artefact(tmp_path, "corpus", strangers=(".parquet",))
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 1

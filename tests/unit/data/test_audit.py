@@ -14,7 +14,7 @@ from minionerec.core.errors import DataError
 from minionerec.data.audit import Agreement, audit_rows
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
-from minionerec.data.times import NO_TIME, RowTimes, row_times
+from minionerec.data.times import NO_TIME, RowTimes
 
 
 def test_ids_are_compared_as_text_and_as_numbers():
@@ -112,16 +112,3 @@ def test_rows_of_a_split_with_times_from_elsewhere():
     assert plain.warning() is None
     with pytest.raises(DataError, match="there are 2 ids for 3 items"):
         audit_rows(corpus, SPLITS, item_ids=["A", "B"])
-
-
-def test_the_published_rows_by_their_times(data_root):
-    from minionerec.data.published import read_published
-
-    path = data_root / "Amazon" / "times" / "Industrial_and_Scientific.times.csv"
-    if not path.is_file():
-        pytest.skip("the file of times is not there")
-    corpus = read_published(data_root / "Amazon", "Industrial_and_Scientific")
-    times = {split: row_times(corpus, split, path) for split in ("valid", "test")}
-    found = audit_rows(corpus, ["test"], times)
-    assert found.pairs == 4533
-    assert found.ties / found.pairs == pytest.approx(0.39, abs=0.005)

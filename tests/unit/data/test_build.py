@@ -67,7 +67,7 @@ def any_source(examples):
 
 
 only_duckdb = pytest.mark.parametrize("engine", ENGINES[:1], indirect=True)
-test_any_source = only_duckdb(any_source(60))
+test_any_source = only_duckdb(any_source(40))
 test_any_source_with_spark = pytest.mark.parametrize("engine", ENGINES[1:], indirect=True)(any_source(5))
 
 

@@ -19,7 +19,7 @@ from minionerec.data.source import BadRows
 from minionerec.data.sources.table_files import TableFiles
 from minionerec.data.sources.text import read_text_parts, read_text_table
 
-SIZE, ROWS = 64, 7
+SIZE, ROWS = 128, 7
 """Bytes and rows of a part: a few lines."""
 NAMES = ("part-00002.b", "part-00010", "part-00010x", "part-1 [x]*'\"`{é}")
 """Names in the order in which files are read, which is neither that of numbers nor that in which they are written."""
@@ -119,10 +119,11 @@ TIMES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
-@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize(
+    ("kind", "times"), [("tsv", "whole"), *((kind, times) for kind in ("csv", "parquet") for times in TIMES)]
+)
 def test_times_of_every_kind(check, kind, times):
-    table = bought()
+    table = bought(20)
     column = TIMES[times](table["timestamp"])
     interactions, (ticks, _), _, bad = check(table.assign(timestamp=column), kind)
     if ticks > 1:
@@ -359,7 +360,7 @@ def test_files_that_are_none(folder, name):
 
 
 @given(rows=st.lists(st.tuples(ids, st.sampled_from(NASTY), st.integers(-9, 2**40)), min_size=1, max_size=25))
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_nasty_ids(check, rows):
     for kind in ("csv", "parquet"):
         check(pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp"]), kind, 99)
@@ -423,7 +424,7 @@ def test_text_tables_that_are_none(tmp_path, content, message):
             read()
 
 
-_DAYS = pd.date_range("2018-01-31 07:12:44", periods=30, freq="9h")
+_DAYS = pd.date_range("2018-01-31 07:12:44", periods=16, freq="9h")
 _SECONDS = np.array([int(day.timestamp()) for day in _DAYS])
 
 
@@ -431,18 +432,15 @@ _SECONDS = np.array([int(day.timestamp()) for day in _DAYS])
 @pytest.mark.parametrize(
     "times",
     [
-        *(
-            np.insert(_SECONDS, 7, number)
-            for number in (0, -1, 17_562, 9_999_999_999, 20_180_131_071_244, 1_517_382_764_000)
-        ),
-        np.where(np.arange(30) % 2, _SECONDS // 86_400, _SECONDS),
-        np.append(np.arange(30), _SECONDS[0]),
-        90_000_000 + 1_000_000 * np.arange(30),
+        *(np.insert(_SECONDS, 7, number) for number in (0, 9_999_999_999, 1_517_382_764_000)),
+        np.where(np.arange(16) % 2, _SECONDS // 86_400, _SECONDS),
+        np.append(np.arange(16), _SECONDS[0]),
+        90_000_000 + 1_000_000 * np.arange(16),
         *(_DAYS.strftime(form).astype(np.int64).to_numpy() for form in ("%Y%m%d%H", "%Y%m%d%H%M%S", "%y%m%d%H%M")),
         np.append(_DAYS.strftime("%Y%m%d%H%M").astype(np.int64).to_numpy(), 5),
         _DAYS.strftime("%Y%m%d%H%M").astype(np.float64).to_numpy(),
         _DAYS.strftime("%Y%m%d%H%M").astype(np.float64).to_numpy() + 0.5,
-        np.array([1_801_011_230, 1_801_011_231] * 15),
+        np.array([1_801_011_230, 1_801_011_231] * 8),
     ],
     ids=repr,
 )

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -187,14 +186,6 @@ def test_info_and_items_must_list_the_same_items(root):
     path.write_text(json.dumps(items))
     with pytest.raises(DataError, match=r"item '2' of .* is missing or no object"):
         read_published(root, "Pots")
-
-
-@pytest.fixture(scope="module")
-def industrial():
-    """The real corpus."""
-    if not os.environ.get("MINIONEREC_DATA"):
-        pytest.skip("MINIONEREC_DATA is not set; data/README.md says where to get the published files")
-    return read_published(default_root(), "Industrial_and_Scientific")
 
 
 def test_industrial_has_the_published_counts(industrial):

@@ -159,7 +159,7 @@ def test_where_rows_are_missing_no_one_knows_when_the_newest_item_came(layout, t
     assert same_times(Corpus.load(tmp_path / "broken").train.times, found)
 
 
-def test_the_real_layout_reads_back(data_root):
-    corpus = with_times_by_order(read_published(data_root / "Amazon", "Industrial_and_Scientific"))
+def test_the_real_layout_reads_back(industrial):
+    corpus = with_times_by_order(industrial)
     counts = {name: np.bincount(row_contexts(rows.times, len(rows))).tolist() for name, rows in corpus.splits().items()}
     assert counts == {"train": [7034, 14251, 14974], "valid": [393, 1701, 2438], "test": [267, 1644, 2622]}

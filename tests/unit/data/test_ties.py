@@ -40,7 +40,7 @@ def by_target(corpus):
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(filled, st.sampled_from(["global_time", "leave_last_out"]), st.integers(1, 5))
 def test_together_no_timestamp_is_on_two_sides(pairs, split, max_history):
     corpus = built(pairs, split=split, max_history=max_history, ties="together")
@@ -78,7 +78,7 @@ def test_the_last_step_is_test_with_each_of_its_items_a_row():
     assert len({(user, tuple(history)) for user, history, _ in corpus.test}) == len(set(corpus.test.users)) == 3
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(filled, st.integers(1, 5))
 def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
     corpus = built(pairs, split="leave_last_out", max_history=max_history, ties="together")
@@ -104,7 +104,7 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
             )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(filled, st.integers(1, 3))
 def test_pairs_are_counted_across_timestamps_alone(pairs, reach):
     corpus = built(pairs, split="leave_last_out", max_history=4, ties="together")

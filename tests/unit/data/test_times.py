@@ -10,6 +10,7 @@ from support.small_corpus import make_corpus
 from support.small_shop import sign
 
 from minionerec.core.errors import ArtefactError, DataError
+from minionerec.data.audit import audit_rows
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
@@ -133,14 +134,13 @@ def test_forged_times_are_refused(tmp_path, change, message):
     assert message in str(caught.value) and str(held) in str(caught.value)
 
 
-def test_the_published_times_fit_the_published_rows(data_root):
-    from minionerec.data.published import read_published
-
+def test_the_published_times_fit_the_published_rows(industrial, data_root):
     path = data_root / "Amazon" / "times" / "Industrial_and_Scientific.times.csv"
     if not path.is_file():
         pytest.skip("the file of times is not there")
-    corpus = read_published(data_root / "Amazon", "Industrial_and_Scientific")
-    found = {split: row_times(corpus, split, path) for split in SPLITS}
-    assert found["train"] is None
-    assert all(found[split].known.all() for split in ("valid", "test"))
+    found = {split: row_times(industrial, split, path) for split in SPLITS}
+    assert found.pop("train") is None
+    assert all(times.known.all() for times in found.values())
     assert found["test"].same.mean() == pytest.approx(0.39, abs=0.005)
+    audit = audit_rows(industrial, ["test"], found)
+    assert (audit.pairs, audit.ties) == (4533, found["test"].same.sum())

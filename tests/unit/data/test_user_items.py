@@ -90,9 +90,10 @@ def test_beauty_has_the_known_counts(tmp_path, data_root):
     assert {name: counts[name] for name in expected} == expected
     corpus = Corpus.load(tmp_path / "corpus")
     titles = json.loads((data_root / "sequential" / "Beauty.titles.json").read_text())
+    ids = corpus.items["item_id"].to_numpy()
     with open(data_root / "sequential" / "Beauty.txt") as file:
         for line, (user, history, target) in zip(file, corpus.test, strict=True):
             name, *items = line.split()
             assert user == name
-            assert corpus.items["item_id"][[*history, target]].tolist() == items[-51:]
+            assert ids[[*history, target]].tolist() == items[-51:]
     assert corpus.items["title"].tolist() == [entry["title"].strip() for entry in titles.values()]

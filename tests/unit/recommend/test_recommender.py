@@ -39,8 +39,8 @@ def table(made):
 
 
 @pytest.fixture(scope="module")
-def recommenders(made, table, tmp_path_factory):
-    """One recommender of each kind over the same six items."""
+def trained(made, tmp_path_factory):
+    """A folder with a catalogue model and SASRec on the same six items."""
     folder = tmp_path_factory.mktemp("models")
     inputs = {"corpus": str(made / "corpus"), "sids": str(made / "sids")}
     shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 16, "vectors": "", "epochs": 0.5, "eval_rows": 5}
@@ -48,13 +48,19 @@ def recommenders(made, table, tmp_path_factory):
     tiny = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
     asked = {"protocol": "rows", "hyper": tiny, "max_len": 3, "epochs": 1, "list_length": 5, "resamples": 10}
     run_sequential(SequentialConfig(model="sasrec", **inputs, **asked, output=str(folder / "sasrec")))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recommenders(made, trained, table):
+    """One recommender of each kind."""
     corpus = Corpus.load(made / "corpus")
     given = {"corpus": made / "corpus", "items": table}
     return {
         "language": Recommender.load(made / "checkpoint", **given),
         "language exactly": Recommender.load(made / "checkpoint", search=Search("exact"), **given),
-        "catalogue": Recommender.load(folder / "catalogue", **given),
-        "sequential": Recommender.load(folder / "sasrec" / "model", **given),
+        "catalogue": Recommender.load(trained / "catalogue", **given),
+        "sequential": Recommender.load(trained / "sasrec" / "model", **given),
         "baseline": Recommender.of(make_baselines(corpus)["transition counts"], corpus, items=table),
     }
 
@@ -154,16 +160,8 @@ def test_unknown_ids_are_named_or_refused(recommenders):
     [
         ({"k": 0}, "k: is 0; expected a whole number from 1"),
         ({"k": True}, "k: is True; expected a whole number"),
-        ({"k": 2.5}, "k: is 2.5; expected a whole number"),
-        ({"history": "uv"}, "history: is 'uv'; expected a list of item ids"),
         ({"history": ["u", 3.5]}, r"history\[1\]: is 3.5; expected an item id: a text"),
-        ({"only": {"u": 1}}, "only: is {'u': 1}; expected a list of item ids"),
         ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
-        ({"unknown": "maybe"}, 'unknown: is \'maybe\'; expected "skip" or "refuse"'),
-        ({"session_context": "now"}, 'session_context: is \'now\'; expected "unknown", "same" or "later"'),
-        ({"session_context": 1}, 'session_context: is 1; expected "unknown", "same" or "later"'),
-        ({"session_context": None}, 'session_context: is None; expected "unknown", "same" or "later"'),
-        ({"where": ["size"]}, r"where: is \['size'\]; expected an object of columns and conditions"),
         ({"where": {"size": 1}}, "where.size: is not a column of the items table; columns: shelf, price"),
         ({"histroy": ["u"]}, "histroy: is unknown; expected history, k, exclude_seen, only, without, where, unknown"),
     ],
@@ -247,22 +245,20 @@ def test_a_model_without_session_context_refuses_it(recommenders, kind):
         assert raised.value.field == "session_context"
 
 
-def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, tmp_path, monkeypatch):
-    inputs = {"corpus": str(made / "corpus"), "sids": str(made / "sids")}
-    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 16, "vectors": "", "epochs": 0.5, "eval_rows": 5}
-    run_catalogue(CatalogueTrainConfig(**inputs, **shape, eval_beams=10, output=str(tmp_path / "model")))
-    found = Recommender.load(tmp_path / "model")
-    assert found.recommend(["u"], 2) == Recommender.load(tmp_path / "model", corpus=made / "corpus").recommend(["u"], 2)
+def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, trained, tmp_path):
+    model = trained / "catalogue"
+    found = Recommender.load(model)
+    assert found.recommend(["u"], 2) == Recommender.load(model, corpus=made / "corpus").recommend(["u"], 2)
     with pytest.raises(ArtefactError, match="its manifest names no corpus"):
         Recommender.load(made / "checkpoint")
-    broken = copy_artefact(tmp_path / "model", tmp_path / "broken")
+    broken = copy_artefact(model, tmp_path / "broken")
     (broken / "config.json").write_text("{}")
     with pytest.raises(ArtefactError, match=r"config.json: differs from manifest.json"):
         Recommender.load(broken, corpus=made / "corpus")
     copy = shutil.copytree(made / "corpus", tmp_path / "corpus")
     (tmp_path / "items.csv").write_text(TABLE)
     versions = {
-        Recommender.load(tmp_path / "model", corpus=copy).version,
-        Recommender.load(tmp_path / "model", corpus=copy, items=tmp_path / "items.csv").version,
+        Recommender.load(model, corpus=copy).version,
+        Recommender.load(model, corpus=copy, items=tmp_path / "items.csv").version,
     }
     assert len(versions) == 2 and found.version in versions

@@ -17,9 +17,8 @@ from minionerec.reports.document import (
     Tiles,
     turned,
 )
-from minionerec.reports.html import render_html
+from minionerec.reports.html import render_html, write_page
 from minionerec.reports.markdown import escape_markdown, render_markdown
-from minionerec.reports.page import write_page
 
 NASTY = '<script>alert("x")</script> & |'
 LISTS = [("list", [(f"item {NASTY}", True), ("b", False)])]

@@ -38,12 +38,8 @@ def test_configuration_errors(tmp_path):
         LevelsConfig()
     with pytest.raises(ConfigError, match=r"predictions is 'x' and path is 'y'"):
         LevelsConfig(predictions="x", path="y")
-    with pytest.raises(ConfigError, match=r"ks is 0; it must be at least 1"):
-        LevelsConfig(path="y", ks=[0])
     with pytest.raises(ConfigError, match=r"ks is \[\]; give at least one"):
         LevelsConfig(path="y", ks=[])
-    with pytest.raises(ConfigError, match=r"levels is 0"):
-        LevelsConfig(path="y", levels=0)
     with pytest.raises(DataError, match=r"nowhere: no such file or directory"):
         run_levels(LevelsConfig(predictions=str(tmp_path / "nowhere")))
 

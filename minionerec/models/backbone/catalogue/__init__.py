@@ -25,8 +25,7 @@ An SID's score has four sources, each of which can be left out:
    (Lakshminarayanan et al., 2017) in one checkpoint and one search.
 """
 
-from minionerec.models.backbone.catalogue.build import build_catalogue
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
-from minionerec.models.backbone.catalogue.model import CatalogueModel
+from minionerec.models.backbone.catalogue.model import CatalogueModel, build_catalogue
 
 __all__ = ["CatalogueConfig", "CatalogueModel", "build_catalogue"]

@@ -27,6 +27,7 @@ class CatalogueConfig(PreTrainedConfig):
         pointer: Whether SIDs of the history get an additional score.
         experts: Whether counts are pooled with the model's probabilities (`minionerec.models.nn.experts`).
         num_expert_counts: Transition counts stored for that.
+        num_expert_neighbours: Similarities of texts stored for that.
         num_transitions: Stored counts, E; 0 for none.
         reach: Items back that pairs are counted, and looked up.
         decay: Weight of each further step back in the counts.
@@ -56,6 +57,7 @@ class CatalogueConfig(PreTrainedConfig):
         pointer: bool = True,
         experts: bool = False,
         num_expert_counts: int = 0,
+        num_expert_neighbours: int = 0,
         num_transitions: int = 0,
         reach: int = 10,
         decay: float = 0.6,
@@ -80,6 +82,7 @@ class CatalogueConfig(PreTrainedConfig):
         self.pointer = pointer
         self.experts = experts
         self.num_expert_counts = num_expert_counts
+        self.num_expert_neighbours = num_expert_neighbours
         self.num_transitions = num_transitions
         self.reach = reach
         self.decay = decay

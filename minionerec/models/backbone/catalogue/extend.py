@@ -8,8 +8,7 @@ from scipy.sparse import coo_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import Transitions
-from minionerec.models.backbone.catalogue.build import build_catalogue
-from minionerec.models.backbone.catalogue.model import CatalogueModel
+from minionerec.models.backbone.catalogue.model import CatalogueModel, build_catalogue
 from minionerec.models.nn.experts import NO_SALE, Experts, ExpertTables, item_features
 from minionerec.models.nn.session import UNSOLD
 
@@ -92,6 +91,7 @@ def extended_catalogue(
     text: np.ndarray | None,
     transitions: Transitions | None,
     start: str = "neighbours",
+    neighbours: Transitions | None = None,
 ) -> CatalogueModel:
     """The same model for more SIDs.
 
@@ -110,6 +110,7 @@ def extended_catalogue(
             are taken. None where the model has no text.
         transitions: Counts between SID numbers; None where the model has none.
         start: See `grown_rows`.
+        neighbours: Similarities of the texts of all SIDs; required where the model has experts.
 
     Raises:
         ConfigError: If SIDs differ in length.
@@ -122,7 +123,9 @@ def extended_catalogue(
         position = indices_among(before, after)
         text = text.copy()
         text[position >= 0] = model.text.cpu().numpy()[position[position >= 0]]
-    experts = None if model.experts is None else _grown_experts(model.experts, before, after, start)
+    experts = None
+    if model.experts is not None and neighbours is not None:
+        experts = _grown_experts(model.experts, before, after, start, neighbours)
     extended = build_catalogue(config, codes, code_tokens, text, transitions, experts)
     for old, new in zip(model.each_tower(), extended.each_tower(), strict=True):
         weights = {name: value.cpu() for name, value in old.state_dict().items()}
@@ -158,7 +161,9 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
     return grown.T
 
 
-def _grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, start: str) -> ExpertTables:
+def _grown_experts(
+    experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: Transitions
+) -> ExpertTables:
     """Counts of the experts, for more SIDs."""
     number, size = indices_among(after, before), len(after)
     kept = {name: value.cpu() for name, value in experts.state_dict().items()}
@@ -174,4 +179,4 @@ def _grown_experts(experts: Experts, before: np.ndarray, after: np.ndarray, star
     repeats, items = np.zeros(size, dtype=np.float32), np.tile(item_features(*np.zeros((3, 1))), (size, 1))
     repeats[number], items[number] = kept["repeats"].numpy(), kept["items"].numpy()
     transitions = Transitions(table.indptr.astype(np.int64), table.indices.astype(np.int32), table.data)
-    return ExpertTables(transitions, popularity, repeats, items)
+    return ExpertTables(transitions, popularity, repeats, items, neighbours)

@@ -149,13 +149,13 @@ def small_blocks(request, monkeypatch):
     monkeypatch.setattr(blocks, "SIDS_AT_ONCE", request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def dense(model):
     """What the searches gave before anything was done by blocks."""
     assert not model.by_blocks
     bonus = torch.linspace(-1, 1, N)
     allowed = torch.rand(len(PROMPTS), N, generator=torch.Generator().manual_seed(0)) < 0.4
-    guides = (None, Guide.of(trie(), bonus=bonus), Guide.of(trie(), allowed), Guide.of(trie(), allowed, bonus))
+    guides = (None, Guide.of(trie(), allowed, bonus))
     found = [search(model, PROMPTS, trie(), k, guide=guide) for search, k, guide in asked(guides)]
     return guides, found
 

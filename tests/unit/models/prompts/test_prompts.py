@@ -1,6 +1,5 @@
 """Wordings, examples and user windows."""
 
-import os
 from collections import Counter
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from support.examples import user_windows
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.published import default_root, read_published
 from minionerec.data.rows import SplitRows
 from minionerec.data.session import LATER, SAME
 from minionerec.data.times import NO_TIME, RowTimes
@@ -309,12 +307,9 @@ def test_windows_do_not_join_what_does_not_continue():
     assert windows == [([0, 1, 2], 2), ([1, 0, 1], 1), ([2, 2], 1)]
 
 
-def test_windows_of_the_real_corpus():
-    if not os.environ.get("MINIONEREC_DATA"):
-        pytest.skip("MINIONEREC_DATA is not set; data/README.md says where to get the published files")
-    industrial_corpus = read_published(default_root(), "Industrial_and_Scientific")
-    windows = user_windows(industrial_corpus)
+def test_windows_of_the_real_corpus(industrial):
+    windows = user_windows(industrial)
     targets = Counter(int(t) for w in windows for t in w.items[w.first_target :])
-    assert targets == Counter(industrial_corpus.train.targets.tolist())
+    assert targets == Counter(industrial.train.targets.tolist())
     assert sum(targets.values()) == 36_259
     assert len(windows) < 8_000

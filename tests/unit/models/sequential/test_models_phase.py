@@ -1,55 +1,22 @@
 """WEARec and the PSWRec family against literal transcriptions of their equations."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from support.histories import scrambled
+from support.histories import of_all_lengths, scrambled
 from torch import nn
 
-from minionerec.core.errors import ConfigError
 from minionerec.models.sequential.frequency import WaveletFourierFilter
 from minionerec.models.sequential.pswrec import DILATIONS, KERNELS, PhaseBank, to_phases
 from minionerec.models.sequential.registry import build_model
 
-LASTFM, BEAUTY = 3646, 12101
+LASTFM = 3646
 PSWREC = ["pswrec_v5", "pswrec_v12", "pswrec_v13", "pswrec_v14", "pswrec_v13_unrotated"]
 
 
-def parameters(name, **hyper):
-    return sum(parameter.numel() for parameter in build_model(name, **hyper).parameters())
-
-
-def histories(rows, width, items, padding, seed=0):
-    """Random histories of all lengths from 0 to `width`, padded."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.arange(rows) * (width + 1) // rows
-    lengths[-1] = width
-    slots = torch.arange(width)
-    real = slots < lengths[:, None] if padding == "right" else slots >= width - lengths[:, None]
-    return torch.randint(1, items + 1, (rows, width), generator=generator) * real
-
-
-@pytest.mark.parametrize(
-    ("name", "hyper", "count"),
-    [
-        ("wearec", {}, 328_674),
-        ("wearec", {"num_items": BEAUTY, "num_heads": 8, "alpha": 0.2}, 910_978),
-        ("wearec", {"max_len": 200}, 387_474),
-        ("pswrec_v5", {}, 343_894),
-        ("pswrec_v5", {"num_items": BEAUTY}, 885_014),
-        ("pswrec_v12", {}, 343_872),
-        ("pswrec_v13", {}, 343_880),
-        ("pswrec_v13", {"num_heads": 2}, 343_876),
-        ("pswrec_v13", {"inner_size": 512}, 409_928),
-        ("pswrec_v13", {"max_len": 200}, 353_480),
-        ("pswrec_v14", {}, 343_880),
-        ("pswrec_v13_unrotated", {}, 343_944),
-        ("pswrec_v13_unrotated", {"num_heads": 2}, 343_908),
-    ],
-)
-def test_models_have_the_published_number_of_parameters(name, hyper, count):
-    assert parameters(name, **{"num_items": LASTFM, **hyper}) == count
+histories = partial(of_all_lengths, shortest=0)
 
 
 def literal_filter(mix, x):
@@ -116,13 +83,6 @@ def test_wearec_layers_start_alike_but_for_their_linear_maps():
     assert not torch.equal(first.feed_forward.inner.weight, second.feed_forward.inner.weight)
     assert first.mix.base_filter.unique().tolist() == [1.0]
     assert first.mix.base_bias.unique().item() == pytest.approx(-0.1)
-
-
-def test_wearec_refuses_what_does_not_serve():
-    with pytest.raises(ConfigError, match=r"alpha is 1\.5"):
-        build_model("wearec", num_items=30, alpha=1.5)
-    with pytest.raises(ConfigError, match="no multiple of num_heads 5"):
-        build_model("wearec", num_items=30, num_heads=5)
 
 
 def literal_bank(bank, x):
@@ -330,21 +290,6 @@ def test_what_a_pswrec_starts_from():
     assert unrotated.phase_bias.tolist() == [-5.0] * 2
 
 
-@pytest.mark.parametrize(
-    ("name", "hyper", "message"),
-    [
-        ("pswrec_v12", {"num_heads": 2}, "num_heads is 2; .* each of its 4 bands"),
-        ("pswrec_v13", {"num_heads": 8}, "would use 8 bands"),
-        ("pswrec_v13_unrotated", {"num_bands": 0}, "would use 0 bands"),
-        ("pswrec_v13", {"hidden_size": 12}, "heads are 3 wide"),
-        ("pswrec_v5", {"phase_aux_weight": -0.1}, r"phase_aux_weight is -0\.1"),
-    ],
-)
-def test_pswrec_refuses_what_does_not_serve(name, hyper, message):
-    with pytest.raises(ConfigError, match=message):
-        build_model(name, num_items=30, **hyper)
-
-
 @pytest.mark.parametrize("name", ["wearec", *PSWREC])
 def test_training_lowers_the_loss_on_lastfm(name, data_root):
     windows = [
@@ -352,7 +297,7 @@ def test_training_lowers_the_loss_on_lastfm(name, data_root):
         for line in (data_root / "sequential" / "LastFM.txt").read_text(encoding="utf-8").splitlines()
     ]
     rows = [([0] * (50 - k) + window[:k], window[k]) for window in windows[:60] for k in range(len(window))]
-    batch, targets = (torch.tensor(part) for part in zip(*rows[::8], strict=True))
+    batch, targets = (torch.tensor(part) for part in zip(*rows[::16], strict=True))
     torch.manual_seed(0)
     model = build_model(name, num_items=LASTFM).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

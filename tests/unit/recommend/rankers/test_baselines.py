@@ -231,6 +231,11 @@ def chain():
     return chain_corpus(rng, transition), transition
 
 
+@pytest.fixture(scope="module")
+def chosen(chain):
+    return choose(chain[0])
+
+
 def ndcg_of(ranker, corpus, split):
     kept = corpus.rows(split)
     lists = ranker.rank(Queries(kept.histories.tolist()), 10).items
@@ -238,10 +243,9 @@ def ndcg_of(ranker, corpus, split):
     return float(np.mean([0.0 if position is None else 1 / np.log2(position + 2) for position in positions]))
 
 
-def test_counts_reach_the_ceiling_of_a_markov_chain(chain):
+def test_counts_reach_the_ceiling_of_a_markov_chain(chain, chosen):
     """Held on the expected NDCG@10 of the lists, so that the draw of the test targets plays no part."""
     corpus, transition = chain
-    chosen = choose(corpus)
     lists = make_baselines(corpus, None, chosen)[TRANSITIONS].rank(Queries(corpus.test.histories.tolist()), 10).items
     gains, of_last = 1 / np.log2(np.arange(2, 12)), transition[corpus.test.newest]
     ceiling = (-np.sort(-of_last, axis=1)[:, :10] @ gains).mean()
@@ -262,9 +266,8 @@ def test_the_grid_says_what_the_lists_say(chain):
             assert grid.value(how) == pytest.approx(baselines.valid_ndcg(ranker, rows, examples), abs=1e-6)
 
 
-def test_what_was_chosen_is_what_its_lists_reach_on_validation(chain):
+def test_what_was_chosen_is_what_its_lists_reach_on_validation(chain, chosen):
     corpus, _ = chain
-    chosen = choose(corpus)
     assert chosen.examples == len(corpus.valid) and not baselines.TrainingRows.of(corpus).ordered
     for name, ranker in make_baselines(corpus, None, chosen).items():
         assert chosen.valid[name] == pytest.approx(ndcg_of(ranker, corpus, "valid"), abs=1e-6)
@@ -272,12 +275,12 @@ def test_what_was_chosen_is_what_its_lists_reach_on_validation(chain):
     assert "constants: chosen on 700 validation examples, by item" in chosen.sentences()
 
 
-def test_test_examples_are_not_read(chain):
+def test_test_examples_are_not_read(chain, chosen):
     corpus, _ = chain
     turned = replace(corpus, test=replace(corpus.test, targets=corpus.test.targets[::-1]))
-    assert choose(turned) == choose(corpus) == choose(replace(corpus, test=SplitRows.none()))
+    assert choose(turned) == chosen == choose(replace(corpus, test=SplitRows.none()))
     other = replace(corpus, valid=replace(corpus.valid, targets=corpus.valid.targets[::-1]))
-    assert choose(other) != choose(corpus)
+    assert choose(other) != chosen
 
 
 def test_fewer_validation_examples_are_read_of_many_training_examples():
@@ -354,8 +357,8 @@ def once():
     return Corpus(items, at(*range(1, 6)), at(6), at(7), "leave last out", 10)
 
 
-def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chain):
-    chosen = choose(once)
+def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chosen):
+    repeating, chosen = chosen, choose(once)
     assert chosen.popularity_exclude_seen and chosen.ease_exclude_seen and chosen.transitions.exclude_seen
     assert all("seen items behind all others" in sentence for sentence in chosen.sentences()[:3])
     table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [str(n) for n in range(30)])
@@ -367,7 +370,6 @@ def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chain):
                 once.test.histories, made[name].rank(Queries(once.test.histories), 5).items, strict=True
             ):
                 assert not set(numbers[items]) & set(numbers[history])
-    repeating = choose(chain[0])
     assert not repeating.popularity_exclude_seen and not repeating.transitions.exclude_seen
     masked = choose(once, masked=True)
     assert not masked.popularity_exclude_seen and not masked.ease_exclude_seen
@@ -396,8 +398,8 @@ def test_pairs_of_some_sources_are_those_of_all(chain):
         np.testing.assert_array_equal(TransitionPairs(rows.parts(), 40, 10, some).counts(*how).toarray(), wanted)
 
 
-def test_constants_of_before_are_read_as_what_they_meant(chain):
-    content = choose(chain[0]).to_json()
+def test_constants_of_before_are_read_as_what_they_meant(chosen):
+    content = chosen.to_json()
     for name in ("popularity_exclude_seen", "ease_exclude_seen"):
         del content[name]
     found = Chosen.from_json(content, "here")

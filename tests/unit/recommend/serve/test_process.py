@@ -260,14 +260,6 @@ def test_without_a_model_the_demos_is_trained_first_and_served(monkeypatch):
     assert len(seen) == 3 and (seen[2].checkpoint, seen[2].items) == ("elsewhere", "")
 
 
-def test_help_says_what_every_setting_does(capsys):
-    with pytest.raises(SystemExit):
-        run_serve("minionerec serve", ["--help"])
-    printed = capsys.readouterr().out
-    for name in ServeConfig.__dataclass_fields__:
-        assert re.search(rf"^  --{name} .*\S", printed, re.MULTILINE), name
-
-
 def test_settings_may_stand_in_a_file(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(server, "serve", lambda config, announce: seen.append(config))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.encoders import save_encoder, watch_encoder
+from support.processes import trainer_context
 
 from minionerec.core.errors import ArtefactError
 from minionerec.sid.embed import vectors as cache_module
@@ -70,6 +71,7 @@ def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
 
 def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
     monkeypatch.setattr(cache_module, "PART_BATCHES", 2)
+    monkeypatch.setattr(cache_module, "get_context", lambda _: trainer_context())  # whose imports tests share
     one, two = encode(model_path, tmp_path / "one"), encode(model_path, tmp_path / "two", processes=2)
     assert one.vectors.tobytes() == two.vectors.tobytes()
     names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("one", "two")]

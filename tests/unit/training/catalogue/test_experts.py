@@ -5,9 +5,11 @@ import pytest
 import torch
 from support.decoding import token_ids
 
+from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
 from minionerec.models.backbone.catalogue.extend import extended_catalogue
-from minionerec.models.nn.experts import DECAY, EXPERTS, FEATURES, NO_SALE, NO_TRANSITION
+from minionerec.models.nn.experts import DECAY, EXPERTS, FEATURES, NO_NEIGHBOUR, NO_SALE, NO_TRANSITION
+from minionerec.sid.embed.texts import nearest_texts
 from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
 
 CODES = np.array([[index // 3, index % 3] for index in range(6)])
@@ -29,6 +31,20 @@ def windows_of(rows, weights=None):
 
 ROWS = [([1, 2, 1], [2, 1, 3]), ([2, 2], [2, 4]), ([5], [5]), ([3, 4, 5, 3], [4, 5, 3, 1])]
 AGES = [0.75, 0.5, 0.25, 0.0]
+# The last SID, which no window holds, is like the first two and the second like the third.
+ALIKE = np.zeros((6, 6))
+ALIKE[5, :2] = ALIKE[:2, 5] = 0.3, 0.6
+ALIKE[1, 2] = ALIKE[2, 1] = 0.5
+
+
+def sparse(table):
+    """Similarities as the experts hold them."""
+    rows, columns = table.nonzero()
+    offsets = np.append(0, np.cumsum((table > 0).sum(1)))
+    return Transitions(offsets, columns.astype(np.int32), table[rows, columns].astype(np.float32))
+
+
+NEIGHBOURS = sparse(ALIKE)
 TRAINED = windows_of(ROWS, np.exp(-RECENCY * np.array(AGES)) * 1.7)
 
 
@@ -36,7 +52,7 @@ def model_of(seed=0, windows=TRAINED, **changes):
     """A model with experts, which are off."""
     shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "max_history": 4, **changes}
     torch.manual_seed(seed)
-    experts = count_experts(windows, 6, RECENCY)
+    experts = count_experts(windows, 6, RECENCY, NEIGHBOURS)
     model = build_catalogue(CatalogueConfig(vocab_size=20, **shape), CODES, token_ids(2, 3), experts=experts)
     torch.nn.Module.eval(model)
     return model
@@ -56,7 +72,7 @@ def use(model, seed=0):
 
 def test_counts_by_hand():
     """By the definitions, in other words: every target at its age, every distinct item before it once."""
-    tables = count_experts(TRAINED, 6, RECENCY)
+    tables = count_experts(TRAINED, 6, RECENCY, NEIGHBOURS)
     pairs, there, chosen, sold = np.zeros((6, 6)), np.zeros(6), np.zeros(6), np.zeros((3, 6))
     for (history, labels), age, weight in zip(ROWS, AGES, TRAINED["weights"][:, 0], strict=True):
         for slot, label in enumerate(labels):
@@ -72,7 +88,8 @@ def test_counts_by_hand():
         part = slice(tables.transitions.offsets[item], tables.transitions.offsets[item + 1])
         table[item, tables.transitions.followers[part]] = tables.transitions.counts[part]
     assert np.allclose(table, pairs, rtol=1e-4)
-    assert np.allclose(tables.popularity, sold[:2], rtol=1e-4)
+    assert np.allclose(tables.popularity[:, :5], sold[:2, :5], rtol=1e-4)
+    assert np.allclose(tables.popularity[:, 5], sold[:2, :2] @ [1 / 3, 2 / 3], rtol=1e-4)
     share = (chosen.sum() + 1) / (there.sum() + 6)
     assert np.allclose(tables.repeats, np.log((chosen + 20 * share) / (there + 20) / share), atol=1e-5)
     assert np.allclose(tables.items[:, 0], np.log(sold[2] + 1), atol=1e-5)
@@ -80,7 +97,7 @@ def test_counts_by_hand():
 
 
 def test_without_ages_all_targets_count_the_same():
-    tables = count_experts(TRAINED, 6, 0.0)
+    tables = count_experts(TRAINED, 6, 0.0, sparse(np.zeros((6, 6))))
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
@@ -93,6 +110,8 @@ def slow_pool(model, found, own, history, reported):
         scale = DECAY**back / np.sqrt(experts["counts"][part].sum() + 1)
         np.add.at(shares, experts["followers"][part], scale * experts["counts"][part])
     shares /= max(shares.sum(), 1e-12)
+    shares[5] = shares[:2] @ [1 / 3, 2 / 3]
+    by_text = np.log(np.exp(own[:2]) @ [1 / 3, 2 / 3] + NO_NEIGHBOUR)
     of_items = experts["items"][np.array(history) - 1]
     described = [
         1,
@@ -107,9 +126,16 @@ def slow_pool(model, found, own, history, reported):
     scores = []
     for item in range(6):
         seen = item + 1 in history
-        message = [own[item], np.log((0 if seen else shares[item]) + NO_TRANSITION)]
+        message = [
+            own[item],
+            by_text - own[item] if item == 5 else 0,
+            np.log((0 if seen else shares[item]) + NO_TRANSITION),
+        ]
         message += [np.log((0 if seen else popular[item]) + NO_SALE) for popular in experts["popularity"]]
-        message += [experts["repeats"][item] if seen else 0, seen]
+        before = DECAY ** history[::-1].index(item + 1) if seen else 0
+        text = 0 if seen else max(ALIKE[item, other - 1] for other in history)
+        message += [experts["repeats"][item] if seen else 0, seen, before, text, text * (item == 5)]
+        message += [item == 5 and not seen, item == 5 and seen]
         scores.append(weights @ np.array(message, dtype=np.float64))
     scores = np.array(scores)
     return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
@@ -165,6 +191,9 @@ def test_what_is_saved_gives_the_same(tmp_path):
     asked = torch.tensor([[1, 2, 1], [5, 0, 0]])
     assert torch.equal(again.leaf_log_probs(asked), model.leaf_log_probs(asked))
     assert again.experts.flaw() is None
+    again.experts.neighbours[0] = -1
+    assert "beyond its 6" in again.experts.flaw()
+    again.experts.neighbours[0] = 0
     again.experts.followers[0] = 6
     assert "beyond its 6" in again.experts.flaw()
     again.experts.offsets[-1] += 1
@@ -172,6 +201,7 @@ def test_what_is_saved_gives_the_same(tmp_path):
 
 
 # Each SID but the last is followed by the next one; the first two of a history are never taken again.
+CHAIN_WITHOUT_LAST = windows_of([([index], [index + 1]) for index in range(1, 5)] * 40)
 CHAIN = windows_of([([index], [index + 1]) for index in range(1, 6)] * 40)
 
 
@@ -225,14 +255,35 @@ def test_held_out_examples_are_not_counted():
     assert changed == {"weights", "least", "most"}
 
 
+def test_what_training_never_saw_is_found_by_its_text():
+    """Those who have the second SID now go on to the last, which is like it and was never a target."""
+    model = model_of(windows=CHAIN_WITHOUT_LAST)
+    heldout = windows_of([([2], [6]), ([1], [2]), ([3], [4]), ([4], [5])] * 60)
+    found = fit_experts(model, heldout)
+    assert found is not None and model.experts.items[:, 3].tolist() == [1, 0, 0, 0, 0, 1]
+    first = model.leaf_log_probs(torch.tensor([[2], [4]])).argsort(1, descending=True)[:, :2].tolist()
+    assert first[0][0] == 5 and first[1][0] == 4
+
+
+def test_texts_are_neighbours_by_the_words_they_share():
+    texts = ["red oak table", "oak table", "lamp", "", "red lamp", "red oak table"]
+    found = nearest_texts(texts, 2)
+    rows = [found.followers[first:end].tolist() for first, end in zip(found.offsets, found.offsets[1:], strict=False)]
+    assert rows == [[1, 5], [0, 5], [4], [], [0, 2], [0, 1]] and np.allclose(found.counts[1], 1)
+    assert len(nearest_texts(["", "-"]).counts) == 0
+
+
 @pytest.mark.parametrize("start", ["neighbours", "zero"])
 def test_new_sids_join_the_experts(start):
     model = model_of()
     use(model)
     codes = np.concatenate([CODES, [[0, 3]]])
-    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start)
+    alike = np.zeros((7, 7))
     number = [int(np.flatnonzero((np.unique(codes, axis=0) == code).all(1))[0]) for code in codes]
     known, new = number[:6], number[6]
+    alike[np.ix_(known, known)] = ALIKE
+    alike[new, known[3]] = alike[known[3], new] = 0.4
+    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, sparse(alike))
     for name in ("weights", "least", "most"):
         assert torch.equal(getattr(grown.experts, name), getattr(model.experts, name))
     assert torch.equal(grown.experts.popularity[:, known], model.experts.popularity)
@@ -242,6 +293,8 @@ def test_new_sids_join_the_experts(start):
     assert torch.allclose(
         grown.experts.popularity[:, new], near if start == "neighbours" else torch.zeros(2), atol=1e-6
     )
+    asked = grown.experts._by_text(torch.arange(7.0)[None])[0]
+    assert float(asked[new]) == known[3] and torch.equal(asked[known[:5]], torch.tensor(known[:5]).float())
     # Known SIDs stand to each other as before, for equal log-probabilities of the model.
     histories, at = torch.tensor([[1, 2, 4]]), (torch.tensor([0]), torch.tensor([2]))
     moved = torch.tensor([[number[item - 1] + 1 for item in histories[0].tolist()]])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from minionerec.models.backbone.catalogue.sampled import sampled_losses
-from minionerec.training.catalogue.sampling import Sampler
+from minionerec.training.catalogue.objectives import Sampler
 
 RNG = np.random.default_rng(0)
 CODES = np.array([[index // 6, index % 6] for index in range(47)] + [[8, 0]])  # the last is alone below its prefix

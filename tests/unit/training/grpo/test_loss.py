@@ -1,4 +1,4 @@
-"""The loss against TRL's own, number by number and gradient by gradient."""
+"""The loss against TRL's own, number by number and gradient by gradient; groups of a step, cut into slices."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
-from minionerec.training.grpo.loss import RolloutGroups, policy_loss
+from minionerec.training.grpo.loss import RolloutGroups, make_groups, policy_loss
 
 GROUPS, SIZE, WIDTH = 3, 4, 5
 # What TRL calls the losses.
@@ -95,3 +95,27 @@ def test_a_slice_without_a_token_has_no_loss():
     groups = RolloutGroups([[7]], [[[]] * SIZE], mask, torch.ones(SIZE), torch.ones(1, dtype=torch.bool), 1, True)
     for kind in NAMES:
         assert policy_loss(torch.zeros(mask.shape), groups, kind=kind).loss.item() == 0
+
+
+def groups_of(scored=(True, False, True)):
+    rows = [{"prompt": [1] * length, "target": 0, "tail": [], "history": None} for length in (2, 3, 4)]
+    completions = [[[5, 6, 7], [5, 6]], [[5], [6]], [[5, 6], [7]]]
+    advantages = np.arange(6, dtype=np.float32).reshape(3, 2)
+    return make_groups(rows, completions, advantages, np.array(scored), 11, torch.device("cpu"))
+
+
+def test_completions_are_masked_by_their_lengths():
+    groups = groups_of()
+    assert groups.mask.sum(1).tolist() == [3, 2, 1, 1, 2, 1]
+    assert groups.scored_mask.sum(1).tolist() == [3, 2, 0, 0, 2, 1]
+    assert len(groups) == 3 and groups.tokens == 11 and groups.may_rest
+
+
+def test_slices_keep_whole_groups_and_the_width_of_the_step():
+    first, second = groups_of((False, False, True)).parts(2)
+    assert (len(first), len(second)) == (2, 1)
+    assert first.mask.shape == (4, 3) and second.mask.shape == (2, 3)
+    assert second.prompts == [[1] * 4] and second.completions == [[[5, 6], [7]]]
+    assert second.advantages.tolist() == [4, 5] and second.scored.tolist() == [True]
+    assert not first.scored.any() and first.may_rest  # some group of the step is scored
+    assert not groups_of((False,) * 3).parts(2)[0].may_rest

@@ -1,15 +1,36 @@
-"""Locks of killed builds: found where torch keeps them, told from those at which somebody is at work."""
+"""How examples become optimiser steps, and locks of killed builds: told from those at which somebody is at work."""
 
 import os
 import sys
 import time
 
+import numpy as np
 import pytest
 from torch.utils.file_baton import FileBaton
 
 from minionerec.core.errors import ConfigError
-from minionerec.training.config import SftConfig
-from minionerec.training.run import check_builds, run_training
+from minionerec.training.config import RunConfig, SftConfig
+from minionerec.training.run import accumulation_steps, check_builds, choose_examples, plan_steps, run_training
+
+
+def test_weights_of_tasks():
+    assert len(choose_examples(10, 0.3, 0)) == 3
+    assert np.bincount(choose_examples(10, 2.5, 0)).min() == 2
+    assert np.array_equal(choose_examples(50, 0.5, 1), choose_examples(50, 0.5, 1))
+
+
+def test_micro_batches():
+    assert accumulation_steps(64, 8, 4, "x") == 2
+    with pytest.raises(ConfigError, match=r"x: 60 is no multiple of 8 x 4 device\(s\) = 32; change one of them"):
+        accumulation_steps(60, 8, 4, "x")
+
+
+def test_the_plan_is_for_all_processes_of_the_launch_and_is_reported(monkeypatch, caplog):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with caplog.at_level("INFO", "minionerec"):
+        plan = plan_steps(RunConfig(corpus="c", output="x", evals_per_epoch=3, epochs=1.5), 1000, 64, 8, "x", "rows")
+    assert (plan.accumulation, plan.steps_per_epoch, plan.eval_steps) == (2, 16, 6)
+    assert "A step is 64 rows = 8 a device x 4 device(s) x 2; 16 steps an epoch, 1.5 epochs" in caplog.text
 
 
 def make_lock(folder, minutes):
