@@ -224,12 +224,12 @@ def test_the_learning_rate_falls_with_the_root_of_the_steps(trained, tmp_path):
         assert rate == pytest.approx(1e-2 * min((step - 1) / 4, (4 / max(step - 1, 1)) ** 0.5))
 
 
-@pytest.mark.parametrize("places", [pytest.param(10, marks=pytest.mark.slow), 1])
-def test_killed_it_ends_as_if_nothing_had_happened(tmp_path, folders):
+@pytest.mark.parametrize("count", [pytest.param(10, marks=pytest.mark.slow), 1])
+def test_killed_it_ends_as_if_nothing_had_happened(tmp_path, count):
     make_inputs(tmp_path)
     often = partial(tiger_config, tmp_path, evals_per_epoch=2)
     totals = stage_in_child(run_tiger, tmp_path, often())
-    points = [Point("step", totals["step"] - 1)] if folders == 1 else random_points(totals, folders, 3)
+    points = [Point("step", totals["step"] - 1)] if count == 1 else random_points(totals, count, 3)
     for position, point in enumerate(points):
         mine = tmp_path / str(position)
         run = partial(stage_in_child, run_tiger, mine, often(output=str(mine / "tiger")))

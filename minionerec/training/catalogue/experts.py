@@ -248,7 +248,7 @@ def _fit(
     experts = model.experts
     assert experts is not None
     raw = candidates.features.clone()  # no inference tensor
-    for name in ("terms", "of_target", "others", "place", "unsold"):
+    for name in ("terms", "of_target", "others", "example", "unsold"):
         setattr(candidates, name, getattr(candidates, name).clone())
     mean, spread = raw.mean(0), raw.std(0, correction=0)
     mean[0], spread[0] = 0, 1

@@ -342,9 +342,9 @@ class Elsewhere(LocalFileSystem):
 fsspec.register_implementation("elsewhere", Elsewhere)
 from minionerec.core.artefacts import verify_files
 from minionerec.core.remote import fetched
-place = fetched("elsewhere://" + sys.argv[1])
-verify_files(place)
-print(place)
+path = fetched("elsewhere://" + sys.argv[1])
+verify_files(path)
+print(path)
 """
 
 

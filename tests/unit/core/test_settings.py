@@ -33,7 +33,7 @@ class Cups(StageConfig):
     weights: dict[str, float] = setting({"rule": 1.0}, "rewards with weights", known=("rule", "ndcg"), above=0)
     free: dict[str, Any] = setting({}, "anything")
     glaze: str = setting("blue", "its colour", known=("blue", "white"))
-    timestamp: str | None = setting(None, "text on the bottom")
+    stamp: str | None = setting(None, "text on the bottom")
     flag: bool = setting(True, "whether")
 
 
@@ -49,7 +49,7 @@ def test_flags_win_over_yaml_and_yaml_over_defaults(tmp_path):
     assert (found.steps, found.ks, found.flag, found.weights) == (5, [2, 4], False, {"rule": 1.0, "ndcg": 0.5})
     words = [f"--config={path}", "--steps", "7", "--ks", "9", "--flag", "--weights", "ndcg=2", "rule", "--stamp", "x"]
     found = parse_settings(Cups, words)
-    assert (found.steps, found.ks, found.flag, found.timestamp) == (7, [9], True, "x")
+    assert (found.steps, found.ks, found.flag, found.stamp) == (7, [9], True, "x")
     assert found.weights == {"ndcg": 2.0, "rule": 1.0}
     assert parse_settings(Cups, ["--flag", "false", "--stamp", "none"]) == Cups(flag=False)
 
@@ -144,14 +144,14 @@ class Sets(Cups):
         yield from super().contradictions()
         if self.saucers > self.steps:
             yield f"saucers is {self.saucers}, but steps {self.steps}; give fewer saucers."
-        if self.timestamp and not self.flag:
-            raise ConfigError(f"stamp is {self.timestamp!r}, but flag is false; leave stamp out.")
+        if self.stamp and not self.flag:
+            raise ConfigError(f"stamp is {self.stamp!r}, but flag is false; leave stamp out.")
 
 
 def test_all_contradictions_are_named_at_once_where_every_value_is_right():
     reported = ["saucers is 5, but steps 3; give fewer saucers.", "stamp is 'x', but flag is false; leave stamp out."]
     with pytest.raises(ConfigError) as error:
-        Sets(saucers=5, timestamp="x", flag=False)
+        Sets(saucers=5, stamp="x", flag=False)
     assert error.value.lines() == reported and str(error.value) == " ".join(reported)
     with pytest.raises(ConfigError, match=r"^steps is 0; it must be at least 1\.$"):
         Sets(saucers=5, steps=0)
@@ -233,7 +233,7 @@ def test_homes_of_users_in_paths_and_in_nothing_else(tmp_path, monkeypatch):
     home = str(tmp_path)
     assert (found.output, found.shop, found.root) == (f"{home}/cups", home, f"{home}/root")
     assert found.others == {"a": f"{home}/a", "b": "b~"}
-    assert (found.timestamp, found.free) == ("~/stamp", {"a": "~/a"})
+    assert (found.stamp, found.free) == ("~/stamp", {"a": "~/a"})
     assert found.entries == {"x": f"{home}/x", "y": {"sids": f"{home}/y", "note": "~3 % better"}, "z": [f"{home}/z"]}
 
 
