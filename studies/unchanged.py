@@ -54,7 +54,6 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "sid_report": ("sid-report", {"corpus": "corpus", "tables": {"ours": "sids"}, "dimensions": 6}),
     "sft": ("sft", {**SHOP, **SHAPE, **TRAINED, "all_positions": True}),
     "sft_rows": ("sft", {**SHOP, **SHAPE, **TRAINED, "all_positions": False, "dropout": 0.1}),
-    "sft_stream": ("sft", {**SHOP, **SHAPE, **TRAINED, "all_positions": True, "stream": True}),
     "sft_titles": ("sft", {**SHOP, **SHAPE, **TRAINED, "tasks": {"title_history_to_title": 1.0}}),
     "catalogue": ("train-catalogue", {**SHOP, **TRAINED, **{key: SHAPE[key] for key in list(SHAPE)[:3]}}),
     "grpo": ("grpo", {"corpus": "corpus", "checkpoint": "sft", "generations": 4, "max_steps": 4, **PROMPTS}),
@@ -72,13 +71,6 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "train-sequential",
         {
             **{"corpus": "lines.txt", "model": "gru4rec", "epochs": 2, "protocol": "a"},
-            **{"hyper": {"hidden_size": 8}, "list_length": 5, "resamples": 20},
-        },
-    ),
-    "rows_stream": (
-        "train-sequential",
-        {
-            **{"corpus": "corpus", "model": "causal", "epochs": 2, "protocol": "rows", "stream": True},
             **{"hyper": {"hidden_size": 8}, "list_length": 5, "resamples": 20},
         },
     ),

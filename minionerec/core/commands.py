@@ -28,11 +28,11 @@ def run_command(main: Callable[[], None]) -> None:
     Errors that a user can fix, and system errors, are one line and status 2. Anything else keeps its traceback.
     """
     _open_streams()
-    setup_logging()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
+        setup_logging()
         main()
         sys.stdout.flush()
     except MinioneRecError as error:

@@ -3,11 +3,16 @@
 The launcher passes them in environment variables, which are read here and nowhere else.
 """
 
+import logging
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from minionerec.core.errors import MinioneRecError
+from minionerec.core.errors import ConfigError, MinioneRecError, one_line, shown
+
+logger = logging.getLogger(__name__)
 
 # Environment variables of a distributed launcher.
 _VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -15,24 +20,31 @@ _PREFIXES = ("ACCELERATE_", "TORCHELASTIC_", "GROUP_", "ROLE_")
 _PATIENCE = timedelta(days=7)
 
 
+def _number(name: str, default: int) -> int:
+    given = os.environ.get(name) or str(default)
+    if not (given.isascii() and given.isdecimal() and len(given) < 10):
+        raise ConfigError(f"the environment variable {name} is {shown(given)}; launchers set a whole number. Unset it.")
+    return int(given)
+
+
 def process_rank() -> int:
     """Number of this process in its launch, from 0."""
-    return int(os.environ.get("RANK", "0"))
+    return _number("RANK", 0)
 
 
 def local_rank() -> int:
     """Number of this process among those of its machine, from 0."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return _number("LOCAL_RANK", 0)
 
 
 def world_size() -> int:
     """Processes of this launch."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _number("WORLD_SIZE", 1)
 
 
 def local_world_size() -> int:
     """Processes of this launch on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return _number("LOCAL_WORLD_SIZE", 1)
 
 
 def is_main_process() -> bool:
@@ -68,7 +80,8 @@ def join_for_training() -> None:
         from accelerate import PartialState
 
         arguments = trainer_processes()
-        PartialState(cpu=arguments.get("use_cpu", False), backend=arguments.get("ddp_backend"))
+        with _joining():
+            PartialState(cpu=arguments.get("use_cpu", False), backend=arguments.get("ddp_backend"))
 
 
 def wait_for_everyone() -> None:
@@ -81,11 +94,55 @@ def wait_for_everyone() -> None:
         import torch
 
         if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
+            with _joining():
+                torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
         try:
             torch.distributed.barrier()
         except RuntimeError:  # the connection broke
             raise MinioneRecError("another process of this launch has ended; its messages say why.") from None
+
+
+@contextmanager
+def _joining() -> Iterator[None]:
+    """Report the wait for the other processes, which may never come, and what keeps this one from joining them.
+
+    Raises:
+        MinioneRecError: If it cannot join.
+    """
+    logger.info("Waiting for all %d processes of this launch (WORLD_SIZE).", world_size())
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise MinioneRecError(
+            f"process {process_rank()} cannot join the {world_size()} of its launch ({one_line(error, 300)}). Check "
+            "MASTER_ADDR and MASTER_PORT, or unset WORLD_SIZE for a process by itself."
+        ) from None
+
+
+def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
+    """Check that all processes of the launch were started for the same thing; nothing with one process.
+
+    Args:
+        settings: Settings of this process that affect the result.
+        inputs: Name of each input to its fingerprint.
+
+    Raises:
+        ConfigError: In every process, naming what differs from the first process.
+    """
+    if world_size() == 1:
+        return
+    import torch
+
+    found: list[Any] = [None] * world_size()
+    torch.distributed.all_gather_object(found, {**settings, **{f"content of {name}": of for name, of in inputs.items()}})
+    for rank, other in enumerate(found):
+        for name in {**found[0], **other}:
+            if other.get(name) != found[0].get(name):
+                torch.distributed.destroy_process_group()  # which is not left to the end of a process that may be last
+                raise ConfigError(
+                    f"the processes of this launch differ in {name}: {shown(other.get(name))} in process {rank}, "
+                    f"{shown(found[0].get(name))} in process 0. Start all with the same settings and inputs."
+                )
 
 
 def environment_of_a_new_launch() -> dict[str, str]:

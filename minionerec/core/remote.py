@@ -330,7 +330,15 @@ def _copy(
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     before = target.stat().st_size if target.is_file() else 0
-    begin, blocks = remote.blocks(path, before if size is None or before < size else 0, mark)
+    try:
+        begin, blocks = remote.blocks(path, before if size is None or before < size else 0, mark)
+    except NotThere:
+        if digest is None:
+            raise
+        name = path[len(remote.root) + 1 :]
+        raise ArtefactError(
+            f"{remote.url}: its file {name} is missing. Upload the artefact again: minionerec put."
+        ) from None
     total = None if size is None else -(-(size - begin) // BLOCK)
     with target.open("r+b" if begin else "wb") as copy:
         copy.seek(begin)

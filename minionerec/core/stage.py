@@ -52,7 +52,7 @@ from minionerec.core.artefacts import (
 )
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.processes import is_main_process, wait_for_everyone
+from minionerec.core.processes import check_agreement, is_main_process, wait_for_everyone
 from minionerec.core.records import Batch, Recorder, tidy_record
 from minionerec.core.remote import look_again
 from minionerec.core.settings import StageConfig, growing_settings, input_kinds
@@ -185,6 +185,7 @@ class Stage(Generic[C]):
                 self._acquire(lock)
                 self._prepare()
             wait_for_everyone()
+            check_agreement(self.settings, self._fingerprints())
             recorder = Recorder(self.output, self.partial)
             yield Work(self, input_record(self.inputs), recorder)
             wait_for_everyone()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,14 @@ class Put:
 def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> Put:
     """Upload a finished artefact to a URL.
 
-    An artefact of the same content there is kept. An interrupted upload is resumed with the missing files.
+    An artefact of the same content there is kept, but for files that are missing or have another size, which are sent
+    again. An interrupted upload is resumed with the missing files.
 
     Args:
         folder: The local artefact; every file of it is checked against its manifest first.
         url: Its URL, such as s3://bucket/runs/corpus.
-        replace: Whether existing content there is replaced: another artefact, or files of the same names.
+        replace: Whether existing content there is replaced: an artefact, also one of the same content, or files of the
+            same names.
 
     Raises:
         ArtefactError: If the folder holds no finished artefact, something else is at the URL, or it cannot be written.
@@ -68,9 +71,12 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> P
     remote = RemotePath.at(url)
     names = list(manifest["files"])
     there = _manifest_there(remote)
-    if there is not None and digest_of(there) == digest_of(manifest):
-        return Put(url, len(names) + 1, 0)
-    done = _begin(remote, folder, manifest, there, replace)
+    whole: set[str] | None = None
+    if there is not None and digest_of(there) == digest_of(manifest) and not replace:
+        whole = _whole(remote, folder, names)
+        if len(whole) == len(names):
+            return Put(url, len(names) + 1, 0)
+    done = _begin(remote, folder, manifest, there, replace, whole)
     waiting = [name for name in names if name not in done]
     logger.info("Uploading %s to %s.", folder, url)
     for name in progress(waiting, f"put {folder.name}", unit="MB", size=lambda name: _megabytes(folder / name)):
@@ -104,15 +110,28 @@ def _object(raw: bytes | None) -> dict[str, Any] | None:
 
 
 def _begin(
-    remote: RemotePath, folder: Path, manifest: dict[str, Any], there: dict[str, Any] | None, replace: bool
+    remote: RemotePath,
+    folder: Path,
+    manifest: dict[str, Any],
+    there: dict[str, Any] | None,
+    replace: bool,
+    whole: set[str] | None,
 ) -> set[str]:
     """Remove what is replaced, mark the URL as unfinished, and return the files that are there already.
+
+    Args:
+        remote: The URL.
+        folder: The local artefact.
+        manifest: Its manifest.
+        there: The manifest at the URL.
+        replace: As in `put`.
+        whole: Files of this artefact that are there; None where all are sent.
 
     Raises:
         ArtefactError: If something else is there that is not to be replaced.
     """
     before = _object(remote.read(UNFINISHED))
-    if there is not None and not replace:
+    if there is not None and not replace and whole is None:
         raise ArtefactError(f"{remote.url}: holds another artefact. Choose another URL, or give --replace true.")
     if there is None and before is None and not replace and _holds_something(remote):
         raise ArtefactError(
@@ -124,18 +143,28 @@ def _begin(
         folders = [] if remote.protocol in _NO_FOLDERS else _folders(remote, manifest)
         for path in folders[:1]:
             remote.fs.makedirs(path, exist_ok=True)
-        remote.fs.pipe_file(f"{remote.root}/{UNFINISHED}", json.dumps({"manifest": digest}).encode())
+        try:
+            remote.fs.pipe_file(f"{remote.root}/{UNFINISHED}", json.dumps({"manifest": digest}).encode())
+        except FileNotFoundError:
+            raise ArtefactError(
+                f"{remote.url}: its bucket or folder does not exist. Create it, or fix the URL."
+            ) from None
         for path in folders[1:]:
             remote.fs.makedirs(path, exist_ok=True)
     if there is not None:
         _remove(remote, MANIFEST)
-        if flaw(there) is None:
+        if whole is None and flaw(there) is None:
             for name in there["files"]:
                 if not is_odd(name):
                     _remove(remote, name)
-        return set()
+        return whole or set()
     resumes = before is not None and before.get("manifest") == digest
-    return {name for name in manifest["files"] if resumes and _size(remote, name) == (folder / name).stat().st_size}
+    return _whole(remote, folder, list(manifest["files"])) if resumes else set()
+
+
+def _whole(remote: RemotePath, folder: Path, names: Sequence[str]) -> set[str]:
+    """The files that are at a URL with the sizes of the local ones."""
+    return {name for name in names if _size(remote, name) == (folder / name).stat().st_size}
 
 
 def _folders(remote: RemotePath, manifest: dict[str, Any]) -> list[str]:

@@ -32,7 +32,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArgum
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.artefacts import file_sha256, read_json, read_manifest
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.processes import (
@@ -691,6 +691,8 @@ class TrainingRun:
 def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -> TrainingResult:
     """Run a training stage: resumes an unfinished run, does nothing if it is done.
 
+    A run that is refused before its first checkpoint leaves nothing.
+
     Args:
         config: The stage's settings.
         train: Loads, builds, trains and finishes; its settings have local paths.
@@ -713,4 +715,9 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
     refit = plan_refit(stage)
     join_for_training()
     with stage.work() as work:
-        return train(stage.config, TrainingRun(stage.config, work, refit))
+        try:
+            return train(stage.config, TrainingRun(stage.config, work, refit))
+        except (ArtefactError, ConfigError, DataError):
+            if is_main_process() and not any(stage.partial.glob("checkpoint-*")):
+                shutil.rmtree(stage.partial, ignore_errors=True)  # so that other settings are not refused
+            raise

@@ -110,5 +110,17 @@ def test_an_interrupted_run_is_not_continued_with_other_settings(shop, tmp_path,
     assert not (folder / f"{output}.partial").exists()
 
 
+SIZES = {"sft": "batch_size", "train-catalogue": "batch_size", "train-tiger": "batch_size"}
+SIZES |= {"grpo": "prompts_per_step", "dpo": "prompts_per_step"}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_training_that_is_refused_leaves_nothing_to_be_resumed(shop, tmp_path, name):
+    output = STAGES[name]["output"]
+    folder = copied(shop, tmp_path / "shop", (output, f"{output}.finished"))
+    assert " is no multiple of " in stage(folder, name, f"--{SIZES[name]}", "31").reported
+    assert not (folder / f"{output}.partial").exists() and not (folder / output).exists()
+
+
 def interrupted(*_, **__):
     raise KeyboardInterrupt

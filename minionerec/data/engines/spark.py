@@ -44,6 +44,7 @@ class Spark(Engine):
         self._numbers = count()
         self._paths: dict[str, Path] = {}
         try:
+            from py4j.protocol import Py4JError
             from pyspark.errors import PySparkException
             from pyspark.sql import SparkSession
         except ImportError:
@@ -61,7 +62,13 @@ class Spark(Engine):
             builder = builder.config("spark.ui.showConsoleProgress", "false")
         if memory is not None:
             builder = builder.config("spark.driver.memory", f"{memory // 2**20}m")
-        self._session = builder.getOrCreate()
+        try:
+            self._session = builder.getOrCreate()
+        except (PySparkException, Py4JError, OSError) as error:
+            raise ConfigError(
+                f"engine is 'spark', but Java does not start ({one_line(error, 300)}). Check JAVA_HOME, and give an "
+                "engine_memory that this machine has."
+            ) from None
         self._session.sparkContext.setLogLevel("ERROR")
         self._session.conf.set("spark.sql.caseSensitive", "true")
 

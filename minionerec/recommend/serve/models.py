@@ -190,10 +190,10 @@ class _Alone:
 
 
 def fingerprint(sources: Sources) -> tuple[Any, ...]:
-    """The state of a model's files: links, times and sizes of its manifest and of its items.
+    """The state of a model's files: links, times and sizes of all files of the checkpoint, and of its items.
 
     Returns:
-        One entry for each; None for a missing file.
+        One entry for each file; None for a missing manifest or items table.
 
     Raises:
         OSError: If a file cannot be checked.
@@ -203,9 +203,11 @@ def fingerprint(sources: Sources) -> tuple[Any, ...]:
         if path is None:
             continue
         try:
-            file = path / "manifest.json" if stat.S_ISDIR(path.stat().st_mode) else path
-            known = file.stat()
-            found.append((str(file.resolve()), known.st_ino, known.st_mtime_ns, known.st_size))
+            is_folder = stat.S_ISDIR(path.stat().st_mode)
+            files = [path / "manifest.json", *sorted(path.iterdir())] if is_folder else [path]
+            for file in files:
+                known = file.stat()
+                found.append((str(file.resolve()), known.st_ino, known.st_mtime_ns, known.st_size))
         except (FileNotFoundError, NotADirectoryError):
             found.append(None)
     return tuple(found)

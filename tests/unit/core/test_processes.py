@@ -22,13 +22,28 @@ run_command(main)
 """
 
 
-def launch(code, processes):
+AGREE = """
+import os
+from minionerec.core.commands import run_command
+from minionerec.core.processes import check_agreement, wait_for_everyone
+
+def main():
+    wait_for_everyone()
+    check_agreement({"epochs": 2}, {"corpus": "0"})
+    check_agreement({"epochs": 2 + int(os.environ["RANK"])}, {"corpus": "0"})
+
+run_command(main)
+"""
+
+
+def launch(code, processes, **changes):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     started = []
     for rank in range(processes):
         names = {"RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        names |= changes
         words = [sys.executable, "-c", code]
         started.append(subprocess.Popen(words, env={**os.environ, **names}, stderr=subprocess.PIPE, text=True))
     return [(each.communicate(timeout=120)[1], each.returncode) for each in started]
@@ -40,6 +55,27 @@ def test_a_refusal_of_the_first_process_is_no_traceback_in_the_others():
     assert first.splitlines()[-1] == "error: the cups are broken. Mend them."
     assert second.splitlines()[-1] == "error: another process of this launch has ended; its messages say why."
     assert "Traceback" not in second
+
+
+def test_processes_with_other_settings_are_reported_in_each_of_them():
+    for reported, status in launch(AGREE, 2):
+        line = (
+            "error: the processes of this launch differ in epochs: 3 in process 1, 2 in process 0. Start all with the"
+        )
+        assert status == 2 and reported.splitlines()[-1].startswith(line)
+
+
+def test_a_launch_that_cannot_be_joined_is_one_line():
+    with socket.create_server(("localhost", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for changes, message in (
+            ({"MASTER_PORT": port}, "process 0 cannot join the 2 of its launch ("),
+            ({"MASTER_PORT": "x"}, "process 0 cannot join the 2 of its launch ("),
+            ({"WORLD_SIZE": "two"}, "the environment variable WORLD_SIZE is 'two'; launchers set a whole number."),
+        ):
+            ((reported, status),) = launch(WAIT, 1, **{"WORLD_SIZE": "2", **changes})
+            assert status == 2 and reported.splitlines()[-1].startswith(f"error: {message}"), reported
+            assert "Traceback" not in reported
 
 
 def test_a_new_launch_begins_without_the_old_ones_variables(monkeypatch):

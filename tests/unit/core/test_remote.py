@@ -172,7 +172,7 @@ def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path, cache):
     with pytest.raises(ArtefactError, match=r"memory://shop/corpus: its file parts/00000.bin is not the one .*put"):
         fetched("memory://shop/corpus")
     memory().rm_file("/shop/corpus/parts/00000.bin")
-    with pytest.raises(ArtefactError, match="memory://shop/corpus: no such artefact or file"):
+    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: its file parts/00000.bin is missing"):
         fetched("memory://shop/corpus")
     assert not list(cache.glob("artefacts/*/corpus"))
 
@@ -379,6 +379,33 @@ def test_put_leaves_what_is_there_and_replaces_only_when_asked(tmp_path):
     verify_files(fetched("memory://shop/corpus"))
 
 
+def test_put_sends_what_is_missing_of_the_same_artefact_and_all_of_it_when_asked(tmp_path):
+    mine = artefact(tmp_path / "corpus")
+    put(mine, "memory://shop/corpus")
+    memory().rm_file("/shop/corpus/items.csv")
+    with pytest.raises(ArtefactError, match=r"its file items\.csv is missing\. Upload the artefact again"):
+        fetched("memory://shop/corpus")
+    assert put(mine, "memory://shop/corpus").sent == 2  # and the manifest, last
+    memory().pipe_file("/shop/corpus/items.csv", b"x" * (mine / "items.csv").stat().st_size)
+    with pytest.raises(ArtefactError, match="minionerec put --replace true"):
+        fetched("memory://shop/corpus")
+    assert put(mine, "memory://shop/corpus").sent == 0
+    assert put(mine, "memory://shop/corpus", replace=True).sent == 4
+    verify_files(fetched("memory://shop/corpus"))
+    for name in ("items.csv", "parts/00000.bin", "parts/00001.bin"):
+        memory().rm_file(f"/shop/corpus/{name}")
+    assert put(mine, "memory://shop/corpus").sent == 4
+
+
+def test_a_bucket_that_is_not_there_is_reported(tmp_path, monkeypatch):
+    def missing(self, path, value, **more):
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", missing)
+    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: its bucket or folder does not exist\. Create it"):
+        put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
+
+
 def test_put_writes_over_no_strangers_files(tmp_path):
     memory().pipe_file("/shop/corpus/items.csv", b"precious")
     with pytest.raises(ArtefactError, match="holds something that is not an artefact"):
@@ -473,7 +500,7 @@ def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):
         look_again()
         opened.clear()
         found = PartsConfig(interactions=where).local().inputs()
-        assert list(found) == ["visits 00000", "visits 00001", "visits 00002"]
+        assert list(found) == ["interactions 00000", "interactions 00001", "interactions 00002"]
         assert [(path.name, path.read_text()) for path in found.values()] == [
             ("10.csv", "3"),
             ("a.csv", "1"),

@@ -315,7 +315,7 @@ def test_what_the_baseline_says_of_its_counts():
         build_model("causal", num_items=5, reach=2, decay=1.5)
 
 
-@pytest.mark.parametrize(("positions", "told_apart"), [("rotary", True), ("learned", True), ("none", False)])
+@pytest.mark.parametrize(("positions", "distinguished"), [("rotary", True), ("learned", True), ("none", False)])
 def test_positions_of_the_baseline_tell_orders_apart(positions, distinguished):
     model = built("causal", positions=positions, num_layers=1)
     first, second = (model.user_vectors(torch.tensor([[*items, 0, 0]])) for items in ([3, 8, 5], [8, 3, 5]))

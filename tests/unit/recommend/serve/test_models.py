@@ -188,7 +188,11 @@ def test_a_changed_link_or_file_is_seen(root):
     assert fingerprint(sources) == first
     (root / "new").symlink_to(root / "shift-1")
     os.replace(root / "new", root / "now")
+    (root / "shift-1" / "model.safetensors").write_text("half")  # copied after its manifest
+    halfway = fingerprint(sources)
+    (root / "shift-1" / "model.safetensors").write_text("whole")
     second = fingerprint(sources)
+    assert halfway != second
     (root / "stock.csv").write_text("item_id\ni1\n")
     third = fingerprint(sources)
     (root / "shift-1" / "manifest.json").unlink()
