@@ -508,8 +508,10 @@ def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):
         ]
         assert opened == (["10.csv", "a.csv", "b.csv"] if where == "memory://lake/visits" else [])
     assert not list(cache.rglob("*SUCCESS*"))
-    assert PartsConfig(interactions="memory://lake/visits/a.csv").local().inputs()["visits"].read_text() == "1"
-    assert PartsConfig(interactions=str(tmp_path / "visits" / "a.csv")).local().inputs()["visits"].read_text() == "1"
+    assert PartsConfig(interactions="memory://lake/visits/a.csv").local().inputs()["interactions"].read_text() == "1"
+    assert (
+        PartsConfig(interactions=str(tmp_path / "visits" / "a.csv")).local().inputs()["interactions"].read_text() == "1"
+    )
     with pytest.raises(ArtefactError, match=r"has no manifest\.json"):
         PartsConfig(other="memory://lake/visits").local().inputs()
 
