@@ -163,4 +163,4 @@ def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
     return "read"
 
 
-PAGES = (Group("pages", _make_pages, _strike_page, 4),)
+PAGES = (Group("pages", _make_pages, _strike_page, 0.8),)

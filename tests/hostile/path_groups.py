@@ -305,8 +305,8 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
 
 
 PATHS = (
-    Group("units", lambda folder: None, _strike_units, 6),
-    Group("paths", _make_tables, _strike_paths, 2),
-    Group("full disk", _make_full, _strike_disk, 1),
-    Group("servers", lambda folder: None, _strike_server, 2),
+    Group("units", lambda folder: None, _strike_units, 1.2),
+    Group("paths", _make_tables, _strike_paths, 0.4),
+    Group("full disk", _make_full, _strike_disk, 0.2),
+    Group("servers", lambda folder: None, _strike_server, 0.4),
 )
