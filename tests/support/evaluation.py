@@ -44,8 +44,8 @@ def made(tmp_path_factory) -> Path:
         folder / "corpus", config={}, inputs={}
     )
     table = SidTable(CODES, list("uvwxyz"))
-    with write_artefact(folder / "sids", "sids", config={}) as folder:
-        table.save_index(folder / "index.json")
+    with write_artefact(folder / "sids", "sids", config={}) as sids_folder:
+        table.save_index(sids_folder / "index.json")
     tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
     add_code_tokens(tokenizer, table)
     model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=0)

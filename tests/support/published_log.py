@@ -86,8 +86,8 @@ def write_published(folder, name):
     Corpus(items, rows(8), rows(4), rows(n_rows), split, 10).save(folder / f"{name}_corpus", config={}, inputs={})
     codes = np.array([*AGREEING, *([2 + n, 2 + n, 4 + n] for n in range(OTHERS))])
     table = SidTable(codes, ids)
-    with write_artefact(folder / f"{name}_sids", "sids", config={"method": "published"}) as folder:
-        table.save_index(folder / "index.json")
+    with write_artefact(folder / f"{name}_sids", "sids", config={"method": "published"}) as sids_folder:
+        table.save_index(sids_folder / "index.json")
     stages = {}
     for row in load_reference(name).rows[:2]:
         lists = lists_like(row, n_rows)

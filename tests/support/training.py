@@ -48,8 +48,8 @@ def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[
     tables = {name: SplitRows.of(*zip(*rows, strict=True)) for name, rows in split.items()}
     Corpus(items, **tables, split="leave-last-out", max_history=10).save(folder / "corpus", config={}, inputs={})
     codes = np.array([[position // 6, position % 6, 0] for position in range(N_ITEMS)])
-    with write_artefact(folder / "sids", "sids", config={}, inputs={"corpus": folder / "corpus"}) as folder:
-        SidTable(codes, items["item_id"].tolist()).save_index(folder / "index.json")
+    with write_artefact(folder / "sids", "sids", config={}, inputs={"corpus": folder / "corpus"}) as sids_folder:
+        SidTable(codes, items["item_id"].tolist()).save_index(sids_folder / "index.json")
     return str(folder / "corpus"), str(folder / "sids")
 
 

@@ -345,7 +345,7 @@ def test_log_lines_say_what_was_asked_but_not_the_history(make, caplog, shown):
     with caplog.at_level(logging.INFO, logger=REQUESTS):
         ask(client, requests=[{"history": ["i1"], "k": 4}, {}])
         client.get("/v1/items?query=secret")
-    first, second = [record.reported for record in caplog.records if record.name == REQUESTS]
+    first, second = [record.fields for record in caplog.records if record.name == REQUESTS]
     assert {name: first[name] for name in ("method", "path", "status", "rows", "k")} == {
         "method": "POST",
         "path": "/v1/recommend",
