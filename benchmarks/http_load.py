@@ -35,7 +35,7 @@ class Load:
         seconds: How long it lasted.
         statuses: Status of each request; 0 or -1 where the connection broke, see `Connection.ask`.
         times: Seconds of each request, parallel to `statuses`.
-        indices: Number of the request that was sent, parallel to `statuses`.
+        positions: Number of the request that was sent, parallel to `statuses`.
         bodies: Body of each answer where they were kept, parallel to `statuses`.
     """
 

@@ -497,9 +497,13 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
         raise _cannot_write(path, error) from None
 
 
-@cache
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results."""
+    return dict(_package_versions())
+
+
+@cache
+def _package_versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -1,11 +1,11 @@
 """What the hostile tests share: one shop with every stage's output, which no test changes."""
 
 import pytest
-from support.pages import undrawn
+from support.pages import drawn, undrawn
 from support.small_shop import make_shop
 from support.store import shared
 
-__all__ = ["shop", "undrawn"]
+__all__ = ["drawn", "shop", "undrawn"]
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ from support.small_shop import OUTPUTS, STAGES, bytes_of, copied, stage
 from minionerec.core.artefacts import MANIFEST, read_manifest
 from minionerec.core.stage import Work
 
+pytestmark = pytest.mark.usefixtures("drawn")  # as the figures of the shop are
+
 OTHER = {
     "prepare-data": ("max_history", 3),
     "embed-items": ("dimensions", 4),

@@ -187,7 +187,7 @@ def test_training_mode_follows_its_settings(model):
 def test_scores_of_some_sids_are_those_columns(model, leave_out):
     row, slot = (LABELS > 0).nonzero(as_tuple=True)
     conditioned, counted = SESSION_CONTEXTS[row, slot], LABELS if leave_out else None
-    dense = model._scores(HISTORIES, model._places(HISTORIES, row, slot, counted, conditioned))
+    dense = model._scores(HISTORIES, model._positions(HISTORIES, row, slot, counted, conditioned))
     if not leave_out:
         for one, other in zip(model.tower_scores(HISTORIES, row, slot, conditioned), dense, strict=True):
             assert torch.equal(one, other)

@@ -189,7 +189,7 @@ def test_a_look_says_what_is_not_there_and_what_cannot_be_seen(tmp_path, monkeyp
         fingerprint(sources)
 
 
-def test_lines_that_is_never_read_are_dropped_and_counted():
+def test_lines_that_are_never_read_are_dropped_and_counted():
     read, write = os.pipe()
     dropped = []
     lines = queue.Queue(5)
@@ -231,12 +231,12 @@ port = server.bind("127.0.0.1", 0)
 number = port.getsockname()[1]
 port.close()
 config = ServeConfig(checkpoint={checkpoint!r}, port=number, reload="watch", watch_s=0.1)
-open({told!r}, "w").write(str(number))
+open({reported!r}, "w").write(str(number))
 server.serve(config, lambda line: print(line, flush=True))
 """
 
 
-def test_neither_signals_nor_streams_that_is_never_read_stop_a_server(tmp_path):
+def test_neither_signals_nor_streams_that_are_never_read_stop_a_server(tmp_path):
     """SIGHUP while the first model loads, an address that cannot be printed, and more log lines than a pipe holds."""
     (tmp_path / "shift-0").mkdir()
     reported = tmp_path / "port"

@@ -54,7 +54,7 @@ def test_every_caller_gets_the_own_list(tmp_path):
     with running(parts) as port:
         load = asyncio.run(http_load.drive(port, http_load.recommend_bytes(histories, 4), 16, keep=True))
     assert set(load.statuses) == {200}
-    for position, body in zip(load.indices, load.bodies, strict=True):
+    for position, body in zip(load.positions, load.bodies, strict=True):
         assert items_of(body) == expected(histories[position], 4)
     assert max(ranker.batches) > 4  # they were answered together
     assert len(ranker.batches) < 200
@@ -194,7 +194,7 @@ def test_models_are_exchanged_under_traffic_without_failures_or_mixtures(parts, 
         load = asyncio.run(exchange(port))
     assert set(load.statuses) == {200}
     seen = set()
-    for position, body in zip(load.indices, load.bodies, strict=True):
+    for position, body in zip(load.positions, load.bodies, strict=True):
         answer = json.loads(body)
         shift = int(answer["model"]["version"].removeprefix("version-"))
         seen.add(shift)
