@@ -45,7 +45,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--vocabulary", type=int, default=152700, help="tokens")
     parser.add_argument("--prompt-length", type=int, default=130, help="tokens of a prompt")
-    parser.add_argument("--beams", type=int, default=50, help="beam width")
+    parser.add_argument("--beams", type=int, default=50, help="number of beams")
     parser.add_argument("--batch", type=int, default=2, help="prompts at a time")
     parser.add_argument("--items", type=int, default=5000, help="SIDs of the catalogue, three levels of 256 codes")
     parser.add_argument("--tail", type=int, default=0, help="fixed tokens behind each SID that are scored too")

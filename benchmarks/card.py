@@ -71,7 +71,7 @@ def peak_gib(device: str) -> float | None:
 
 
 def forget_peak(device: str) -> None:
-    """Begin anew to look for the most memory of a GPU."""
+    """Begin again to look for the most memory of a GPU."""
     if device != "cpu":
         import torch
 

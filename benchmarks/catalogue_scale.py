@@ -26,7 +26,7 @@ from card import clock, forget_peak, peak_gib
 
 
 @dataclass
-class Made:
+class Catalogue:
     """A catalogue with training windows.
 
     Attributes:
@@ -60,10 +60,10 @@ def make(sids, args, **shape):
     windows, width = max(4 * args.batch, sids * args.targets // args.width), args.width
     popular = np.minimum((sids * rng.random((windows, width + 1)) ** 3).astype(np.int64), sids - 1)
     items = popular * 7919 % sids  # popular ones lie all over the trie
-    for place in range(1, width + 1):
+    for position in range(1, width + 1):
         follows = rng.random(windows) < 0.5
-        near = (items[:, place - 1] + rng.integers(1, 20, windows)) % sids
-        items[:, place] = np.where(follows, near, items[:, place])
+        near = (items[:, position - 1] + rng.integers(1, 20, windows)) % sids
+        items[:, position] = np.where(follows, near, items[:, position])
     items += 1
     counts = count_transitions(items[:, :-1], items[:, 1:], sids, args.reach, 0.6, 0.3)
     text = rng.standard_normal((sids, args.hidden), dtype=np.float32)
@@ -79,7 +79,9 @@ def make(sids, args, **shape):
     )
     torch.manual_seed(args.seed)
     model = build_catalogue(config, codes, tokens, text, counts).to(args.device)
-    return Made(codes, tokens, torch.from_numpy(items[:, :-1].copy()), torch.from_numpy(items[:, 1:].copy()), model)
+    return Catalogue(
+        codes, tokens, torch.from_numpy(items[:, :-1].copy()), torch.from_numpy(items[:, 1:].copy()), model
+    )
 
 
 class Steps:
@@ -108,8 +110,8 @@ class Steps:
         """A batch: histories and labels."""
         import torch
 
-        places = torch.randint(len(self.made.histories), (self.batch,), generator=self.order)
-        return self.made.histories[places].to(self.device), self.made.labels[places].to(self.device)
+        positions = torch.randint(len(self.made.histories), (self.batch,), generator=self.order)
+        return self.made.histories[positions].to(self.device), self.made.labels[positions].to(self.device)
 
     def sampled(self):
         """A step of the sampled loss; how many SIDs it held."""
@@ -154,7 +156,7 @@ def check(made):
     columns = ColumnSubset(torch.randint(model.config.num_sids, (50,)).unique().to(model.device))
     with torch.no_grad():
         whole = model(histories=histories, labels=labels, distribution=True).log_probs
-        part = SidBlock.of(histories, columns, model.places_at(histories, row, slot, columns))
+        part = SidBlock.of(histories, columns, model.positions_at(histories, row, slot, columns))
         found = torch.stack([tower.scores_at(part, *model.given()) for tower in model.each_tower()])
         if len(found) == 1:
             differences = (whole[:, columns.numbers] - found[0]).std(1)
@@ -267,7 +269,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds, in turns")
     parser.add_argument("--steps", type=int, default=5, help="sampled steps of a round")
     parser.add_argument("--lists", type=int, default=16, help="lists of each search")
-    parser.add_argument("--beams", type=int, default=50, help="width of beam search, and length of the lists")
+    parser.add_argument("--beams", type=int, default=50, help="number of beams, and length of the lists")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
     parser.add_argument("--seed", type=int, default=0, help="seed")
     args = parser.parse_args()

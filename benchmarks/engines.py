@@ -108,12 +108,12 @@ def measure(engine: str, folder: Path, output: Path, engine_memory: str) -> tupl
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    said, _ = running.communicate()
+    reported, _ = running.communicate()
     ended.set()
     watcher.join()
     if running.returncode:
         raise SystemExit(f"{engine}: ended with status {running.returncode}")
-    return json.loads(said.splitlines()[-1])["seconds"], sum(worked.values()), peak
+    return json.loads(reported.splitlines()[-1])["seconds"], sum(worked.values()), peak
 
 
 def fingerprint(output: Path) -> str:
@@ -143,8 +143,8 @@ def main() -> None:
     if words.run:
         run_one(words)
         return
-    with tempfile.TemporaryDirectory(dir=words.folder) as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(dir=words.folder) as path:
+        folder = Path(path)
         generate(folder, words.rows, words.seed)
         runs: dict[str, list[tuple[float, float, int]]] = {engine: [] for engine in words.engines}
         prints = {}

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1_000_000, help="rows of the code table")
     parser.add_argument("--levels", type=int, default=3, help="codes of an SID")
     parser.add_argument("--size", type=int, default=256, help="codes of a level")
-    parser.add_argument("--beams", type=int, default=50, help="beam width")
+    parser.add_argument("--beams", type=int, default=50, help="number of beams")
     parser.add_argument("--seed", type=int, default=0, help="seed of codes and scores")
     args = parser.parse_args()
 

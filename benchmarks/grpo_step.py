@@ -91,8 +91,8 @@ def make_model(args: argparse.Namespace) -> None:
     del model
     if args.device == "cuda":
         torch.cuda.empty_cache()  # both ways run in processes of their own
-    names = ["<pad>", "<end>", *(f"t{place}" for place in range(2, args.vocabulary))]
-    words = Tokenizer(models.WordLevel({name: place for place, name in enumerate(names)}, unk_token="<pad>"))
+    names = ["<pad>", "<end>", *(f"t{where}" for where in range(2, args.vocabulary))]
+    words = Tokenizer(models.WordLevel({name: where for where, name in enumerate(names)}, unk_token="<pad>"))
     words.pre_tokenizer, words.decoder = pre_tokenizers.WhitespaceSplit(), decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>").save_pretrained(args.folder)
 
@@ -151,7 +151,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     prompts = rng.integers(20, args.vocabulary - 800, (args.prompts, args.prompt_length)).tolist()
     silent = round(args.zero_variance_share * args.prompts)
     table = rng.standard_normal(trie.n_sids)
-    number = {tuple(tokens): place for place, tokens in enumerate(texts)}
+    number = {tuple(tokens): folder for folder, tokens in enumerate(texts)}
     tokenizer = PreTrainedTokenizerFast.from_pretrained(args.folder)
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=getattr(torch, args.dtype))
     if args.device == "cuda":
@@ -241,7 +241,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
         bf16=False,
         gradient_checkpointing=False,
     )
-    live = [int(place >= silent) for place in range(args.prompts)]  # the target says whether a group has a signal
+    live = [int(folder >= silent) for folder in range(args.prompts)]  # the target says whether a group has a signal
     watch = Watch()
     trainer: Any
     if args.way == "stock":
@@ -257,7 +257,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
             rollout_func=stock_rollout,
         )
     else:
-        sids = SidTable(trie.codes(), [str(place) for place in range(trie.n_sids)])
+        sids = SidTable(trie.codes(), [str(folder) for folder in range(trie.n_sids)])
         trainer = SidGrpoTrainer(
             model,
             settings,

@@ -35,14 +35,14 @@ class Load:
         seconds: How long it lasted.
         statuses: Status of each request; 0 or -1 where the connection broke, see `Connection.ask`.
         times: Seconds of each request, parallel to `statuses`.
-        places: Number of the request that was sent, parallel to `statuses`.
+        positions: Number of the request that was sent, parallel to `statuses`.
         bodies: Body of each answer where they were kept, parallel to `statuses`.
     """
 
     seconds: float = 0.0
     statuses: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
 
     def figures(self) -> dict[str, float]:
@@ -61,7 +61,7 @@ class Connection:
     """One connection; opened again where the server closed it."""
 
     def __init__(self, host: str, port: int):
-        self._place = host, port
+        self._address = host, port
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -75,7 +75,7 @@ class Connection:
         amid = False
         try:
             if self._writer is None:
-                self._reader, self._writer = await asyncio.open_connection(*self._place)
+                self._reader, self._writer = await asyncio.open_connection(*self._address)
             assert self._reader is not None
             self._writer.write(request)
             head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
@@ -130,13 +130,13 @@ async def drive(
         nonlocal sent
         line = Connection(host, port)
         while (most is None or sent < most) and (seconds is None or time.perf_counter() - begin < seconds):
-            place = sent % len(requests)
+            position = sent % len(requests)
             sent += 1
             start = time.perf_counter()
-            status, body = await line.ask(requests[place])
+            status, body = await line.ask(requests[position])
             load.times.append(time.perf_counter() - start)
             load.statuses.append(status)
-            load.places.append(place)
+            load.positions.append(position)
             if keep:
                 load.bodies.append(body)
             if wait := pause(status):
@@ -168,12 +168,12 @@ async def arrive(
     idle = [Connection(host, port) for _ in range(connections)]
     under_way: set[asyncio.Task[None]] = set()
 
-    async def one(line: Connection, place: int) -> None:
+    async def one(line: Connection, position: int) -> None:
         start = time.perf_counter()
-        status, _ = await line.ask(requests[place])
+        status, _ = await line.ask(requests[position])
         load.times.append(time.perf_counter() - start)
         load.statuses.append(status)
-        load.places.append(place)
+        load.positions.append(position)
         idle.append(line)
 
     begin = time.perf_counter()
@@ -199,7 +199,7 @@ _WORDS += [b",", b"9" * 20, b'"history"', b":"]
 
 
 def mutated(body: bytes, rng: random.Random) -> bytes:
-    """A body in which one to three places were exchanged for something that does not belong there."""
+    """A body in which one to three characters were exchanged for something that does not belong there."""
     for _ in range(rng.randrange(1, 4)):
         start = rng.randrange(len(body) + 1)
         end = min(len(body), start + rng.choice([0, 0, 1, 2, 5, 20]))

@@ -116,14 +116,14 @@ def loop(reviews: Path, metadata: Path, output: Path) -> None:
         group = group.sort_values("time", kind="stable")
         bought = [numbers.setdefault(item, len(numbers)) for item in group["item"]]
         times = group["time"].tolist()
-        for place in range(1, len(bought)):
-            history = bought[max(0, place - MAX_HISTORY) : place]
-            rows.append({"user": user, "history": history, "target": bought[place], "time": times[place]})
+        for position in range(1, len(bought)):
+            history = bought[max(0, position - MAX_HISTORY) : position]
+            rows.append({"user": user, "history": history, "target": bought[position], "time": times[position]})
     table = pd.DataFrame(rows).sort_values("time", kind="stable").drop(columns="time")
     borders = [0, len(table) * 8 // 10, len(table) * 9 // 10, len(table)]
     output.mkdir(parents=True)
-    for place, split in enumerate(("train", "valid", "test")):
-        table[borders[place] : borders[place + 1]].to_parquet(output / f"{split}.parquet", index=False)
+    for position, split in enumerate(("train", "valid", "test")):
+        table[borders[position] : borders[position + 1]].to_parquet(output / f"{split}.parquet", index=False)
     titles, descriptions = zip(*(texts[item] for item in numbers), strict=True)
     items = {"item_id": list(numbers), "title": titles, "description": descriptions}
     pd.DataFrame(items).to_parquet(output / "items.parquet", index=False)
@@ -178,8 +178,8 @@ def main() -> None:
     args = parser.parse_args()
 
     works = ["ours", "loop"] if args.loop else ["ours"]
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
         reviews, metadata = generate(folder, args.reviews, args.seed)
         figures = {"reviews": args.reviews, "gzip_mib": round(reviews.stat().st_size / 2**20, 1)}
         best: dict[str, tuple[float, float]] = {}

@@ -2,8 +2,8 @@
 
 python benchmarks/recommend_batch.py --checkpoint runs/industrial/sft --corpus runs/industrial/corpus --output b.json
 
-Both rank the test rows with the same width in the same process, in turns; their lists are compared first. A side's rows
-a second are what its log says: the evaluator's for decoding alone, those of `recommend` with reading ids, making
+Both rank the test examples with the same width in the same process, in turns; their lists are compared first. A side's
+rows a second are what its log says: the evaluator's for decoding alone, those of `recommend` with reading ids, making
 prompts and writing the lists. The evaluator decodes equal prompts once and counts them so; here they count as rows.
 """
 
@@ -45,12 +45,12 @@ class Rates(logging.Handler):
             self.found[match[1]].append(float(match[2].replace(",", "")))
 
 
-def histories_of(corpus: Corpus, place: Path) -> list[str]:
-    """Write the histories of the test rows as a file, and say the item ids."""
+def histories_of(corpus: Corpus, folder: Path) -> list[str]:
+    """Write the histories of the test examples as a file, and say the item ids."""
     ids: list[str] = corpus.items["item_id"].astype(str).tolist()
     frame = corpus.rows("test")
     histories = [[ids[item] for item in history] for history in frame.histories]
-    pd.DataFrame({"user": frame.users, "history": histories}).to_parquet(place)
+    pd.DataFrame({"user": frame.users, "history": histories}).to_parquet(folder)
     return ids
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--search", default="beam", help="the evaluator's; exact for a catalogue model")
     parser.add_argument("--k", type=int, default=50)
-    parser.add_argument("--rows", type=int, default=5000, help="most test rows")
+    parser.add_argument("--rows", type=int, default=5000, help="most test examples")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", required=True)

@@ -36,9 +36,9 @@ BEGIN, END = "<!-- slopes: written by benchmarks/scale.py -->", "<!-- end of the
 MEAN, TARGETS_A_WINDOW = 50, 5
 
 
-def stages(size: int, place: Path, engines: list[str], windows: int) -> dict[str, dict[str, Any]]:
+def stages(size: int, folder: Path, engines: list[str], windows: int) -> dict[str, dict[str, Any]]:
     """Name → settings, in the order of the pipeline."""
-    city, corpus, vectors, sids, model = (str(place / name) for name in ("city", "corpus", "vectors", "sids", "model"))
+    city, corpus, vectors, sids, model = (str(folder / name) for name in ("city", "corpus", "vectors", "sids", "model"))
     items = max(200, size // 100 // 20 * 20)
     made: dict[str, dict[str, Any]] = {
         "make-city": {"items": items, "users": size // MEAN, "mean_interactions": MEAN, "seed": 42, "output": city}
@@ -56,8 +56,8 @@ def stages(size: int, place: Path, engines: list[str], windows: int) -> dict[str
     run = {"epochs": epochs, "evals_per_epoch": 1 / epochs, "eval_rows": 1000, "eval_beams": 20}
     made["train-catalogue"] = {**given, "vectors": vectors, **shape, **loss, **run, "output": model}
     search = {"checkpoint": model, "beams": 20, "ks": [1, 10, 20], "batch_size": 64}
-    made["eval-beam"] = {**given, **search, "output": str(place / "eval")}
-    made["city-ceiling"] = {"city": city, "corpus": corpus, "output": str(place / "ceiling")}
+    made["eval-beam"] = {**given, **search, "output": str(folder / "eval")}
+    made["city-ceiling"] = {"city": city, "corpus": corpus, "output": str(folder / "ceiling")}
     return made
 
 
@@ -78,9 +78,9 @@ def measure(args: argparse.Namespace) -> None:
     """Run what is missing; one line each."""
     known = {(line["stage"], line["size"]) for line in lines_of(args.out)}
     for size in args.sizes:
-        place = args.folder / str(size)
-        place.mkdir(parents=True, exist_ok=True)
-        asked = stages(size, place, args.engines, args.windows)
+        folder = args.folder / str(size)
+        folder.mkdir(parents=True, exist_ok=True)
+        asked = stages(size, folder, args.engines, args.windows)
         for name, settings in asked.items():
             if (name, size) in known:
                 continue
@@ -89,7 +89,7 @@ def measure(args: argparse.Namespace) -> None:
                 file.write(json.dumps(found, sort_keys=True) + "\n")
         corpora = [settings["output"] for name, settings in asked.items() if name.startswith("prepare-data")]
         if len({json.dumps(read_manifest(corpus)["files"], sort_keys=True) for corpus in corpora}) > 1:
-            raise DataError(f"{place}: the engines' corpora differ.")
+            raise DataError(f"{folder}: the engines' corpora differ.")
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

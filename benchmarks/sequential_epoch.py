@@ -277,8 +277,8 @@ class Measurement:
         train, test = (
             field_dataset(rows, split.n_items, protocol.max_len, protocol.padding) for rows in (split.train, split.test)
         )
-        places = np.repeat(split.test.user_numbers, split.test.lengths), split.test.flat_histories()[0] + 1
-        seen = csr_matrix((np.ones(len(places[0])), places), shape=(len(split.train.user_ids), split.n_items + 1))
+        positions = np.repeat(split.test.user_numbers, split.test.lengths), split.test.flat_histories()[0] + 1
+        seen = csr_matrix((np.ones(len(positions[0])), positions), shape=(len(split.train.user_ids), split.n_items + 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         size = self.settings.batch_size
         forget_peak(self.device)
@@ -298,7 +298,7 @@ def parse():
     parser.add_argument("--protocol", default="a", choices=["a", "b"], help="which protocol's rows")
     parser.add_argument("--hyper", nargs="*", default=[], help="hyper-parameters, e.g. num_heads=8")
     parser.add_argument("--steps", type=int, default=0, help="training steps timed; 0: the whole epoch")
-    parser.add_argument("--rows", type=int, default=0, help="test rows ranked; 0: all")
+    parser.add_argument("--rows", type=int, default=0, help="test examples ranked; 0: all")
     parser.add_argument("--repeats", type=int, default=3, help="how often each is timed, in turn; the median counts")
     parser.add_argument("--field", action=argparse.BooleanOptionalAction, default=True, help="time the other pipeline")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
@@ -338,7 +338,7 @@ def main() -> None:
     scale = timed.whole / len(timed.split.train)
     for name, found in results.items():
         if found:
-            epoch, ranking = (statistics.median(run[place] for run in found) for place in (0, 1))
+            epoch, ranking = (statistics.median(run[position] for run in found) for position in (0, 1))
             figures[name] = {
                 "epoch_s": round(epoch * scale, 3),
                 "ranking_s": round(ranking, 3),

@@ -9,8 +9,8 @@ python benchmarks/serving.py million  --output million.json
 python benchmarks/serving.py random   --corpus runs/industrial/corpus --sids runs/industrial/sids_published \
     --checkpoint random --output random.json        # a 24 x 896 model with random weights, for latency and plain
 
-Histories are those of the test rows. Wherever something is timed, all lists are compared with those of the Python side
-first; status 1 where they differ. Words behind `--` go to the server: `-- --threads 2 --window_ms 5`.
+Histories are those of the test examples. Wherever something is timed, all lists are first compared with those of
+the Python side; status 1 where they differ. Words behind `--` go to the server: `-- --threads 2 --window_ms 5`.
 """
 
 import argparse
@@ -41,8 +41,8 @@ def options() -> tuple[argparse.Namespace, list[str]]:
     """The command line, and the words behind `--`."""
     words, more = sys.argv[1:], []
     if "--" in words:
-        place = words.index("--")
-        words, more = words[:place], words[place + 1 :]
+        position = words.index("--")
+        words, more = words[:position], words[position + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=list(MEASURES))
     parser.add_argument("--checkpoint", help="model to serve; of random, the directory to write")
@@ -56,7 +56,7 @@ def options() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--times", type=float, default=4, help="overload: times of what the server carries")
     parser.add_argument("--minutes", type=float, default=10, help="soak: how long")
     parser.add_argument("--requests", type=int, default=5000, help="garbage: mutated requests")
-    parser.add_argument("--beams", type=int, default=50, help="plain: beam width")
+    parser.add_argument("--beams", type=int, default=50, help="plain: number of beams")
     parser.add_argument("--catalogues", type=int, nargs="+", default=[5000, 1_000_000], help="million: numbers of SIDs")
     parser.add_argument("--sids", help="random: semantic IDs of the items")
     for name, value in (("layers", 24), ("width", 896), ("heads", 14), ("kv-heads", 2), ("inner", 4864)):
@@ -112,9 +112,9 @@ def serving(words: list[str]) -> Iterator[Server]:
         finally:
             status = server.stop()
             log.seek(0)
-            said = [line for line in log if '"error"' in line or "Traceback" in line]
-            if status or said:
-                sys.stderr.write(f"status {status}\n" + "".join(said[:20]))
+            reported = [line for line in log if '"error"' in line or "Traceback" in line]
+            if status or reported:
+                sys.stderr.write(f"status {status}\n" + "".join(reported[:20]))
 
 
 def serve_words(args: argparse.Namespace, more: list[str]) -> list[str]:
@@ -125,7 +125,7 @@ def serve_words(args: argparse.Namespace, more: list[str]) -> list[str]:
 
 
 def histories_of(args: argparse.Namespace) -> list[list[str]]:
-    """Histories of the test rows, as item ids."""
+    """Histories of the test examples, as item ids."""
     from minionerec.core.artefacts import read_manifest
     from minionerec.data.corpus import Corpus
 
@@ -147,14 +147,14 @@ def python_lists(args: argparse.Namespace, histories: list[list[str]]) -> list[l
 
 
 def compare(load: Load, wanted: list[list[tuple[str, float]]]) -> dict[str, Any]:
-    """How many lists are those wanted: the same items, or others of the same scores in some places (ties)."""
+    """How many lists are those wanted: the same items, or others of the same scores at some ranks (ties)."""
     found = Counter({"equal": 0, "tied": 0, "different": 0})
-    for place, status, body in zip(load.places, load.statuses, load.bodies, strict=True):
+    for position, status, body in zip(load.positions, load.statuses, load.bodies, strict=True):
         assert status == 200, (status, body)
         got = [(item["item_id"], item["score"]) for item in json.loads(body)["items"]]
-        if [item for item, _ in got] == [item for item, _ in wanted[place]]:
+        if [item for item, _ in got] == [item for item, _ in wanted[position]]:
             found["equal"] += 1
-        elif np.allclose([score for _, score in got], [score for _, score in wanted[place]], rtol=0, atol=_TIE):
+        elif np.allclose([score for _, score in got], [score for _, score in wanted[position]], rtol=0, atol=_TIE):
             found["tied"] += 1
         else:
             found["different"] += 1
@@ -273,7 +273,7 @@ def overload(args: argparse.Namespace, more: list[str]) -> dict[str, Any]:
         work = arrive(server.port, requests, rate, args.seconds, connections=512)
         (load, left_out), memory = asyncio.run(_sampled(server, work, 1.0))
         after = asyncio.run(drive(server.port, requests[:100], 1))
-        told = asyncio.run(drive(server.port, [request_bytes(b"", "/metrics", "GET")], 1, keep=True)).bodies[0]
+        reported = asyncio.run(drive(server.port, [request_bytes(b"", "/metrics", "GET")], 1, keep=True)).bodies[0]
     half = memory[len(memory) // 4]  # after the queue has been full for a while
     return {
         "lists": lists,
@@ -287,7 +287,7 @@ def overload(args: argparse.Namespace, more: list[str]) -> dict[str, Any]:
         "memory_growth": round(memory[-1] / half - 1, 4),
         "answers_after": dict(Counter(after.statuses)),
         "time_limit_s": _limit(more),
-        "metrics": [line for line in told.decode().splitlines() if line.startswith("minionerec_refused_total")],
+        "metrics": [line for line in reported.decode().splitlines() if line.startswith("minionerec_refused_total")],
     }
 
 
@@ -298,12 +298,12 @@ def soak(args: argparse.Namespace, more: list[str]) -> dict[str, Any]:
     wanted = python_lists(args, histories)
     requests = recommend_bytes(histories, args.k)
     mixed = list(requests)
-    for place in range(0, len(histories), 10):
-        some = [{"history": history, "k": rng.randrange(1, 50)} for history in histories[place : place + 8]]
+    for position in range(0, len(histories), 10):
+        some = [{"history": history, "k": rng.randrange(1, 50)} for history in histories[position : position + 8]]
         mixed.append(request_bytes(json.dumps({"requests": some}).encode()))
-        filtered = {"history": histories[place], "exclude_seen": True, "without": rng.choice(histories)}
+        filtered = {"history": histories[position], "exclude_seen": True, "without": rng.choice(histories)}
         mixed.append(request_bytes(json.dumps(filtered).encode()))
-        mixed.append(request_bytes(json.dumps({"history": histories[place], "k": 5}).encode(), "/v1/explain"))
+        mixed.append(request_bytes(json.dumps({"history": histories[position], "k": 5}).encode(), "/v1/explain"))
         mixed.append(request_bytes(b"", "/v1/items?query=s&limit=10", "GET"))
     rng.shuffle(mixed)
     with serving(serve_words(args, more)) as server:
@@ -362,16 +362,16 @@ def million(args: argparse.Namespace, more: list[str]) -> dict[str, Any]:
     found = {}
     for count in args.catalogues:
         with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder)
+            path = Path(folder)
             begin = time.perf_counter()
-            corpus = made_corpus(place / "corpus", count, args.seed)
+            corpus = made_corpus(path / "corpus", count, args.seed)
             table = SidTable(random_codes(count, args.seed), corpus.items["item_id"].tolist())
             shape = {"layers": 4, "width": 256, "heads": 4, "kv_heads": 4, "inner": 768, "vocabulary": 0}
-            weights = made_checkpoint(place / "model", table, corpus.items["title"].tolist(), args.seed, **shape)
+            weights = made_checkpoint(path / "model", table, corpus.items["title"].tolist(), args.seed, **shape)
             del corpus, table
             made = round(time.perf_counter() - begin, 1)
             own = argparse.Namespace(**vars(args))
-            own.checkpoint, own.corpus, own.rows = str(place / "model"), str(place / "corpus"), min(args.rows, 300)
+            own.checkpoint, own.corpus, own.rows = str(path / "model"), str(path / "corpus"), min(args.rows, 300)
             measured = latency(own, more)
             found[str(count)] = {"weights": weights, "made_in_seconds": made, **measured}
     lists = Counter()

@@ -20,14 +20,14 @@ from minionerec.sid.table import SidTable
 _LEVEL = 256
 
 
-def made_corpus(place: Path, n_items: int, seed: int, rows: int = 2000) -> Corpus:
+def made_corpus(folder: Path, n_items: int, seed: int, rows: int = 2000) -> Corpus:
     """A corpus of numbered items and random histories of up to ten.
 
     Args:
-        place: Directory to write it to.
+        folder: Directory to write it to.
         n_items: Items.
         seed: Seed of the histories.
-        rows: Training rows, and test rows.
+        rows: Training rows, and test examples.
     """
     rng = np.random.default_rng(seed)
     ids = [f"I{item}" for item in range(n_items)]
@@ -38,7 +38,7 @@ def made_corpus(place: Path, n_items: int, seed: int, rows: int = 2000) -> Corpu
         return SplitRows.of([f"u{row}" for row in range(count)], histories, rng.integers(0, n_items, count))
 
     corpus = Corpus(items, split(rows), split(2), split(rows), "made", 10)
-    corpus.save(place, config={}, inputs={})
+    corpus.save(folder, config={}, inputs={})
     return corpus
 
 
@@ -49,11 +49,11 @@ def random_codes(n_items: int, seed: int) -> np.ndarray:
     return np.stack(np.unravel_index(numbers, (_LEVEL,) * 3), axis=1).astype(np.int32)
 
 
-def made_checkpoint(place: Path, table: SidTable, titles: list[str], seed: int, **shape: int) -> int:
+def made_checkpoint(path: Path, table: SidTable, titles: list[str], seed: int, **shape: int) -> int:
     """A language model with random weights that speaks a table.
 
     Args:
-        place: Directory to write it to.
+        path: Directory to write it to.
         table: Its semantic IDs.
         titles: Texts that its tokenizer is trained on.
         seed: Seed of the weights.
@@ -81,6 +81,6 @@ def made_checkpoint(place: Path, table: SidTable, titles: list[str], seed: int, 
     )
     model: Any = Qwen2ForCausalLM(config).eval()
     bundle = Bundle(model, tokenizer, table, load_wording("compact"), 512)
-    with write_artefact(place, "checkpoint", config={}, seed=seed, counts=bundle_counts(bundle)) as folder:
+    with write_artefact(path, "checkpoint", config={}, seed=seed, counts=bundle_counts(bundle)) as folder:
         write_model_files(bundle, folder)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -38,7 +38,7 @@ def main() -> None:
     corpus = Corpus.load(args.corpus)
     ranker = StockRanker(load_bundle(args.checkpoint), corpus, Search(batch_size=1, beams=args.beams))
     ids, titles = corpus.items["item_id"].astype(str).tolist(), corpus.items["title"].tolist()
-    index = {item_id: place for place, item_id in enumerate(ids)}
+    index = {item_id: position for position, item_id in enumerate(ids)}
     lock = threading.Lock()
 
     class Question(BaseModel):

@@ -48,9 +48,9 @@ def main() -> None:
     optimisers = {name: torch.optim.AdamW(one.model.parameters(), lr=1e-3) for name, one in made.items()}
 
     def batch() -> dict[str, torch.Tensor]:
-        places = torch.randint(len(plain.histories), (args.batch,), generator=order)
+        positions = torch.randint(len(plain.histories), (args.batch,), generator=order)
         parts = {"histories": plain.histories, "labels": plain.labels, "contexts": contexts}
-        return {name: values[places].to(args.device) for name, values in parts.items()}
+        return {name: values[positions].to(args.device) for name, values in parts.items()}
 
     def loss(name: str, parts: dict[str, torch.Tensor]) -> torch.Tensor:
         if name == "conditioned":

@@ -124,9 +124,9 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     return corpus, tokenizer, table, stock, ours
 
 
-def examples_of(rows: Any, places: Any) -> list[dict[str, list[int]]]:
+def examples_of(rows: Any, positions: Any) -> list[dict[str, list[int]]]:
     """Rows as a trainer's collator gets them."""
-    return [{name: values[place] for name, values in rows.columns.items()} for place in places]
+    return [{name: values[position] for name, values in rows.columns.items()} for position in positions]
 
 
 def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: Any) -> tuple[list[Any], list[Any]]:
@@ -140,7 +140,9 @@ def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: 
     builder = ExampleBuilder(corpus, table, load_wording("prose"), special_texts(tokenizer))
     examples = [example for task in TASKS for example in builder.build(task, "train")]
     chosen = np.random.default_rng(args.seed).permutation(len(examples))[: args.rows * args.steps]
-    rows = examples_of(tokenise_examples(tokenizer, [examples[place] for place in chosen], 512), range(len(chosen)))
+    rows = examples_of(
+        tokenise_examples(tokenizer, [examples[position] for position in chosen], 512), range(len(chosen))
+    )
     batches = [rows[start : start + args.rows] for start in range(0, len(rows), args.rows)]
     return batches, batches
 

@@ -7,7 +7,7 @@ python benchmarks/sids_scale.py --items 1000000 --fit_rows 0 65536 --device cuda
 
 Makes a `.npy` file of clustered vectors (ten million of 768 numbers in float16 take 15.4 GB, in float32 30.7 GB) and a
 corpus that has as many items, and runs `build-sids` on them, for each of `--fit_rows` (0: fitted on all) in a process
-of its own. A file that was cut off goes on where it was; a run whose line is in `--out` already is left out, so that
+of its own. A file that was interrupted is resumed; a run whose line is in `--out` already is left out, so that
 the same command may be given again. A line of JSON a run:
 
 - `seconds`: of the stage by phase (its run record); `items_per_second` over all of it; `processor_seconds` of all its
@@ -63,17 +63,17 @@ def make_vectors(path, items, width, dtype, threads):
     unfinished = path.with_suffix(".part")
     with open(unfinished, "ab") as file:
         if not file.tell():
-            said = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (items, width)}
-            np.lib.format.write_array_header_1_0(file, said)
+            reported = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (items, width)}
+            np.lib.format.write_array_header_1_0(file, reported)
             file.flush()
         start = 128  # bytes of the header
         row_bytes = width * np.dtype(dtype).itemsize
         done = (file.tell() - start) // (row_bytes * BLOCK)
         file.truncate(start + done * row_bytes * BLOCK)
-        places = range(done, -(-items // BLOCK))
+        positions = range(done, -(-items // BLOCK))
         with ThreadPoolExecutor(threads) as pool:
-            for first in range(0, len(places), threads):
-                for made in pool.map(make, places[first : first + threads]):
+            for first in range(0, len(positions), threads):
+                for made in pool.map(make, positions[first : first + threads]):
                     file.write(made.tobytes())
     unfinished.rename(path)
 
@@ -89,8 +89,8 @@ def make_items(path, items):
         return
     schema = pa.schema([(name, pa.string()) for name in ("item_id", "title", "description")])
     with (
-        write_artefact(path, "corpus", config={"items": items}, counts={"items": items}) as place,
-        pq.ParquetWriter(place / "items.parquet", schema) as writer,
+        write_artefact(path, "corpus", config={"items": items}, counts={"items": items}) as folder,
+        pq.ParquetWriter(folder / "items.parquet", schema) as writer,
     ):
         for start in range(0, items, BLOCK):
             ids = [f"B{item:09d}" for item in range(start, min(start + BLOCK, items))]
@@ -154,8 +154,8 @@ def relative_error(file, codebooks, rows, threads, device):
         def __len__(self):
             return len(chosen)
 
-        def __getitem__(self, places):
-            return vectors[chosen[places]]
+        def __getitem__(self, positions):
+            return vectors[chosen[positions]]
 
     _, left = assign(Chosen(), codebooks, threads, device)
     sums, squares = np.zeros(vectors.shape[1]), 0.0

@@ -25,7 +25,7 @@ class TrieLogitsProcessor(LogitsProcessor):
 
     Nothing is remembered between calls: where a row stands in the trie is found from the tokens behind the prompt.
 
-    Stock beam search fills places for which there is no candidate (more beams than children) with prefixes outside of
+    Stock beam search fills ranks for which there is no candidate (more beams than children) with prefixes outside of
     the trie, at a score of minus infinity. Such a row is masked whole, as long as another beam of its prompt is
     inside the trie; without one there is nothing left to generate, which is an error.
 
@@ -49,7 +49,7 @@ class TrieLogitsProcessor(LogitsProcessor):
         self.end = end[-1] if end else None
         self.prompt_length, self.num_beams = prompt_length, num_beams
 
-    def places(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def nodes_of(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Where each row stands: its node of the trie, -1 outside of it, -2 behind the end of a complete SID.
 
         Args:
@@ -93,7 +93,7 @@ class TrieLogitsProcessor(LogitsProcessor):
         """
         self.trie.check_vocabulary(scores.shape[1])
         self.trie = self.trie.to(scores.device)
-        nodes = self.places(input_ids)
+        nodes = self.nodes_of(input_ids)
         children, present = self.trie.children(nodes)  # (R, W)
         tokens = self.trie.tokens(children)
         masked = torch.full_like(scores, -torch.inf)
@@ -191,7 +191,7 @@ def _settings(num_beams: int, steps: int, end: int | None) -> GenerationConfig:
     return GenerationConfig(**fields)
 
 
-def _behind_end(tokens: torch.Tensor, end: Sequence[int]) -> torch.Tensor:
+def _after_end(tokens: torch.Tensor, end: Sequence[int]) -> torch.Tensor:
     """Which generated tokens are padding behind an end token: bool (R, T)."""
     if not end:
         return torch.zeros_like(tokens, dtype=torch.bool)
@@ -203,12 +203,12 @@ def _greedy_scores(tokens: torch.Tensor, logits: Sequence[torch.Tensor], end: Se
     """Summed log-probabilities of generated tokens, float32 (R,): with one beam stock search does not give them."""
     steps = torch.stack(list(logits), 1).float().log_softmax(-1)  # (R, T, V)
     chosen = steps.gather(2, tokens.unsqueeze(-1)).squeeze(-1)
-    return chosen.masked_fill(_behind_end(tokens, end), 0).sum(1)
+    return chosen.masked_fill(_after_end(tokens, end), 0).sum(1)
 
 
 def _sid_numbers(tokens: torch.Tensor, trie: Trie, end: Sequence[int]) -> torch.Tensor:
     """The SID that each row of generated tokens begins with: int64 (R,), -1 where there is none."""
-    tokens = tokens.masked_fill(_behind_end(tokens, end), -1)
+    tokens = tokens.masked_fill(_after_end(tokens, end), -1)
     nodes = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
     for token in tokens[:, : trie.levels].unbind(1):
         onward = trie.find(nodes, token)
@@ -217,7 +217,7 @@ def _sid_numbers(tokens: torch.Tensor, trie: Trie, end: Sequence[int]) -> torch.
 
 
 def _without_fillers(numbers: torch.Tensor, scores: torch.Tensor) -> BeamResult:
-    """Lists in which empty places stand last."""
+    """Lists in which empty entries come last."""
     scores = scores.masked_fill(numbers < 0, -torch.inf)
     order = (numbers < 0).long().argsort(dim=1, stable=True)
     return BeamResult(numbers.gather(1, order), scores.gather(1, order))

@@ -52,7 +52,7 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_corpus(place: Path, interactions: int, seed: int = 0) -> None:
+def make_corpus(path: Path, interactions: int, seed: int = 0) -> None:
     """Write a corpus, a shard at a time, and SIDs for its items."""
     import numpy as np
     import pandas as pd
@@ -67,14 +67,14 @@ def make_corpus(place: Path, interactions: int, seed: int = 0) -> None:
     held_out = min(HELD_OUT, users // 4)
     sizes = {"train_rows": users * (LENGTH - 1) - 2 * held_out, "valid_rows": held_out, "test_rows": held_out}
     counts = {**sizes, "items": items, "split": "made", "max_history": HISTORY}
-    with write_artefact(place / "corpus", "corpus", config={}, inputs={}, counts=counts) as folder:
+    with write_artefact(path / "corpus", "corpus", config={}, inputs={}, counts=counts) as folder:
         titles = [f"thing {item % 97} of kind {item % 31}" for item in range(items)]
         write_items(folder, pd.DataFrame({"item_id": names, "title": titles, "description": ""}))
         shards, row = count_shards(interactions), 0
         for shard in range(shards):
             row = write_shard(folder, shard, shards, users, items, held_out, row, seed)
     codes = np.stack(np.unravel_index(np.arange(items), (CODES, CODES, CODES)), axis=1)
-    with write_artefact(place / "sids", "sids", config={}, inputs={"corpus": place / "corpus"}) as folder:
+    with write_artefact(path / "sids", "sids", config={}, inputs={"corpus": path / "corpus"}) as folder:
         SidTable(codes, names).save_index(folder / "index.json")
 
 
@@ -84,7 +84,7 @@ def write_shard(
     """Write the users of one shard; the last two rows of the first users are held out. The next training row."""
     import numpy as np
 
-    from minionerec.data.chains import NOBODY, Chains
+    from minionerec.data.chains import NO_INDEX, Chains
     from minionerec.data.shards import GROUP, ShardWriter, shard_of
 
     every = np.arange(users)
@@ -97,9 +97,9 @@ def write_shard(
             # Steps of a walk: half of them to the next item, half to anywhere.
             jumps = np.where(rng.random(shape) < 0.5, 1, rng.integers(0, items, shape))
             splits = np.zeros(shape, dtype=np.int8)
-            splits[:, 0] = NOBODY
+            splits[:, 0] = NO_INDEX
             splits[part < held_out, -2], splits[part < held_out, -1] = 1, 2
-            rows = np.full(shape, NOBODY, dtype=np.int32)
+            rows = np.full(shape, NO_INDEX, dtype=np.int32)
             training = splits == 0
             rows[training] = row + np.arange(training.sum())
             row += int(training.sum())
@@ -137,7 +137,7 @@ def memory(name: str) -> float:
     return int(text.split(f"{name}:")[1].split()[0]) / 1000
 
 
-def train(args: argparse.Namespace, place: Path, interactions: int, way: str, answer: Any) -> None:
+def train(args: argparse.Namespace, path: Path, interactions: int, way: str, answer: Any) -> None:
     """One run, in a process of its own."""
     if args.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -167,11 +167,11 @@ def train(args: argparse.Namespace, place: Path, interactions: int, way: str, an
     register_optimizer_step_post_hook(stepped)
     watch, began = Watch(), time.perf_counter()
     watch.start()
-    with tempfile.TemporaryDirectory(dir=place) as folder:
+    with tempfile.TemporaryDirectory(dir=path) as folder:
         result = run_sft(
             SftConfig(
-                corpus=str(place / "corpus"),
-                sids=str(place / "sids"),
+                corpus=str(path / "corpus"),
+                sids=str(path / "sids"),
                 output=f"{folder}/sft",
                 hidden_size=args.width,
                 layers=args.layers,
@@ -206,12 +206,12 @@ def train(args: argparse.Namespace, place: Path, interactions: int, way: str, an
     )
 
 
-def runs(args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
+def runs(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """All runs, ways taking turns, each size's corpus made once."""
     context = multiprocessing.get_context("spawn")
     for turn in range(args.rounds):
         for size in args.interactions:
-            own = place / str(size)
+            own = folder / str(size)
             if not (own / "sids").is_dir():
                 maker = context.Process(target=make_corpus, args=(own, size))
                 maker.start()

@@ -87,7 +87,7 @@ def step(
 ) -> tuple[int, int]:
     """One optimiser step on a batch; its positions, and its labels."""
     model: Any = bundle.model
-    collated = TreeCollator(good_row_length(model), asks_teacher=teacher is not None)(examples)
+    collated = TreeCollator(good_row_length(model), with_teacher=teacher is not None)(examples)
     batch = {name: part.to(model.device) for name, part in collated.items()}
     labels = batch["labels"][0]
     logits = picked_logits(model, model, batch).float()
@@ -116,12 +116,12 @@ def main() -> None:
     body = sum(weight.numel() for weight in bundle.model.get_decoder().layers.parameters() if weight.dim() == 2)
     head = bundle.model.get_output_embeddings().weight.numel()
     for number in range(args.steps + 3):  # the first three are not counted
-        places = rng.choice(len(rows), args.batch, replace=False)
-        examples = [rows[place] for place in places]
-        for name, who in (("labels alone", None), ("with a teacher", teacher)):
+        indices = rng.choice(len(rows), args.batch, replace=False)
+        examples = [rows[position] for position in indices]
+        for name, own_teacher in (("labels alone", None), ("with a teacher", teacher)):
             forget_peak(args.device)
             wall, cpu = clock(args.device), time.process_time()
-            positions, labels = step(bundle, optimiser, examples, who)
+            positions, labels = step(bundle, optimiser, examples, own_teacher)
             wall, cpu = clock(args.device) - wall, time.process_time() - cpu
             if number >= 3:
                 spent[name].append((wall, cpu))
@@ -130,8 +130,8 @@ def main() -> None:
             tokens.append(sum(len(example["input_ids"]) for example in examples))
             operations.append(6 * (body * positions + head * labels))
     medians = {name: [statistics.median(part) for part in zip(*times, strict=True)] for name, times in spent.items()}
-    (wall, cpu), (taught_wall, taught_cpu) = medians.values()
-    found = {"seconds": medians, "ratio": taught_wall / wall, "cpu_ratio": taught_cpu / cpu}
+    (wall, cpu), (distilled_wall, distilled_cpu) = medians.values()
+    found = {"seconds": medians, "ratio": distilled_wall / wall, "cpu_ratio": distilled_cpu / cpu}
     found["tokens_per_second"] = {name: round(statistics.mean(tokens) / part[0], 1) for name, part in medians.items()}
     found["used"] = {name: used_share(statistics.mean(operations), part[0], card) for name, part in medians.items()}
     found |= {"peak_gib": peaks, **card, "asked": vars(args)}

@@ -120,12 +120,14 @@ def settings_page(name: str) -> str:
     spec = STAGES[name]
     lines = [f"# {name}", "", spec.summary, "", "| setting | type | default | |", "|---|---|---|---|"]
     for each in fields(spec.config_class()):  # type: ignore[arg-type]
-        said = description(each)
+        described = description(each)
         default = default_text(each)
         kind = each.type if isinstance(each.type, str) else getattr(each.type, "__name__", str(each.type))
-        choices = "" if not said.known else "; one of " + ", ".join(f"`{word}`" for word in said.known if word)
+        choices = (
+            "" if not described.known else "; one of " + ", ".join(f"`{word}`" for word in described.known if word)
+        )
         shown = f"`{default}`" if default else ""
-        lines.append(f"| `{each.name}` | {_cell(kind)} | {_cell(shown)} | {_cell(said.help + choices)} |")
+        lines.append(f"| `{each.name}` | {_cell(kind)} | {_cell(shown)} | {_cell(described.help + choices)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -98,10 +98,10 @@ def main() -> None:
         teacher, student = load_bundle(catalogue), load_bundle(language)
         prompts, targets = prompts_of(teacher, corpus, args.split)
         sids, known = best_sids(teacher, prompts)
-        said = language_scores(student, prompts_of(student, corpus, args.split)[0], sids)
+        reported = language_scores(student, prompts_of(student, corpus, args.split)[0], sids)
         hits = sids == torch.from_numpy(targets)[:, None]
         for share, values in found.items():
-            values.append(values_of((1 - share) * known + share * said, hits))
+            values.append(values_of((1 - share) * known + share * reported, hits))
     later, users = later_rows(corpus, args.split), corpus.rows(args.split).users
     for name, rows in (("all rows", None), ("later rows", later)):
         if rows is None and name != "all rows":

@@ -34,7 +34,7 @@ def positions(rows: SplitRows, reach: int) -> list[tuple[np.ndarray, np.ndarray]
 def weighted(rows: SplitRows, items: int, reach: int, decay: float, weight: np.ndarray | None = None) -> csr_array:
     """Histories as vectors: (R, N), each step back worth `decay` times the step before."""
     parts = positions(rows, reach)
-    row, item = (np.concatenate([part[place] for part in parts]) for place in (0, 1))
+    row, item = (np.concatenate([part[position] for part in parts]) for position in (0, 1))
     values = np.concatenate([np.full(len(part[0]), decay**back) for back, part in enumerate(parts)])
     return csr_array((values if weight is None else values * weight[item], (row, item)), shape=(len(rows), items))
 
@@ -89,8 +89,8 @@ def tuned_counts(corpus: Corpus) -> tuple[str, np.ndarray]:
     if struck:
         found = without_seen(found, weighted(corpus.test, n, corpus.max_history, 1.0))
     names = ("reach", "decay", "scoring", "reverse", "popularity", "seen struck")
-    said = ", ".join(f"{name} {value}" for name, value in zip(names, best[1], strict=True))
-    return f"{said}; validation {best[0]:.4f}", ndcg(found, corpus.test.targets, popularity)
+    reported = ", ".join(f"{name} {value}" for name, value in zip(names, best[1], strict=True))
+    return f"{reported}; validation {best[0]:.4f}", ndcg(found, corpus.test.targets, popularity)
 
 
 def tuned_ease(corpus: Corpus) -> tuple[str, np.ndarray]:
@@ -99,7 +99,7 @@ def tuned_ease(corpus: Corpus) -> tuple[str, np.ndarray]:
     users = np.unique(np.asarray(corpus.train.users), return_inverse=True)[1]
     pairs = [(users[row], item) for row, item in positions(corpus.train, corpus.max_history)]
     pairs.append((users, corpus.train.targets.astype(np.int64)))
-    row, item = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
+    row, item = (np.concatenate([pair[position] for pair in pairs]) for position in (0, 1))
     held = csr_array((np.ones(len(row)), (row, item)), shape=(users.max() + 1, n))
     held.data[:] = 1.0
     gram = (held.T @ held).toarray()
@@ -120,8 +120,10 @@ def tuned_ease(corpus: Corpus) -> tuple[str, np.ndarray]:
     found = weighted(corpus.test, n, corpus.max_history, fade) @ kept
     if struck:
         found = without_seen(found, weighted(corpus.test, n, corpus.max_history, 1.0))
-    said = ", ".join(f"{name} {value}" for name, value in zip(("ridge", "fade", "seen struck"), best[1], strict=True))
-    return f"{said}; validation {best[0]:.4f}", ndcg(found, corpus.test.targets, popularity)
+    reported = ", ".join(
+        f"{name} {value}" for name, value in zip(("ridge", "fade", "seen struck"), best[1], strict=True)
+    )
+    return f"{reported}; validation {best[0]:.4f}", ndcg(found, corpus.test.targets, popularity)
 
 
 def described(corpus: Corpus) -> dict[str, str]:
@@ -154,8 +156,8 @@ def described(corpus: Corpus) -> dict[str, str]:
     }
     popular = ndcg(np.tile(popularity.astype(float), (len(targets), 1)), targets, popularity).mean()
     column["popularity, NDCG@10"] = f"{popular:.4f}"
-    for name, (said, values) in {"transition counts": tuned_counts(corpus), "EASE": tuned_ease(corpus)}.items():
-        print(f"{name}: {said}", file=sys.stderr)
+    for name, (reported, values) in {"transition counts": tuned_counts(corpus), "EASE": tuned_ease(corpus)}.items():
+        print(f"{name}: {reported}", file=sys.stderr)
         column[f"tuned {name}, NDCG@10"] = f"{values.mean():.4f}"
         rare = popularity[targets] <= 5
         column[f"tuned {name}, rare targets"] = f"{values[rare].mean():.4f}"
@@ -165,7 +167,9 @@ def described(corpus: Corpus) -> dict[str, str]:
 def main() -> None:
     """Print the table."""
     words = sys.argv[1:]
-    columns = {name[2:]: described(Corpus.load(place)) for name, place in zip(words[::2], words[1::2], strict=True)}
+    columns = {
+        name[2:]: described(Corpus.load(position)) for name, position in zip(words[::2], words[1::2], strict=True)
+    }
     print(f"| | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
     for key in next(iter(columns.values())):
         print(f"| {key} | {' | '.join(column[key] for column in columns.values())} |")

@@ -3,8 +3,8 @@
 minionerec run studies/sids
 python studies/sids.py --markdown docs/results/sids.md
 
-Reads what the study has made, and its table of the test rows where there is one. The tables go to standard output and,
-with `--markdown`, between the two marks of that file.
+Reads what the study has made, and its table of the test examples where there is one. The tables go to standard output
+and, with `--markdown`, between the two marks of that file.
 """
 
 import argparse
@@ -152,7 +152,7 @@ def training_tables(measures: dict[str, Any], found: dict[str, dict[str, Any]]) 
                 f"{ndcg[names[0]] - ndcg[chosen]:.4f}",
             ]
         )
-    headers = ["test rows, by item", "HR@1", "HR@5", "HR@10", "HR@50", "NDCG@10 [95 %]", "sd over seeds", "seeds"]
+    headers = ["test examples, by item", "HR@1", "HR@5", "HR@10", "HR@50", "NDCG@10 [95 %]", "sd over seeds", "seeds"]
     signs = ["diagnostic", "Spearman with NDCG@10", "without shuffled", "its choice", "NDCG@10 lost by it"]
     trained = markdown([*headers, "bits per item"], rows)
     return "\n\n".join(["### Industrial: trained", trained, markdown(signs, agreement)])
@@ -167,10 +167,10 @@ def main() -> None:
     args = parser.parse_args()
     texts = []
     for dataset in args.datasets:
-        place = Path(args.study) / dataset
-        measures = read_json(place / "prepared" / "sid-report" / "diagnostics.json")
-        texts.append(diagnostics_tables(dataset, place / "prepared", measures))
-        compared = place / "compare" / "test" / "metrics.json"
+        folder = Path(args.study) / dataset
+        measures = read_json(folder / "prepared" / "sid-report" / "diagnostics.json")
+        texts.append(diagnostics_tables(dataset, folder / "prepared", measures))
+        compared = folder / "compare" / "test" / "metrics.json"
         if compared.is_file():
             texts.append(training_tables(measures, read_json(compared)["splits"]["test"]["recommenders"]))
     text = "\n\n".join(texts)

@@ -204,11 +204,11 @@ class Plan:
             given = self._config_values(kind, config, f"{step.where}.config")
         values = dict(given)
         for name, value in step.values.items():
-            where = step.places[name]
+            where = step.locations[name]
             values |= typed_values(kind, {name: text.of(value, f"{where}: {name}")}, where)
         if key.seed is not None and "seed" not in step.values and _takes_seed(step):
             values["seed"] = key.seed
-        base = self.recipe.place / key.data / key.case / key.step
+        base = self.recipe.folder / key.data / key.case / key.step
         base = base if key.seed is None else base / f"seed-{key.seed}"
         if not cases and key.seed is not None and "output" in step.values:
             values["output"] = str(Path(values["output"]) / f"seed-{key.seed}")
@@ -219,7 +219,7 @@ class Plan:
             if not self.recipe.settings.output:
                 raise ConfigError(f"{step.where}: has no output; give it one, or the recipe an `output` for all steps.")
             values["output"] = str(base)
-        settings = at([step.where, *step.places.values()][-1], lambda: kind(**values))
+        settings = at([step.where, *step.locations.values()][-1], lambda: kind(**values))
         file = str(base.with_name(f"{base.name}.yaml")) if cases else f"{self.recipe.name}#{step.name}"
         if not cases and key.seed is not None:  # RECIPE#STEP would be its first seed
             file = f"{values['output']}.yaml"
@@ -267,7 +267,7 @@ def recipe_values(
     if recipe.has_cases:
         raise ConfigError(
             f"{reference}: {recipe.name} runs its steps for several cases; the settings of each are beside its output, "
-            f"as {recipe.place}/DATA/CASE/STEP/seed-N.yaml."
+            f"as {recipe.folder}/DATA/CASE/STEP/seed-N.yaml."
         )
     (case,) = recipe.cases.values()
     found = next((step for step in case.steps if step.name == step_name), None)
@@ -337,7 +337,7 @@ class Filled:
         return [*self._words(), *self.plan.recipe.variables, *(step.name for step in self._before())]
 
     def _words(self) -> dict[str, str]:
-        words = {"runs": str(self.plan.recipe.place)} if self.plan.recipe.settings.output else {}
+        words = {"runs": str(self.plan.recipe.folder)} if self.plan.recipe.settings.output else {}
         if self.plan.recipe.has_cases:
             words |= {OF_DATA: self.key.data}
             words |= {} if self.case is None else {OF_CASE: self.case.name}
@@ -456,7 +456,7 @@ def _takes_seed(step: RecipeStep) -> bool:
 
 def _check_predictions(key: Key, step: RecipeStep) -> None:
     if "output" in step.values:
-        raise ConfigError(f"{step.places['output']}: predictions of cases are laid out by seed; leave output out.")
+        raise ConfigError(f"{step.locations['output']}: predictions of cases are laid out by seed; leave output out.")
     if key.seed is None:
         raise ConfigError(
             f"{step.where}: predictions are compared by seed, so a case does not make them once; leave `once` out, or "

@@ -101,7 +101,7 @@ class RecipeStep:
         config: Settings that it inherits: a file, or RECIPE#STEP; "" for none. May hold placeholders.
         values: Settings of its own, which may hold placeholders.
         once: Whether it is run once for all seeds.
-        places: Setting to file, line and key, for messages.
+        locations: Setting to file, line and key, for messages.
     """
 
     name: str
@@ -110,7 +110,7 @@ class RecipeStep:
     config: str
     values: Mapping[str, Any]
     once: bool
-    places: Mapping[str, str]
+    locations: Mapping[str, str]
 
     @property
     def spec(self) -> StageSpec:
@@ -137,7 +137,7 @@ class RecipeStep:
             config=by.config or self.config,
             values={**self.values, **by.values},
             once=by.once or self.once,
-            places={**self.places, **by.places},
+            locations={**self.locations, **by.locations},
         )
 
 
@@ -201,7 +201,7 @@ class Recipe:
         return "" not in self.cases
 
     @property
-    def place(self) -> Path:
+    def folder(self) -> Path:
         """The folder of its outputs."""
         return Path(self.settings.output)
 
@@ -282,7 +282,7 @@ def copy_recipe(name: str, target: str | os.PathLike[str]) -> Path:
 def _written_out(file: Path) -> str:
     """A recipe without its base, as YAML."""
     layer = _Layer.read(file)
-    rest = {key: value for key, (value, _) in layer.said.items()}
+    rest = {key: value for key, (value, _) in layer.raw.items()}
     content: dict[str, Any] = {"variables": layer.variables} if layer.variables else {}
     content |= {key: rest.pop(key) for key in list(rest) if key in RecipeSettings.__dataclass_fields__}
     if layer.data:
@@ -374,13 +374,13 @@ class _File:
 
     def steps(self, value: Any, *keys: str) -> dict[str, RecipeStep]:
         """Steps by name, in order."""
-        return {name: self._step(name, said, *keys, name) for name, said in _mapping(value, self.where(*keys)).items()}
+        return {name: self._step(name, raw, *keys, name) for name, raw in _mapping(value, self.where(*keys)).items()}
 
-    def _step(self, name: str, said: Any, *keys: str) -> RecipeStep:
+    def _step(self, name: str, raw: Any, *keys: str) -> RecipeStep:
         where = self.where(*keys)
         if not NAME.fullmatch(name):
             raise ConfigError(f"{where}: {shown(name)} cannot be a step's name; expected letters, digits, - and _.")
-        values = _mapping(said, where)
+        values = _mapping(raw, where)
         stage, config = (convert(values.pop(key, None) or "", str, self.where(*keys, key)) for key in _OF_STEP[:2])
         once = convert(values.pop("once", None) or False, bool, self.where(*keys, "once"))
         if stage and stage not in STAGES:
@@ -459,7 +459,7 @@ class _Layer:
 
     Attributes:
         source: The file.
-        said: Key to its value and file, line and key; all but steps.
+        raw: Key to its value and file, line and key; all but steps.
         variables: Placeholder to value.
         data: Data set to its steps.
         steps: Steps.
@@ -467,7 +467,7 @@ class _Layer:
     """
 
     source: _File
-    said: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    raw: dict[str, tuple[Any, str]] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     data: dict[str, dict[str, RecipeStep]] = field(default_factory=dict)
     steps: dict[str, RecipeStep] = field(default_factory=dict)
@@ -513,33 +513,33 @@ class _Layer:
         self.variables |= _mapping(content.pop("variables", None), source.where("variables"))
         self.steps = _merged(self.steps, source.steps(content.pop("steps", None), "steps"))
         if "data" in content:
-            for name, said in source.named(content.pop("data"), "data").items():
-                self.data[name] = _merged(self.data.get(name, {}), source.steps(said, "data", name))
+            for name, raw in source.named(content.pop("data"), "data").items():
+                self.data[name] = _merged(self.data.get(name, {}), source.steps(raw, "data", name))
         if "cases" in content:
-            for name, said in source.named(content.pop("cases"), "cases").items():
+            for name, raw in source.named(content.pop("cases"), "cases").items():
                 where = source.where("cases", name)
-                values = _mapping(said, where)
+                values = _mapping(raw, where)
                 steps = source.steps(values.pop("steps", None), "cases", name, "steps")
                 before = self.cases.get(name)
                 if before is not None:
                     values, steps = {**before.values, **values}, _merged(before.steps, steps)
                 self.cases[name] = _RawCase(values, steps, where)
-        self.said |= {key: (value, source.where(key)) for key, value in content.items()}
+        self.raw |= {key: (value, source.where(key)) for key, value in content.items()}
 
     def recipe(self) -> Recipe:
         """The checked recipe."""
         settings = RecipeSettings()
         for key in RecipeSettings.__dataclass_fields__:
-            if key in self.said:
-                value, where = self.said[key]
+            if key in self.raw:
+                value, where = self.raw[key]
                 typed = typed_values(RecipeSettings, {key: value}, where.removesuffix(f": {key}"))
                 setattr(settings, key, typed[key])
                 at(where.removesuffix(f": {key}"), settings.__post_init__)
         if len(set(settings.seeds)) < len(settings.seeds):
-            raise ConfigError(f"{self.said['seeds'][1]} names one twice; give each once.")
+            raise ConfigError(f"{self.raw['seeds'][1]} names one twice; give each once.")
         self._check_names()
         self._check_serve(settings.serve)
-        given = [key for key in _OF_CASES if key in self.said or getattr(self, key, None)]
+        given = [key for key in _OF_CASES if key in self.raw or getattr(self, key, None)]
         if not given:
             return self._plain(settings)
         file = self.source.where()
@@ -556,8 +556,8 @@ class _Layer:
         data = {name: _complete(steps, name) for name, steps in self.data.items()}
         cases = _cases(self, settings)
         compare = self._named("compare", {"test": {}})
-        log = None if self.said.get("log", (None,))[0] is None else _mapping(*self.said["log"])
-        search, over = _search(*self.said.get("search", (None, "")), cases, data)
+        log = None if self.raw.get("log", (None,))[0] is None else _mapping(*self.raw["log"])
+        search, over = _search(*self.raw.get("search", (None, "")), cases, data)
         return Recipe(self.source.file, settings, self.variables, data, cases, compare, log, search, over)
 
     def _plain(self, settings: RecipeSettings) -> Recipe:
@@ -569,17 +569,17 @@ class _Layer:
         return Recipe(self.source.file, settings, self.variables, {"": ()}, {"": case}, {}, None, None, {})
 
     def _named(self, key: str, default: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        value, where = self.said.get(key, (default, ""))
+        value, where = self.raw.get(key, (default, ""))
         found = _mapping(value, where)
         for name in found:
             if not NAME.fullmatch(name):
                 raise ConfigError(f"{where}: {shown(name)} cannot be a name; expected letters, digits, - and _.")
-        return {name: _mapping(said, f"{where}.{name}") for name, said in found.items()}
+        return {name: _mapping(raw, f"{where}.{name}") for name, raw in found.items()}
 
     def _check_serve(self, name: str) -> None:
         """Check that `serve` names a step of a recipe without cases."""
         if name and name not in self.steps:
-            where, names = self.said["serve"][1], ", ".join(self.steps) or "none"
+            where, names = self.raw["serve"][1], ", ".join(self.steps) or "none"
             raise ConfigError(f"{where} is {name!r}, which is no step; its steps: {names}.")
 
     def _check_names(self) -> None:
@@ -686,9 +686,9 @@ def _search(
 ) -> tuple[SearchSettings | None, dict[str, Any]]:
     if value is None:
         return None, {}
-    said = _mapping(value, where)
-    over = _mapping(said.pop("over", None), f"{where}.over")
-    found = _settings(SearchSettings, said, where)
+    raw = _mapping(value, where)
+    over = _mapping(raw.pop("over", None), f"{where}.over")
+    found = _settings(SearchSettings, raw, where)
     if not over:
         raise ConfigError(f"{where}: over is empty; name at least one setting, as `learning_rate: {{low: 1e-4, ...}}`.")
     if found.case not in cases:

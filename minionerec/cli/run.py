@@ -98,7 +98,7 @@ def tables(recipe: Recipe, say: Callable[[str], None]) -> Iterator[Job]:
             of, stage, values = _table(recipe, data, name)
             found = current.folders(data, of, say)
             if runs := {label: str(folder) for label, (folder, exists) in found.items() if exists}:
-                values |= {**_compared(stage, runs), "output": str(recipe.place / data / COMPARE / name)}
+                values |= {**_compared(stage, runs), "output": str(recipe.folder / data / COMPARE / name)}
                 yield _job(recipe, Key(data, COMPARE, name, None), stage, values)
     if recipe.log is not None:
         of = str(recipe.log.get("of", "test"))
@@ -149,14 +149,14 @@ def _log_settings(recipe: Recipe, stages: Mapping[str, Mapping[str, str]]) -> di
         recipe: The recipe.
         stages: Data set to label to the folder of predictions.
     """
-    where, said = f"{recipe.file}: log", dict(recipe.log or {})
-    _measured(recipe, str(said.pop("of", "test")), where)
+    where, raw = f"{recipe.file}: log", dict(recipe.log or {})
+    _measured(recipe, str(raw.pop("of", "test")), where)
     entries: dict[str, Any] = {}
     for data, folders in stages.items():
-        own = {key: value for key, value in said.items() if key in _OF_ENTRY}
+        own = {key: value for key, value in raw.items() if key in _OF_ENTRY}
         entries[data] = {**_filled(recipe, data, own, where), "stages": dict(folders)}
-    values = _typed(LOG, {key: value for key, value in said.items() if key not in _OF_ENTRY}, where)
-    values |= {"entries": entries, "output": str(recipe.place / "log")}
+    values = _typed(LOG, {key: value for key, value in raw.items() if key not in _OF_ENTRY}, where)
+    values |= {"entries": entries, "output": str(recipe.folder / "log")}
     at(where, lambda: STAGES[LOG].config_class()(**values))
     return values
 
@@ -282,12 +282,12 @@ def run_recipe(program: str, words: Sequence[str]) -> None:
 
 
 def _locked(recipe: Recipe) -> FileLock:
-    recipe.place.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(recipe.place / ".run.lock", timeout=0)
+    recipe.folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(recipe.folder / ".run.lock", timeout=0)
     try:
         lock.acquire()
     except Timeout:
-        raise ConfigError(f"{recipe.place}: another run of this recipe is running. Wait for it.") from None
+        raise ConfigError(f"{recipe.folder}: another run of this recipe is running. Wait for it.") from None
     return lock
 
 

@@ -42,13 +42,13 @@ class Outcome:
     Attributes:
         word: "done", "up to date", "failed" or "left out".
         status: Exit status of its process; 0 where there was none.
-        said: Its last message, where it failed.
+        message: Its last message, where it failed.
         seconds: Its time.
     """
 
     word: str
     status: int = 0
-    said: str = ""
+    message: str = ""
     seconds: float = 0.0
 
     @property
@@ -258,7 +258,7 @@ def losses(outcomes: Mapping[Key, Outcome], jobs: Mapping[Key, Job]) -> list[str
         if outcome.word == "failed":
             log = jobs[key].log
             where = "" if log is None else f" ({shown_path(log)})"
-            lines.append(f"{jobs[key].title}: failed with status {outcome.status}: {outcome.said}{where}")
+            lines.append(f"{jobs[key].title}: failed with status {outcome.status}: {outcome.message}{where}")
     if left:
         lines.append(f"left out, since they need what failed: {'; '.join(jobs[key].title for key in left)}")
     return lines

@@ -37,9 +37,9 @@ def check_search(recipe: Recipe) -> None:
     if search is None:
         return
     where = f"{recipe.file}: search"
-    ranges = {name: _range(said, f"{where}.over.{name}") for name, said in recipe.over.items()}
+    ranges = {name: _range(given, f"{where}.over.{name}") for name, given in recipe.over.items()}
     for low in (True, False):
-        jobs = _trial_jobs(recipe, search, "search/trial", {name: _end(said, low) for name, said in ranges.items()})
+        jobs = _trial_jobs(recipe, search, "search/trial", {name: _end(given, low) for name, given in ranges.items()})
         measured = [job for key, job in jobs.items() if key[1:3] == ("search/trial", search.measure)]
         if not measured:
             raise ConfigError(f"{where}: measure is {search.measure!r}, which reads nothing of {search.step!r}.")
@@ -71,7 +71,7 @@ def search_settings(recipe: Recipe, search: SearchSettings, runner: Runner) -> l
         ConfigError: If the existing trials are of another search, or none has a value.
     """
     optuna = _optuna()
-    folder = recipe.place / "search"
+    folder = recipe.folder / "search"
     folder.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
     found = optuna.create_study(storage=storage, study_name="search", direction="maximize", load_if_exists=True)
@@ -97,18 +97,18 @@ def with_winner(recipe: Recipe) -> Recipe:
     search = recipe.search
     if search is None:
         return recipe
-    file = recipe.place / "search" / BEST
+    file = recipe.folder / "search" / BEST
     if not file.is_file():
         return recipe
     try:
-        said = json.loads(file.read_text(encoding="utf-8").splitlines()[1].removeprefix("# settings: "))
+        given = json.loads(file.read_text(encoding="utf-8").splitlines()[1].removeprefix("# settings: "))
     except (OSError, ValueError, IndexError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        given = None
+    if not isinstance(given, dict):
         raise ConfigError(f"{file}: its second line no longer holds the best settings. Remove it and run again.")
     base = recipe.cases[search.case]
     steps = changed_steps(
-        all_steps(base, recipe.cases), {search.step: _change(base, recipe, search, said, str(file))}, str(file)
+        all_steps(base, recipe.cases), {search.step: _change(base, recipe, search, given, str(file))}, str(file)
     )
     case = replace(base, name=search.name, label=search.name, steps=steps, base=search.case, where=str(file))
     return replace(recipe, cases={**recipe.cases, search.name: case})
@@ -118,7 +118,7 @@ def _change(base: Case, recipe: Recipe, search: SearchSettings, settings: Mappin
     """The searched step with other settings."""
     step = next(step for step in all_steps(base, recipe.cases) if step.name == search.step)
     return replace(
-        step, values=dict(settings), config="", once=False, where=where, places=dict.fromkeys(settings, where)
+        step, values=dict(settings), config="", once=False, where=where, locations=dict.fromkeys(settings, where)
     )
 
 
@@ -133,33 +133,35 @@ def _optuna() -> Any:
     return optuna
 
 
-def _range(said: Any, where: str) -> Any:
+def _range(given: Any, where: str) -> Any:
     """A list of values, or a mapping of low, high, log and whole."""
-    if not isinstance(said, dict) or not said or set(said) - set(_RANGE):
-        raise ConfigError(f"{where} is {shown(said)}; expected {{low, high, log, whole}} or {{among: [...]}}.")
-    if "among" in said:
-        if set(said) != {"among"} or not isinstance(said["among"], list) or not said["among"]:
-            raise ConfigError(f"{where}: among is {shown(said['among'])}; expected a list of values, and nothing else.")
-        if not all(isinstance(value, str | int | float | bool) for value in said["among"]):
-            raise ConfigError(f"{where}: among has {shown(said['among'])}; expected texts, numbers, true or false.")
-        return said["among"]
-    if not {"low", "high"} <= set(said):
+    if not isinstance(given, dict) or not given or set(given) - set(_RANGE):
+        raise ConfigError(f"{where} is {shown(given)}; expected {{low, high, log, whole}} or {{among: [...]}}.")
+    if "among" in given:
+        if set(given) != {"among"} or not isinstance(given["among"], list) or not given["among"]:
+            raise ConfigError(
+                f"{where}: among is {shown(given['among'])}; expected a list of values, and nothing else."
+            )
+        if not all(isinstance(value, str | int | float | bool) for value in given["among"]):
+            raise ConfigError(f"{where}: among has {shown(given['among'])}; expected texts, numbers, true or false.")
+        return given["among"]
+    if not {"low", "high"} <= set(given):
         raise ConfigError(f"{where}: expected both low and high.")
-    found = {key: convert(value, _RANGE[key], f"{where}.{key}") for key, value in said.items()}
+    found = {key: convert(value, _RANGE[key], f"{where}.{key}") for key, value in given.items()}
     found = {"log": False, "whole": False, **found}
     if not found["low"] < found["high"] or (found["log"] and found["low"] <= 0):
         raise ConfigError(
             f"{where}: low is {found['low']:g} and high {found['high']:g}; low must be less, and above 0 with log."
         )
     if found["whole"]:
-        found |= {key: convert(said[key], int, f"{where}.{key}") for key in ("low", "high")}
+        found |= {key: convert(given[key], int, f"{where}.{key}") for key in ("low", "high")}
     return found
 
 
 def _distributions(optuna: Any, recipe: Recipe) -> dict[str, Any]:
     made = {}
-    for name, said in recipe.over.items():
-        values = _range(said, f"{recipe.file}: search.over.{name}")
+    for name, given in recipe.over.items():
+        values = _range(given, f"{recipe.file}: search.over.{name}")
         if isinstance(values, list):
             made[name] = optuna.distributions.CategoricalDistribution(values)
         elif values["whole"]:
@@ -223,7 +225,7 @@ def _value(job: Job, search: SearchSettings) -> float:
 def _identity(recipe: Recipe, search: SearchSettings) -> dict[str, Any]:
     """Identity of a search: what is searched, and the settings that all trials share."""
     asked = {key: value for key, value in vars(search).items() if key not in ("trials", "name", "seed")}
-    some = {name: _end(_range(said, name), low=True) for name, said in recipe.over.items()}
+    some = {name: _end(_range(given, name), low=True) for name, given in recipe.over.items()}
     shared = {}
     for key, job in _trial_jobs(recipe, search, "search/trial", some).items():
         ours = key[1:3] == ("search/trial", search.step)

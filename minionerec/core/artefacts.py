@@ -336,7 +336,7 @@ def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
     return Path(record["path"])
 
 
-def real_place(path: str | os.PathLike[str]) -> Path:
+def resolve_link(path: str | os.PathLike[str]) -> Path:
     """The path that is written to: as given, or the target of a link, so that the link stays."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
 
@@ -361,7 +361,7 @@ def require_writable(path: str | os.PathLike[str], kind: str | None = None) -> N
     Raises:
         ArtefactError: If the path cannot be written, holds something else, or is inside another artefact.
     """
-    path = real_place(path)
+    path = resolve_link(path)
     check_own_name(path)
     if os.path.ismount(path):
         raise ArtefactError(f"{path}: a disk is mounted there, so it cannot be replaced. Choose a folder on it.")
@@ -449,7 +449,7 @@ def write_artefact(
     Raises:
         ArtefactError: If the path cannot be written, or holds something that is not an artefact.
     """
-    path = real_place(path)
+    path = resolve_link(path)
     require_writable(path, kind)
     fresh = path.with_name(f".{path.name}.writing")
     shutil.rmtree(fresh, ignore_errors=True)
@@ -483,7 +483,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     Raises:
         ArtefactError: If the path cannot be written.
     """
-    path = real_place(path)
+    path = resolve_link(path)
     if path.exists() and not path.is_file():
         raise ArtefactError(f"{path}: is not a regular file. Choose another path for the text.")
     fresh = path.with_name(f".{path.name}.writing")
@@ -497,9 +497,13 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
         raise _cannot_write(path, error) from None
 
 
-@cache
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results."""
+    return dict(_package_versions())
+
+
+@cache
+def _package_versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -133,15 +133,15 @@ def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> N
         return
     import torch
 
-    told: list[Any] = [None] * world_size()
-    torch.distributed.all_gather_object(told, {**settings, **{f"content of {name}": of for name, of in inputs.items()}})
-    for rank, other in enumerate(told):
-        for name in {**told[0], **other}:
-            if other.get(name) != told[0].get(name):
+    sent: list[Any] = [None] * world_size()
+    torch.distributed.all_gather_object(sent, {**settings, **{f"content of {name}": of for name, of in inputs.items()}})
+    for rank, other in enumerate(sent):
+        for name in {**sent[0], **other}:
+            if other.get(name) != sent[0].get(name):
                 torch.distributed.destroy_process_group()  # which is not left to the end of a process that may be last
                 raise ConfigError(
                     f"the processes of this launch differ in {name}: {shown(other.get(name))} in process {rank}, "
-                    f"{shown(told[0].get(name))} in process 0. Start all with the same settings and inputs."
+                    f"{shown(sent[0].get(name))} in process 0. Start all with the same settings and inputs."
                 )
 
 

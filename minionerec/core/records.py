@@ -17,7 +17,7 @@ from typing import Annotated, Any, Protocol
 
 from annotated_types import Ge, Lt, Predicate
 
-from minionerec.core.artefacts import DIGEST, read_json, read_manifest, real_place, write_text_atomic
+from minionerec.core.artefacts import DIGEST, read_json, read_manifest, resolve_link, write_text_atomic
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import (
@@ -89,7 +89,7 @@ class RunRecord:
 
 def record_path(output: Path) -> Path:
     """Path of an artefact's record: beside it, and of a link beside its target."""
-    output = real_place(output)
+    output = resolve_link(output)
     return output.with_name(f"{output.name}.record.json")
 
 

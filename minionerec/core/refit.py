@@ -12,7 +12,7 @@ from minionerec.core.artefacts import fingerprint, is_artefact, read_manifest
 from minionerec.core.errors import ArtefactError
 
 
-def refitted_behind(path: str | os.PathLike[str]) -> Path | None:
+def refitted_ancestor(path: str | os.PathLike[str]) -> Path | None:
     """The refitted artefact among an artefact and everything that it was made from; None where there is none.
 
     Args:
@@ -44,7 +44,7 @@ def require_held_out(path: str | os.PathLike[str]) -> None:
     Raises:
         ArtefactError: If it, or an artefact that it was made from, was trained on all examples.
     """
-    found = refitted_behind(path)
+    found = refitted_ancestor(path)
     if found is not None:
         what = "was" if found == Path(path) else f"was made with {found}, which was"
         chosen = read_manifest(found)["inputs"].get("refit", {}).get("path", "the checkpoint that validation chose")

@@ -37,7 +37,7 @@ from minionerec.core.artefacts import (
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import local_rank
-from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking, without_query
+from minionerec.core.urls import WEB, NotThere, RemotePath, is_remote, one_line_errors, without_query
 from minionerec.core.web import BLOCK
 
 logger = get_logger(__name__)
@@ -104,7 +104,7 @@ def local_parts(url: str) -> list[Path] | None:
     """
     known = _seen_parts.get(url)
     if url not in _seen_parts or (known is not None and not all(path.exists() for path in known)):
-        known = _seen_parts[url] = _fetched_parts(Place.at(url))
+        known = _seen_parts[url] = _fetched_parts(RemotePath.at(url))
     return known
 
 
@@ -149,19 +149,19 @@ def parts_of(folder: Path) -> list[Path]:
     return [folder / name for name in part_names(entries, str(folder))]
 
 
-def _fetched_parts(place: Place) -> list[Path] | None:
-    if place.is_local:
-        folder = Path(place.root)
+def _fetched_parts(remote: RemotePath) -> list[Path] | None:
+    if remote.is_local:
+        folder = Path(remote.root)
         return parts_of(folder) if folder.is_dir() else None
     try:
-        info = place.info()
+        info = remote.info()
     except ArtefactError:  # reading a bucket's files does not imply listing it: then it is one file, or none
         return None
     if info is None or info.get("type") != "directory":
         return None
-    children = place.children()
-    names = part_names({name: info.get("type") == "directory" for name, (_, info) in children.items()}, place.url)
-    with _keeping(place.url):
+    children = remote.children()
+    names = part_names({name: info.get("type") == "directory" for name, (_, info) in children.items()}, remote.url)
+    with _keeping(remote.url):
         return [_fetch_file(*children[name]) for name in names]
 
 
@@ -181,13 +181,13 @@ def fetched(path: str | os.PathLike[str]) -> Path:
     """
     if not isinstance(path, str) or not is_remote(path):
         return Path(path)
-    place = Place.at(path)
-    if place.is_local:
-        return Path(place.root)
-    logger.info("Asking for %s.", place.url)
-    raw, info = _found(place)
-    with _keeping(place.url):
-        return _fetch_file(place, info) if raw is None else _fetch_artefact(place, raw)
+    remote = RemotePath.at(path)
+    if remote.is_local:
+        return Path(remote.root)
+    logger.info("Asking for %s.", remote.url)
+    raw, info = _found(remote)
+    with _keeping(remote.url):
+        return _fetch_file(remote, info) if raw is None else _fetch_artefact(remote, raw)
 
 
 @contextmanager
@@ -203,30 +203,30 @@ def _keeping(url: str) -> Iterator[None]:
         ) from None
 
 
-def _found(place: Place) -> tuple[bytes | None, dict[str, Any]]:
+def _found(remote: RemotePath) -> tuple[bytes | None, dict[str, Any]]:
     """The manifest of the artefact at a URL; None and the filesystem's information where it is a file.
 
     Raises:
         ArtefactError: If there is neither.
     """
     try:
-        info, closed = place.info(), None
+        info, closed = remote.info(), None
     except ArtefactError as error:  # reading a bucket's files does not imply listing it
         info, closed = None, error
     is_file = info is not None and info.get("type") == "file"
-    if is_file and place.protocol not in WEB:
+    if is_file and remote.protocol not in WEB:
         return None, dict(info or {})
-    raw = place.read(MANIFEST)
+    raw = remote.read(MANIFEST)
     if raw is not None and (not is_file or _looks_like_manifest(raw)):  # some servers answer any name
         return raw, {}
     if is_file:
         return None, dict(info or {})
     if info is not None:
         raise ArtefactError(
-            f"{place.url}: has no {MANIFEST}, so it is not a finished artefact. Upload one: minionerec put FOLDER "
-            f"{place.url}"
+            f"{remote.url}: has no {MANIFEST}, so it is not a finished artefact. Upload one: minionerec put FOLDER "
+            f"{remote.url}"
         )
-    raise closed or NotThere(f"{place.url}: no such artefact or file. Fix the URL, or upload it: minionerec put.")
+    raise closed or NotThere(f"{remote.url}: no such artefact or file. Fix the URL, or upload it: minionerec put.")
 
 
 def _looks_like_manifest(raw: bytes) -> bool:
@@ -260,26 +260,26 @@ def is_odd(name: str) -> bool:
     return str(path) != name or path.is_absolute() or ".." in path.parts or "\\" in name or name in (".", MANIFEST)
 
 
-def _fetch_artefact(place: Place, raw: bytes) -> Path:
-    manifest = checked_manifest(place.url, raw)
-    target = cache_folder() / "artefacts" / digest_of(manifest) / place.name
+def _fetch_artefact(remote: RemotePath, raw: bytes) -> Path:
+    manifest = checked_manifest(remote.url, raw)
+    target = cache_folder() / "artefacts" / digest_of(manifest) / remote.name
     if _is_whole(target):
         return target
-    with _locked(target, place.url):
+    with _locked(target, remote.url):
         if _is_whole(target):
             return target
         fresh = target.with_name(f".{target.name}.fetching")
         if whole := target.exists():
-            logger.warning("%s was changed since it was copied from %s: it is copied again.", target, place.url)
+            logger.warning("%s was changed since it was copied from %s: it is copied again.", target, remote.url)
             shutil.rmtree(fresh, ignore_errors=True)
             target.rename(fresh)
             (fresh / MANIFEST).unlink(missing_ok=True)
-        logger.info("Fetching %s.", place.url)
+        logger.info("Fetching %s.", remote.url)
         for name, digest in manifest["files"].items():
             if not (fresh / name).is_file() or file_sha256(fresh / name) != digest:
                 if whole:
                     (fresh / name).unlink(missing_ok=True)  # it was not interrupted, but changed
-                _copy(place, f"{place.root}/{name}", fresh / name, digest)
+                _copy(remote, f"{remote.root}/{name}", fresh / name, digest)
         fresh.mkdir(exist_ok=True)
         (fresh / MANIFEST).write_bytes(raw)
         fresh.rename(target)
@@ -294,11 +294,11 @@ def _is_whole(target: Path) -> bool:
         return False
 
 
-def _fetch_file(place: Place, info: dict[str, Any]) -> Path:
+def _fetch_file(remote: RemotePath, info: dict[str, Any]) -> Path:
     marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
-    with speaking(place.url):
-        key = json.dumps([place.url, place.root, place.fs.ukey(place.root), marks])
-    target = cache_folder() / "files" / hashlib.sha256(key.encode()).hexdigest() / place.name
+    with one_line_errors(remote.url):
+        key = json.dumps([remote.url, remote.root, remote.fs.ukey(remote.root), marks])
+    target = cache_folder() / "files" / hashlib.sha256(key.encode()).hexdigest() / remote.name
     size = info.get("size")
     fixed = set(marks) - {"size"}  # else other content could not be told apart
 
@@ -307,20 +307,20 @@ def _fetch_file(place: Place, info: dict[str, Any]) -> Path:
 
     if is_complete():
         return target
-    with _locked(target, place.url):
+    with _locked(target, remote.url):
         if not is_complete():
             fresh = target.with_name(f".{target.name}.fetching")
-            logger.info("Fetching %s.", place.url)
+            logger.info("Fetching %s.", remote.url)
             if not fixed:
                 fresh.unlink(missing_ok=True)  # earlier bytes may be of other content
             etag = str(info.get("ETag", "W/"))
-            _copy(place, place.root, fresh, None, size, info.get("Last-Modified") if etag.startswith("W/") else etag)
+            _copy(remote, remote.root, fresh, None, size, info.get("Last-Modified") if etag.startswith("W/") else etag)
             fresh.replace(target)
     return target
 
 
 def _copy(
-    place: Place, path: str, target: Path, digest: str | None, size: int | None = None, mark: str | None = None
+    remote: RemotePath, path: str, target: Path, digest: str | None, size: int | None = None, mark: str | None = None
 ) -> None:
     """Copy one file, and check it against its hash or size; an interrupted copy is resumed.
 
@@ -331,13 +331,13 @@ def _copy(
     target.parent.mkdir(parents=True, exist_ok=True)
     before = target.stat().st_size if target.is_file() else 0
     try:
-        begin, blocks = place.blocks(path, before if size is None or before < size else 0, mark)
+        begin, blocks = remote.blocks(path, before if size is None or before < size else 0, mark)
     except NotThere:
         if digest is None:
             raise
-        name = path[len(place.root) + 1 :]
+        name = path[len(remote.root) + 1 :]
         raise ArtefactError(
-            f"{place.url}: its file {name} is missing. Upload the artefact again: minionerec put."
+            f"{remote.url}: its file {name} is missing. Upload the artefact again: minionerec put."
         ) from None
     total = None if size is None else -(-(size - begin) // BLOCK)
     with target.open("r+b" if begin else "wb") as copy:
@@ -348,15 +348,17 @@ def _copy(
     count = target.stat().st_size
     if begin and digest is not None and file_sha256(target) != digest:
         target.unlink()
-        return _copy(place, path, target, digest, size, mark)
+        return _copy(remote, path, target, digest, size, mark)
     if digest is not None and file_sha256(target) != digest:
         raise ArtefactError(
-            f"{place.url}: its file {path[len(place.root) + 1 :]} is not the one that {MANIFEST} lists, or is just "
+            f"{remote.url}: its file {path[len(remote.root) + 1 :]} is not the one that {MANIFEST} lists, or is just "
             "being written. Run the same command again, or upload the artefact again: minionerec put --replace true."
         )
     if size is not None and count != size:
         target.unlink()
-        raise ArtefactError(f"{place.url}: only {count:,} of {size:,} bytes were received. Run the same command again.")
+        raise ArtefactError(
+            f"{remote.url}: only {count:,} of {size:,} bytes were received. Run the same command again."
+        )
 
 
 @contextmanager

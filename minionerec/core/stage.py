@@ -42,9 +42,9 @@ from minionerec.core.artefacts import (
     is_artefact,
     read_json,
     read_manifest,
-    real_place,
     remove_old,
     require_writable,
+    resolve_link,
     to_plain,
     verify_files,
     write_artefact,
@@ -95,7 +95,7 @@ class Stage(Generic[C]):
         self.given, self.config = config, config.local()
         self.name = stage_name(type(config))
         self.kind = config.kind if kind is None else kind
-        self.output = real_place(config.output if output is None else output)
+        self.output = resolve_link(config.output if output is None else output)
         self.inputs = self.config.inputs()
         self.settings: dict[str, Any] = to_plain(config.deciding() if settings is None else dict(settings))
 
@@ -310,7 +310,7 @@ class Work:
         """
         return self.recorder.phase(name)
 
-    def tell_batch(self, per_device: int, accumulation: int, total: int) -> None:
+    def log_batch(self, per_device: int, accumulation: int, total: int) -> None:
         """Set the batch of the run record: examples at a time, accumulation steps, and examples of all processes."""
         self.recorder.batch = Batch(per_device, accumulation, total)
 

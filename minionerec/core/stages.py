@@ -253,7 +253,7 @@ def makers(kind: Any) -> list[str]:
     return [spec.name for spec in STAGES.values() if kind in spec.kinds()]
 
 
-def stage_behind(manifest: Mapping[str, Any]) -> str | None:
+def stage_of(manifest: Mapping[str, Any]) -> str | None:
     """Name of the stage that wrote an artefact, by its manifest.
 
     Version 0.1 wrote no `stage`; such an artefact is of the only stage that makes its kind. Several stages make

@@ -12,7 +12,7 @@ from minionerec.core.artefacts import MANIFEST, digest_of, flaw, open_artefact, 
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.remote import is_odd, look_again
-from minionerec.core.urls import WEB, NotThere, Place, is_remote, speaking
+from minionerec.core.urls import WEB, NotThere, RemotePath, is_remote, one_line_errors
 
 logger = get_logger(__name__)
 
@@ -68,21 +68,21 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> P
         )
     if url.startswith(tuple(f"{protocol}://" for protocol in WEB)):
         raise ConfigError(f"{url}: can only be read. Choose another URL, such as s3://.")
-    place = Place.at(url)
+    remote = RemotePath.at(url)
     names = list(manifest["files"])
-    there = _manifest_there(place)
+    there = _manifest_there(remote)
     whole: set[str] | None = None
     if there is not None and digest_of(there) == digest_of(manifest) and not replace:
-        whole = _whole(place, folder, names)
+        whole = _whole(remote, folder, names)
         if len(whole) == len(names):
             return Put(url, len(names) + 1, 0)
-    done = _begin(place, folder, manifest, there, replace, whole)
+    done = _begin(remote, folder, manifest, there, replace, whole)
     waiting = [name for name in names if name not in done]
     logger.info("Uploading %s to %s.", folder, url)
     for name in progress(waiting, f"put {folder.name}", unit="MB", size=lambda name: _megabytes(folder / name)):
-        _send(place, folder, name)
-    _send(place, folder, MANIFEST)
-    _remove(place, UNFINISHED)
+        _send(remote, folder, name)
+    _send(remote, folder, MANIFEST)
+    _remove(remote, UNFINISHED)
     look_again()
     return Put(url, len(names) + 1, len(waiting) + 1)
 
@@ -91,11 +91,11 @@ def _megabytes(file: Path) -> int:
     return -(-file.stat().st_size // _MB)
 
 
-def _manifest_there(place: Place) -> dict[str, Any] | None:
+def _manifest_there(remote: RemotePath) -> dict[str, Any] | None:
     """The manifest at a URL; an empty one where it is malformed, None where there is none."""
-    with contextlib.suppress(NotThere), speaking(place.url):
-        place.fs.invalidate_cache(place.root)
-    return _object(place.read(MANIFEST))
+    with contextlib.suppress(NotThere), one_line_errors(remote.url):
+        remote.fs.invalidate_cache(remote.root)
+    return _object(remote.read(MANIFEST))
 
 
 def _object(raw: bytes | None) -> dict[str, Any] | None:
@@ -110,7 +110,7 @@ def _object(raw: bytes | None) -> dict[str, Any] | None:
 
 
 def _begin(
-    place: Place,
+    remote: RemotePath,
     folder: Path,
     manifest: dict[str, Any],
     there: dict[str, Any] | None,
@@ -120,7 +120,7 @@ def _begin(
     """Remove what is replaced, mark the URL as unfinished, and return the files that are there already.
 
     Args:
-        place: The URL.
+        remote: The URL.
         folder: The local artefact.
         manifest: Its manifest.
         there: The manifest at the URL.
@@ -130,71 +130,71 @@ def _begin(
     Raises:
         ArtefactError: If something else is there that is not to be replaced.
     """
-    before = _object(place.read(UNFINISHED))
+    before = _object(remote.read(UNFINISHED))
     if there is not None and not replace and whole is None:
-        raise ArtefactError(f"{place.url}: holds another artefact. Choose another URL, or give --replace true.")
-    if there is None and before is None and not replace and _holds_something(place):
+        raise ArtefactError(f"{remote.url}: holds another artefact. Choose another URL, or give --replace true.")
+    if there is None and before is None and not replace and _holds_something(remote):
         raise ArtefactError(
-            f"{place.url}: holds something that is not an artefact. Choose another URL, or give --replace true to "
+            f"{remote.url}: holds something that is not an artefact. Choose another URL, or give --replace true to "
             "overwrite its files."
         )
     digest = digest_of(manifest)
-    with speaking(place.url):
-        folders = [] if place.protocol in _NO_FOLDERS else _folders(place, manifest)
+    with one_line_errors(remote.url):
+        folders = [] if remote.protocol in _NO_FOLDERS else _folders(remote, manifest)
         for path in folders[:1]:
-            place.fs.makedirs(path, exist_ok=True)
+            remote.fs.makedirs(path, exist_ok=True)
         try:
-            place.fs.pipe_file(f"{place.root}/{UNFINISHED}", json.dumps({"manifest": digest}).encode())
+            remote.fs.pipe_file(f"{remote.root}/{UNFINISHED}", json.dumps({"manifest": digest}).encode())
         except FileNotFoundError:
             raise ArtefactError(
-                f"{place.url}: its bucket or folder does not exist. Create it, or fix the URL."
+                f"{remote.url}: its bucket or folder does not exist. Create it, or fix the URL."
             ) from None
         for path in folders[1:]:
-            place.fs.makedirs(path, exist_ok=True)
+            remote.fs.makedirs(path, exist_ok=True)
     if there is not None:
-        _remove(place, MANIFEST)
+        _remove(remote, MANIFEST)
         if whole is None and flaw(there) is None:
             for name in there["files"]:
                 if not is_odd(name):
-                    _remove(place, name)
+                    _remove(remote, name)
         return whole or set()
     resumes = before is not None and before.get("manifest") == digest
-    return _whole(place, folder, list(manifest["files"])) if resumes else set()
+    return _whole(remote, folder, list(manifest["files"])) if resumes else set()
 
 
-def _whole(place: Place, folder: Path, names: Sequence[str]) -> set[str]:
+def _whole(remote: RemotePath, folder: Path, names: Sequence[str]) -> set[str]:
     """The files that are at a URL with the sizes of the local ones."""
-    return {name for name in names if _size(place, name) == (folder / name).stat().st_size}
+    return {name for name in names if _size(remote, name) == (folder / name).stat().st_size}
 
 
-def _folders(place: Place, manifest: dict[str, Any]) -> list[str]:
+def _folders(remote: RemotePath, manifest: dict[str, Any]) -> list[str]:
     """The folders of an artefact's files, its own first."""
-    return sorted({f"{place.root}/{name}".rpartition("/")[0] for name in (MANIFEST, *manifest["files"])})
+    return sorted({f"{remote.root}/{name}".rpartition("/")[0] for name in (MANIFEST, *manifest["files"])})
 
 
-def _size(place: Place, name: str) -> int | None:
+def _size(remote: RemotePath, name: str) -> int | None:
     try:
-        with speaking(place.url):
-            size: int | None = place.fs.info(f"{place.root}/{name}").get("size")
+        with one_line_errors(remote.url):
+            size: int | None = remote.fs.info(f"{remote.root}/{name}").get("size")
     except NotThere:
         return None
     return size
 
 
-def _holds_something(place: Place) -> bool:
-    info = place.info()
+def _holds_something(remote: RemotePath) -> bool:
+    info = remote.info()
     if info is None or info.get("type") != "directory":
         return info is not None
-    with speaking(place.url):
-        found = place.fs.ls(place.root, detail=False)
-    return any(str(name).rstrip("/") != place.root for name in found)
+    with one_line_errors(remote.url):
+        found = remote.fs.ls(remote.root, detail=False)
+    return any(str(name).rstrip("/") != remote.root for name in found)
 
 
-def _send(place: Place, folder: Path, name: str) -> None:
-    with speaking(place.url):
-        place.fs.put_file(str(folder / name), f"{place.root}/{name}")
+def _send(remote: RemotePath, folder: Path, name: str) -> None:
+    with one_line_errors(remote.url):
+        remote.fs.put_file(str(folder / name), f"{remote.root}/{name}")
 
 
-def _remove(place: Place, name: str) -> None:
-    with contextlib.suppress(NotThere), speaking(place.url):
-        place.fs.rm_file(f"{place.root}/{name}")
+def _remove(remote: RemotePath, name: str) -> None:
+    with contextlib.suppress(NotThere), one_line_errors(remote.url):
+        remote.fs.rm_file(f"{remote.root}/{name}")

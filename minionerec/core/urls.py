@@ -40,7 +40,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class RemotePath:
     """A URL with its filesystem.
 
     Attributes:
@@ -58,7 +58,7 @@ class Place:
     name: str
 
     @classmethod
-    def at(cls, url: str) -> "Place":
+    def at(cls, url: str) -> "RemotePath":
         """Find the filesystem of a URL.
 
         Raises:
@@ -100,7 +100,7 @@ class Place:
         Raises:
             ArtefactError: If it cannot be read.
         """
-        with speaking(self.url):
+        with one_line_errors(self.url):
             if isinstance(self.fs, Web):
                 begin, parts = self.fs.blocks(path, begin, mark)
                 return begin, self._guarded(parts)
@@ -111,7 +111,7 @@ class Place:
 
     def _guarded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         while True:
-            with speaking(self.url):
+            with one_line_errors(self.url):
                 block = next(parts, None)
             if block is None:
                 return
@@ -120,18 +120,18 @@ class Place:
     def read(self, name: str) -> bytes | None:
         """A small file below; None where it is not there."""
         try:
-            with speaking(self.url):
+            with one_line_errors(self.url):
                 return bytes(self.fs.cat_file(f"{self.root}/{name}"))
         except NotThere:
             return None
 
-    def children(self) -> dict[str, tuple["Place", dict[str, Any]]]:
+    def children(self) -> dict[str, tuple["RemotePath", dict[str, Any]]]:
         """The entries of a folder: name → its URL, and the filesystem's information about it.
 
         Raises:
             ArtefactError: If it cannot be listed.
         """
-        with speaking(self.url):
+        with one_line_errors(self.url):
             self.fs.invalidate_cache(self.root)
             listed = [(str(info["name"]).rstrip("/"), dict(info)) for info in self.fs.ls(self.root, detail=True)]
         found = {}
@@ -139,13 +139,13 @@ class Place:
             name = path.rpartition("/")[2]
             if path.strip("/") != self.root.strip("/") and name:  # object stores list the folder itself
                 url = f"{self.url.rstrip('/')}/{name}"
-                found[name] = (Place(url, self.protocol, self.fs, path, _file_name(name)), info)
+                found[name] = (RemotePath(url, self.protocol, self.fs, path, _file_name(name)), info)
         return found
 
     def info(self) -> dict[str, Any] | None:
         """The filesystem's information about the URL itself; None where it does not exist."""
         try:
-            with speaking(self.url):
+            with one_line_errors(self.url):
                 self.fs.invalidate_cache(self.root)
                 return dict(self.fs.info(self.root))
         except NotThere:
@@ -192,7 +192,7 @@ def _filesystem(url: str, protocol: str) -> tuple[Any, str]:
         raise ConfigError(f"{url}: the package that reads {protocol}:// is not installed. {remedy}.") from None
     options = {"auto_mkdir": True} if protocol in LOCAL else {}
     try:
-        with speaking(without_query(url)):
+        with one_line_errors(without_query(url)):
             fs, root = fsspec.core.url_to_fs(url, **options)
     except ArtefactError as error:
         if any(f"({name}Error" in str(error) for name in ("Type", "Attribute", "Value")):
@@ -202,7 +202,7 @@ def _filesystem(url: str, protocol: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def speaking(url: str) -> Iterator[None]:
+def one_line_errors(url: str) -> Iterator[None]:
     """Turn any error of a filesystem into one line that names the URL and the remedy.
 
     Raises:

@@ -168,7 +168,7 @@ def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
         orders["number"] = [(len(digits), digits) for digits in plain]
     ranks = {}
     for name, keys in orders.items():
-        number = {key: place for place, key in enumerate(sorted(set(keys)))}
+        number = {key: position for position, key in enumerate(sorted(set(keys)))}
         ranks[name] = np.array([number[key] for key in keys], dtype=np.int32)
     return ranks
 

@@ -115,13 +115,13 @@ class BuiltCorpus:
         batches = self.engine.stream(statements.USER_NUMBERS)
         return {user: number for number, user in enumerate(user for batch in batches for user in batch[0].to_pylist())}
 
-    def write(self, place: Path) -> None:
+    def write(self, folder: Path) -> None:
         """Write the files of a corpus into a directory."""
-        write_items(place, self.items)
+        write_items(folder, self.items)
         shards = count_shards(self.size)
         parts, held = self.sequences(shards), None
         for number in range(shards):
-            with ShardWriter(place, number, timed=self.timed) as writer:
+            with ShardWriter(folder, number, timed=self.timed) as writer:
                 while (held := held or next(parts, None)) is not None and held[0] == number:
                     writer.write(held[1])
                     held = None

@@ -10,7 +10,7 @@ from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows
 from minionerec.data.times import NO_TIME, RowTimes
 
-NOBODY = -1
+NO_INDEX = -1
 """Example and split of a position that is the target of no example."""
 
 
@@ -23,8 +23,8 @@ class Chains:
         offsets: int64 (C + 1,): sequence c is positions `offsets[c]` to `offsets[c + 1] - 1` of the arrays below.
         items: int32 (M,), item indices, oldest first.
         times: int64 (M,), seconds since 1970, `NO_TIME` where unknown; None where no time is known.
-        rows: int32 (M,), the number of the example whose target this is; `NOBODY` where it is no example's.
-        splits: int8 (M,), the index of that example's split in `SPLITS`; `NOBODY` where `rows` is.
+        rows: int32 (M,), the number of the example whose target this is; `NO_INDEX` where it is no example's.
+        splits: int8 (M,), the index of that example's split in `SPLITS`; `NO_INDEX` where `rows` is.
     """
 
     users: np.ndarray
@@ -54,20 +54,20 @@ class Chains:
         Returns:
             int64 (R,), the number of each example; and the examples.
         """
-        places = np.flatnonzero(self.splits == SPLITS.index(split))
-        owners = np.searchsorted(self.offsets, places, side="right") - 1
-        ends = self._steps()[places] if together and self.times is not None else places
+        positions = np.flatnonzero(self.splits == SPLITS.index(split))
+        owners = np.searchsorted(self.offsets, positions, side="right") - 1
+        ends = self._steps()[positions] if together and self.times is not None else positions
         begins = np.maximum(self.offsets[owners], ends - max_history)
         times = None
         if self.times is not None:
-            newest = np.full(len(places), NO_TIME)
+            newest = np.full(len(positions), NO_TIME)
             some = ends > begins
             newest[some] = self.times[ends[some] - 1]
-            times = RowTimes(self.times[places], newest)
+            times = RowTimes(self.times[positions], newest)
         rows = SplitRows(
-            self.users, owners.astype(np.int32), self.items, begins, ends, self.items[places].astype(np.int32), times
+            self.users, owners.astype(np.int32), self.items, begins, ends, self.items[positions].astype(np.int32), times
         )
-        return self.rows[places].astype(np.int64), rows
+        return self.rows[positions].astype(np.int64), rows
 
     def _steps(self) -> np.ndarray:
         """Start of the run of equal times of each position: int64 (M,)."""
@@ -82,9 +82,11 @@ class Chains:
         """Some of the sequences, by number, in the order given."""
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
-        times = None if self.times is None else self.times[places]
-        return Chains(self.users[chosen], offsets, self.items[places], times, self.rows[places], self.splits[places])
+        positions = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
+        times = None if self.times is None else self.times[positions]
+        return Chains(
+            self.users[chosen], offsets, self.items[positions], times, self.rows[positions], self.splits[positions]
+        )
 
 
 def concatenated(parts: Sequence[Chains]) -> Chains:
@@ -111,7 +113,7 @@ class _Open:
     """A sequence that examples are appended to."""
 
     def __init__(self, history: list[int], newest: int) -> None:
-        self.items, self.rows, self.splits = history, [NOBODY] * len(history), [NOBODY] * len(history)
+        self.items, self.rows, self.splits = history, [NO_INDEX] * len(history), [NO_INDEX] * len(history)
         self.times = [NO_TIME] * len(history)
         if history:
             self.times[-1] = newest
@@ -121,7 +123,7 @@ class _Open:
         """End of an example's history for its target to come next; None where it does not fit."""
         if not history:
             return None
-        end = self.step if stepwise and self.rows[-1] != NOBODY and time == self.times[-1] else len(self.items)
+        end = self.step if stepwise and self.rows[-1] != NO_INDEX and time == self.times[-1] else len(self.items)
         whole = len(history) == end or len(history) == limit
         fits = whole and self.items[max(0, end - len(history)) : end] == history and self.times[end - 1] == newest
         return end if fits and (not stepwise or end != len(self.items) or time != self.times[-1]) else None

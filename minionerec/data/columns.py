@@ -1,11 +1,11 @@
 """Flat arrays that grow on disk, batch by batch, and are mapped into memory when they are read.
 
-with ColumnWriter(place, {"tokens": "int32"}) as writer:
+with ColumnWriter(folder, {"tokens": "int32"}) as writer:
     for batch in batches[writer.state.get("batches", 0) :]:      # resumes after the last commit
         writer.append("tokens", batch)
         writer.commit({"batches": ...})
     writer.finish()
-open_columns(place).arrays["tokens"]                              # read-only, in the files
+open_columns(folder).arrays["tokens"]                              # read-only, in the files
 """
 
 import json
@@ -41,7 +41,7 @@ class ColumnWriter:
     """Writes arrays of one axis; values after the last commit of a killed writer are dropped.
 
     Args:
-        place: The folder; created where it is missing.
+        folder: The folder; created where it is missing.
         kinds: Name → dtype of each column.
 
     Attributes:
@@ -51,22 +51,22 @@ class ColumnWriter:
         ArtefactError: If the folder holds other columns, or a file is shorter than was committed.
     """
 
-    def __init__(self, place: Path, kinds: Mapping[str, str]):
-        self.place, self.kinds = place, {name: np.dtype(kind) for name, kind in kinds.items()}
+    def __init__(self, folder: Path, kinds: Mapping[str, str]):
+        self.folder, self.kinds = folder, {name: np.dtype(kind) for name, kind in kinds.items()}
         self.state: dict[str, Any] = {}
         self._sizes = dict.fromkeys(kinds, 0)
         self._files: dict[str, BinaryIO] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> "ColumnWriter":
-        self.place.mkdir(parents=True, exist_ok=True)
-        if (self.place / _RECORD).is_file():
-            record = _read_record(self.place)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if (self.folder / _RECORD).is_file():
+            record = _read_record(self.folder)
             if record["kinds"] != {name: kind.name for name, kind in self.kinds.items()}:
-                raise ArtefactError(f"{self.place}: holds other columns than {', '.join(self.kinds)}. {_REMEDY}")
+                raise ArtefactError(f"{self.folder}: holds other columns than {', '.join(self.kinds)}. {_REMEDY}")
             self._sizes, self.state = record["sizes"], record["state"]
         for name, kind in self.kinds.items():
-            path = _file(self.place, name)
+            path = _file(self.folder, name)
             path.touch()
             file = self._open.enter_context(path.open("r+b"))
             size = self._sizes[name] * kind.itemsize
@@ -100,41 +100,41 @@ class ColumnWriter:
     def _record(self, done: bool) -> None:
         kinds = {name: kind.name for name, kind in self.kinds.items()}
         record = {"kinds": kinds, "sizes": self._sizes, "state": self.state, "done": done}
-        write_text_atomic(self.place / _RECORD, json.dumps(record) + "\n")
+        write_text_atomic(self.folder / _RECORD, json.dumps(record) + "\n")
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
 
-def are_finished(place: Path) -> bool:
+def are_finished(folder: Path) -> bool:
     """Whether the columns of a folder are whole.
 
     Raises:
         ArtefactError: If their record cannot be read.
     """
-    return (place / _RECORD).is_file() and bool(_read_record(place)["done"])
+    return (folder / _RECORD).is_file() and bool(_read_record(folder)["done"])
 
 
-def open_columns(place: Path) -> Columns:
+def open_columns(folder: Path) -> Columns:
     """The arrays of a folder whose writer has finished.
 
     Raises:
         ArtefactError: If it has not, or a file is shorter than was written.
     """
-    if not are_finished(place):
-        raise ArtefactError(f"{place}: its columns are not finished. {_REMEDY}")
-    record = _read_record(place)
+    if not are_finished(folder):
+        raise ArtefactError(f"{folder}: its columns are not finished. {_REMEDY}")
+    record = _read_record(folder)
     arrays = {}
     for name, kind in record["kinds"].items():
-        size, path = record["sizes"][name], _file(place, name)
+        size, path = record["sizes"][name], _file(folder, name)
         _check_size(path, size * np.dtype(kind).itemsize)
         # A plain view: slices of a memmap are memmaps, which take several times as long to make.
         arrays[name] = np.asarray(np.memmap(path, kind, "r", shape=(size,))) if size else np.zeros(0, kind)
     return Columns(arrays, record["state"])
 
 
-def _file(place: Path, name: str) -> Path:
-    return place / f"{name}.bin"
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.bin"
 
 
 def _check_size(path: Path, least: int) -> None:
@@ -144,8 +144,8 @@ def _check_size(path: Path, least: int) -> None:
         raise ArtefactError(f"{path}: has {found:,} bytes, {least:,} were written. {_REMEDY}")
 
 
-def _read_record(place: Path) -> dict[str, Any]:
-    record = read_json(place / _RECORD)
+def _read_record(folder: Path) -> dict[str, Any]:
+    record = read_json(folder / _RECORD)
     if not (isinstance(record, dict) and record.keys() == {"kinds", "sizes", "state", "done"}):
-        raise ArtefactError(f"{place / _RECORD}: does not list the columns. {_REMEDY}")
+        raise ArtefactError(f"{folder / _RECORD}: does not list the columns. {_REMEDY}")
     return record

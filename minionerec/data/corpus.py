@@ -69,15 +69,15 @@ class Corpus:
             ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
                 cannot be read.
         """
-        place = Path(path)
-        counts, items = _open(place)
+        folder = Path(path)
+        counts, items = _open(folder)
         corpus = cls(
             items,
             *(None, None, None),  # type: ignore[arg-type]
             split=counts["split"],
             max_history=counts["max_history"],
             counts=counts,
-            files=sequence_files(place),
+            files=sequence_files(folder),
             in_files=True,
         )
         if corpus.sizes["train"] > ROWS_IN_MEMORY:
@@ -224,17 +224,17 @@ class Corpus:
             raise DataError(f"split {split!r} has examples 0 to {size - 1}; others were requested.")
         if not self.in_files:
             return self.splits()[split].take(numbers)
-        parts, places = [], []
+        parts, positions = [], []
         for found, rows in self.batches(split):
             at = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
             own = np.flatnonzero(wanted[at] == found)
             if len(own):
                 parts.append(rows.take(own).compact())
-                places.append(order[at[own]])
-        place = np.concatenate([np.zeros(0, np.int64), *places])
-        if len(place) != len(wanted):
-            raise ArtefactError(f"{self._folder}: holds {len(place)} of {len(wanted)} {split} examples. {REMEDY}")
-        return joined(parts).take(np.argsort(place, kind="stable"))
+                positions.append(order[at[own]])
+        position = np.concatenate([np.zeros(0, np.int64), *positions])
+        if len(position) != len(wanted):
+            raise ArtefactError(f"{self._folder}: holds {len(position)} of {len(wanted)} {split} examples. {REMEDY}")
+        return joined(parts).take(np.argsort(position, kind="stable"))
 
     def sample(self, split: str, count: int, seed: int) -> SplitRows:
         """A fixed random sample of the examples of one split, in their own order; all where there are no more.
@@ -299,14 +299,14 @@ class Corpus:
         for file in self.files if self.in_files else ():
             yield from read_shard(file, self.n_items)
 
-    def write(self, place: Path) -> None:
+    def write(self, folder: Path) -> None:
         """Write the files of a corpus into a directory."""
-        write_corpus(place, self.items, concatenated(list(self.chains())))
+        write_corpus(folder, self.items, concatenated(list(self.chains())))
 
     def save(self, path: str | os.PathLike[str], *, config: Any, inputs: Mapping[str, str | os.PathLike[str]]) -> None:
         """Write the corpus as an artefact of kind "corpus"."""
-        with write_artefact(path, "corpus", config=config, inputs=inputs, counts=self.all_counts()) as place:
-            self.write(place)
+        with write_artefact(path, "corpus", config=config, inputs=inputs, counts=self.all_counts()) as folder:
+            self.write(folder)
 
 
 class _Examples:
@@ -343,26 +343,26 @@ def _open(path: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     return counts, items
 
 
-def write_corpus(place: Path, items: pd.DataFrame, chains: Chains) -> None:
+def write_corpus(folder: Path, items: pd.DataFrame, chains: Chains) -> None:
     """Write the files of a corpus: the item table of `Corpus`, and sequences, which may come in any order."""
-    write_items(place, items)
-    write_shards(place, chains)
+    write_items(folder, items)
+    write_shards(folder, chains)
 
 
-def write_items(place: Path, items: pd.DataFrame) -> None:
+def write_items(folder: Path, items: pd.DataFrame) -> None:
     """Write the item table of a corpus."""
-    items.to_parquet(place / "items.parquet", index=False)
+    items.to_parquet(folder / "items.parquet", index=False)
 
 
-def sequence_files(place: Path) -> list[Path]:
+def sequence_files(folder: Path) -> list[Path]:
     """The files of sequences of a corpus.
 
     Raises:
         ArtefactError: If there is none, or some have times and some have none.
     """
-    files = shard_files(place)
+    files = shard_files(folder)
     if not files:
-        raise ArtefactError(f"{place}: holds no sequences; it may be of an earlier version. {REMEDY}")
+        raise ArtefactError(f"{folder}: holds no sequences; it may be of an earlier version. {REMEDY}")
     if len({has_times(file) for file in files}) > 1:
-        raise ArtefactError(f"{place}: some files of its sequences have times, and some have none. {REMEDY}")
+        raise ArtefactError(f"{folder}: some files of its sequences have times, and some have none. {REMEDY}")
     return files

@@ -121,8 +121,8 @@ def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarr
     wanted, wanted_users = np.unique(keys), set(users)
     met, known = np.zeros(len(wanted), dtype=bool), set[str]()
     for rows, pairs in _neighbours(data):
-        places = np.minimum(np.searchsorted(wanted, pairs), len(wanted) - 1)
-        met[places[wanted[places] == pairs]] = True
+        positions = np.minimum(np.searchsorted(wanted, pairs), len(wanted) - 1)
+        met[positions[wanted[positions] == pairs]] = True
         known.update(wanted_users.intersection(rows.user_ids[np.unique(rows.user_numbers)]))
     found: np.ndarray = met[np.searchsorted(wanted, keys)]
     return found, known

@@ -46,7 +46,7 @@ def block_order(
     ends = np.cumsum(lengths)
     low, high = process * count // processes, (process + 1) * count // processes
     for number, start in enumerate(range(low, high, buffer)):
-        places = np.arange(start, min(start + buffer, high))
-        block = np.searchsorted(ends, places, side="right")
-        rows = order[block] * size + places - (ends[block] - lengths[block])
+        positions = np.arange(start, min(start + buffer, high))
+        block = np.searchsorted(ends, positions, side="right")
+        rows = order[block] * size + positions - (ends[block] - lengths[block])
         yield np.random.default_rng([seed, epoch, process, number]).permutation(rows)

@@ -225,15 +225,17 @@ class _Users:
         begins, ends = self.offsets[kept], self.offsets[kept + 1]
         firsts = begins if most is None else np.maximum(begins, ends - 2 - most)
         owners = np.repeat(np.arange(len(kept)), ends - 2 - firsts - begin)
-        places = ranges(firsts + begin, ends - 2)
+        positions = ranges(firsts + begin, ends - 2)
 
-        def examples(users: np.ndarray, begins: np.ndarray, places: np.ndarray) -> SplitRows:
-            return SplitRows(self.names[kept], users.astype(np.int32), self.items, begins, places, self.items[places])
+        def examples(users: np.ndarray, begins: np.ndarray, positions: np.ndarray) -> SplitRows:
+            return SplitRows(
+                self.names[kept], users.astype(np.int32), self.items, begins, positions, self.items[positions]
+            )
 
         every = np.arange(len(kept))
         corpus = Corpus(
             self.table,
-            examples(owners, firsts[owners], places),
+            examples(owners, firsts[owners], positions),
             examples(every, begins, ends - 2),
             examples(every, begins, ends - 1),
             split=rule,

@@ -201,40 +201,40 @@ class _RowReader:
         histories: list[np.ndarray] = []
         targets: list[int] = []
         for line, (user, titles, _, ids, item_id, sids, sid) in _cells(path):
-            place = f"{path}, line {line}"
-            lists = _parsed_lists(place, (titles, ids, sids))
-            items = self._items(place, lists[1], item_id)
+            where = f"{path}, line {line}"
+            lists = _parsed_lists(where, (titles, ids, sids))
+            items = self._items(where, lists[1], item_id)
             for item, one in zip(items[:-1], lists[2], strict=True):
-                self._check_sid(place, "history_item_sid", one, item)
-            self._check_sid(place, "item_sid", sid, items[-1])
+                self._check_sid(where, "history_item_sid", one, item)
+            self._check_sid(where, "item_sid", sid, items[-1])
             users.append(user)
             histories.append(np.array(items[:-1], dtype=np.int32))
             targets.append(items[-1])
         return SplitRows.of(users, histories, targets)
 
-    def _items(self, place: str, history: Sequence[Any], item_id: str) -> list[int]:
+    def _items(self, where: str, history: Sequence[Any], item_id: str) -> list[int]:
         """Item indices of a history and its target."""
         items = []
         for column, one in (*(("history_item_id", one) for one in history), ("item_id", item_id)):
             item = self.index_of.get(str(one))
             if item is None:
                 raise DataError(
-                    f"{place}, column {column!r}: item {str(one)!r} is not in the info file. "
+                    f"{where}, column {column!r}: item {str(one)!r} is not in the info file. "
                     "Use the info file that belongs to these rows."
                 )
             items.append(item)
         return items
 
-    def _check_sid(self, place: str, column: str, sid: object, item: int) -> None:
+    def _check_sid(self, where: str, column: str, sid: object, item: int) -> None:
         if sid == self.sids[item]:
             return
-        place = f"{place}, column {column!r}"
+        where = f"{where}, column {column!r}"
         if str(sid) not in self.known_sids:
             raise DataError(
-                f"{place}: SID {sid!r} is not in the info file. Use the info file that belongs to these rows."
+                f"{where}: SID {sid!r} is not in the info file. Use the info file that belongs to these rows."
             )
         raise DataError(
-            f"{place}: SID {sid!r} for item {self.id_of[item]!r}, but the info file says {self.sids[item]!r}. Mend one."
+            f"{where}: SID {sid!r} for item {self.id_of[item]!r}, but the info file says {self.sids[item]!r}. Mend one."
         )
 
 
@@ -249,7 +249,7 @@ def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
             if header.count(name) != 1:
                 what = "missing" if name not in header else "duplicated"
                 raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(COLUMNS)}.")
-        places = [header.index(name) for name in COLUMNS]
+        positions = [header.index(name) for name in COLUMNS]
         end = reader.line_num
         for cells in progress(reader, f"reading {path.name}", unit="rows"):
             line, end = end + 1, reader.line_num  # a quoted cell may span lines
@@ -260,15 +260,15 @@ def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
                     f"{path}, line {line}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
                 )
             if end > line:
-                _check_span(path, line, end, cells, places)
-            yield line, [cells[place] for place in places]
+                _check_span(path, line, end, cells, positions)
+            yield line, [cells[position] for position in positions]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
 
 
-def _check_span(path: Path, line: int, end: int, cells: Sequence[str], places: Sequence[int]) -> None:
+def _check_span(path: Path, line: int, end: int, cells: Sequence[str], positions: Sequence[int]) -> None:
     """Check that a row of several lines has not swallowed others: a line inside a cell must be no row by itself."""
-    ids = [cells[place] for name, place in zip(COLUMNS, places, strict=True) if not name.endswith("title")]
+    ids = [cells[position] for name, position in zip(COLUMNS, positions, strict=True) if not name.endswith("title")]
     inner = (next(split_cells(part, ","), []) for cell in cells for part in cell.splitlines()[1:])
     if any("\n" in text for text in ids) or any(len(found) >= len(COLUMNS) for found in inner):
         raise DataError(
@@ -276,22 +276,22 @@ def _check_span(path: Path, line: int, end: int, cells: Sequence[str], places: S
         )
 
 
-def _parsed_lists(place: str, texts: Sequence[str]) -> list[list[Any]]:
+def _parsed_lists(where: str, texts: Sequence[str]) -> list[list[Any]]:
     """The three history columns as lists of one length."""
     lists = []
     for column, text in zip(COLUMNS[1::2], texts, strict=True):
         parsed = _literal(text)
         if not isinstance(parsed, list):
             raise DataError(
-                f"{place}, column {column!r}: {text[:80]!r} is not a list. Write it as a Python list, e.g. [1, 2]."
+                f"{where}, column {column!r}: {text[:80]!r} is not a list. Write it as a Python list, e.g. [1, 2]."
             )
         lists.append(parsed)
     if not len(lists[0]) == len(lists[1]) == len(lists[2]):
         lengths = ", ".join(f"{name} {len(cell)}" for name, cell in zip(COLUMNS[1::2], lists, strict=True))
-        raise DataError(f"{place}: the history columns differ in length ({lengths}). Mend the row.")
+        raise DataError(f"{where}: the history columns differ in length ({lengths}). Mend the row.")
     if len(lists[1]) > PUBLISHED_HISTORY:
         raise DataError(
-            f"{place}: a history of {len(lists[1])} items, expected at most {PUBLISHED_HISTORY}. Keep the newest."
+            f"{where}: a history of {len(lists[1])} items, expected at most {PUBLISHED_HISTORY}. Keep the newest."
         )
     return lists
 

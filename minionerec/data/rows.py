@@ -23,8 +23,8 @@ def ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
         [5, 6, 0, 1, 2]
     """
     lengths = ends - begins
-    places: np.ndarray = np.arange(lengths.sum()) + np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
-    return places
+    positions: np.ndarray = np.arange(lengths.sum()) + np.repeat(begins - np.cumsum(lengths) + lengths, lengths)
+    return positions
 
 
 def padded(
@@ -78,7 +78,7 @@ class Histories(Sequence[np.ndarray]):
 
     def __getitem__(self, row: int | slice) -> np.ndarray | list[np.ndarray]:
         if isinstance(row, slice):
-            return [self[place] for place in range(*row.indices(len(self)))]
+            return [self[position] for position in range(*row.indices(len(self)))]
         return self._items[self._begins[row] : self._ends[row]]
 
     def __iter__(self) -> Iterator[np.ndarray]:
@@ -190,11 +190,11 @@ class SplitRows:
         some = np.flatnonzero(self.ends > self.begins)
         changes = np.bincount(self.begins[some], minlength=len(self.items) + 1)
         changes -= np.bincount(self.ends[some], minlength=len(self.items) + 1)
-        places = np.flatnonzero(np.cumsum(changes)[:-1] > 0)
+        positions = np.flatnonzero(np.cumsum(changes)[:-1] > 0)
         owners = np.full(len(self.items), -1, dtype=np.int64)
         owners[self.begins[some]] = self.user_numbers[some]
         known = np.maximum.accumulate(np.where(owners >= 0, np.arange(len(owners)), 0))
-        return places, owners[known[places]]
+        return positions, owners[known[positions]]
 
     def padded(self, width: int, padding: Side) -> np.ndarray:
         """The newest items of each history as models read them: int32 (R, width), items from 1, padded with 0."""

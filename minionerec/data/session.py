@@ -91,11 +91,11 @@ def times_by_order(splits: Sequence[Sequence[str]]) -> list[RowTimes]:
     row, found = 0, []
     for users in splits:
         time, previous = np.empty(len(users), dtype=np.int64), np.full(len(users), NO_TIME)
-        for place, user in enumerate(users):
+        for position, user in enumerate(users):
             last, newest_time = newest.get(user, (-2, NO_TIME))
-            time[place] = newest_time if last == row - 1 else row
-            previous[place] = newest_time
-            newest[user] = (row, int(time[place]))
+            time[position] = newest_time if last == row - 1 else row
+            previous[position] = newest_time
+            newest[user] = (row, int(time[position]))
             row += 1
         found.append(RowTimes(time, previous))
     return found

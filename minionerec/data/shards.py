@@ -16,7 +16,7 @@ import pyarrow.types as types
 
 from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import readable
-from minionerec.data.chains import NOBODY, Chains
+from minionerec.data.chains import NO_INDEX, Chains
 from minionerec.data.names import SPLITS
 
 FOLDER = "sequences"
@@ -39,9 +39,9 @@ def shard_of(users: Iterable[str], shards: int) -> np.ndarray:
     return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.int64) % shards
 
 
-def shard_files(place: Path) -> list[Path]:
+def shard_files(folder: Path) -> list[Path]:
     """The files of sequences of a corpus's directory, in their order."""
-    return sorted((place / FOLDER).glob("*.parquet"))
+    return sorted((folder / FOLDER).glob("*.parquet"))
 
 
 def _schema(timed: bool) -> pa.Schema:
@@ -52,21 +52,21 @@ def _schema(timed: bool) -> pa.Schema:
 class ShardWriter:
     """Writes the sequences of one shard, in the given order: by user, as UTF-8 bytes.
 
-        with ShardWriter(place, 0, timed=True) as writer:
+        with ShardWriter(folder, 0, timed=True) as writer:
             writer.write(chains)
 
     Args:
-        place: The corpus's directory.
+        folder: The corpus's directory.
         number: Number of the shard.
         timed: Whether the sequences have times.
     """
 
-    def __init__(self, place: Path, number: int, *, timed: bool):
+    def __init__(self, folder: Path, number: int, *, timed: bool):
         self._timed = timed
         self._held: list[pa.Table] = []
         self._schema = _schema(timed)
-        (place / FOLDER).mkdir(exist_ok=True)
-        self._writer = pq.ParquetWriter(place / FOLDER / f"{number:05d}.parquet", self._schema, compression="zstd")
+        (folder / FOLDER).mkdir(exist_ok=True)
+        self._writer = pq.ParquetWriter(folder / FOLDER / f"{number:05d}.parquet", self._schema, compression="zstd")
 
     def write(self, chains: Chains) -> None:
         """Take more sequences, however many; they are written in groups of `GROUP`."""
@@ -98,7 +98,7 @@ class ShardWriter:
         self._writer.close()
 
 
-def write_shards(place: Path, chains: Chains) -> None:
+def write_shards(folder: Path, chains: Chains) -> None:
     """Write sequences, of any order, as the files of a corpus."""
     count = count_shards(len(chains.items))
     shards = shard_of(chains.users.tolist(), count)
@@ -106,7 +106,7 @@ def write_shards(place: Path, chains: Chains) -> None:
     order = pc.sort_indices(names).to_numpy() if len(names) else np.zeros(0, np.int64)
     order = order[np.lexsort((np.arange(len(order)), shards[order]))]
     for number in range(count):
-        with ShardWriter(place, number, timed=chains.times is not None) as writer:
+        with ShardWriter(folder, number, timed=chains.times is not None) as writer:
             own = order[shards[order] == number]
             for start in range(0, len(own), GROUP):
                 writer.write(chains.take(own[start : start + GROUP]))
@@ -146,10 +146,10 @@ def _check_schema(path: Path, schema: pa.Schema) -> bool:
     """Check the columns of a file of sequences; whether it has times."""
     timed = "times" in schema.names
     for name in _schema(timed).names:
-        places = schema.get_all_field_indices(name)
-        if len(places) != 1:
-            raise ArtefactError(f"{path}: has {len(places)} columns {name!r}; expected one. {REMEDY}")
-        found = schema.field(places[0]).type
+        positions = schema.get_all_field_indices(name)
+        if len(positions) != 1:
+            raise ArtefactError(f"{path}: has {len(positions)} columns {name!r}; expected one. {REMEDY}")
+        found = schema.field(positions[0]).type
         fits = types.is_string(found) if name == "user" else found == pa.list_(_LISTS[name])
         if not fits:
             what = "texts" if name == "user" else f"lists of {_LISTS[name]}"
@@ -171,14 +171,18 @@ def _chains(path: Path, table: pa.Table, n_items: int, timed: bool) -> Chains:
         if not np.array_equal(found - found[0], offsets):
             raise ArtefactError(f"{path}: column {name!r} has lists of other lengths than 'items'. {REMEDY}")
     flat = {name: column.to_numpy() for name, column in values.items()}
-    spans = {"items": (0, n_items - 1), "rows": (NOBODY, np.iinfo(np.int32).max), "splits": (NOBODY, len(SPLITS) - 1)}
+    spans = {
+        "items": (0, n_items - 1),
+        "rows": (NO_INDEX, np.iinfo(np.int32).max),
+        "splits": (NO_INDEX, len(SPLITS) - 1),
+    }
     for name, (low, high) in spans.items():
         wrong = np.flatnonzero((flat[name] < low) | (flat[name] > high))
         if len(wrong):
             raise ArtefactError(
                 f"{path}: column {name!r} holds {flat[name][wrong[0]]}; expected {low} to {high}. {REMEDY}"
             )
-    if ((flat["rows"] == NOBODY) != (flat["splits"] == NOBODY)).any():
+    if ((flat["rows"] == NO_INDEX) != (flat["splits"] == NO_INDEX)).any():
         raise ArtefactError(f"{path}: 'rows' and 'splits' disagree on which positions are targets. {REMEDY}")
     users = columns["user"].to_numpy(zero_copy_only=False)
     return Chains(users, offsets, flat["items"], flat.get("times"), flat["rows"], flat["splits"])

@@ -88,22 +88,22 @@ def _read_file(path: Path, split: str, count: int) -> RowTimes | None:
     found = RowTimes(np.full(count, NO_TIME), np.full(count, NO_TIME))
     lines: dict[int, int] = {}
     for line, (name, *cells) in _records(path):
-        place = f"{path}, line {line}"
+        where = f"{path}, line {line}"
         if name not in ("train", "valid", "test"):
-            raise DataError(f"{place}, column 'split': {shown(name)} is none of train, valid, test. Mend the line.")
+            raise DataError(f"{where}, column 'split': {shown(name)} is none of train, valid, test. Mend the line.")
         if name != split:
             continue
-        row = _whole(cells[0], place, "row")
+        row = _whole(cells[0], where, "row")
         if not 0 <= row < count:
             raise DataError(
-                f"{place}, column 'row': {row}, but split {split!r} has examples 0 to {count - 1}. Give the times of "
+                f"{where}, column 'row': {row}, but split {split!r} has examples 0 to {count - 1}. Give the times of "
                 "this corpus."
             )
         if row in lines:
-            raise DataError(f"{place}: example {row} of split {split!r} is already on line {lines[row]}. Keep one.")
+            raise DataError(f"{where}: example {row} of split {split!r} is already on line {lines[row]}. Keep one.")
         lines[row] = line
         found.time[row], found.previous[row] = (
-            _whole(cell, place, column) if cell.strip() else NO_TIME
+            _whole(cell, where, column) if cell.strip() else NO_TIME
             for cell, column in zip(cells[1:], FILE_COLUMNS[2:], strict=True)
         )
     if not lines:
@@ -125,23 +125,23 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
             if header.count(name) != 1:
                 what = "missing" if name not in header else "duplicated"
                 raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(FILE_COLUMNS)}.")
-        places = [header.index(name) for name in FILE_COLUMNS]
+        positions = [header.index(name) for name in FILE_COLUMNS]
         for cells in reader:
             if cells and len(cells) != len(header):
                 raise DataError(
                     f"{path}, line {reader.line_num}: {len(cells)} cells, expected {len(header)}. Check its commas."
                 )
             if cells:
-                yield reader.line_num, [cells[place] for place in places]
+                yield reader.line_num, [cells[position] for position in positions]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
 
 
-def _whole(text: str, place: str, column: str) -> int:
+def _whole(text: str, where: str, column: str) -> int:
     """A whole number that 64 bits hold and that is not `NO_TIME`."""
     number = int(text) if _WHOLE.fullmatch(text.strip()) else None
     if number is None or abs(number) > _LARGEST:
-        raise DataError(f"{place}, column {column!r}: {shown(text)} is no whole number of 64 bits. Mend the line.")
+        raise DataError(f"{where}, column {column!r}: {shown(text)} is no whole number of 64 bits. Mend the line.")
     return number
 
 

@@ -128,8 +128,8 @@ class TransitionPairs:
         found = copy(self)
         entries = np.flatnonzero(np.repeat(sources, np.diff(self._offsets)))
         ends = np.append(self._firsts[1:], len(self._steps))
-        places = ranges(self._firsts[entries], ends[entries])
-        found._steps, found._ages, found._newness = self._steps[places], self._ages[places], {}
+        positions = ranges(self._firsts[entries], ends[entries])
+        found._steps, found._ages, found._newness = self._steps[positions], self._ages[positions], {}
         found._followers = self._followers[entries]
         found._firsts = np.append(0, np.cumsum(ends[entries] - self._firsts[entries]))[:-1]
         found._offsets = np.append(0, np.cumsum(np.where(sources, np.diff(self._offsets), 0)))

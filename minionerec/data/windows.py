@@ -195,16 +195,17 @@ def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Map
         together: Whether items of one time are one step.
         numbered: Split → first number of its examples, of the wanted splits.
     """
-    numbers, owners, begins, ends, places = _targets(chains, max_history, together, numbered)
-    alone = ends == places  # no earlier target of its step
-    goes_on = np.zeros(len(places), dtype=bool)
-    goes_on[1:] = (np.diff(places) == 1) & (np.diff(owners) == 0) & alone[1:] & alone[:-1]
-    heads = np.flatnonzero(~goes_on)
-    lasts = np.append(heads[1:], len(places)) - 1
+    numbers, owners, begins, ends, positions = _targets(chains, max_history, together, numbered)
+    alone = ends == positions  # no earlier target of its step
+    continues = np.zeros(len(positions), dtype=bool)
+    continues[1:] = (np.diff(positions) == 1) & (np.diff(owners) == 0) & alone[1:] & alone[:-1]
+    heads = np.flatnonzero(~continues)
+    lasts = np.append(heads[1:], len(positions)) - 1
     read = ends[heads] - begins[heads]
-    lengths = read + places[lasts] + 1 - places[heads]
+    lengths = read + positions[lasts] + 1 - positions[heads]
     edges = [
-        np.stack(pair, axis=1).ravel() for pair in ((begins[heads], places[heads]), (ends[heads], places[lasts] + 1))
+        np.stack(pair, axis=1).ravel()
+        for pair in ((begins[heads], positions[heads]), (ends[heads], positions[lasts] + 1))
     ]
     taken = ranges(edges[0], edges[1])
     stops = np.cumsum(lengths)
@@ -221,11 +222,11 @@ def _targets(
     parts = []
     for split, start in numbered.items():
         found, rows = chains.split_rows(split, max_history, together)
-        places = np.flatnonzero(chains.splits == SPLITS.index(split))
-        parts.append(np.stack([found + start, rows.user_numbers, rows.begins, rows.ends, places]))
+        positions = np.flatnonzero(chains.splits == SPLITS.index(split))
+        parts.append(np.stack([found + start, rows.user_numbers, rows.begins, rows.ends, positions]))
     every = np.concatenate(parts, axis=1)
-    numbers, owners, begins, ends, places = every[:, np.argsort(every[-1], kind="stable")]
-    return numbers, owners, begins, ends, places
+    numbers, owners, begins, ends, positions = every[:, np.argsort(every[-1], kind="stable")]
+    return numbers, owners, begins, ends, positions
 
 
 def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
@@ -252,8 +253,8 @@ def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
     begins = stops - read - sizes
     items, numbers = np.empty(int(stops[-1]), np.int32), np.full(int(stops[-1]), -1, np.int64)
     items[ranges(begins, begins + read)] = rows.items[ranges(rows.begins[order[heads]], rows.ends[order[heads]])]
-    places = ranges(begins + read, stops)
-    items[places], numbers[places] = rows.targets[order], order
+    positions = ranges(begins + read, stops)
+    items[positions], numbers[positions] = rows.targets[order], order
     cut = cut_windows(begins, stops, read, max_history)
     return FlatWindows(items, numbers, *cut).take(np.argsort(cut[0], kind="stable")), len(heads)
 

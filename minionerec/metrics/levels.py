@@ -96,9 +96,9 @@ def level_analysis(
     counted = [row for row, target in enumerate(predictions.target_sids) if len(parsed[target]) >= depth]
     code = _as_numbers(parsed, depth)
     found = np.full((len(counted), ordered[-1], depth + 1), -1, dtype=np.int32)  # (R, K, L + 1)
-    for place, row in enumerate(counted):
+    for position, row in enumerate(counted):
         if lists[row]:
-            found[place, : len(lists[row])] = [code[text] for text in lists[row]]
+            found[position, : len(lists[row])] = [code[text] for text in lists[row]]
     wanted = np.array([code[predictions.target_sids[row]] for row in counted], dtype=np.int32)  # (R, L + 1)
     independent, cumulative, dropoff = _hit_rates(found == wanted[:, None, :], ordered)
     return LevelAnalysis(

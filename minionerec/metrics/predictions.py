@@ -55,14 +55,14 @@ class Predictions:
 
     def on(self, rows: np.ndarray) -> "Predictions":
         """The lists of some examples: bool (R,)."""
-        places = np.flatnonzero(rows).tolist()
+        positions = np.flatnonzero(rows).tolist()
         return Predictions(
-            users=[self.users[row] for row in places],
-            targets=np.asarray(self.targets)[places],
-            target_sids=[self.target_sids[row] for row in places],
-            items=[self.items[row] for row in places],
-            sids=[self.sids[row] for row in places],
-            scores=[self.scores[row] for row in places],
+            users=[self.users[row] for row in positions],
+            targets=np.asarray(self.targets)[positions],
+            target_sids=[self.target_sids[row] for row in positions],
+            items=[self.items[row] for row in positions],
+            sids=[self.sids[row] for row in positions],
+            scores=[self.scores[row] for row in positions],
             given=self.given,
         )
 
@@ -131,8 +131,8 @@ class Predictions:
     ) -> None:
         """Write an artefact of kind "predictions" holding `predictions.parquet`."""
         all_counts = {**(counts or {}), "rows": len(self)} | ({} if self.given is None else {GIVEN: list(self.given)})
-        with write_artefact(path, "predictions", config=config, inputs=inputs, counts=all_counts, seed=seed) as place:
-            self.to_frame().to_parquet(place / FILE, index=False)
+        with write_artefact(path, "predictions", config=config, inputs=inputs, counts=all_counts, seed=seed) as folder:
+            self.to_frame().to_parquet(folder / FILE, index=False)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Predictions":
@@ -156,7 +156,7 @@ class Predictions:
         return replace(cls.from_frame(frame, str(file)), given=read_given(file.parent))
 
 
-def read_given(place: str | os.PathLike[str]) -> tuple[str, ...] | None:
+def read_given(folder: str | os.PathLike[str]) -> tuple[str, ...] | None:
     """The inputs of a predictions artefact's recommender beyond the histories, from its manifest.
 
     For artefacts from before this was recorded, it follows from their settings: `eval-beam` and `ground-titles` counted
@@ -169,15 +169,15 @@ def read_given(place: str | os.PathLike[str]) -> tuple[str, ...] | None:
     Raises:
         ArtefactError: If the manifest holds something else than names.
     """
-    if not (Path(place) / MANIFEST).is_file():
+    if not (Path(folder) / MANIFEST).is_file():
         return None
-    manifest = read_manifest(place)
+    manifest = read_manifest(folder)
     counts, config = manifest["counts"], manifest["config"]
     if GIVEN in counts:
         found = counts[GIVEN]
         if not isinstance(found, list) or not all(isinstance(name, str) and name for name in found):
             raise ArtefactError(
-                f"{Path(place) / MANIFEST}: {GIVEN} is {shown(found)}, expected a list of names. Make it again."
+                f"{Path(folder) / MANIFEST}: {GIVEN} is {shown(found)}, expected a list of names. Make it again."
             )
         return tuple(found)
     if counts.get("told_rows") or config.get("moments"):

@@ -85,7 +85,7 @@ def read_published_json(path: str | os.PathLike[str], needed: int | None = None)
         target_sids=targets,
         items=[[-1] * len(row) for row in lists],
         sids=lists,
-        scores=[[-float(place) for place in range(1, len(row) + 1)] for row in lists],
+        scores=[[-float(position) for position in range(1, len(row) + 1)] for row in lists],
     )
 
 

@@ -105,7 +105,7 @@ def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -
     return given
 
 
-def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:
+def write_ranks(folder: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:
     """Write `ranks.parquet` into the folder of a predictions artefact: the ranks of the examples of several splits.
 
     Columns: split, user, target, item_rank, sid_rank where there are SIDs, and width where the ranks are those within
@@ -123,20 +123,20 @@ def write_ranks(place: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> 
         )
         for split, ranked in splits.items()
     ]
-    pd.concat(tables, ignore_index=True).to_parquet(Path(place) / FILE, index=False)
+    pd.concat(tables, ignore_index=True).to_parquet(Path(folder) / FILE, index=False)
 
 
 def splits_of(path: str | os.PathLike[str]) -> list[str]:
     """The splits of a predictions artefact, or a run of several seeds; that of the lists comes first."""
-    place = runs_at(path)[0]
-    found = [str(read_manifest(place, KIND)["counts"].get("split", "test"))]
-    if (place / FILE).is_file():
-        found += read_parquet(place / FILE, {"split": "text"}, only=True)["split"].unique().tolist()
+    folder = runs_at(path)[0]
+    found = [str(read_manifest(folder, KIND)["counts"].get("split", "test"))]
+    if (folder / FILE).is_file():
+        found += read_parquet(folder / FILE, {"split": "text"}, only=True)["split"].unique().tolist()
     return list(dict.fromkeys(found))
 
 
 def _seeds_at(path: Path) -> list[Path]:
-    return [place for place in seed_folders(path, KIND).values() if is_artefact(place)]
+    return [folder for folder in seed_folders(path, KIND).values() if is_artefact(folder)]
 
 
 def has_runs(path: str | os.PathLike[str]) -> bool:
@@ -152,8 +152,8 @@ def runs_at(path: str | os.PathLike[str]) -> list[Path]:
         ArtefactError: If there is none, or the examples held out were trained on.
     """
     path = Path(path)
-    places = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]
-    read_manifest(places[0], KIND)
-    for place in places:
-        require_held_out(place)
-    return places
+    folders = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]
+    read_manifest(folders[0], KIND)
+    for folder in folders:
+        require_held_out(folder)
+    return folders

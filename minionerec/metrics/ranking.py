@@ -36,8 +36,8 @@ def list_width(predictions: Predictions, path: str | os.PathLike[str] | None = N
     """
     if path is not None and (Path(path) / MANIFEST).is_file():
         manifest = read_manifest(path)
-        for place in (manifest["config"], manifest["counts"]):
-            beams = place.get("beams") if isinstance(place, dict) else None
+        for values in (manifest["config"], manifest["counts"]):
+            beams = values.get("beams") if isinstance(values, dict) else None
             if isinstance(beams, int):
                 return beams
     return max((len(row) for row in predictions.items), default=0)

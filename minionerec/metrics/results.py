@@ -348,7 +348,7 @@ class Results:
     @property
     def finished(self) -> list[str]:
         """The recommenders that have predictions."""
-        return [name for name, who in self.recommenders.items() if not who.pending]
+        return [name for name, recommender in self.recommenders.items() if not recommender.pending]
 
     @property
     def ks(self) -> tuple[int, ...]:
@@ -358,11 +358,11 @@ class Results:
     @property
     def several_seeds(self) -> bool:
         """Whether some recommender was run with more than one seed."""
-        return any(len(who.runs) > 1 for who in self.recommenders.values())
+        return any(len(recommender.runs) > 1 for recommender in self.recommenders.values())
 
     def measured(self, level: str) -> list[str]:
         """The recommenders that can be measured in a reading."""
-        return [name for name, who in self.recommenders.items() if who.has(level)]
+        return [name for name, recommender in self.recommenders.items() if recommender.has(level)]
 
     def values(self, name: str, level: str, metrics: Sequence[str]) -> dict[str, np.ndarray]:
         """Metric to the value of each seed and example, float64 (S, R), as of `RecommenderResults.values`."""
@@ -462,19 +462,22 @@ class Results:
             valid_sids: The SIDs of the catalogue, for the invalid count.
             n_items: Size of the catalogue, for coverage.
         """
-        who = self.recommenders[name]
-        lists, counted = who.lists, who.lists is not None and any(who.lists.target_sids) and valid_sids is not None
-        items_known = bool((np.asarray(who.targets) >= 0).all())
-        width = who.width if lists is None else who.list_width or who.width
+        recommender = self.recommenders[name]
+        lists, counted = (
+            recommender.lists,
+            recommender.lists is not None and any(recommender.lists.target_sids) and valid_sids is not None,
+        )
+        items_known = bool((np.asarray(recommender.targets) >= 0).all())
+        width = recommender.width if lists is None else recommender.list_width or recommender.width
         within = [k for k in self.ks if width is None or k <= width]
 
         def estimates(level: str) -> Mapping[str, Estimate] | None:
-            return self.estimates(level)[name] if level in self.levels and who.has(level) else None
+            return self.estimates(level)[name] if level in self.levels and recommender.has(level) else None
 
         return Evaluation(
-            rows=len(who.runs[0]),
+            rows=len(recommender.runs[0]),
             ks=self.ks,
-            width=(n_items or 0) if who.width is None else who.width,
+            width=(n_items or 0) if recommender.width is None else recommender.width,
             sid=estimates("sid"),
             item=estimates("item") if items_known else None,
             predictions=sum(len(row) for row in lists.items) if lists else 0,
@@ -511,7 +514,7 @@ def evaluate_predictions(
         DataError: If there is no example.
     """
     ordered = check_ks(ks, list_width(predictions) if width is None else width)
-    who = RecommenderResults.from_lists("", predictions, width)
+    recommender = RecommenderResults.from_lists("", predictions, width)
     levels = ["sid", "item"] if any(predictions.target_sids) else ["item"]
     drawn = Bootstrap.of(seed, resamples, USERS, predictions.users)
-    return Results({"": who}, levels, metrics_at(ordered, False), drawn).evaluation("", valid_sids, n_items)
+    return Results({"": recommender}, levels, metrics_at(ordered, False), drawn).evaluation("", valid_sids, n_items)

@@ -28,7 +28,7 @@ TIME = "timestamp"
 MOST_INVALID = 0.05
 TRAIN, VALID, TEST, DISCARDED = 0, 1, 2, -1
 LEAK_WARNING = (
-    "LEAK: rows are split one by one, so most test rows have the same user's other answers on the same pair in "
+    "LEAK: rows are split one by one, so most test examples have the same user's other answers on the same pair in "
     "train. Metrics do not measure generalisation. Use the split 'pair'."
 )
 
@@ -342,10 +342,10 @@ def split_rows(data: Comparisons, unit: str, seed: int) -> np.ndarray:
 
 
 def audit_split(data: Comparisons, folds: np.ndarray, unit: str) -> dict[str, float | int]:
-    """Leakage from train to test rows, beyond features and taste.
+    """Leakage from train to test examples, beyond features and taste.
 
     Returns:
-        Shares of test rows: `same_user_pair` (train holds the same user's answer to another target on this pair),
+        Shares of test examples: `same_user_pair` (train holds the same user's answer to another target on this pair),
         `same_pair_other_user` (train holds another user's answer on this pair), `both_items_seen` (both items occur
         in train); and the number of rows `discarded`.
 

@@ -14,7 +14,7 @@ from minionerec.preference.synthetic import TRUTH, UTILITY, probability, sibling
 CLIP = 1e-7
 BINS = 15
 LEAST_ROWS = 10
-"""Fewest test rows of a user who is listed by name."""
+"""Fewest test examples of a user who is listed by name."""
 
 
 def cross_entropy(y: np.ndarray, p: np.ndarray) -> np.ndarray:

@@ -85,7 +85,7 @@ class RecommendConfig(StageConfig):
     session_context: str = setting(
         "unknown",
         "session context, for a model that was conditioned on it in training, where a row does not give it: "
-        "same (the visit goes on), later (somebody comes back) or unknown",
+        "same (the session continues), later (somebody comes back) or unknown",
         known=_known("session_context"),
         since="0.2",
     )

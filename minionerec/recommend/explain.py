@@ -309,7 +309,7 @@ class _Growth:
         sid = int(self.trie.sid[node])
         behind = self.ranker.behind[sid] if sid >= 0 else []
         return {
-            "code": self.ranker.spoken(self.trie, node),
+            "code": self.ranker.token_text(self.trie, node),
             "probability": probability,
             "allowed": open_nodes is None or bool(open_nodes[node]),
             "children": self._level(node, depth + 1, items, open_nodes, branches) if node in self.found else [],

@@ -14,7 +14,7 @@ from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger
-from minionerec.core.refit import refitted_behind
+from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS
@@ -75,7 +75,7 @@ def run_export(config: ExportConfig) -> ExportResult:
     with stage.work() as work:
         bundle = load_language_model(stage.config.checkpoint, config.dtype)
         corpus = Corpus.load(stage.config.corpus)
-        refit = refitted_behind(stage.config.checkpoint) is not None
+        refit = refitted_ancestor(stage.config.checkpoint) is not None
         corpus = corpus.with_every_row() if refit else corpus
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         trie = Trie.build(bundle.table.codes, bundle.code_ids)
@@ -156,7 +156,7 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
     completion, sid = builder.completion("next_sid", 0), bundle.table.sids[0]
     tail = completion[completion.index(sid) + len(sid) :]
     lengths = (bundle.table.codes >= 0).sum(1)
-    said = (
+    marks = (
         dict(zip(SESSION_CONTEXTS, ("", *bundle.wording.session_context), strict=True))
         if builder.prompt_uses_context("next_sid")
         else {}
@@ -165,7 +165,7 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
         "wording": bundle.wording.name,
         "template": task.prompt,
         "separator": bundle.wording.separator,
-        **({"session_contexts": said} if said else {}),
+        **({"session_contexts": marks} if marks else {}),
         "specials": builder.specials,
         "max_history": builder.corpus.max_history,
         "max_prompt_length": bundle.max_prompt_length,
@@ -192,7 +192,7 @@ def make_examples(
     """Some prompts with expected lists; for conditioned models each session context in turn."""
     histories = example_histories(builder.corpus, config.examples)
     conditioned = builder.prompt_uses_context("next_sid")
-    contexts = [place % len(SESSION_CONTEXTS) * conditioned for place in range(len(histories))]
+    contexts = [position % len(SESSION_CONTEXTS) * conditioned for position in range(len(histories))]
     asked = zip(histories, contexts, strict=True)
     texts = [builder.prompt("next_sid", history=history, context=context) for history, context in asked]
     prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length).ids
@@ -200,19 +200,19 @@ def make_examples(
     numbers, scores = decode_prompts(bundle.model, prompts, trie, beams)
     ids = bundle.table.item_ids
     examples = []
-    for place, history in enumerate(histories):
-        found = [number for number in numbers[place].tolist() if number >= 0]
+    for position, history in enumerate(histories):
+        found = [number for number in numbers[position].tolist() if number >= 0]
         heads = [behind[number][0] for number in found]
         tokens = [bundle.table.token_tuples[item] for item in heads]
         examples.append(
             {
                 "history": [ids[item] for item in history.tolist()],
-                **({"session_context": SESSION_CONTEXTS[contexts[place]]} if conditioned else {}),
-                "text": texts[place],
-                "input_ids": list(prompts[place]),
+                **({"session_context": SESSION_CONTEXTS[contexts[position]]} if conditioned else {}),
+                "text": texts[position],
+                "input_ids": list(prompts[position]),
                 "sids": [bundle.table.sids[item] for item in heads],
                 "sid_tokens": [bundle.tokenizer.convert_tokens_to_ids(list(row)) for row in tokens],
-                "scores": scores[place, : len(found)].astype(float).round(6).tolist(),
+                "scores": scores[position, : len(found)].astype(float).round(6).tolist(),
                 "items": [ids[item] for item in list_items(found, behind, beams)[0]],
             }
         )
@@ -301,10 +301,10 @@ sid_of = {{item: sid for sid, items in items_of.items() for item in items}}
 
 def recommend(history, k=10{asked}):
     sids = [sid_of[item] for item in history[-about["max_history"] :]]
-    text = about["template"].format(history=about["separator"].join(sids), {said}**about["specials"])
+    text = about["template"].format(history=about["separator"].join(sids), {context}**about["specials"])
     prompt = tokenizer(text)["input_ids"][-about["max_prompt_length"] :]
     found = stock_lists(model, trie, prompt, k, steps=about["longest"])
-    return [item for said, _ in found for item in items_of["".join(tokenizer.convert_ids_to_tokens(said))]]
+    return [item for tokens, _ in found for item in items_of["".join(tokenizer.convert_ids_to_tokens(tokens))]]
 
 
 print(recommend({history!r}))
@@ -375,7 +375,7 @@ def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
         "history": about["examples"][-1]["history"],
         "conditioning": _CONDITIONING.format(**contexts) if contexts else "",
         "asked": ', session_context="unknown"' if contexts else "",
-        "said": 'session_context=about["session_contexts"][session_context if sids else "unknown"], '
+        "context": 'session_context=about["session_contexts"][session_context if sids else "unknown"], '
         if contexts
         else "",
         "lengths": "" if one_length else _LENGTHS.format(**about),

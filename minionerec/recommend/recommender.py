@@ -230,15 +230,15 @@ class Recommender:
         newest = np.array(history[-self.max_history :], dtype=np.int32)
         return Understood(Queries([newest], context), mask, without, tuple(missing))
 
-    def _session_context(self, said: str) -> np.ndarray:
+    def _session_context(self, name: str) -> np.ndarray:
         """The session context of a request: int8 (1,), an index into `SESSION_CONTEXTS`."""
-        if SESSION_CONTEXTS.index(said) != UNKNOWN and "session_context" not in self.context:
+        if SESSION_CONTEXTS.index(name) != UNKNOWN and "session_context" not in self.context:
             raise RequestError(
                 "session_context",
-                f"is {said!r}, but this model was trained without session context. Leave it out, or take one trained "
+                f"is {name!r}, but this model was trained without session context. Leave it out, or take one trained "
                 "with it.",
             )
-        return np.array([SESSION_CONTEXTS.index(said)], dtype=np.int8)
+        return np.array([SESSION_CONTEXTS.index(name)], dtype=np.int8)
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; unknown ids go to `missing`."""

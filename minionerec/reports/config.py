@@ -80,13 +80,13 @@ class RunSetting:
 
     Attributes:
         name: Its name.
-        places: The paths in the settings: predictions, one per seed, or a run of several seeds.
+        paths: The paths in the settings: predictions, one per seed, or a run of several seeds.
         details: Further keys: `published` (its published counterpart), `tuned` (how its settings were tuned), `note`,
             and in the experiment log `checkpoint` (which locates an unfinished run).
     """
 
     name: str
-    places: tuple[Path, ...]
+    paths: tuple[Path, ...]
     details: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -101,17 +101,17 @@ class RunSetting:
         for key, value in values.items():
             if not isinstance(value, str):
                 raise ConfigError(f"{where}: {key} is {shown(value)}; expected a text.")
-        places = named if isinstance(named, list) else [named]
-        if not places or not all(isinstance(place, str) and place for place in places):
+        named_paths = named if isinstance(named, list) else [named]
+        if not named_paths or not all(isinstance(path, str) and path for path in named_paths):
             raise ConfigError(f"{where}: predictions is {shown(named)}; expected a directory, or a list of them.")
-        return cls(name, tuple(find_path(place) for place in places), values)
+        return cls(name, tuple(find_path(path) for path in named_paths), values)
 
     @property
     def missing(self) -> list[Path]:
         """The paths without predictions."""
         from minionerec.metrics.ranked import has_runs
 
-        return [place for place in self.places if not has_runs(place)]
+        return [path for path in self.paths if not has_runs(path)]
 
     @property
     def runs(self) -> list[Path]:
@@ -123,7 +123,7 @@ class RunSetting:
         from minionerec.metrics.ranked import runs_at
 
         missing = self.missing
-        return [run for place in self.places if place not in missing for run in runs_at(place)]
+        return [run for path in self.paths if path not in missing for run in runs_at(path)]
 
     def finished(self) -> "RunSetting":
         """The same, after a check that all of its predictions exist.
@@ -133,9 +133,9 @@ class RunSetting:
         """
         from minionerec.metrics.ranked import runs_at
 
-        for place in self.missing:
-            runs_at(place)  # raises a specific error
-            raise ArtefactError(f"{place}: no predictions found. Compute them first.")
+        for path in self.missing:
+            runs_at(path)  # raises a specific error
+            raise ArtefactError(f"{path}: no predictions found. Compute them first.")
         return self
 
     def inputs(self, prefix: str) -> dict[str, Path]:
@@ -153,11 +153,11 @@ def check_once(runs: Sequence[RunSetting], where: str, across: bool) -> None:
     known: dict[str, str] = {}
     for run in runs:
         known = known if across else {}
-        for place in run.places:
-            path = os.path.abspath(place)
+        for named in run.paths:
+            path = os.path.abspath(named)
             if path in known:
                 raise ConfigError(
-                    f"{where}: {run.name}: {place} is given twice, first by {known[path]}. Name each run once."
+                    f"{where}: {run.name}: {named} is given twice, first by {known[path]}. Name each run once."
                 )
             known[path] = run.name
 
@@ -385,7 +385,7 @@ class ReportConfig(StageConfig):
 
     def named_paths(self) -> list[Path]:
         """Data, SIDs and the predictions of all recommenders, finished or not."""
-        return [*super().named_paths(), *(place for run in self.runs() for place in run.places)]
+        return [*super().named_paths(), *(path for run in self.runs() for path in run.paths)]
 
     def deciding(self) -> dict[str, Any]:
         """Settings that affect the page, with the recommenders without paths, and the number of finished seeds."""
@@ -488,7 +488,7 @@ class ExperimentLogConfig(StageConfig):
         """Corpora, SIDs and the predictions of all stages, finished or not."""
         entries = self.parsed()
         named = [Path(path) for entry in entries for path in (entry.corpus, entry.sids, entry.items) if path]
-        return named + [place for entry in entries for run in entry.stages for place in run.places]
+        return named + [path for entry in entries for run in entry.stages for path in run.paths]
 
     def inputs(self) -> dict[str, Path]:
         """Corpora, SIDs, the predictions of all finished stages and seeds, and the files of published numbers."""

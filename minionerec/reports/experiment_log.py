@@ -183,8 +183,8 @@ class DataSetLog:
     @property
     def sid_method(self) -> str:
         """The method of the SIDs, from the manifest."""
-        place = self.examples.sids
-        return str(read_manifest(place)["config"].get("method", UNKNOWN)) if place and is_artefact(place) else UNKNOWN
+        sids = self.examples.sids
+        return str(read_manifest(sids)["config"].get("method", UNKNOWN)) if sids and is_artefact(sids) else UNKNOWN
 
     @property
     def warnings(self) -> list[str]:
@@ -401,18 +401,18 @@ class ExperimentLogResult:
     Attributes:
         output: The directory.
         entries: Number of data sets.
-        said: The first finding of each data set.
+        first_findings: The first finding of each data set.
         up_to_date: Whether an earlier log of the same inputs was kept.
     """
 
     output: Path
     entries: int
-    said: Sequence[str]
+    first_findings: Sequence[str]
     up_to_date: bool
 
     def lines(self) -> list[str]:
         """The first findings and the path of the log."""
-        return [*self.said, f"log: {self.output / NAME}.html (and .md, .json)"]
+        return [*self.first_findings, f"log: {self.output / NAME}.html (and .md, .json)"]
 
 
 def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
@@ -434,7 +434,7 @@ def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
             finished = [entry for entry in entries if any(run.runs for run in entry.stages)]
             if not finished:
                 raise ConfigError(
-                    f"entries: no stage has predictions, e.g. {entries[0].stages[0].places[0]} of {entries[0].name}. "
+                    f"entries: no stage has predictions, e.g. {entries[0].stages[0].paths[0]} of {entries[0].name}. "
                     "Finish one first."
                 )
             logs = [DataSetLog.read(entry, config, stage.inputs) for entry in finished]
@@ -476,10 +476,10 @@ def _short(logs: Sequence[DataSetLog], unfinished: Iterable[str], warnings: Sequ
     rows += [[name, *[PENDING] * 4] for name in unfinished]
     headers = ["Data set", "Stage", "Metric", "Value", "Gap to the published headline"]
     blocks.append(Table(headers, rows, text_columns=3))
-    blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_SAID)]))
+    blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_STATED)]))
     if warnings:
         blocks += [Paragraph("Notes:"), Bullets(warnings)]
     return Section("Summary", blocks)
 
 
-_SAID = ("best", "baseline", "steps", "published")
+_STATED = ("best", "baseline", "steps", "published")

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, real_place, to_plain
+from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, resolve_link, to_plain
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.records import read_run_record
-from minionerec.core.stages import STAGES, stage_behind
+from minionerec.core.stages import STAGES, stage_of
 from minionerec.core.values import convert
 from minionerec.reports.config import RunSetting
 
@@ -149,7 +149,7 @@ def _training(path: Path, name: str) -> Training:
 
 
 def _stage(manifest: Mapping[str, Any], path: Path) -> str:
-    found = stage_behind(manifest)
+    found = stage_of(manifest)
     if found is None:
         logger.warning(
             "%s: was written by version 0.1, whose manifests do not record the stage of a checkpoint; its settings "
@@ -194,7 +194,7 @@ def _record(output: Path) -> dict[str, Any] | None:
 
 def unfinished(label: str, checkpoint: str) -> Training | None:
     """A training in progress: its settings and its last step; None if there is none."""
-    output = real_place(checkpoint)
+    output = resolve_link(checkpoint)
     if checkpoint and is_artefact(output):
         return _training(output, label)
     folder = output.with_name(f"{output.name}.partial") if checkpoint else None

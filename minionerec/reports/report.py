@@ -180,7 +180,7 @@ def read_splits(config: ReportConfig) -> dict[str, PageResults]:
             own_sids=config.layout != REPORT,
         )
     if not found:
-        raise ArtefactError(f"{runs[0].places[0]}: has no predictions for {' or '.join(splits)} examples.")
+        raise ArtefactError(f"{runs[0].paths[0]}: has no predictions for {' or '.join(splits)} examples.")
     return found
 
 

@@ -205,11 +205,11 @@ def read_recommender(
     paths = run.runs
     if not paths:
         return RecommenderResults(run.name, details=run.details)
-    who = replace(RecommenderResults.load(run.name, paths, split), details=run.details)
+    recommender = replace(RecommenderResults.load(run.name, paths, split), details=run.details)
     if examples is None:
-        return who
+        return recommender
     known: dict[str, Path] = {}
-    for path, found in zip(paths, who.runs, strict=True):
+    for path, found in zip(paths, recommender.runs, strict=True):
         other = known.setdefault(fingerprint(path), path)
         if other != path:
             raise ConfigError(
@@ -217,10 +217,10 @@ def read_recommender(
             )
         examples.check(f"{path} ({run.name})", found.targets)
     if own_sids:
-        who = replace(who, counted_by=_counted_by(paths[0], who, examples))
+        recommender = replace(recommender, counted_by=_counted_by(paths[0], recommender, examples))
     if str(read_manifest(paths[0], KIND)["counts"].get("split", split)) != split:
-        return who  # its ranks cover more splits than its lists
-    needs_sids = examples.table is not None and not who.has("sid")
+        return recommender  # its ranks cover more splits than its lists
+    needs_sids = examples.table is not None and not recommender.has("sid")
     wanted = paths if needs_sids else paths[: int(lists)]
     read = [examples.read_lists(f"{path} ({run.name})", path, own_sids) for path in wanted]
     if needs_sids:
@@ -230,15 +230,17 @@ def read_recommender(
                 ranks={**found.ranks, "sid": sid_ranks(made)},
                 width=list_width(made) if found.width is None else found.width,
             )
-            for found, made in zip(who.runs, read, strict=True)
+            for found, made in zip(recommender.runs, read, strict=True)
         ]
-        who = replace(who, runs=runs, counted_by=SID if own_sids else "")
-    return replace(who, lists=read[0], list_width=list_width(read[0], paths[0])) if lists and read else who
+        recommender = replace(recommender, runs=runs, counted_by=SID if own_sids else "")
+    return (
+        replace(recommender, lists=read[0], list_width=list_width(read[0], paths[0])) if lists and read else recommender
+    )
 
 
-def _counted_by(path: Path, who: RecommenderResults, examples: EvaluationSet) -> str:
+def _counted_by(path: Path, recommender: RecommenderResults, examples: EvaluationSet) -> str:
     """What counts as a hit at level "sid" of predictions; "" where they have none."""
-    if not who.has("sid"):
+    if not recommender.has("sid"):
         return ""
     rows = read_parquet(path / FILE, {"row": "whole", "target_sid": "text"}, only=True)
     theirs = rows.drop_duplicates("row").sort_values("row")["target_sid"].tolist()
@@ -337,7 +339,7 @@ class PageResults(Results):
     @property
     def pending(self) -> list[str]:
         """Those without predictions yet."""
-        return [name for name, who in self.recommenders.items() if who.pending]
+        return [name for name, recommender in self.recommenders.items() if recommender.pending]
 
     @property
     def conditioned(self) -> list[str]:
@@ -395,10 +397,10 @@ class PageResults(Results):
         if self.table is None:
             return {}
         found = {}
-        for name, who in self.recommenders.items():
-            if who.lists is not None:
-                within = [k for k in self.ks if k <= who.list_width] or [max(1, who.list_width)]
-                found[name] = level_analysis(who.lists, within, width=who.list_width, where=name)
+        for name, recommender in self.recommenders.items():
+            if recommender.lists is not None:
+                within = [k for k in self.ks if k <= recommender.list_width] or [max(1, recommender.list_width)]
+                found[name] = level_analysis(recommender.lists, within, width=recommender.list_width, where=name)
         return found
 
     @cached_property
@@ -412,21 +414,21 @@ class PageResults(Results):
     def lineages(self) -> dict[str, list[Lineage]]:
         """The lineage of each recommender's predictions by seed; for pending ones, of the training in progress."""
         found = {}
-        for name, who in self.recommenders.items():
-            if who.pending:
-                found[name] = [trace_unfinished(name, who.details.get("checkpoint", ""))]
+        for name, recommender in self.recommenders.items():
+            if recommender.pending:
+                found[name] = [trace_unfinished(name, recommender.details.get("checkpoint", ""))]
             elif name not in self.baselines:
-                found[name] = [trace(name, path) for path in who.paths]
+                found[name] = [trace(name, path) for path in recommender.paths]
         return found
 
     def effort(self, name: str) -> Effort | None:
         """The cost of a recommender; None for a pending one."""
-        who = self.recommenders[name]
-        counted = who.about.get("parameters")
+        recommender = self.recommenders[name]
+        counted = recommender.about.get("parameters")
         return (
             None
-            if who.pending
-            else Effort(self.lineages[name], who.width, counted if isinstance(counted, int) else None)
+            if recommender.pending
+            else Effort(self.lineages[name], recommender.width, counted if isinstance(counted, int) else None)
         )
 
     def counterparts(self, name: str) -> list[ReferenceRow]:
@@ -435,11 +437,11 @@ class PageResults(Results):
         Its own by its settings or by name, then the headline result of the source; where settings name counterparts,
         only those.
         """
-        reference, who = self.reference, self.recommenders[name]
-        if reference is None or who.given or name in self.baselines:
+        reference, recommender = self.reference, self.recommenders[name]
+        if reference is None or recommender.given or name in self.baselines:
             return []
         if any(each.details.get("published") for each in self.recommenders.values()):
-            return [row for row in reference.rows if row.name == who.details.get("published")][:1]
+            return [row for row in reference.rows if row.name == recommender.details.get("published")][:1]
         return reference.counterparts(name)
 
     def own_counterpart(self, name: str) -> ReferenceRow | None:
@@ -467,7 +469,7 @@ def choose_ks(
     Raises:
         ConfigError: If one that is wanted is larger than the lists of some recommender.
     """
-    narrowest = min((who.width for who in recommenders if who.width is not None), default=None)
+    narrowest = min((recommender.width for recommender in recommenders if recommender.width is not None), default=None)
     if wanted is not None:
         return list(check_ks(wanted, narrowest))
     return [k for k in usual if narrowest is None or k <= narrowest] or [max(1, narrowest or 1)]
@@ -524,18 +526,18 @@ def read_results(
         DataError: If a file is malformed.
     """
     read = [read_recommender(run, split, examples, lists=lists, own_sids=own_sids) for run in runs]
-    named = {who.name: who for who in read}
+    named = {recommender.name: recommender for recommender in read}
     if len(named) < len(read):
         raise ConfigError(
             f"predictions: two of {', '.join(run.name for run in runs)} have the same name with their inputs. "
             "Give each its own name."
         )
-    done = [who for who in read if not who.pending]
+    done = [recommender for recommender in read if not recommender.pending]
     if not done:
-        raise ConfigError(f"none of {len(runs)} has predictions, e.g. {runs[0].places[0]}. Finish one first.")
-    for who in done:
-        who.values(levels[0], ())  # raises if something is missing
-        who.check_same_examples(done[0], split)
+        raise ConfigError(f"none of {len(runs)} has predictions, e.g. {runs[0].paths[0]}. Finish one first.")
+    for recommender in done:
+        recommender.values(levels[0], ())  # raises if something is missing
+        recommender.check_same_examples(done[0], split)
     if not metrics:
         usual, every = (examples.protocol.ks, examples.protocol.mrr) if examples else ((5, 10), False)
         metrics = metrics_at(choose_ks(ks, usual, done), every)
@@ -545,7 +547,8 @@ def read_results(
         raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
     made, chosen = baselines_of(runs, examples, ks) if examples and baselines else ({}, None)
-    made = {name: who for name, who in made.items() if name not in named}  # a recommender replaces its namesake
+    # A recommender replaces the baseline of its name.
+    made = {name: recommender for name, recommender in made.items() if name not in named}
     found: Mapping[str, Mapping[str, Any]] = {}
     if examples is not None and slices:
         found = read_kinds(examples.data, examples.rows, split, times)
@@ -561,7 +564,9 @@ def read_results(
         baselines=list(made),
         chosen=chosen,
         headline=headline,
-        first=next((who.name for run, who in zip(runs, read, strict=True) if run.name == first), done[0].name),
+        first=next(
+            (recommender.name for run, recommender in zip(runs, read, strict=True) if run.name == first), done[0].name
+        ),
         reference=reference,
         ceiling=read_ceiling(ceiling, examples, metrics) if ceiling and examples else {},
         alike=alike(found),

@@ -402,13 +402,13 @@ def run_build_sids(config: SidConfig) -> SidResult:
                 config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts, seed=config.seed
             )
         counts = {**given.counts, "levels": table.levels, **asdict(resolution.after)}
-        with work.finish(seed=config.seed, counts=counts) as place:
-            table.save_index(place / INDEX_FILE)
-            write_text_atomic(place / REPORT_FILE, json.dumps(report, indent=1) + "\n")
+        with work.finish(seed=config.seed, counts=counts) as folder:
+            table.save_index(folder / INDEX_FILE)
+            write_text_atomic(folder / REPORT_FILE, json.dumps(report, indent=1) + "\n")
             if made.quantiser is not None:
-                made.quantiser.save(place / CODEBOOKS_FILE)
+                made.quantiser.save(folder / CODEBOOKS_FILE)
             if made.fitted is not None:
-                made.fitted.save(place)
+                made.fitted.save(folder)
     _say(report)
     logger.info("SIDs of %d items are in %s.", len(table), stage.output)
     return SidResult(stage.output, table, report, up_to_date=False)

@@ -385,10 +385,10 @@ def relocate(
     staying = np.minimum(np.bincount(own, minlength=len(keys)), capacity - held)
     movers, distance = _movers(codes, vectors, codebooks, own, staying, left)
     held += staying
-    places = _FreeCodes(np.vstack([others, codes])[first], held, sizes, capacity)
+    positions = _FreeCodes(np.vstack([others, codes])[first], held, sizes, capacity)
     del keys, first, group, own, staying
     order = np.argsort(distance, kind="stable")  # movers ascend, so that ties go to the lower item
-    return _moved(codes, vectors, codebooks, places, movers[order])
+    return _moved(codes, vectors, codebooks, positions, movers[order])
 
 
 def _check_room(items: int, sizes: Sequence[int], capacity: int, taken: int) -> None:
@@ -480,24 +480,24 @@ class _FreeCodes:
 
 
 def _moved(
-    codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], places: _FreeCodes, movers: np.ndarray
+    codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], positions: _FreeCodes, movers: np.ndarray
 ) -> np.ndarray:
     """Codes with every mover at its new code; movers, int64 (M,), in order of assignment."""
     levels, few = len(codebooks), len(movers) <= FEW
     moved = codes.copy()
     kind = np.min_scalar_type(len(codebooks[-1]) - 1)
-    capacity = places.room[levels]
+    capacity = positions.room[levels]
     squares = [None if few else (codebook * codebook).sum(axis=1) for codebook in codebooks]
     for part in _parts(len(movers), max(1, ORDERS_BYTES // (len(codebooks[-1]) * kind.itemsize))):
         items = movers[part]
         orders = _last_orders(codes, vectors, codebooks, items, kind, few)
         for item, prefix, order in zip(items.tolist(), codes[items, :-1].tolist(), orders, strict=True):
-            node = places.node(tuple(prefix))
-            if node.all < places.room[levels - 1]:
+            node = positions.node(tuple(prefix))
+            if node.all < positions.room[levels - 1]:
                 sid = (*prefix, int(order[(node.under[order] < capacity).argmax()]))
             else:
-                sid = _elsewhere(vectors[item], tuple(prefix), codebooks, places, squares)
-            places.occupy(sid)
+                sid = _elsewhere(vectors[item], tuple(prefix), codebooks, positions, squares)
+            positions.occupy(sid)
             moved[item] = sid
     return moved
 
@@ -540,16 +540,16 @@ def _elsewhere(
     vector: np.ndarray,
     prefix: tuple[int, ...],
     codebooks: Sequence[np.ndarray],
-    places: _FreeCodes,
+    positions: _FreeCodes,
     squares: Sequence[np.ndarray | None],
 ) -> tuple[int, ...]:
     """The SID of an item whose prefix of length L - 1 is full; squares of the codes per level, or None of each."""
-    depth = next(d for d in range(len(prefix) - 1, -1, -1) if places.node(prefix[:d]).all < places.room[d])
+    depth = next(d for d in range(len(prefix) - 1, -1, -1) if positions.node(prefix[:d]).all < positions.room[d])
     prefix = prefix[:depth]
     residual = vector - sum(codebooks[level][code] for level, code in enumerate(prefix))
     for level in range(depth, len(codebooks)):
         order = np.argsort(_costs(codebooks[level], residual, squares[level]), kind="stable")
-        code = int(order[(places.node(prefix).under[order] < places.room[level + 1]).argmax()])
+        code = int(order[(positions.node(prefix).under[order] < positions.room[level + 1]).argmax()])
         residual = residual - codebooks[level][code]
         prefix = (*prefix, code)
     return prefix

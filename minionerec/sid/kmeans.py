@@ -184,7 +184,7 @@ def _reduce(residuals: np.ndarray, codebook: np.ndarray, codes: np.ndarray) -> N
 def sample_size(
     n_items: int, codebook_sizes: Sequence[int], train_points_per_code: int | None, train_rows: int | None
 ) -> int:
-    """Number of training rows: as requested, or per code of the largest level, or all."""
+    """Number of training examples: as requested, or per code of the largest level, or all."""
     if train_rows is None:
         train_rows = n_items if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
     return min(train_rows, n_items)
@@ -413,7 +413,7 @@ def balanced_assign(
     costs: np.ndarray,
     prices: np.ndarray | None = None,
     tolerance: float = TOLERANCE,
-    places: np.ndarray | None = None,
+    capacities: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Give every code floor(N / C) or ceil(N / C) items at nearly the least total cost.
 
@@ -431,7 +431,7 @@ def balanced_assign(
         costs: float32 (N, C), cost of each item at each code; a constant per row changes nothing.
         prices: float (C,), where to start; zeros if None.
         tolerance: Epsilon as a share of the spread of costs: mean over (some of the) rows of mean - minimum.
-        places: int64 (C,), capacity of each code, at least 1 each and N in all; equal sizes if None.
+        capacities: int64 (C,), capacity of each code, at least 1 each and N in all; equal sizes if None.
 
     Returns:
         Codes, int32 (N,), and final prices, float64 (C,). Ties go to the lower code, and to the earlier item.
@@ -444,7 +444,7 @@ def balanced_assign(
         [0, 0, 1, 1]
     """
     n, size = costs.shape
-    if n < size and places is None:
+    if n < size and capacities is None:
         raise DataError(f"{n} items cannot fill {size} codes. Lower codebook_sizes to at most {n}.")
     prices = np.zeros(size) if prices is None else np.array(prices, dtype=np.float64)
     codes = np.zeros(n, dtype=np.int32)
@@ -458,18 +458,18 @@ def balanced_assign(
     bids += epsilon
 
     wanted = np.bincount(codes, minlength=size)
-    places = _equal_places(wanted) if places is None else places
-    heaps, waiting = _take_first_bids(codes, bids, wanted, places, prices)
-    _bid_again(costs, codes, prices, heaps, waiting, places.tolist(), epsilon)
+    capacities = _equal_capacities(wanted) if capacities is None else capacities
+    heaps, waiting = _take_first_bids(codes, bids, wanted, capacities, prices)
+    _bid_again(costs, codes, prices, heaps, waiting, capacities.tolist(), epsilon)
     return codes, prices
 
 
-def _equal_places(wanted: np.ndarray) -> np.ndarray:
+def _equal_capacities(wanted: np.ndarray) -> np.ndarray:
     """Capacity of each code, int64 (C,): as much in all as items, differing by at most one."""
     each, more = divmod(int(wanted.sum()), len(wanted))
-    places = np.full(len(wanted), each)
-    places[np.argsort(-wanted, kind="stable")[:more]] += 1
-    return places
+    positions = np.full(len(wanted), each)
+    positions[np.argsort(-wanted, kind="stable")[:more]] += 1
+    return positions
 
 
 def balanced_stream(
@@ -498,17 +498,17 @@ def balanced_stream(
         first, bid = _first_bids(costs, prices)
         codes[rows], margin[rows] = first, bid - prices[first]
     wanted = np.bincount(codes, minlength=len(prices))
-    places = _equal_places(wanted)
+    capacities = _equal_capacities(wanted)
     order = np.lexsort((-margin, codes))  # of equal margins the earlier item first
     rank = np.arange(items) - (np.cumsum(wanted) - wanted)[codes[order]]
-    outbid = np.sort(order[rank >= places[codes[order]]])
+    outbid = np.sort(order[rank >= capacities[codes[order]]])
     del margin, order, rank
-    room = places - np.minimum(wanted, places)
+    room = capacities - np.minimum(wanted, capacities)
     most = max(1, COSTS_BYTES // (4 * len(prices)))
     for part in np.array_split(outbid, -(-len(outbid) // most)) if len(outbid) else []:
         opened = np.flatnonzero(room)
         costs = np.ascontiguousarray(costs_of(part)[:, opened])
-        found = opened[balanced_assign(costs, prices[opened], places=room[opened])[0]]
+        found = opened[balanced_assign(costs, prices[opened], capacities=room[opened])[0]]
         codes[part] = found
         room -= np.bincount(found, minlength=len(prices))
     return codes
@@ -523,7 +523,7 @@ def _epsilon(costs: np.ndarray, tolerance: float) -> float:
 
 
 def _take_first_bids(
-    codes: np.ndarray, bids: np.ndarray, wanted: np.ndarray, places: np.ndarray, prices: np.ndarray
+    codes: np.ndarray, bids: np.ndarray, wanted: np.ndarray, capacities: np.ndarray, prices: np.ndarray
 ) -> tuple[list[list[tuple[float, int]]], list[int]]:
     """Give each code its highest bids, and full ones their price.
 
@@ -531,7 +531,7 @@ def _take_first_bids(
         codes: int32 (N,), which code each item bids for.
         bids: float64 (N,), how much.
         wanted: int64 (C,), how many items bid for each code.
-        places: int64 (C,), its capacity.
+        capacities: int64 (C,), its capacity.
         prices: float64 (C,); those of full codes are set.
 
     Returns:
@@ -542,10 +542,10 @@ def _take_first_bids(
     heaps: list[list[tuple[float, int]]] = []
     waiting: list[np.ndarray] = []
     for code, (start, end) in enumerate(zip(ends - wanted, ends, strict=True)):
-        kept, outbid = order[start:end][: places[code]], order[start:end][places[code] :]
+        kept, outbid = order[start:end][: capacities[code]], order[start:end][capacities[code] :]
         heaps.append(list(zip(bids[kept][::-1].tolist(), (-kept[::-1]).tolist(), strict=True)))  # sorted: a heap
         waiting.append(outbid)
-        if len(kept) == places[code]:
+        if len(kept) == capacities[code]:
             prices[code] = heaps[code][0][0]
     return heaps, np.sort(np.concatenate(waiting)).tolist()
 

@@ -42,8 +42,8 @@ class Encoder:
     def _encode(self, vectors: np.ndarray) -> np.ndarray:
         inputs = ((vectors - self.mean) / np.float32(self.scale)).astype(np.float32)
         values = inputs
-        for place, (weight, bias) in enumerate(self.layers):
-            values = (np.maximum(values, 0) if place else values) @ weight.T + bias
+        for position, (weight, bias) in enumerate(self.layers):
+            values = (np.maximum(values, 0) if position else values) @ weight.T + bias
         found: np.ndarray = inputs + values if self.residual else values
         return found
 
@@ -88,8 +88,8 @@ class Quantiser:
 
         tensors = {f"level_{level}": book for level, book in enumerate(self.codebooks)}
         if self.encoder is not None:
-            for place, (weight, bias) in enumerate(self.encoder.layers):
-                tensors |= {f"encoder.{place}.weight": weight, f"encoder.{place}.bias": bias}
+            for layer, (weight, bias) in enumerate(self.encoder.layers):
+                tensors |= {f"encoder.{layer}.weight": weight, f"encoder.{layer}.bias": bias}
             tensors |= {"mean": self.encoder.mean, "scale": np.array([self.encoder.scale], np.float32)}
             tensors |= {"residual": np.array([self.encoder.residual])}
         content = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}

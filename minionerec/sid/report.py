@@ -227,8 +227,8 @@ class PrefixMeasures:
             it compares tables of any origin on the same vectors; it is 0 where no item shares its prefix.
         word_purity: Mean cosine of an item's words with those of the other items of its prefix; None where no item
             shares its prefix.
-        buyer_purity: The same for buyers: over items with a buyer in the training rows.
-        next_hits: Share of training rows whose target has one of the 10 likeliest prefixes after the prefix of the
+        buyer_purity: The same for buyers: over items with a buyer in the training examples.
+        next_hits: Share of training examples whose target has one of the 10 likeliest prefixes after the prefix of the
             history's last item, by counts from the other folds.
         popular_hits: The same with the 10 most frequent prefixes, whatever the history.
     """
@@ -274,7 +274,7 @@ class Evidence:
     Attributes:
         vectors: float32 (N, D), a vector of each item.
         words: float32 (N, V), TF-IDF of each item's words, rows of length 1 or 0.
-        buyers: float32 (N, U), who bought each item in the training rows, rows of length 1 or 0.
+        buyers: float32 (N, U), who bought each item in the training examples, rows of length 1 or 0.
         last: int64 (R,), last item of the history of each training row that has one.
         target: int64 (R,), its target.
         fold: int64 (R,), 0 to 4; all rows of a user are in one fold.
@@ -480,9 +480,9 @@ def next_item_bits(codes: np.ndarray, evidence: Evidence, use_history: bool = Tr
         parents[groups] = before
         chance = 1 / np.bincount(parents)[before[target]]
         for context in contexts:
-            place = context[last] * (int(before.max()) + 1) + before[target]
-            followed = _elsewhere(place * len(parents) + groups[target], fold)
-            chance = (followed + STRENGTH * chance) / (_elsewhere(place, fold) + STRENGTH)
+            position = context[last] * (int(before.max()) + 1) + before[target]
+            followed = _elsewhere(position * len(parents) + groups[target], fold)
+            chance = (followed + STRENGTH * chance) / (_elsewhere(position, fold) + STRENGTH)
         bits -= np.log2(chance)
         before = groups
     return float(bits.mean())

@@ -56,8 +56,8 @@ class _Mlp(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         values = inputs
-        for place, layer in enumerate(self.layers):
-            values = layer(values.relu() if place else values)
+        for position, layer in enumerate(self.layers):
+            values = layer(values.relu() if position else values)
         return inputs + values if self.residual else values
 
 
@@ -302,7 +302,7 @@ def _revive(
         rows = torch.randint(len(codes), (len(dead),), generator=generator)
         _, _, residuals = model.quantise(model.encoder(standard.rows(rows.numpy())))
         book[dead] = residuals[level]
-        for moment in ("exp_avg", "exp_avg_sq"):
-            optimiser.state[book][moment][dead] = 0
+        for state in ("exp_avg", "exp_avg_sq"):
+            optimiser.state[book][state][dead] = 0
         revived += len(dead)
     return revived

@@ -120,19 +120,19 @@ class LazySequence(Sequence[T]):
         return self._size
 
     @overload
-    def __getitem__(self, place: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, index: slice) -> list[T]: ...
 
-    def __getitem__(self, place: int | slice) -> T | list[T]:
+    def __getitem__(self, index: int | slice) -> T | list[T]:
         """One entry, or a list of some."""
-        if isinstance(place, slice):
-            start, stop, step = place.indices(len(self))
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
             return self._block(start, stop) if step == 1 else [self[i] for i in range(start, stop, step)]
-        found = place + len(self) if place < 0 else int(place)
+        found = index + len(self) if index < 0 else int(index)
         if not 0 <= found < len(self):
-            raise IndexError(f"index {place} of {len(self)}.")
+            raise IndexError(f"index {index} of {len(self)}.")
         return self._block(found, found + 1)[0]
 
     def __iter__(self) -> Iterator[T]:
@@ -168,11 +168,11 @@ class ItemIds(LazySequence[str]):
         counted = pc.value_counts(self.column)
         return str(counted.filter(pc.greater(counted.field("counts"), 1))[0]["values"].as_py())
 
-    def places_of(self, wanted: "ItemIds") -> np.ndarray:
+    def positions_of(self, wanted: "ItemIds") -> np.ndarray:
         """Index of each of some ids: int64 (n,), -1 where it is missing."""
         found = pc.fill_null(pc.index_in(wanted.column, value_set=self.column.combine_chunks()), -1)
-        places: np.ndarray = found.to_numpy().astype(np.int64)
-        return places
+        positions: np.ndarray = found.to_numpy().astype(np.int64)
+        return positions
 
 
 def _is_arrow(ids: Any) -> bool:
@@ -415,10 +415,10 @@ class SidTable:
             )
         if isinstance(self.item_ids, ItemIds) and self.item_ids.same(ItemIds(item_ids)):
             return
-        for place, (ours, theirs) in enumerate(zip(self.item_ids, item_ids, strict=True)):
+        for item, (ours, theirs) in enumerate(zip(self.item_ids, item_ids, strict=True)):
             if ours != theirs:
                 raise DataError(
-                    f"{where}: item {place} is {theirs!r}, in the SID table {ours!r}. Build SIDs for this corpus."
+                    f"{where}: item {item} is {theirs!r}, in the SID table {ours!r}. Build SIDs for this corpus."
                 )
 
     def save_index(self, path: str | os.PathLike[str]) -> None:
@@ -468,8 +468,8 @@ class SidTable:
             rows.append(_codes_of(content[item_id], item_id, path))
         levels = max((len(row) for row in rows), default=0)
         codes = np.full((len(rows), levels), -1, dtype=np.int32)
-        for place, row in enumerate(rows):
-            codes[place, : len(row)] = row
+        for position, row in enumerate(rows):
+            codes[position, : len(row)] = row
         return cls(codes, item_ids)
 
     @classmethod
@@ -477,10 +477,10 @@ class SidTable:
         ids, codes = read_codes(path, LEVELS)
         wanted = ids if item_ids is None else ItemIds(item_ids)
         if wanted is not ids and not ids.same(wanted):
-            places = ids.places_of(wanted)
-            if (places < 0).any():
-                raise _without_sid(path, wanted[int((places < 0).argmax())])
-            codes = codes[places]
+            positions = ids.positions_of(wanted)
+            if (positions < 0).any():
+                raise _without_sid(path, wanted[int((positions < 0).argmax())])
+            codes = codes[positions]
             used = (codes >= 0).any(axis=0)
             codes = codes[:, : int(used.sum())]
         return cls(codes, wanted)

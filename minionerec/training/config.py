@@ -259,7 +259,8 @@ class CatalogueTrainConfig(RefittableConfig):
     session_context: bool = setting(
         False,
         "condition the model on whether the next item is in the session of the newest one or in a later one, "
-        "where the corpus has times; prompts give it too, and popularity in that context is weighed on validation rows",
+        "where the corpus has times; prompts give it too, and popularity in that context is weighted on validation "
+        "examples",
         since="0.2",
     )
     objective: str = setting(
@@ -417,11 +418,11 @@ class GrpoConfig(PackedConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         weights = reward_weights(self.rewards)
-        for name, place, what in _SOURCES:
-            if (name in weights) != bool(getattr(self, place)):
+        for name, source, what in _SOURCES:
+            if (name in weights) != bool(getattr(self, source)):
                 yield (
-                    f"rewards are {', '.join(self.rewards)} and {place} is {getattr(self, place)!r}; the reward {name} "
-                    f"and {what} go together."
+                    f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; the reward "
+                    f"{name} and {what} go together."
                 )
         if self.beta == 0 and self.sync_reference:
             yield (

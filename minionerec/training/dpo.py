@@ -275,24 +275,24 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
         self.figures = Figures(self.accelerator)
         self._checked = False
 
-    def completions(self, places: Sequence[int], negatives: np.ndarray) -> list[list[list[int]]]:
+    def completions(self, positions: Sequence[int], negatives: np.ndarray) -> list[list[list[int]]]:
         """Token ids of the 1 + N completions of rows, the target's first.
 
         Args:
-            places: P rows.
+            positions: P rows.
             negatives: int64 (P, N), SID numbers.
         """
-        rows = [self.rows[place] for place in places]
+        rows = [self.rows[position] for position in positions]
         return [
             [self.sid_tokens[sid] + row["tail"] for sid in (row["target"], *others)]
             for row, others in zip(rows, negatives.tolist(), strict=True)
         ]
 
-    def log_ratios(self, model: Any, places: Sequence[int]) -> torch.Tensor:
+    def log_ratios(self, model: Any, positions: Sequence[int]) -> torch.Tensor:
         """Log-ratios of rows' targets and negatives in the epoch at work: float32 (P, 1 + N), the target's first."""
         epoch = self.state.global_step // self.steps_per_epoch
-        prompts = [self.rows[place]["prompt"] for place in places]
-        completions = self.completions(places, self.negatives(epoch)[places])
+        prompts = [self.rows[position]["prompt"] for position in positions]
+        completions = self.completions(positions, self.negatives(epoch)[positions])
         with self.accelerator.autocast():
             policy = completion_sums(model, self.accelerator.unwrap_model(model), prompts, completions)
             with torch.no_grad():

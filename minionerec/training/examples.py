@@ -88,7 +88,7 @@ class ExamplePart:
         shard: File of sequences; None for a task about items, and for a whole task.
         share: Which part of the examples, drawn by chance; of a whole task its weight.
         times: How often an epoch sees each.
-        place: Folder of the columns.
+        folder: Folder of the columns.
         most: Tokens that its examples may have; None for any number.
         whole: Whether it is all of a task, of a corpus in memory.
     """
@@ -98,7 +98,7 @@ class ExamplePart:
     shard: Path | None
     share: float
     times: int
-    place: Path
+    folder: Path
     most: int | None = None
     whole: bool = False
 
@@ -120,9 +120,9 @@ def plan_parts(files: Sequence[Path], tasks: Mapping[str, float], folder: Path, 
         shards: Sequence[Path | None] = [None] if task in ITEM_TASKS else files
         for share, times, name in ((1.0, int(weight), "all"), (weight - int(weight), 1, "some")):
             for number, shard in enumerate(shards if share and times else ()):
-                place = folder / f"{task}-{name}-{number:05d}"
+                path = folder / f"{task}-{name}-{number:05d}"
                 own = most // len(shards) + (number < most % len(shards)) if most else None
-                parts.append(ExamplePart(task, len(parts), shard, share, times, place, own))
+                parts.append(ExamplePart(task, len(parts), shard, share, times, path, own))
     return parts
 
 
@@ -171,8 +171,8 @@ class TaskExamples:
         rows: The examples of the corpus; None of a task about items.
         numbers: int64 (R,), their numbers, counted through all splits that are trained on.
         seed: Seed of what else is drawn.
-        places: int64 (R,), which they are of the `count` that `seed` is drawn for.
-        count: See `places`.
+        positions: int64 (R,), which they are of the `count` that `seed` is drawn for.
+        count: See `positions`.
     """
 
     task: str
@@ -180,7 +180,7 @@ class TaskExamples:
     rows: SplitRows | None
     numbers: np.ndarray
     seed: int
-    places: np.ndarray
+    positions: np.ndarray
     count: int
 
     def builder(self, builder: ExampleBuilder) -> ExampleBuilder:
@@ -223,7 +223,7 @@ class ExampleMaker(ABC):
         self.builder, self.corpus, self.tasks, self.seed, self.by_shard = builder, corpus, tasks, seed, by_shard
         before = np.cumsum([0, *(corpus.sizes[split] for split in splits)]).tolist()
         self.numbered, self.count = dict(zip(splits, before, strict=False)), before[-1]
-        self._places: dict[str, np.ndarray] = {}
+        self._positions: dict[str, np.ndarray] = {}
 
     @abstractmethod
     def examples(self, asked: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
@@ -233,15 +233,15 @@ class ExampleMaker(ABC):
         """Number of examples of a task, of a corpus in memory."""
         return len(self._able_items(task)) if task in ITEM_TASKS else len(self._able_rows(task))
 
-    def whole(self, task: str, places: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
+    def whole(self, task: str, positions: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
         """Some examples of a task, by their indices among all that it has, of a corpus in memory."""
         count = self.whole_count(task)
         if task in ITEM_TASKS:
-            items = self._able_items(task)[places]
-            return self.examples(TaskExamples(task, items, None, items, self.seed, places, count))
-        numbers = self._able_rows(task)[places]
+            items = self._able_items(task)[positions]
+            return self.examples(TaskExamples(task, items, None, items, self.seed, positions, count))
+        numbers = self._able_rows(task)[positions]
         rows = self.corpus.rows("train").take(numbers)
-        return self.examples(TaskExamples(task, None, rows, numbers, self.seed, places, count))
+        return self.examples(TaskExamples(task, None, rows, numbers, self.seed, positions, count))
 
     def _able_items(self, task: str) -> np.ndarray:
         return np.flatnonzero(self.builder.answerable(task))
@@ -255,11 +255,11 @@ class ExampleMaker(ABC):
         Where not all are wanted, row groups come in a random order: neighbours in a file have similar names.
         """
         if part.whole:
-            if part.task not in self._places:
-                self._places[part.task] = choose_examples(self.whole_count(part.task), part.share, self.seed)
-            places = self._places[part.task]
-            for start in range(0, len(places), _AT_ONCE):
-                yield places[start : start + _AT_ONCE]
+            if part.task not in self._positions:
+                self._positions[part.task] = choose_examples(self.whole_count(part.task), part.share, self.seed)
+            positions = self._positions[part.task]
+            for start in range(0, len(positions), _AT_ONCE):
+                yield positions[start : start + _AT_ONCE]
         elif part.shard is None:
             for start in range(0, self.corpus.n_items, _AT_ONCE):
                 yield np.arange(start, min(start + _AT_ONCE, self.corpus.n_items))
@@ -283,9 +283,9 @@ class ExampleMaker(ABC):
         numbers, rows = self.rows_of(batch)
         known = np.flatnonzero(able[rows.targets])
         chosen = known[chance(len(known))]
-        places = np.arange(len(chosen))
+        positions = np.arange(len(chosen))
         return self.examples(
-            TaskExamples(part.task, None, rows.take(chosen), numbers[chosen], seed, places, len(chosen))
+            TaskExamples(part.task, None, rows.take(chosen), numbers[chosen], seed, positions, len(chosen))
         )
 
     def rows_of(self, chains: Chains) -> tuple[np.ndarray, SplitRows]:
@@ -319,7 +319,7 @@ class Written:
         Raises:
             ArtefactError: If it was not, or is damaged.
         """
-        columns = open_columns(part.place)
+        columns = open_columns(part.folder)
         return cls(part, columns.arrays, columns.state["tally"])
 
     def table(self, lists: Iterable[str], scalars: Iterable[str]) -> pa.Table:
@@ -400,10 +400,10 @@ def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> Trai
     """
     parts = plan_parts(maker.corpus.files if maker.by_shard else (), maker.tasks, folder, max_tokens)
     for part in parts[process_rank() :: world_size()]:
-        if not are_finished(part.place):
+        if not are_finished(part.folder):
             _write(part, maker)
     # A barrier would give up where a part takes longer than its patience.
-    while not all(are_finished(part.place) for part in parts):
+    while not all(are_finished(part.folder) for part in parts):
         time.sleep(_LOOK_AGAIN)
     wait_for_everyone()
     found = TrainingSet([Written.open(part) for part in parts], list(maker.lists), list(maker.scalars))
@@ -418,7 +418,7 @@ def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> Trai
 def _write(part: ExamplePart, maker: ExampleMaker) -> None:
     """Write the examples of a part, from where an earlier run was."""
     kinds = {**maker.lists, **dict.fromkeys((name + _ENDS for name in maker.lists), "int64"), **maker.scalars}
-    with ColumnWriter(part.place, kinds) as writer:
+    with ColumnWriter(part.folder, kinds) as writer:
         tally = Counter(writer.state.get("tally", {"rows": 0}))
         done, seen = int(writer.state.get("batches", 0)), int(writer.state.get("seen", 0))
         full = bool(writer.state.get("full", False))
@@ -440,8 +440,8 @@ def _write(part: ExamplePart, maker: ExampleMaker) -> None:
                     writer.append(name, values)
             tally.update(counted)
             seen, full = chance.seen, chance.full
-            told = {"full": True} if full else {}
-            writer.commit({"batches": number + 1, "seen": seen, "tally": dict(tally), **told})
+            filled = {"full": True} if full else {}
+            writer.commit({"batches": number + 1, "seen": seen, "tally": dict(tally), **filled})
         writer.commit({**writer.state, "tally": dict(tally)})
         writer.finish()
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.core.refit import refitted_behind
+from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import Transitions, count_transitions_in_parts
@@ -23,7 +23,7 @@ from minionerec.models.backbone.bundle import (
     write_model_files,
 )
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.models.backbone.catalogue.extend import check_lengths, extended_catalogue, places_among
+from minionerec.models.backbone.catalogue.extend import check_lengths, extended_catalogue, indices_among
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
@@ -74,7 +74,7 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
     config = stage.config
     with stage.work() as work:
         folder = Path(config.checkpoint)
-        corpus, refit = Corpus.load(config.corpus), refitted_behind(folder) is not None
+        corpus, refit = Corpus.load(config.corpus), refitted_ancestor(folder) is not None
         corpus = corpus.with_every_row() if refit else corpus
         table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
         bundle = load_bundle(folder)
@@ -92,10 +92,10 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
             fitted = FittedTexts.of(folder, bundle.table.item_ids, corpus)
         extended = _extend(bundle, table, corpus, config, fitted, counts)
         counts |= bundle_counts(extended)
-        with work.finish(counts=counts) as place:
-            write_model_files(extended, place)
+        with work.finish(counts=counts) as path:
+            write_model_files(extended, path)
             if fitted is not None:
-                fitted.save(place)
+                fitted.save(path)
     logger.info("%s has %d items, %d of them new.", stage.output, counts["items"], counts["items_new"])
     return ExtendResult(stage.output, counts)
 
@@ -162,9 +162,9 @@ def _check_text(
         )
     known = set(before.item_ids)
     joined = {sid for item, sid in zip(table.item_ids, table.sid_numbers, strict=True) if item not in known}
-    place = places_among(before.distinct_codes, table.distinct_codes)
-    alike = (place >= 0) & ~np.isin(np.arange(table.n_unique), list(joined))
-    then = model.text.float().numpy()[place[alike]]
+    position = indices_among(before.distinct_codes, table.distinct_codes)
+    alike = (position >= 0) & ~np.isin(np.arange(table.n_unique), list(joined))
+    then = model.text.float().numpy()[position[alike]]
     moved, length = float(((text[alike] - then) ** 2).sum()), float((then**2).sum())
     if moved > TEXT_TOLERANCE * length:
         raise DataError(

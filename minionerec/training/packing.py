@@ -52,7 +52,7 @@ class PackedGroups:
         input_ids: int64 (B, T), 0 at padding.
         position_ids: int64 (B, T), rotary positions, counted from each prompt's first token.
         ends: int64 (B, T), the position after the last one that sees this one; a padding position sees itself alone.
-        places: int64 (N,), for each completion token, in the order of groups, completions and tokens, the position
+        positions: int64 (N,), for each completion token, in the order of groups, completions and tokens, the position
             that predicts it, counted through all rows.
         labels: int64 (N,), the completion tokens themselves.
     """
@@ -60,7 +60,7 @@ class PackedGroups:
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     ends: torch.Tensor
-    places: torch.Tensor
+    positions: torch.Tensor
     labels: torch.Tensor
 
 
@@ -68,7 +68,7 @@ def _lay_out(prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> tup
     """One group: tokens, positions and ends; and the positions that predict each completion's tokens."""
     tokens, positions = list(prompt), list(range(len(prompt)))
     ends = [0] * len(prompt)
-    places: list[list[int]] = [[] for _ in completions]
+    indices: list[list[int]] = [[] for _ in completions]
     path: list[int] = []  # nodes from the prompt down to where we are
     before: Sequence[int] = ()
     for number in sorted(range(len(completions)), key=lambda number: list(completions[number])):
@@ -85,9 +85,9 @@ def _lay_out(prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> tup
             positions.append(len(prompt) + len(path) - 1)
             ends.append(0)
         if completion:
-            places[number] = [len(prompt) - 1, *path]
+            indices[number] = [len(prompt) - 1, *path]
         before = completion
-    return [tokens, positions, [end or len(tokens) for end in ends]], places
+    return [tokens, positions, [end or len(tokens) for end in ends]], indices
 
 
 def _fill_rows(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
@@ -122,7 +122,7 @@ def pack_groups(
         >>> packed = pack_groups([[1, 2], [3]], [[[4, 5], [4, 6]], [[7]]], row_tokens=8)
         >>> packed.input_ids.tolist(), packed.ends.tolist()
         ([[1, 2, 4, 3]], [[3, 3, 3, 4]])
-        >>> packed.places.tolist(), packed.labels.tolist()
+        >>> packed.positions.tolist(), packed.labels.tolist()
         ([1, 2, 1, 2, 3], [4, 5, 4, 6, 7])
     """
     if not prompts or not all(len(prompt) for prompt in prompts):
@@ -146,7 +146,7 @@ def pack_groups(
         padding = range(len(tokens), width)
         tokens += [0] * len(padding)
         positions += [0] * len(padding)
-        ends += [place + 1 for place in padding]
+        ends += [position + 1 for position in padding]
         for column, values in zip(columns, (tokens, positions, ends), strict=True):
             column.append(values)
     input_ids, position_ids, all_ends = (torch.tensor(column) for column in columns)
@@ -154,12 +154,12 @@ def pack_groups(
         input_ids=input_ids,
         position_ids=position_ids,
         ends=all_ends,
-        places=torch.tensor(
+        positions=torch.tensor(
             [
-                start + place
-                for start, (_, places) in zip(starts, groups, strict=True)
-                for own in places
-                for place in own
+                start + position
+                for start, (_, indices) in zip(starts, groups, strict=True)
+                for own in indices
+                for position in own
             ],
             dtype=torch.long,
         ),
@@ -184,17 +184,17 @@ def tree_mask(ends: torch.Tensor, backbone: PreTrainedModel) -> Any:
             return (key <= query) & (query < ends[row, key])
 
         return create_block_mask(sees, batch, None, width, width, device=ends.device)
-    place = torch.arange(width, device=ends.device)
-    visible = (place <= place.unsqueeze(1)) & (place.unsqueeze(1) < ends.unsqueeze(1))  # (B, Q, K)
+    position = torch.arange(width, device=ends.device)
+    visible = (position <= position.unsqueeze(1)) & (position.unsqueeze(1) < ends.unsqueeze(1))  # (B, Q, K)
     return attention_mask_4d(visible, backbone)
 
 
 @contextmanager
-def picked_hidden_states(backbone: PreTrainedModel, places: torch.Tensor) -> Iterator[None]:
-    """Let the head see the hidden states at `places` alone, as one row (1, N, D)."""
+def picked_hidden_states(backbone: PreTrainedModel, positions: torch.Tensor) -> Iterator[None]:
+    """Let the head see the hidden states at `positions` alone, as one row (1, N, D)."""
 
     def pick(_module: Any, _inputs: Any, output: Any) -> BaseModelOutputWithPast:
-        hidden = output.last_hidden_state.flatten(0, 1).index_select(0, places)
+        hidden = output.last_hidden_state.flatten(0, 1).index_select(0, positions)
         return BaseModelOutputWithPast(last_hidden_state=hidden.unsqueeze(0))
 
     hook = backbone.base_model.register_forward_hook(pick)
@@ -210,12 +210,12 @@ def picked_logits(model: Any, backbone: PreTrainedModel, batch: Mapping[str, tor
     Args:
         model: Causal language model, or a distributed wrapper of one.
         backbone: The model itself, without wrapper.
-        batch: `input_ids`, `position_ids`, `ends` and `places`, see `PackedGroups`.
+        batch: `input_ids`, `position_ids`, `ends` and `positions`, see `PackedGroups`.
 
     Returns:
         float (N, V).
     """
-    with picked_hidden_states(backbone, batch["places"]):
+    with picked_hidden_states(backbone, batch["positions"]):
         logits: torch.Tensor = model(
             input_ids=batch["input_ids"],
             position_ids=batch["position_ids"],
@@ -250,7 +250,7 @@ def shared_prefix_logps(
     attention = backbone.config._attn_implementation
     packed = pack_groups(prompts, completions, ROW_TOKENS.get(attention, 512) if row_tokens is None else row_tokens)
     device = backbone.device
-    with picked_hidden_states(backbone, packed.places.to(device)):
+    with picked_hidden_states(backbone, packed.positions.to(device)):
         outputs = model(
             input_ids=packed.input_ids.to(device),
             position_ids=packed.position_ids.to(device),
@@ -288,7 +288,7 @@ def asked_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
     if not prompts:
         return example
     prompt = prompts[epoch % len(prompts)]
-    start = next(place for place, label in enumerate(example["labels"]) if label >= 0)
+    start = next(position for position, label in enumerate(example["labels"]) if label >= 0)
     return {
         **example,
         "input_ids": [*prompt, *example["input_ids"][start:]],
@@ -304,26 +304,26 @@ class TreeCollator:
     Attributes:
         row_tokens: About how many tokens a row is to have. Longer rows have less waste at their ends and share more;
             their attention mask is larger.
-        asks_teacher: Whether the batch holds a teacher's inputs.
+        with_teacher: Whether the batch holds a teacher's inputs.
         epoch: The epoch, from 0, that is being trained: it selects one of several prompts.
     """
 
     row_tokens: int
-    asks_teacher: bool = False
+    with_teacher: bool = False
     epoch: int = 0
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Pack one batch.
 
         Returns:
-            `input_ids`, `position_ids` and `ends` int64 (B, T), see `PackedGroups`; `places` int64 (N,), the positions
-            that predict a labelled token, counted through all rows; `labels` int64 (1, N), those tokens; `weights`
+            `input_ids`, `position_ids` and `ends` int64 (B, T), see `PackedGroups`; `positions` int64 (N,), of the
+            tokens that predict a labelled one, counted through all rows; `labels` int64 (1, N), those tokens; `weights`
             float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`, `contexts`
             and `levels` (`teacher_questions`).
         """
         examples = [asked_in_turn(example, self.epoch) for example in examples]
-        order = sorted(range(len(examples)), key=lambda place: examples[place]["input_ids"])
-        ids = [examples[place]["input_ids"] for place in order]
+        order = sorted(range(len(examples)), key=lambda position: examples[position]["input_ids"])
+        ids = [examples[position]["input_ids"] for position in order]
         shared = [0, *(common_prefix(one, two) for one, two in pairwise(ids))]
         new = [len(row) - prefix for row, prefix in zip(ids, shared, strict=True)]
         total = sum(new)
@@ -339,16 +339,16 @@ class TreeCollator:
             completions[-1].append(sequence[1:])
             used, row_before = used + tokens, row
         packed = pack_groups(prompts, completions, int(total / rows * _SLACK))
-        labelled = torch.tensor([label >= 0 for place in order for label in examples[place]["labels"][1:]])
-        weights = torch.tensor([weight for place in order for weight in examples[place]["weights"][1:]])
+        labelled = torch.tensor([label >= 0 for position in order for label in examples[position]["labels"][1:]])
+        weights = torch.tensor([weight for position in order for weight in examples[position]["weights"][1:]])
         return {
             "input_ids": packed.input_ids,
             "position_ids": packed.position_ids,
             "ends": packed.ends,
-            "places": packed.places[labelled],
+            "positions": packed.positions[labelled],
             "labels": packed.labels[labelled].unsqueeze(0),
             "weights": weights[labelled],
-            **(teacher_questions([examples[place] for place in order]) if self.asks_teacher else {}),
+            **(teacher_questions([examples[position] for position in order]) if self.with_teacher else {}),
         }
 
 
@@ -383,8 +383,8 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
 
     Returns:
         `histories` int64 (R, H), SID numbers from 1, padded with 0 on the right, of examples that a teacher is queried
-        about; `rows` and `slots` int64 (P,), history and place in it behind which each target stands; `contexts` int64
-        (P,), the session context of each; `levels` int64 (N,), for each labelled token of all examples the place
+        about; `rows` and `slots` int64 (P,), history and position in it before each target; `contexts` int64 (P,), the
+        session context of each; `levels` int64 (N,), for each labelled token of all examples the position
         in its target's completion, -1 where no teacher applies. The tokens of a target follow one another, and
         targets are in the order of `rows` and `slots`.
     """
@@ -392,7 +392,7 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
     histories = torch.zeros(len(asked), max((len(row["histories"]) for row in asked), default=1), dtype=torch.long)
     for row, example in zip(histories, asked, strict=True):
         row[: len(example["histories"])] = torch.tensor(example["histories"])
-    places = [(row, slot) for row, example in enumerate(asked) for slot in example["slots"] if slot >= 0]
+    positions = [(row, slot) for row, example in enumerate(asked) for slot in example["slots"] if slot >= 0]
     known = [example.get("contexts") or [UNKNOWN] * len(example["slots"]) for example in asked]
     contexts = [
         context
@@ -408,8 +408,8 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         levels += [level if slot >= 0 else -1 for slot in targets for level in range(size)]
     return {
         "histories": histories,
-        "rows": torch.tensor([row for row, _ in places], dtype=torch.long),
-        "slots": torch.tensor([slot for _, slot in places], dtype=torch.long),
+        "rows": torch.tensor([row for row, _ in positions], dtype=torch.long),
+        "slots": torch.tensor([slot for _, slot in positions], dtype=torch.long),
         "contexts": torch.tensor(contexts, dtype=torch.long),
         "levels": torch.tensor(levels, dtype=torch.long),
     }

@@ -345,9 +345,9 @@ def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
             f"{size} completions."
         )
     if np.isinf(found).any():
-        row, place = np.argwhere(np.isinf(found))[0]
+        row, where = np.argwhere(np.isinf(found))[0]
         raise DataError(
-            f"reward {name!r} gave {found[row, place]} for completion {place} of prompt {row}; give a finite number, "
+            f"reward {name!r} gave {found[row, where]} for completion {where} of prompt {row}; give a finite number, "
             "or NaN where it does not apply."
         )
     return found
@@ -438,14 +438,14 @@ def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.nd
         levels = min(map(len, completions))
         for depth in range(levels):
             families: dict[tuple[int, ...], dict[int, list[int]]] = {}
-            for place, completion in enumerate(completions):
+            for position, completion in enumerate(completions):
                 branches = families.setdefault(tuple(completion[:depth]), {})
-                branches.setdefault(completion[depth], []).append(place)
+                branches.setdefault(completion[depth], []).append(position)
             for branches in families.values():
                 if len(branches) < 2:
                     continue
-                worth = np.array([values[places].mean() for places in branches.values()])
+                worth = np.array([values[positions].mean() for positions in branches.values()])
                 scores = (worth - worth.mean()) / (worth.std(ddof=1) + EPSILON)
-                for places, score in zip(branches.values(), scores, strict=True):
-                    found[group, places] += score / levels
+                for positions, score in zip(branches.values(), scores, strict=True):
+                    found[group, positions] += score / levels
     return found

@@ -104,7 +104,7 @@ def tokenise_examples(
     examples: Sequence[PromptExample],
     max_prompt_length: int,
     seed: int = 0,
-    places: np.ndarray | None = None,
+    positions: np.ndarray | None = None,
     count: int = 0,
 ) -> TokenizedExamples:
     """Token ids and labels (-100 at prompt tokens) of examples, without inputs of a teacher.
@@ -117,16 +117,16 @@ def tokenise_examples(
         examples: R examples.
         max_prompt_length: Most tokens of a prompt.
         seed: Seed of the templates.
-        places: int64 (R,), which examples they are of the `count` that the seed is drawn for; all of them if None.
-        count: See `places`.
+        positions: int64 (R,), which examples they are of the `count` that the seed is drawn for; all of them if None.
+        count: See `positions`.
     """
     asked = list(zip(*((example.prompt, *example.others) for example in examples), strict=True)) or [()]
     ways = [encode_prompt(tokenizer, texts, max_prompt_length) for texts in asked]
     whole = encode_completion(tokenizer, [example.completion for example in examples])
     completions = [ids[:LONGEST_COMPLETION] for ids in whole]
     ids = [p + c for p, c in zip(ways[0].ids, completions, strict=True)]
-    drawn = np.random.default_rng(seed).integers(len(ways), size=len(ids) if places is None else count)
-    begins = (drawn if places is None else drawn[places]).tolist()
+    drawn = np.random.default_rng(seed).integers(len(ways), size=len(ids) if positions is None else count)
+    begins = (drawn if positions is None else drawn[positions]).tolist()
     turns = range(len(ways) if len(ways) > 1 else 0)
     return TokenizedExamples(
         input_ids=ids,
@@ -194,14 +194,14 @@ class WindowTexts:
     Attributes:
         values: int32, the token ids of all items one after another, and what a window begins with after them.
         offsets: int64 (N + 2,), where each begins; the last two are those of the beginning.
-        said: bool (N,), whether there is a loss at an item.
+        scored: bool (N,), whether there is a loss at an item.
         numbers: int32 (N,), SID number of each item, from 1.
         cut: How many items' texts were too long and lost their last tokens.
     """
 
     values: np.ndarray
     offsets: np.ndarray
-    said: np.ndarray
+    scored: np.ndarray
     numbers: np.ndarray
     cut: int
 
@@ -214,9 +214,9 @@ class WindowTexts:
         """
         start, items, cut = window_texts(tokenizer, builder, task)
         flat = Ragged.of([*items, start])
-        said = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
+        scored = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
         offsets = np.concatenate([[0], np.cumsum(flat.lengths)])
-        return cls(flat.values, offsets, said, (builder.table.sid_numbers + 1).astype(np.int32), cut)
+        return cls(flat.values, offsets, scored, (builder.table.sid_numbers + 1).astype(np.int32), cut)
 
 
 def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
@@ -247,8 +247,8 @@ def window_columns(
     """
     sizes = windows.ends - windows.begins
     heads = np.cumsum(sizes) - sizes
-    places = ranges(windows.begins, windows.ends)
-    items, numbers = windows.items[places], windows.rows[places]
+    positions = ranges(windows.begins, windows.ends)
+    items, numbers = windows.items[positions], windows.rows[positions]
     is_target = np.arange(len(items)) - np.repeat(heads, sizes) >= np.repeat(windows.firsts, sizes)
     weights = np.where(numbers >= 0, weigh(np.maximum(numbers, 0)), np.float32(1))
     # A window is its beginning and its items: one entry of the texts each.
@@ -256,7 +256,7 @@ def window_columns(
     lengths = np.diff(texts.offsets)[units]
     tokens = texts.values[ranges(texts.offsets[units], texts.offsets[units + 1])]
     ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(sizes + 1)]
-    asked = np.repeat(np.insert(is_target & texts.said[items], heads, False), lengths)
+    asked = np.repeat(np.insert(is_target & texts.scored[items], heads, False), lengths)
     of_tokens = np.repeat(np.insert(weights, heads, np.float32(1)), lengths)
     counts = np.diff(ends, prepend=0)
     found = {
@@ -265,11 +265,11 @@ def window_columns(
         "weights": Ragged(np.where(asked, of_tokens, np.float32(1)), counts),
     }
     if teacher:
-        said = sizes if by_sid else np.zeros_like(sizes)
-        read = ranges(heads, np.maximum(heads, heads + said - 1))
+        used = sizes if by_sid else np.zeros_like(sizes)
+        read = ranges(heads, np.maximum(heads, heads + used - 1))
         firsts = windows.firsts if by_sid else np.zeros_like(sizes)
-        found["histories"] = Ragged(texts.numbers[items[read]], np.maximum(said - 1, 0))
-        found["slots"] = Ragged(ranges(firsts - 1, said - 1).astype(np.int32), said - firsts)
+        found["histories"] = Ragged(texts.numbers[items[read]], np.maximum(used - 1, 0))
+        found["slots"] = Ragged(ranges(firsts - 1, used - 1).astype(np.int32), used - firsts)
     return found, _counted(found)
 
 
@@ -315,7 +315,7 @@ class SftExamples(ExampleMaker):
         builder = asked.builder(self.builder)
         made = builder.some(asked.task, "train", asked.items) if len(asked.numbers) else []
         rows = tokenise_examples(
-            self.tokenizer, made, self.config.max_prompt_length, asked.seed, asked.places, asked.count
+            self.tokenizer, made, self.config.max_prompt_length, asked.seed, asked.positions, asked.count
         )
         if asked.task == NEXT_SID and asked.rows is not None and len(made):
             weights = self.recency(asked.numbers).tolist()
@@ -344,11 +344,11 @@ class SftExamples(ExampleMaker):
         """See `ExampleMaker.whole_count`."""
         return len(self._windows) if task in self.texts else super().whole_count(task)
 
-    def whole(self, task: str, places: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
+    def whole(self, task: str, positions: np.ndarray) -> tuple[Columns, Mapping[str, int]]:
         """See `ExampleMaker.whole`."""
         if task not in self.texts:
-            return super().whole(task, places)
-        windows = self._windows.take(places)
+            return super().whole(task, positions)
+        windows = self._windows.take(positions)
         return window_columns(self.texts[task], windows, self.recency, self.teacher, task == NEXT_SID)
 
     def make(self, part: ExamplePart, batch: Any, chance: Chance, seed: int) -> tuple[Columns, Mapping[str, int]]:

@@ -43,7 +43,7 @@ from minionerec.core.processes import (
     wait_for_everyone,
     world_size,
 )
-from minionerec.core.refit import is_refit, refitted_behind, require_held_out
+from minionerec.core.refit import is_refit, refitted_ancestor, require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitRows
@@ -211,7 +211,7 @@ def check_trackers(names: Iterable[str]) -> None:
             )
 
 
-def place_logs(callbacks: Iterable[Any], config: RunConfig) -> None:
+def set_log_folder(callbacks: Iterable[Any], config: RunConfig) -> None:
     """Let TensorBoard write into `OUTPUT.tensorboard`, which outlives the run, unless its own variable names a folder.
 
     Args:
@@ -279,7 +279,7 @@ def plan_refit(stage: Stage[Any]) -> Refit | None:
         )
     _check_settings(stage, chosen, manifest)
     start = inputs.get("checkpoint")
-    if start is not None and refitted_behind(start) is None:
+    if start is not None and refitted_ancestor(start) is None:
         raise ArtefactError(
             f"{start}: was not trained on all examples, so the run would start without valid and test. Refit it "
             "first, and give checkpoint its refit."
@@ -317,9 +317,9 @@ def _check_settings(stage: Stage[Any], chosen: Path, manifest: Mapping[str, Any]
     differences += [f"{name} ({words})" for name, words in _different_inputs(stage.inputs, manifest["inputs"]).items()]
     if differences:
         more = len(differences) - _NAMED
-        said = ", ".join(differences[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        text = ", ".join(differences[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise ConfigError(
-            f"{chosen}: was trained with other settings, {said}. A refit takes those that validation chose: give the "
+            f"{chosen}: was trained with other settings, {text}. A refit takes those that validation chose: give the "
             "--config that it was trained with."
         )
 
@@ -381,8 +381,8 @@ class TrainingResult:
 
     def lines(self) -> list[str]:
         """Path of the checkpoint, and of a refit its purpose."""
-        said = ["trained on all examples: for deployment, not for evaluation"] if self.counts.get("refit") else []
-        return [*said, f"checkpoint: {self.output}"]
+        lines = ["trained on all examples: for deployment, not for evaluation"] if self.counts.get("refit") else []
+        return [*lines, f"checkpoint: {self.output}"]
 
 
 def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> None:
@@ -414,11 +414,11 @@ def newest_whole_checkpoint(folder: Path) -> str | None:
     """The newest `checkpoint-N` of which every file is there to its end."""
     steps = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*") if path.name.split("-")[1].isdigit()]
     for step in sorted(steps, reverse=True):
-        place = folder / f"checkpoint-{step}"
-        torn = _torn_file(place)
+        directory = folder / f"checkpoint-{step}"
+        torn = _torn_file(directory)
         if torn is None:
-            return str(place)
-        logger.info("%s is incomplete (%s) and is ignored.", place, torn)
+            return str(directory)
+        logger.info("%s is incomplete (%s) and is ignored.", directory, torn)
     return None
 
 
@@ -488,9 +488,9 @@ def _locks() -> Iterator[Path]:
     """The locks of the builds that this process could wait for."""
     from torch.utils.cpp_extension import get_default_build_root
 
-    told = os.environ.get("TORCH_EXTENSIONS_DIR")
-    if told is not None:
-        yield from sorted(Path(told).glob("*/lock"))
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR")
+    if folder is not None:
+        yield from sorted(Path(folder).glob("*/lock"))
         return
     version = torch.version.hip or torch.version.cuda
     kind = ("rocm" if torch.version.hip else "cu") + version.replace(".", "") if version else "cpu"
@@ -618,7 +618,7 @@ class TrainingRun:
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
         """Arguments of the trainer (`trainer_arguments`); of a refit without validation."""
-        self.work.tell_batch(plan.per_device, plan.accumulation, plan.total)
+        self.work.log_batch(plan.per_device, plan.accumulation, plan.total)
         found = trainer_arguments(self.config, plan, select_by, self.folder)
         return found if self.refit is None else without_validation(found)
 
@@ -639,7 +639,7 @@ class TrainingRun:
         replace_printer(trainer)
         trainer.clock = self.work
         trainer.add_callback(_Reached(self.work))
-        place_logs(trainer.callback_handler.callbacks, self.config)
+        set_log_folder(trainer.callback_handler.callbacks, self.config)
         with self.work.phase("train"):
             try:
                 trainer.train(resume_from_checkpoint=self.checkpoint)
@@ -673,14 +673,14 @@ class TrainingRun:
             seed=self.config.seed,
             counts={**counts, **bundle_counts(trained)},
             keep_state=self.config.keep_state and self.refit is None,
-        ) as place:
-            write_model_files(trained, place)
+        ) as folder:
+            write_model_files(trained, folder)
             if trained.task == NEXT_SID and not isinstance(trained.model, CatalogueModel | TigerModel):
                 card = model_card(
                     trained, stage=str(self.work.stage.name), settings=self.work.stage.settings, counts=counts
                 )
-                (place / CARD_FILE).write_text(card, encoding="utf-8")
-            (place / LOG_FILE).write_text(training_log(log), encoding="utf-8")
+                (folder / CARD_FILE).write_text(card, encoding="utf-8")
+            (folder / LOG_FILE).write_text(training_log(log), encoding="utf-8")
         if self.refit is not None:
             logger.info("Trained on all examples for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
         else:

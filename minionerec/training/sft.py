@@ -35,7 +35,7 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.device import free_memory
 from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
-from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, asked_task, load_wording
+from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, load_wording, task_of
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
@@ -60,12 +60,12 @@ class SoftTargets:
     """Distributions over next codes.
 
     Attributes:
-        places: int64 (K,), which labelled tokens of the batch they are about.
+        positions: int64 (K,), which labelled tokens of the batch they are about.
         tokens: int64 (K, W), vocabulary ids of the possible codes; any id where there is none.
         probabilities: float32 (K, W), summing to 1; 0 where there is none.
     """
 
-    places: torch.Tensor
+    positions: torch.Tensor
     tokens: torch.Tensor
     probabilities: torch.Tensor
 
@@ -93,8 +93,8 @@ class Teacher:
             model: torch.nn.Module = self.model
             model.to(device)
             self.trie = self.trie.to(device)
-        places = ((batch["levels"] >= 0) & (batch["levels"] < levels)).nonzero()[:, 0]
-        tokens = batch["labels"][0][places].view(-1, levels)
+        positions = ((batch["levels"] >= 0) & (batch["levels"] < levels)).nonzero()[:, 0]
+        tokens = batch["labels"][0][positions].view(-1, levels)
         nodes = [torch.zeros_like(tokens[:, 0])]
         for level in range(levels - 1):
             nodes.append(self.trie.find(nodes[-1], tokens[:, level]))
@@ -110,7 +110,9 @@ class Teacher:
             below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
         # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
         probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
-        return SoftTargets(places, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1))
+        return SoftTargets(
+            positions, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1)
+        )
 
 
 def soften(
@@ -128,12 +130,12 @@ def soften(
     Returns:
         float32 (N,).
     """
-    own = labels[soft.places].unsqueeze(1)
+    own = labels[soft.positions].unsqueeze(1)
     asked = torch.cat([soft.tokens, own], 1)
     shares = torch.cat([-soft.probabilities, torch.ones_like(own, dtype=soft.probabilities.dtype)], 1)
     # Both cross-entropies have the same normaliser, so that they differ by logits alone.
-    more = (logits[soft.places].gather(1, asked) * shares).sum(1)
-    return losses.index_add(0, soft.places, share * more)
+    more = (logits[soft.positions].gather(1, asked) * shares).sum(1)
+    return losses.index_add(0, soft.positions, share * more)
 
 
 def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
@@ -313,8 +315,8 @@ def _backbone(
     model, pretrained_tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
     add_code_tokens(pretrained_tokenizer, table)
     add_session_tokens(pretrained_tokenizer, wording.session_context)
-    spoken = asked_task(config.tasks) == NEXT_SID
-    initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, spoken)
+    generated = task_of(config.tasks) == NEXT_SID
+    initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, generated)
     return model, pretrained_tokenizer
 
 
@@ -327,7 +329,7 @@ def _load(config: SftConfig, run: TrainingRun, whole: Corpus, by_shard: bool) ->
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
     if builder.uses_session_context and not whole.has_times:
         warn_without_times(config.corpus, f"the wording is {wording.name}", "take another wording")
-    return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=asked_task(config.tasks)), builder
+    return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task_of(config.tasks)), builder
 
 
 def _trainer(
@@ -353,7 +355,7 @@ def _trainer(
     heldout = None
     if run.refit is None:
         heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
-    collator = TreeCollator(good_row_length(bundle.model), asks_teacher=bool(config.teacher))
+    collator = TreeCollator(good_row_length(bundle.model), with_teacher=bool(config.teacher))
     order = None
     if shuffled:
         order = BlockSampler(len(examples), shuffled, world_size(), config.device_batch_size, config.seed)

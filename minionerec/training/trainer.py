@@ -73,7 +73,7 @@ def validation_set(
     examples = builder.build(bundle.task, "valid")
     if 0 < config.eval_rows < len(examples):
         chosen = np.sort(np.random.default_rng(config.seed).permutation(len(examples))[: config.eval_rows])
-        examples = [examples[place] for place in chosen]
+        examples = [examples[position] for position in chosen]
     prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length).ids
     numbers = bundle.table.sid_numbers if numbers is None else numbers
     targets = numbers[[example.target for example in examples]]

@@ -290,8 +290,8 @@ def check_walk(project, outputs):
     """What the page says about its own result."""
     assert (project / "runs/shop/report/report.html").is_file()
     assert (project / "runs/shop/eval_catalogue/predictions.parquet").is_file()
-    place = next(place for place, text in enumerate(outputs) if "HR@1 " in text)
-    run, recommended = outputs[place], outputs[place + 1].strip().splitlines()
+    position = next(position for position, text in enumerate(outputs) if "HR@1 " in text)
+    run, recommended = outputs[position], outputs[position + 1].strip().splitlines()
     hits = next(line for line in run.splitlines() if line.startswith("HR@1 ")).split()
     assert float(hits[1]) > float(hits[4]) + 0.2, "beam search does not beat popularity"
     assert "Serve it: minionerec serve --checkpoint runs/shop/catalogue --items shop/items.csv" in run
@@ -413,11 +413,11 @@ def test_links_lead_somewhere(page):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
-        place = (here / path).resolve() if path else ROOT / page
-        assert place.exists(), f"{page}: link to {target}"
-        assert ROOT in place.parents or place == ROOT, f"{page}: {target} leaves the project"
+        folder = (here / path).resolve() if path else ROOT / page
+        assert folder.exists(), f"{page}: link to {target}"
+        assert ROOT in folder.parents or folder == ROOT, f"{page}: {target} leaves the project"
         if anchor:
-            assert anchor in anchors(place), f"{page}: no heading for {target}"
+            assert anchor in anchors(folder), f"{page}: no heading for {target}"
 
 
 FOLDERS = "scripts|configs|ds_configs|docs|data|minionerec|tests|benchmarks|studies"

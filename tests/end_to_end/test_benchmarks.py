@@ -69,10 +69,10 @@ def test_every_script_is_in_the_table():
 def test_a_benchmark_runs(name, tmp_path, tmp_path_factory, request):
     data = request.getfixturevalue("data_root") if name in ON_DATA else ""
     models = shared(tmp_path_factory, make_models)
-    places = {part: models / part for part in ("corpus", "sids", "catalogue", "sft")}
-    places |= {"folder": tmp_path / "folder", "output": tmp_path / "output.json", "data": data}
+    folders = {part: models / part for part in ("corpus", "sids", "catalogue", "sft")}
+    folders |= {"folder": tmp_path / "folder", "output": tmp_path / "output.json", "data": data}
     script, *more = name.split()
-    words = [*more, *COMMANDS[name].format(**places).split()]
+    words = [*more, *COMMANDS[name].format(**folders).split()]
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / f"{script}.py"), *words],
         cwd=tmp_path,

@@ -19,9 +19,9 @@ def test_the_small_city_is_learned_in_part_and_its_report_says_how_much(tmp_path
             step.spec.function()(step.settings)
     finally:
         logging.getLogger("transformers").setLevel(before)
-    place = tmp_path / "runs" / "city" / "small"
-    known = read_json(place / "ceiling" / "ceiling.json")
-    measured = read_json(place / "eval" / "metrics.json")["recommenders"]
+    folder = tmp_path / "runs" / "city" / "small"
+    known = read_json(folder / "ceiling" / "ceiling.json")
+    measured = read_json(folder / "eval" / "metrics.json")["recommenders"]
     ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
     popular, followed, model = ndcg[POPULARITY], ndcg[TRANSITIONS], ndcg["beam search"]
     assert known["rows"] == measured["beam search"]["rows"]
@@ -29,12 +29,12 @@ def test_the_small_city_is_learned_in_part_and_its_report_says_how_much(tmp_path
     assert 0.01 < popular < 0.05 < 0.1 < followed < 0.16
     assert followed + 0.03 < model < known["low"]["ndcg@10"] - 0.05  # learned, and much is left to learn
     assert 0.3 < known["ceiling"]["ndcg@10"] < 0.4
-    spoken = read_json(place / "eval_sft" / "metrics.json")["recommenders"]
-    assert {name: found for name, found in spoken.items() if name != "beam search"} == {
+    generated = read_json(folder / "eval_sft" / "metrics.json")["recommenders"]
+    assert {name: found for name, found in generated.items() if name != "beam search"} == {
         name: found for name, found in measured.items() if name != "beam search"
     }
-    assert popular + 0.01 < spoken["beam search"]["item"]["NDCG@10"][0] < model
-    tokens = read_json(place / "sft" / "manifest.json")["counts"]["tokens"]
+    assert popular + 0.01 < generated["beam search"]["item"]["NDCG@10"][0] < model
+    tokens = read_json(folder / "sft" / "manifest.json")["counts"]["tokens"]
     assert 60_000 - 40 < tokens <= 60_000  # no room for another window of ten items and their targets
-    page = (place / "report" / "report.md").read_text(encoding="utf-8")
+    page = (folder / "report" / "report.md").read_text(encoding="utf-8")
     assert f"Share of the ceiling, {known['ceiling']['ndcg@10']:.4f} (expected" in page

@@ -169,7 +169,7 @@ def test_calc_level_agrees_on_both_forms_of_the_predictions(shop):
 
 
 @pytest.mark.slow  # each trainer is killed in tests/stages
-def test_a_killed_training_goes_on_and_ends_the_same(shop):
+def test_a_killed_training_resumes_and_ends_the_same(shop):
     output = shop / "runs_killed/sft"
     words = [python(), ROOT / "scripts/sft.py", "--config", "sft.yaml", "--output", "runs_killed/sft"]
     process = subprocess.Popen(
@@ -202,9 +202,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(shop):
     other = command(shop, "build-sids", "--config", "sids.yaml", "--output", "other_sids", "--seed", "7")
     assert other.status == 0, other.err
     refused = command(shop, "eval-beam", *evaluate, "--sids", "other_sids")
-    assert "was trained on the SID table" in refused.said
+    assert "was trained on the SID table" in refused.reported
     refused = command(shop, "eval-beam", *evaluate, "--beams", "700")
-    assert "beams is 700, but the catalogue has 600 distinct SIDs" in refused.said
+    assert "beams is 700, but the catalogue has 600 distinct SIDs" in refused.reported
     words = [python, ROOT / "scripts/eval_beam.py", *evaluate, "--beams", "20"]
     assert_refused(run(words, shop), "ks [1, 3, 5, 10, 20, 50] with 20 beams")
     assert left_in(shop / "runs_bad") == []

@@ -105,7 +105,7 @@ def save_model(folder: Path, titles: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(data_root, tmp_path_factory):
+def path(data_root, tmp_path_factory):
     """A folder with a part of the data, the model, the launch file of four processes, and a copy of the recipe."""
     folder = tmp_path_factory.mktemp("full_size")
     copy_part(data_root / "Amazon", folder / "data" / "Amazon")
@@ -160,14 +160,14 @@ def kill_in_training(folder):
 
 
 @pytest.fixture(scope="module")
-def run(place):
+def run(folder):
     """The folder after a kill in SFT and a second run of the recipe, and what that run said."""
-    killed = kill_in_training(place)
+    killed = kill_in_training(folder)
     assert len(killed) > PROCESSES
-    assert not (place / "runs/industrial_qwen_0.5b/sft").exists()
-    done = command(place, "run", "here.yaml")
+    assert not (folder / "runs/industrial_qwen_0.5b/sft").exists()
+    done = command(folder, "run", "here.yaml")
     assert done.returncode == 0, done.stderr[-5000:]
-    return place / "runs/industrial_qwen_0.5b", done
+    return folder / "runs/industrial_qwen_0.5b", done
 
 
 def test_sft_was_resumed_on_four_processes(run):

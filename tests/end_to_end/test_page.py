@@ -88,17 +88,19 @@ def shop(tmp_path_factory):
         )
     )
     corpus = Corpus.load(folder / "corpus")
-    place = corpus.items["item_id"].str[1:].astype(int).to_numpy() - 1  # of P001, P002, …
-    table = SidTable(np.stack([place // 50, place % 50 // 10, place % 10], axis=1), corpus.items["item_id"].tolist())
+    position = corpus.items["item_id"].str[1:].astype(int).to_numpy() - 1  # of P001, P002, …
+    table = SidTable(
+        np.stack([position // 50, position % 50 // 10, position % 10], axis=1), corpus.items["item_id"].tolist()
+    )
     config = CatalogueTrainConfig(
         corpus=str(folder / "corpus"), sids="sids", output="output", hidden_size=16, layers=1, heads=2, inner_size=16
     )
     windows = sid_windows(corpus, table, 0.0)[0]
     save_checkpoint(new_bundle(config, corpus, table, windows), folder / "catalogue")
-    told = new_bundle(replace(config, session_context=True), corpus, table, windows)
-    for tower in told.model.towers:
+    conditioned = new_bundle(replace(config, session_context=True), corpus, table, windows)
+    for tower in conditioned.model.towers:
         torch.nn.init.normal_(tower.session_states.shift)
-    save_checkpoint(told, folder / "told")
+    save_checkpoint(conditioned, folder / "conditioned")
     stock = pd.DataFrame({"item_id": items["item_id"], "department": items["department"]})
     stock["price"] = np.arange(len(stock)) % 50 + 0.5
     stock["in_stock"] = np.where(np.arange(len(stock)) % 3 == 0, "no", "yes")
@@ -244,12 +246,12 @@ def test_a_reason_says_what_would_be_without(page):
     without = float(re.search(r"([\d.]+) % without it", summary.text)[1])
     assert without == pytest.approx(100 * strongest["without"], rel=0.06, abs=0.0051)
     summary.click()
-    said = row.find_element(By.CLASS_NAME, "reasons").text
+    reported = row.find_element(By.CLASS_NAME, "reasons").text
     counts = {reason["item_id"]: reason["times"] for reason in reasons if reason["kind"] == "counts"}
     assert sum(counts.values())
     for times in filter(None, counts.values()):
-        assert f"next after it {times} time" in said
-    assert re.search(r"text similarity \d+ %", said)
+        assert f"next after it {times} time" in reported
+    assert re.search(r"text similarity \d+ %", reported)
     bears = [cell.text for cell in page.all("#history .bears")]
     assert len(bears) == 2 and all(re.fullmatch(r"[\u00d7\u00f7][\d.]+\+?", text) for text in bears)
 
@@ -284,7 +286,7 @@ def test_filters_change_the_list_at_once(page):
     assert page.listed() == page.expected(k=7)
 
 
-def test_the_tree_shows_the_probabilities_and_is_walked_by_keys(page):
+def test_the_tree_shows_the_probabilities_and_is_used_by_keys(page):
     page.open("h=P003&h=P001")
     tree = page.server.ask("/v1/explain", {"history": ["P003", "P001"], "exclude_seen": True})["tree"]
     page.one("#tree [tabindex='0']")  # one row alone is reached by the tab key
@@ -372,7 +374,7 @@ def test_everything_can_be_done_by_keys(page):
     assert page.focused().get_attribute("class") == "title"  # of the row that stands there now
 
 
-def test_what_there_is_has_a_name_and_changes_are_said(page):
+def test_what_there_is_has_a_name_and_changes_are_reported(page):
     page.open("h=P003")
     controls = page.all("button, input, select, [role=treeitem]")
     nameless = [c.get_attribute("outerHTML") for c in controls if c.is_displayed() and not c.accessible_name]
@@ -433,13 +435,13 @@ def test_a_view_is_shared_by_its_address(page):
     assert page.history() == ["P001"]
 
 
-def test_a_model_that_knows_session_contexts_is_asked_for_this_visit_or_a_later_one(page, shop):
+def test_a_model_that_knows_session_contexts_is_asked_for_this_session_or_a_later_one(page, shop):
     page.open("h=P003&session_context=same")  # which this model does not know
     assert page.listed() == page.expected() and not page.one("#session-contexts").is_displayed()
-    told = Server(shop / "log", "--checkpoint", shop / "told", "--corpus", shop / "corpus")
-    told.start()
+    conditioned = Server(shop / "log", "--checkpoint", shop / "conditioned", "--corpus", shop / "corpus")
+    conditioned.start()
     try:
-        theirs = Page(page.driver, told)
+        theirs = Page(page.driver, conditioned)
         theirs.open()
         assert not theirs.one("#session-contexts").is_displayed()  # before anything is chosen there is no context
         theirs.add("cal pea sug")
@@ -448,9 +450,9 @@ def test_a_model_that_knows_session_contexts_is_asked_for_this_visit_or_a_later_
             theirs.one(f"#session-contexts [value={context}]").click()
             theirs.settle()
             lists[context] = theirs.listed()
-            tree = told.ask("/v1/explain", {"history": ["P003"], "exclude_seen": True, "session_context": context})[
-                "tree"
-            ]
+            tree = conditioned.ask(
+                "/v1/explain", {"history": ["P003"], "exclude_seen": True, "session_context": context}
+            )["tree"]
             shown = float(theirs.one("#tree .share").text.strip("<% "))
             assert shown == pytest.approx(100 * tree[0]["probability"], rel=0.06, abs=0.0051)
         for context, found in lists.items():
@@ -460,11 +462,11 @@ def test_a_model_that_knows_session_contexts_is_asked_for_this_visit_or_a_later_
         assert theirs.listed() == lists["later"] and theirs.one("#session-contexts [value=later]").is_selected()
         assert complaints(page.driver) == []
         assert {
-            url for url in addresses(page.driver) if not url.startswith((page.server.url, told.url, "about:"))
+            url for url in addresses(page.driver) if not url.startswith((page.server.url, conditioned.url, "about:"))
         } == set()
         page.open()
     finally:
-        told.stop()
+        conditioned.stop()
 
 
 def test_the_policy_is_strict_and_the_console_would_say_so(driver, server):
@@ -520,8 +522,8 @@ def test_picture_for_the_readme(driver, tmp_path):
         page.open("h=P003&h=P017&h=P026")
         page.one("#list summary").click()
         time.sleep(0.5)  # the bars have grown
-        place = ROOT / "docs/images/page.png"
-        assert driver.save_screenshot(str(place))
+        folder = ROOT / "docs/images/page.png"
+        assert driver.save_screenshot(str(folder))
     finally:
         server.stop()
-    assert place.stat().st_size < 300_000
+    assert folder.stat().st_size < 300_000

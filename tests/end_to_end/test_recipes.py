@@ -69,8 +69,8 @@ def test_a_recipe_of_the_demo_ends_in_measured_predictions(
         if read_manifest(file.parent)["kind"] == "predictions"
     ]
     assert found
-    assert all((place / "predictions.parquet").is_file() for place in found)
-    assert any(read_json(place / "metrics.json") for place in found if (place / "metrics.json").is_file())
+    assert all((folder / "predictions.parquet").is_file() for folder in found)
+    assert any(read_json(folder / "metrics.json") for folder in found if (folder / "metrics.json").is_file())
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_a_recipe_of_office_runs_as_soon_as_its_files_are_there(
     assert corpus["config"]["category"] == CATEGORY
     lists = [step.output for step in steps if step.spec.name == "eval-beam"]
     rows = corpus["counts"]["test_rows"]
-    assert rows and lists and all(read_manifest(tmp_path / place)["counts"]["rows"] == rows for place in lists)
+    assert rows and lists and all(read_manifest(tmp_path / folder)["counts"]["rows"] == rows for folder in lists)
     report, log = (next(step for step in steps if step.title == kind) for kind in ("report", "log"))
     assert "MiniOneRec on Office_Products" in (tmp_path / report.output / "report.md").read_text()
     assert list(read_json(tmp_path / log.output / "experiment_log.json")["entries"]) == ["Office"]
@@ -116,7 +116,7 @@ def test_office_says_what_industrial_says_but_for_the_category(recipe: str) -> N
     office, industrial = (plan_of(f"{data}/{recipe}") for data in ("office", "industrial"))
     assert office.keys() == industrial.keys()
     for key, job in industrial.items():
-        said = json.dumps(dict(job.values))
+        reported = json.dumps(dict(job.values))
         for old, new in (("Industrial_and_Scientific", CATEGORY), ("industrial", "office"), ("Industrial", "Office")):
-            said = said.replace(old, new)
-        assert office[key].values == json.loads(said), key
+            reported = reported.replace(old, new)
+        assert office[key].values == json.loads(reported), key

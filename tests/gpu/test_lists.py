@@ -39,9 +39,9 @@ def test_beam_search(device, family, normaliser):
     trie, _ = random_trie(rng, n=120)
     prompts = some_prompts(rng)
     found = [
-        decode_prompts(tiny_model(family, attention=kind).to(place), prompts, trie, K, normaliser=normaliser)
+        decode_prompts(tiny_model(family, attention=kind).to(folder), prompts, trie, K, normaliser=normaliser)
         for kind in ("sdpa", "eager")
-        for place in (CPU, device)
+        for folder in (CPU, device)
     ]
     assert all(same_lists(one, found[0]) for one in found[1:])
 
@@ -118,12 +118,12 @@ def test_the_catalogue_model(shop, device, monkeypatch, at_once):
 def test_tiger(shop, device):
     table, tokenizer, ids, prompts = shop
     trie = Trie.build(table.codes, ids)
-    models = [build_tiger(tokenizer, 9, **TIGER).eval().to(place) for place in (CPU, device)]
+    models = [build_tiger(tokenizer, 9, **TIGER).eval().to(folder) for folder in (CPU, device)]
     for search in (decode_prompts, exact_prompts):
         assert same_lists(*(search(model, prompts, trie, K) for model in models))
 
 
-def test_half_precision_speaks_too(both, device):
+def test_half_precision_generates_too(both, device):
     """Weights in bfloat16, and float32 ones under autocast: whole lists of the catalogue, and numbers."""
     _, moved, prompts, trie = both
     with torch.autocast(device.type, torch.bfloat16):

@@ -46,8 +46,8 @@ def examples(rng, count=12):
 def test_supervised_rows(device, attention):
     batch = TreeCollator(64)(examples(np.random.default_rng(0)))
     found = []
-    for place in (CPU, device):
-        model, there = tiny_model(attention=attention).to(place), moved(batch, place)
+    for folder in (CPU, device):
+        model, there = tiny_model(attention=attention).to(folder), moved(batch, folder)
 
         def loss(model=model, there=there):
             logits = picked_logits(model, model, there).float()
@@ -66,10 +66,10 @@ def test_completions_that_share_a_prompt(device, attention):
         sum(len(ids) for many in completions for ids in many), generator=torch.Generator().manual_seed(2)
     )
     found, entropies = [], []
-    for place in (CPU, device):
+    for folder in (CPU, device):
         model = tiny_model(attention=attention)
         add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-        model.to(place)
+        model.to(folder)
 
         def loss(model=model):
             logps, entropy = shared_prefix_logps(model, model, prompts, completions, 60)
@@ -86,7 +86,7 @@ def test_a_slice_of_grpo(device, kind):
     rows = [{"prompt": rng.integers(5, SIZE, count).tolist()} for count in (4, 9)]
     completions = [[rng.integers(5, SIZE, 3).tolist() for _ in range(4)] for _ in rows]
     found = []
-    for place in (CPU, device):
+    for folder in (CPU, device):
         model = tiny_model()
         add_fused_lm_head(model, outputs=("log_probs", "entropy"))
         groups = make_groups(
@@ -95,9 +95,9 @@ def test_a_slice_of_grpo(device, kind):
             advantages=np.array([[1.0, -0.5, 0.75, -0.25], [0.0, 0.0, 0.0, 0.0]], dtype=np.float32),
             scored=np.array([True, False]),
             tokens=24,
-            device=place,
+            device=folder,
         )
-        model.to(place)
+        model.to(folder)
 
         def loss(model=model, groups=groups):
             return policy_loss(completion_logps(model, model, groups)[0], groups, kind=kind).loss
@@ -124,17 +124,17 @@ def test_a_catalogue_model(shop, device, way):
     batch = windows(table.n_unique)
     counts = np.bincount(batch["labels"][batch["labels"] > 0].numpy() - 1, minlength=table.n_unique)
     found = []
-    for place in (CPU, device):
-        model, there = catalogue(shop).to(place), moved(batch, place)
-        told = {"leave_out": True}
+    for folder in (CPU, device):
+        model, there = catalogue(shop).to(folder), moved(batch, folder)
+        reported = {"leave_out": True}
         if way == "sampled":
             torch.manual_seed(5)
-            told["sample"] = Sampler(table.distinct_codes, counts, 9, 2).to(place).draw(there["labels"])
+            reported["sample"] = Sampler(table.distinct_codes, counts, 9, 2).to(folder).draw(there["labels"])
 
-        def loss(model=model, there=there, told=told):
+        def loss(model=model, there=there, reported=reported):
             if way == "distribution":
-                return model(**there, distribution=True, **told).log_probs.square().mean()
-            return model(**there, **told).loss
+                return model(**there, distribution=True, **reported).log_probs.square().mean()
+            return model(**there, **reported).loss
 
         found.append(gradients(model, loss))
     assert near(*found)
@@ -144,14 +144,14 @@ def test_rows_that_wait_for_their_step(shop, device):
     """Weights after some steps of the sampled loss and the optimiser that leaves other rows alone."""
     table = shop[0]
     ended = []
-    for place in (CPU, device):
-        model = catalogue(shop).to(place)
+    for folder in (CPU, device):
+        model = catalogue(shop).to(folder)
         optimizer = RowAdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.98), eps=1e-3, weight_decay=0.1)
         counts = np.ones(table.n_unique, dtype=np.int64)
-        sampler = Sampler(table.distinct_codes, counts, 3, 1).to(place)
+        sampler = Sampler(table.distinct_codes, counts, 3, 1).to(folder)
         torch.manual_seed(6)
         for step in range(6):
-            there = moved(windows(table.n_unique, 10 + step), place)
+            there = moved(windows(table.n_unique, 10 + step), folder)
             there = {name: value[:2] for name, value in there.items()}
             sample = sampler.draw(there["labels"])
             columns, histories = sample.columns.numbers, there["histories"]
@@ -176,8 +176,8 @@ def test_tiger(shop, device):
         for prompt, weight in zip(prompts, rng.random(len(prompts)), strict=True)
     ]
     batch, found = collate(rows), []
-    for place in (CPU, device):
-        model, there = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER).to(place), moved(batch, place)
+    for folder in (CPU, device):
+        model, there = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER).to(folder), moved(batch, folder)
 
         def loss(model=model, there=there):
             return row_losses(model, there["input_ids"], there["labels"]) @ there["weights"]
@@ -192,12 +192,12 @@ def test_steps_of_adafactor_over_a_tiger(shop, device):
     drawn, ended = torch.Generator().manual_seed(10), []
     start = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER)
     steps = [[torch.randn(each.shape, generator=drawn) for each in start.parameters()] for _ in range(6)]
-    for place in (CPU, device):
-        model = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER).to(place)
+    for folder in (CPU, device):
+        model = build_tiger(tokenizer, 9, dropout_rate=0.0, **TIGER).to(folder)
         optimizer = adafactor(TigerTrainConfig(corpus="c", sids="s", output="unused"), model)
         for step, gradients_of_step in enumerate(steps):
             for weight, gradient in zip(model.parameters(), gradients_of_step, strict=True):
-                weight.grad = gradient.to(place)
+                weight.grad = gradient.to(folder)
             optimizer.step()
             if step == 2:  # written and read, as at a checkpoint
                 optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -223,11 +223,11 @@ def test_a_teacher(shop, device):
     }
     logits = torch.randn(9, int(ids.max()) + 1, generator=torch.Generator().manual_seed(9))
     found = []
-    for place in (CPU, device):
-        there = moved(batch, place)
+    for folder in (CPU, device):
+        there = moved(batch, folder)
         soft = Teacher(catalogue(shop), Trie.build(table.codes, ids)).soft_targets(there)
-        losses = torch.nn.functional.cross_entropy(logits.to(place), there["labels"][0], reduction="none")
-        softened = soften(losses, logits.to(place), there["labels"][0], soft, 0.7)
+        losses = torch.nn.functional.cross_entropy(logits.to(folder), there["labels"][0], reduction="none")
+        softened = soften(losses, logits.to(folder), there["labels"][0], soft, 0.7)
         found.append((soft.probabilities.cpu(), softened.cpu()))
     assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(*found, strict=True))
 
@@ -242,16 +242,16 @@ def test_sequential_models(device, name, monkeypatch):
     targets, users = torch.from_numpy(rng.integers(1, 31, 12)), torch.arange(12)
     hyper = {"num_users": 12} if name == "caser" else {}
     scores = []
-    for place in (CPU, device):
+    for folder in (CPU, device):
         torch.manual_seed(11)
         model = build_model(name, num_items=30, max_len=8, **hyper)
         there = histories if model.padding == "left" else histories.flip(1)
-        model.to(place).eval()
+        model.to(folder).eval()
         with torch.no_grad():
-            scores.append(model.scores(there.to(place), users.to(place)).cpu())
+            scores.append(model.scores(there.to(folder), users.to(folder)).cpu())
     assert torch.allclose(*scores, atol=1e-4)
     model.train()
-    value, gradient = gradients(model, lambda: model.loss(there.to(place), targets.to(place), users.to(place)))
+    value, gradient = gradients(model, lambda: model.loss(there.to(folder), targets.to(folder), users.to(folder)))
     assert np.isfinite(value) and gradient.isfinite().all() and gradient.norm() > 0
 
 
@@ -262,12 +262,12 @@ def test_a_sequential_model_with_counts(device):
     histories, targets = items[:, :-1], items[:, 1:]
     counted = count_transitions(histories, targets, 30, 3, 0.5, 0.2)
     found = []
-    for place in (CPU, device):
+    for folder in (CPU, device):
         torch.manual_seed(13)
         hyper = {"reach": 3, "num_transitions": len(counted.counts), "dropout": 0.0, "decay": 0.5, "reverse": 0.2}
         model = build_model("causal", num_items=30, max_len=8, **hyper)
         model.set_transitions(counted)
-        model.to(place).train()
-        rows, wanted = (torch.from_numpy(part).to(place, torch.int64) for part in (histories, targets))
+        model.to(folder).train()
+        rows, wanted = (torch.from_numpy(part).to(folder, torch.int64) for part in (histories, targets))
         found.append(gradients(model, lambda model=model, rows=rows, wanted=wanted: model.sequence_loss(rows, wanted)))
     assert near(*found)

@@ -39,21 +39,21 @@ SHORT = {"epochs": 2, "evals_per_epoch": 2}
 
 
 def tiger_config(folder: Path, **changes) -> TigerTrainConfig:
-    places = {name: str(folder / name) for name in ("corpus", "sids")}
+    folders = {name: str(folder / name) for name in ("corpus", "sids")}
     shape = {"hidden_size": 32, "layers": 1, "heads": 2, "head_size": 8, "inner_size": 48, "eval_rows": 20}
-    settings = {**places, **shape, "output": str(folder / "tiger"), "batch_size": 16, "device_batch_size": 16}
+    settings = {**folders, **shape, "output": str(folder / "tiger"), "batch_size": 16, "device_batch_size": 16}
     return TigerTrainConfig(**{**settings, **changes})
 
 
 def dpo_config(folder: Path, **changes) -> DpoConfig:
-    places = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "dpo")}
+    folders = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "dpo")}
     steps = {"tasks": {"next_sid": 0.25}, "prompts_per_step": 8, "prompts_per_device": 4, "eval_rows": 20}
-    return DpoConfig(**{**places, **steps, **changes})
+    return DpoConfig(**{**folders, **steps, **changes})
 
 
 TRAINERS = {
     "sft": (run_sft, sft_config, SHORT),
-    "taught": (run_sft, sft_config, {**SHORT, "teacher": "catalogue", "all_positions": True}),
+    "distilled": (run_sft, sft_config, {**SHORT, "teacher": "catalogue", "all_positions": True}),
     "catalogue": (run_catalogue, catalogue_config, SHORT),
     "sampled": (run_catalogue, catalogue_config, {**SHORT, "loss": "sampled", "negatives": 8, "max_grad_norm": 0.0}),
     "tiger": (run_tiger, tiger_config, SHORT),
@@ -88,7 +88,7 @@ def weights_of(output: Path) -> dict[str, torch.Tensor]:
     return load_file(output / "model.safetensors")
 
 
-def stopped_and_gone_on(run, monkeypatch) -> None:
+def stopped_and_resumed(run, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         kill_after(patch, 1)
         with pytest.raises(Killed):
@@ -97,11 +97,11 @@ def stopped_and_gone_on(run, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_it_learns_there_and_goes_on_after_a_stop(shop, device, tmp_path, monkeypatch, name):
+def test_it_learns_there_and_resumes_after_a_stop(shop, device, tmp_path, monkeypatch, name):
     run, output = trainer_of(shop, name, tmp_path / "whole")
     run()
     again, other = trainer_of(shop, name, tmp_path / "stopped")
-    stopped_and_gone_on(again, monkeypatch)
+    stopped_and_resumed(again, monkeypatch)
     whole, stopped = weights_of(output), weights_of(other)
     assert all_finite(whole.values()) and all_finite(stopped.values())
     assert {key: value.shape for key, value in whole.items()} == {key: value.shape for key, value in stopped.items()}
@@ -116,7 +116,7 @@ def test_in_a_fixed_order_a_stop_changes_no_bit(shop, fixed_order, tmp_path, mon
     run, output = trainer_of(shop, name, tmp_path / "whole")
     run()
     again, other = trainer_of(shop, name, tmp_path / "stopped")
-    stopped_and_gone_on(again, monkeypatch)
+    stopped_and_resumed(again, monkeypatch)
     assert same_weights(output, other)
 
 
@@ -138,18 +138,18 @@ def test_a_language_model_of_bfloat16_is_read_as_it_was_saved(shop, device, tmp_
     assert load.load_ranker(shop / "sft", Corpus.load(shop / "corpus")).bundle.model.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["sft", "taught", "catalogue", "tiger"])
+@pytest.mark.parametrize("name", ["sft", "distilled", "catalogue", "tiger"])
 def test_its_lists_are_those_of_the_cpu(shop, device, tmp_path, name):
     run, output = trainer_of(shop, name, tmp_path / "trained")
     run()
     found = []
-    for place in (CPU, device):
+    for folder in (CPU, device):
         bundle, corpus = load_bundle(output), Corpus.load(shop / "corpus")
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         texts = [example.prompt for example in builder.build("next_sid", "test")]
         prompts = encode_prompt(bundle.tokenizer, texts, 512).ids
         trie = Trie.build(bundle.table.codes, code_token_ids(bundle.tokenizer, bundle.table))
-        model = bundle.model.to(place)
+        model = bundle.model.to(folder)
         found.append([search(model, prompts, trie, 10) for search in (decode_prompts, exact_prompts)])
     assert all(same_lists(*pair) for pair in zip(*found, strict=True))
 
@@ -157,13 +157,13 @@ def test_its_lists_are_those_of_the_cpu(shop, device, tmp_path, name):
 @pytest.mark.parametrize("name", ["sft", "catalogue"])
 def test_a_recommender_says_the_same_and_explains_it(shop, device, monkeypatch, name):
     history, found = ["i3", "i4", "i5"], []
-    for place in (CPU, device):
-        monkeypatch.setattr(load, "decoding_device", lambda place=place: place)
+    for folder in (CPU, device):
+        monkeypatch.setattr(load, "decoding_device", lambda folder=folder: folder)
         recommender = Recommender.load(shop / name)
-        assert recommender.ranker.bundle.model.device == place
+        assert recommender.ranker.bundle.model.device == folder
         listed = recommender.recommend(history, k=8, exclude_seen=True).items
-        said = explain(recommender, Request(history=tuple(history), k=4))
-        assert said.tree and any(said.reasons.values())
+        reported = explain(recommender, Request(history=tuple(history), k=4))
+        assert reported.tree and any(reported.reasons.values())
         found.append(([int(item.item_id[1:]) for item in listed], [item.score for item in listed]))
     assert same_lists(*(([items], [scores]) for items, scores in found))
 
@@ -183,7 +183,7 @@ def sequential_config(shop: Path, output: Path, **changes) -> SequentialConfig:
     return SequentialConfig(**{**settings, **changes})
 
 
-def test_a_sequential_model_goes_on_after_a_stop_and_ranks_as_on_the_cpu(shop, device, tmp_path, monkeypatch):
+def test_a_sequential_model_resumes_after_a_stop_and_ranks_as_on_the_cpu(shop, device, tmp_path, monkeypatch):
     run_sequential(sequential_config(shop, tmp_path / "whole"))
     epoch = train.train_epoch
 
@@ -204,10 +204,10 @@ def test_a_sequential_model_goes_on_after_a_stop_and_ranks_as_on_the_cpu(shop, d
         assert torch.allclose(mine, theirs, atol=1e-3)
     rows = Corpus.load(shop / "corpus").test
     lists, ranks = [], []
-    for place in (CPU, device):
-        model = load_sequential(whole).to(place)
-        items, scores = top_items(model, rows, "keep", place, 6)
+    for folder in (CPU, device):
+        model = load_sequential(whole).to(folder)
+        items, scores = top_items(model, rows, "keep", folder, 6)
         lists.append((items, scores))
-        ranks.append(rank_rows(model, rows, "keep", place)["item"])
+        ranks.append(rank_rows(model, rows, "keep", folder)["item"])
     assert same_lists(*lists)
     assert np.mean(ranks[0] == ranks[1]) > 0.9

@@ -12,7 +12,7 @@ import pandas as pd
 from hostile import mutate
 from hostile.groups import RAW, Group, holds
 from hostile.page_groups import PAGES
-from hostile.place_groups import PLACES
+from hostile.path_groups import PATHS
 from hostile.table_groups import TABLES
 from support.small_shop import make_shop, sign
 
@@ -30,16 +30,16 @@ def _make_shop(folder: Path) -> None:
     made = make_shop(
         folder / "made", ("prepare-data", "build-sids", "sft", "train-catalogue", "train-sequential", "eval-beam")
     )
-    for place in made.iterdir():
-        place.rename(folder / place.name)
+    for path in made.iterdir():
+        path.rename(folder / path.name)
     made.rmdir()
 
 
 def _make_small_shop(folder: Path) -> None:
     """Its corpus and SIDs alone."""
     made = make_shop(folder / "made", ("prepare-data", "build-sids"))
-    for place in made.iterdir():
-        place.rename(folder / place.name)
+    for path in made.iterdir():
+        path.rename(folder / path.name)
     made.rmdir()
 
 
@@ -124,12 +124,12 @@ def _make_histories(folder: Path) -> None:
 
 
 def _strike_file(
-    read: Callable[[Path], Any], place: str, spoil: Callable[[Random, bytes], bytes]
+    read: Callable[[Path], Any], directory: str, spoil: Callable[[Random, bytes], bytes]
 ) -> Callable[[Random, Path, Path], str]:
     """An attack on a file of an artefact whose maker signs what he forged, or does not."""
 
     def strike(rng: Random, clean: Path, folder: Path) -> str:
-        path = folder / place
+        path = folder / directory
         artefact = next(parent for parent in path.parents if (parent / MANIFEST).is_file())
         before = path.read_bytes()
         mutate.change_file(rng, path, spoil)
@@ -168,13 +168,13 @@ def _load_checkpoint(path: Path) -> None:
     from minionerec.recommend.rankers.load import load_ranker
 
     open_artefact(path)
-    corpus = Corpus.load(next(place for place in path.parents if (place / "corpus").is_dir()) / "corpus")
+    corpus = Corpus.load(next(folder for folder in path.parents if (folder / "corpus").is_dir()) / "corpus")
     ranking = load_ranker(path, corpus).rank(Queries([np.array([3, 1]), np.array([], dtype=np.int64)]), 3)
     scores = list(itertools.chain(*ranking.scores))
     holds(bool(np.isfinite(scores).all()), "scores that are no numbers")
 
 
-def _forged(name: str, read: Callable[[Path], Any], places: tuple[str, ...], share: float) -> Group:
+def _forged(name: str, read: Callable[[Path], Any], folders: tuple[str, ...], share: float) -> Group:
     """A group that forges one of several files of an artefact."""
     spoilers = {
         ".parquet": mutate.spoil_parquet,
@@ -184,8 +184,8 @@ def _forged(name: str, read: Callable[[Path], Any], places: tuple[str, ...], sha
     }
 
     def strike(rng: Random, clean: Path, folder: Path) -> str:
-        place = rng.choice(places)
-        return _strike_file(read, place, spoilers[Path(place).suffix])(rng, clean, folder)
+        path = rng.choice(folders)
+        return _strike_file(read, path, spoilers[Path(path).suffix])(rng, clean, folder)
 
     return Group(name, _make_small_shop if name == "corpus" else _make_shop, strike, share)
 
@@ -197,7 +197,7 @@ GROUPS = {
     for group in (
         *RAW,
         *TABLES,
-        *PLACES,
+        *PATHS,
         *PAGES,
         Group("vectors", _make_vectors, _strike_vectors, 4),
         Group("index", _make_small_shop, _strike_index, 4),

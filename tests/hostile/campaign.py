@@ -49,7 +49,9 @@ def plan(cases: int, seed: int, groups: Sequence[str] = ()) -> list[Case]:
     counts = [max(1, round(cases * group.share / whole)) for group in chosen]
     counts[0] += cases - sum(counts)
     return [
-        Case(group.name, seed, place) for group, count in zip(chosen, counts, strict=True) for place in range(count)
+        Case(group.name, seed, position)
+        for group, count in zip(chosen, counts, strict=True)
+        for position in range(count)
     ]
 
 
@@ -74,28 +76,28 @@ def run_case(case: Case, clean: Path, scratch: Path) -> tuple[str, str]:
     except MinioneRecError as error:
         return _judged(str(error))
     except Exception as error:
-        said = fault(error)
-        if said is not None:
-            return _judged(str(MinioneRecError(said)))
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        message = fault(error)
+        if message is not None:
+            return _judged(str(MinioneRecError(message)))
+        folder = traceback.extract_tb(error.__traceback__)[-1]
         ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "/minionerec/" in frame.filename]
-        at = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else f"{place.filename}:{place.lineno}"
+        at = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else f"{folder.filename}:{folder.lineno}"
         return "broken", f"{type(error).__name__} at {at}: {str(error)[:200]}"
     return "used", ""
 
 
-def _judged(said: str) -> tuple[str, str]:
-    if "\n" in said or not said.strip():
-        return "broken", f"a message of several lines or none: {said[:200]!r}"
-    return ("broken", f"a message of {len(said)} characters") if len(said) > LONGEST else ("refused", said)
+def _judged(message: str) -> tuple[str, str]:
+    if "\n" in message or not message.strip():
+        return "broken", f"a message of several lines or none: {message[:200]!r}"
+    return ("broken", f"a message of {len(message)} characters") if len(message) > LONGEST else ("refused", message)
 
 
 def _work(cases: list[Case], homes: dict[str, Path], scratch: Path, pipe: Connection) -> None:
     logging.disable(logging.CRITICAL)
     for case in cases:
         pipe.send(("begins", case))
-        verdict, said = run_case(case, homes[case.group], scratch)
-        pipe.send((verdict, case, said))
+        verdict, message = run_case(case, homes[case.group], scratch)
+        pipe.send((verdict, case, message))
     pipe.send(("ends", None))
 
 
@@ -181,21 +183,22 @@ def attack(
         order = list(cases)
         Random(0).shuffle(order)  # so that both children get of every group
         at_work = [_Child(order[n::children], homes, Path(folder) / f"scratch{n}") for n in range(children)]
-        started = told = time.monotonic()
+        started = reported = time.monotonic()
         while any(child.at_work() for child in at_work):
             wait([child.pipe for child in at_work if child.at_work()], timeout=0.2)
             for child in at_work:
-                for verdict, case, said in child.heard() if child.at_work() else ():
+                for verdict, case, message in child.heard() if child.at_work() else ():
                     counts[case.group, verdict] += 1
                     if verdict == "broken":
-                        broken.append({**case._asdict(), "said": said})
+                        broken.append({**case._asdict(), "message": message})
                         if output is not None:
                             with output.open("a", encoding="utf-8") as file:
                                 file.write(json.dumps(broken[-1]) + "\n")
-            if not quiet and time.monotonic() - told > 30:
-                told = time.monotonic()
-                said = f"{sum(counts.values()):,} of {len(cases):,} cases, {len(broken)} broken, {told - started:.0f} s"
-                print(said, flush=True)
+            if not quiet and time.monotonic() - reported > 30:
+                reported = time.monotonic()
+                seconds = reported - started
+                message = f"{sum(counts.values()):,} of {len(cases):,} cases, {len(broken)} broken, {seconds:.0f} s"
+                print(message, flush=True)
         for child in at_work:
             child.process.join()
     return counts, broken
@@ -240,7 +243,7 @@ def main() -> int:
     print(table(counts))
     print(f"{time.monotonic() - started:.0f} s; broken cases: {given.output if broken else 'none'}")
     for line in broken[:20]:
-        print(f"  {line['group']} {line['number']}: {line['said'][:300]}")
+        print(f"  {line['group']} {line['number']}: {line['message'][:300]}")
     return int(bool(broken))
 
 

@@ -22,7 +22,7 @@ from minionerec.data.prepare import READERS
 from minionerec.data.published import published_files, read_published_files
 from minionerec.data.source import BadRows
 
-N_USERS, N_ITEMS, N_VISITS = 8, 6, 48
+N_USERS, N_ITEMS, N_INTERACTIONS = 8, 6, 48
 START = 1_500_000_000
 MANY = 10**6
 
@@ -58,17 +58,20 @@ def holds(condition: bool, what: str) -> None:
 # Readers of raw data
 
 
-def _visits() -> list[tuple[str, str, int]]:
-    return [(f"u{place * 5 % N_USERS}", f"i{place * 7 % N_ITEMS}", START + place * 9_000) for place in range(N_VISITS)]
+def _interactions() -> list[tuple[str, str, int]]:
+    return [
+        (f"u{position * 5 % N_USERS}", f"i{position * 7 % N_ITEMS}", START + position * 9_000)
+        for position in range(N_INTERACTIONS)
+    ]
 
 
 def _make_tables(suffix: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        visits = pd.DataFrame(_visits(), columns=["user_id", "item_id", "timestamp"])
+        interactions = pd.DataFrame(_interactions(), columns=["user_id", "item_id", "timestamp"])
         items = pd.DataFrame(
             {"item_id": [f"i{n}" for n in range(N_ITEMS)], "title": [f"Tea {n}" for n in range(N_ITEMS)]}
         )
-        for name, table in (("interactions", visits), ("items", items.assign(description='Nice, and "warm"'))):
+        for name, table in (("interactions", interactions), ("items", items.assign(description='Nice, and "warm"'))):
             if suffix == ".parquet":
                 table.to_parquet(folder / f"{name}{suffix}", index=False)
             else:
@@ -78,20 +81,22 @@ def _make_tables(suffix: str) -> Callable[[Path], None]:
 
 
 def _make_recbole(folder: Path) -> None:
-    rows = "".join(f"{user}\t{item}\t{time}\n" for user, item, time in _visits())
+    rows = "".join(f"{user}\t{item}\t{time}\n" for user, item, time in _interactions())
     (folder / "interactions.inter").write_text(f"user_id:token\titem_id:token\ttimestamp:float\n{rows}")
     items = "".join(f"i{item}\tTea {item}\n" for item in range(N_ITEMS))
     (folder / "items.item").write_text(f"item_id:token\ttitle:token_seq\n{items}")
 
 
 def _make_movielens(folder: Path) -> None:
-    rows = "".join(f"{user[1:]}::{item[1:]}::5::{time}\n" for user, item, time in _visits())
+    rows = "".join(f"{user[1:]}::{item[1:]}::5::{time}\n" for user, item, time in _interactions())
     (folder / "interactions.dat").write_text(rows)
     (folder / "items.dat").write_text("".join(f"{item}::Film {item}::Drama|War\n" for item in range(N_ITEMS)))
 
 
 def _make_amazon(folder: Path) -> None:
-    rows = [json.dumps({"reviewerID": user, "asin": item, "unixReviewTime": time}) for user, item, time in _visits()]
+    rows = [
+        json.dumps({"reviewerID": user, "asin": item, "unixReviewTime": time}) for user, item, time in _interactions()
+    ]
     (folder / "interactions.json").write_text("\n".join(rows) + "\n")
     meta = [
         json.dumps({"asin": f"i{n}", "title": f"Tea {n}", "description": ["Nice"], "brand": "B"})
@@ -102,7 +107,7 @@ def _make_amazon(folder: Path) -> None:
 
 def _make_user_items(folder: Path) -> None:
     chosen: dict[str, list[str]] = {}
-    for user, item, _ in _visits():
+    for user, item, _ in _interactions():
         chosen.setdefault(user, []).append(item)
     (folder / "interactions.txt").write_text("".join(f"{user} {' '.join(items)}\n" for user, items in chosen.items()))
     (folder / "items.json").write_text(json.dumps({f"i{item}": f"Tea {item}" for item in range(N_ITEMS)}))
@@ -165,17 +170,17 @@ def _account(read: _Read, name: str, path: Path, header: bool) -> None:
         filled = every = len(pd.read_parquet(path))
     else:
         filled, every = filled_lines(path)
-    of_visits = read.kinds.get("unknown_item", 0) + read.counts.get("reviews_without_item", 0)
+    of_interactions = read.kinds.get("unknown_item", 0) + read.counts.get("reviews_without_item", 0)
     others = sum(read.kinds.values()) - read.kinds.get("unknown_item", 0)
     if name == "interactions":
         inside = read.counts.get("lines_inside_interaction_cells", 0)
-        found = (read.users if path.suffix == ".txt" else read.used) + of_visits + others + inside + header
+        found = (read.users if path.suffix == ".txt" else read.used) + of_interactions + others + inside + header
         holds(filled <= found <= every, f"{found} of {filled} to {every} lines are used or counted")
         return
-    lost = of_visits and path.name == "items.json" and not read.counts  # a line of a user counts as one
+    lost = of_interactions and path.name == "items.json" and not read.counts  # a line of a user counts as one
     holds(
-        lost or read.used + of_visits == N_VISITS,
-        f"{read.used} used and {of_visits} counted of {N_VISITS} interactions",
+        lost or read.used + of_interactions == N_INTERACTIONS,
+        f"{read.used} used and {of_interactions} counted of {N_INTERACTIONS} interactions",
     )
     if path.suffix != ".json":
         found = read.kept_items + others + read.counts.get("lines_inside_item_cells", 0) + header

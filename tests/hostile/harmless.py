@@ -17,7 +17,7 @@ def other_table(separator: str) -> Callable[[Random, bytes], bytes]:
     def change(rng: Random, content: bytes) -> bytes:
         rows = list(csv.reader(io.StringIO(content.decode(), newline=""), delimiter=separator))
         if rng.random() < 0.3:
-            rows = [[*row, "more" if place == 0 else "1"] for place, row in enumerate(rows)]
+            rows = [[*row, "more" if position == 0 else "1"] for position, row in enumerate(rows)]
         buffer = io.StringIO(newline="")
         quoting = rng.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
         csv.writer(buffer, delimiter=separator, lineterminator="\n", quoting=quoting).writerows(rows)

@@ -92,24 +92,26 @@ def json_value(rng: Random) -> str:
 def spoil_bytes(rng: Random, content: bytes) -> bytes:
     """A few bytes flipped, put in, taken out, moved, or the end cut off."""
     for _ in range(rng.randint(1, 3)):
-        place, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))
+        position, end = sorted(rng.randrange(len(content) + 1) for _ in range(2))
         kind = rng.randrange(7)
         if kind == 0 and content:
-            place = min(place, len(content) - 1)
-            content = content[:place] + bytes([content[place] ^ (1 << rng.randrange(8))]) + content[place + 1 :]
+            position = min(position, len(content) - 1)
+            content = (
+                content[:position] + bytes([content[position] ^ (1 << rng.randrange(8))]) + content[position + 1 :]
+            )
         elif kind == 1:
-            content = content[:place] + rng.choice(BYTES) + content[place:]
+            content = content[:position] + rng.choice(BYTES) + content[position:]
         elif kind == 2:
-            content = content[:place] + content[min(end, place + rng.randint(1, 40)) :]
+            content = content[:position] + content[min(end, position + rng.randint(1, 40)) :]
         elif kind == 3:
-            content = content[:place]
+            content = content[:position]
         elif kind == 4:
-            part = content[place : min(end, place + 60)]
-            content = content[:place] + part * rng.randint(1, 3) + content[place:]
+            part = content[position : min(end, position + 60)]
+            content = content[:position] + part * rng.randint(1, 3) + content[position:]
         elif kind == 5:
-            content = content[:place] + rng.choice(TEXTS).encode("utf-8", "surrogatepass") + content[place:]
+            content = content[:position] + rng.choice(TEXTS).encode("utf-8", "surrogatepass") + content[position:]
         else:
-            content = content[:place] + rng.randbytes(rng.randint(1, 16)) + content[place:]
+            content = content[:position] + rng.randbytes(rng.randint(1, 16)) + content[position:]
     return content
 
 
@@ -152,9 +154,9 @@ def spoil_json(rng: Random, content: bytes) -> bytes:
     if rng.random() < 0.25:
         return spoil_bytes(rng, content)
     lines = content.split(b"\n")
-    place = rng.randrange(len(lines))
+    position = rng.randrange(len(lines))
     try:
-        record: Any = json.loads(lines[place])
+        record: Any = json.loads(lines[position])
     except ValueError:
         return spoil_bytes(rng, content)
     marks: dict[str, str] = {}
@@ -169,15 +171,15 @@ def spoil_json(rng: Random, content: bytes) -> bytes:
             del holder[key]
         elif kind == 1 and isinstance(holder, dict):
             holder[mark], marks[mark] = holder[key], json.dumps(str(key))
-            lines[place] = b""
+            lines[position] = b""
         else:
             holder[key] = mark
     text = json.dumps(record)
     for mark, value in marks.items():
         text = text.replace(json.dumps(mark), value)
-    lines[place] = text.encode("utf-8", "surrogatepass")
+    lines[position] = text.encode("utf-8", "surrogatepass")
     if rng.random() < 0.1:
-        lines.insert(place, json_value(rng).encode("utf-8", "surrogatepass"))
+        lines.insert(position, json_value(rng).encode("utf-8", "surrogatepass"))
     return b"\n".join(lines)
 
 
@@ -198,7 +200,7 @@ def spoil_parquet(rng: Random, content: bytes) -> bytes:
         return spoil_bytes(rng, content)
     table = pq.read_table(io.BytesIO(content))
     name = rng.choice(table.column_names)
-    place, rows = table.column_names.index(name), len(table)
+    position, rows = table.column_names.index(name), len(table)
     kind = rng.randrange(6)
     if kind == 0:
         table = table.drop_columns([name])
@@ -210,7 +212,7 @@ def spoil_parquet(rng: Random, content: bytes) -> bytes:
         table.to_parquet(buffer)
         return buffer.getvalue()
     else:
-        table = table.set_column(place, name, _hostile_column(rng, table[name], rows))
+        table = table.set_column(position, name, _hostile_column(rng, table[name], rows))
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     return buffer.getvalue()
@@ -220,19 +222,19 @@ def _hostile_column(rng: Random, column: pa.ChunkedArray, rows: int) -> pa.Array
     values = column.to_pylist()
     one = rng.randrange(max(1, rows))
     whole = rng.random() < 0.4
-    every = lambda make: [make(place) if whole or place == one else values[place] for place in range(rows)]  # noqa: E731
+    every = lambda make: [make(position) if whole or position == one else values[position] for position in range(rows)]  # noqa: E731
     makers: tuple[Callable[[], pa.Array], ...] = (
-        lambda: pa.array(every(lambda place: None), column.type),
-        lambda: pa.array(every(lambda place: rng.choice(TEXTS[:17])), pa.string()),
+        lambda: pa.array(every(lambda position: None), column.type),
+        lambda: pa.array(every(lambda position: rng.choice(TEXTS[:17])), pa.string()),
         lambda: pa.array([float(rng.choice(NUMBERS)) for _ in range(rows)]),
         lambda: pa.array([rng.choice((0, 1, 2**63, 2**64 - 1)) for _ in range(rows)], pa.uint64()),
         lambda: pa.array([rng.choice((0, 15_000, 3_000_000, -800_000)) for _ in range(rows)], pa.date32()),
         lambda: pa.array([rng.choice((0, 2**40, 2**55, -(2**60))) for _ in range(rows)], pa.timestamp("us")),
         lambda: pa.array([rng.choice((0, 10**9)) for _ in range(rows)], pa.timestamp("s", "Asia/Tokyo")),
         lambda: pa.array([b"\xff\xfe"] * rows, pa.binary()),
-        lambda: pa.array([[place] for place in range(rows)]),
-        lambda: pa.array([{"a": place} for place in range(rows)]),
-        lambda: pa.array([place % 2 == 0 for place in range(rows)]),
+        lambda: pa.array([[position] for position in range(rows)]),
+        lambda: pa.array([{"a": position} for position in range(rows)]),
+        lambda: pa.array([position % 2 == 0 for position in range(rows)]),
         lambda: pa.nulls(rows),
         lambda: pa.array([rng.choice((-1, 0, 2**31 - 1)) for _ in range(rows)], pa.int32()),
         lambda: pa.array([str(value) for value in values]).dictionary_encode(),
@@ -242,9 +244,9 @@ def _hostile_column(rng: Random, column: pa.ChunkedArray, rows: int) -> pa.Array
         number = lambda: rng.choice((-2, -1, 0, 1, 2, 3, 5, 11, 12, 127, 2**31 - 1, None))  # noqa: E731
         other = lambda held: [number() if rng.random() < 0.3 else value for value in held or ()]  # noqa: E731
         makers += (
-            lambda: pa.array(every(lambda place: other(values[place])), column.type),
-            lambda: pa.array(every(lambda place: [number() for _ in range(rng.randint(0, 9))]), column.type),
-            lambda: pa.array(every(lambda place: rng.choice((values[place], values[one]))), column.type),
+            lambda: pa.array(every(lambda position: other(values[position])), column.type),
+            lambda: pa.array(every(lambda position: [number() for _ in range(rng.randint(0, 9))]), column.type),
+            lambda: pa.array(every(lambda position: rng.choice((values[position], values[one]))), column.type),
         )
     try:
         return rng.choice(makers)()
@@ -282,7 +284,7 @@ def spoil_npy(rng: Random, content: bytes) -> bytes:
 
 
 def spoil_safetensors(rng: Random, content: bytes) -> bytes:
-    """Tensors of other names, types, shapes or places, other metadata, or changed bytes."""
+    """Tensors of other names, types, shapes or offsets, other metadata, or changed bytes."""
     (size,) = struct.unpack("<Q", content[:8])
     header, body = json.loads(content[8 : 8 + size]), content[8 + size :]
     names = [name for name in header if name != "__metadata__"]
@@ -339,15 +341,15 @@ def spoil_yaml(rng: Random, content: bytes) -> bytes:
         return spoil_bytes(rng, content)
     lines = content.decode().rstrip("\n").split("\n")
     for _ in range(rng.randint(1, 2)):
-        place = rng.randrange(len(lines))
-        key = lines[place].partition(":")[0]
+        position = rng.randrange(len(lines))
+        key = lines[position].partition(":")[0]
         kind = rng.randrange(6)
         if kind <= 3:
-            lines[place] = f"{key}: {yaml_value(rng)}"
+            lines[position] = f"{key}: {yaml_value(rng)}"
         elif kind == 4:
-            lines.insert(place, f"{key}: {yaml_value(rng)}")
+            lines.insert(position, f"{key}: {yaml_value(rng)}")
         else:
-            lines[place] = f"{rng.choice(TEXTS)}: 1"
+            lines[position] = f"{rng.choice(TEXTS)}: 1"
     text = "\n".join(lines)
     return text.encode(rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "latin-1")), "replace")
 

@@ -46,8 +46,8 @@ BEHIND = {"grpo": "sft", "predictions": "sft", "of-grpo": "grpo", "sequential/pr
 
 def _make_pages(folder: Path) -> None:
     made = make_shop(folder / "made", RUN)
-    for place in made.iterdir():
-        place.rename(folder / place.name)
+    for path in made.iterdir():
+        path.rename(folder / path.name)
     made.rmdir()
     done = stage(folder, "eval-beam", "--checkpoint", "grpo", "--output", "of-grpo")
     holds(done.status == 0, done.err)
@@ -147,7 +147,7 @@ def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
     output = folder / "page"
     if done.status:
         holds(not output.exists(), "half a page is left")
-        raise MinioneRecError(done.said.removeprefix("error: "))
+        raise MinioneRecError(done.reported.removeprefix("error: "))
     if not is_artefact(output):
         return "read"  # another output, or none
     verify_files(output)
@@ -155,8 +155,8 @@ def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
     content = json.loads(text)
     holds(all(map(math.isfinite, _numbers(content))), "metrics that are no numbers")
     for split in content["splits"].values():
-        for name, who in split["recommenders"].items():
-            for values in who.get("metrics", {}).values():
+        for name, recommender in split["recommenders"].items():
+            for values in recommender.get("metrics", {}).values():
                 holds(all(0 <= of["mean"] <= 1 for of in values.values()), f"a metric of {name} that is none")
     page = (output / "report.html").read_text(encoding="utf-8")
     holds("<script" not in page, "markup of a stranger")

@@ -79,9 +79,9 @@ def _strike_items(rng: Random, clean: Path, folder: Path) -> str:
     elif suffix != ".parquet":
         for line in _untouched(path, before):
             item, _, _, price, fresh = line.replace('"Nice, and ""warm"""', "").split(separator)
-            place = found.index(item)
+            directory = found.index(item)
             for name, text in (("price", price), ("fresh", fresh)):
-                holds(_is(found.columns[name].at(place), text), f"{name} of {item} is not {text}")
+                holds(_is(found.columns[name].at(directory), text), f"{name} of {item} is not {text}")
     return "read"
 
 
@@ -241,8 +241,8 @@ def _strike_study(rng: Random, clean: Path, folder: Path) -> str:
     study = read_recipe(folder / "study.yaml")
     jobs = Plan(study).all()
     holds({key.data for key in jobs} <= set(study.data), "jobs of no data set")
-    places = [job.output.resolve() for job in jobs.values()]
-    holds(len(set(places)) == len(places), "two jobs write one place")
+    folders = [job.output.resolve() for job in jobs.values()]
+    holds(len(set(folders)) == len(folders), "two jobs write one path")
     holds(all(need in jobs for job in jobs.values() for need in job.needs), "a job needs what nobody makes")
     return "read"
 
@@ -265,8 +265,8 @@ def _make_record(folder: Path) -> None:
         **{"machine": machine, "processes": 1, "batch": {"per_device": 2, "accumulation": 2, "global": 4}},
         **{"peak_memory_bytes": 2**30, "peak_gpu_memory_bytes": 2**31},
     }
-    with write_artefact(folder / "made", "cups", config={}) as place:
-        (place / "cup.txt").write_text("cup")
+    with write_artefact(folder / "made", "cups", config={}) as path:
+        (path / "cup.txt").write_text("cup")
     (folder / "made.record.json").write_text(json.dumps(record))
 
 

@@ -32,97 +32,99 @@ def flip(file):
 
 @pytest.mark.parametrize("name", [name for name in STAGES if name != "train-sequential"])
 def test_no_stage_replaces_an_artefact_of_another_kind_or_a_users_files(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop")
-    (place / "mine").mkdir()
-    (place / "mine/notes.txt").write_text("mine")
-    (place / "link").symlink_to(place / "mine")
-    (place / "nowhere").symlink_to(place / "nowhere")
-    before = bytes_of(place)
-    own = read_manifest(place / STAGES[name]["output"])["kind"]
-    others = [output for output in KINDS if read_manifest(place / output)["kind"] != own]
+    folder = copied(shop, tmp_path / "shop")
+    (folder / "mine").mkdir()
+    (folder / "mine/notes.txt").write_text("mine")
+    (folder / "link").symlink_to(folder / "mine")
+    (folder / "nowhere").symlink_to(folder / "nowhere")
+    before = bytes_of(folder)
+    own = read_manifest(folder / STAGES[name]["output"])["kind"]
+    others = [output for output in KINDS if read_manifest(folder / output)["kind"] != own]
     for output in [*others, "mine", "link", "nowhere", "items.csv", ".", "..", "sequential", "corpus/new"]:
-        said = stage(place, name, "--output", output).said
-        assert "Choose another output" in said or "can" in said, said
-    after = bytes_of(place)
+        reported = stage(folder, name, "--output", output).reported
+        assert "Choose another output" in reported or "can" in reported, reported
+    after = bytes_of(folder)
     assert {file: after.get(file) for file in before} == before
 
 
 def test_no_seed_is_written_into_an_artefact(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop")
-    before = bytes_of(place / "sft")
-    assert "is inside the artefact" in stage(place, "train-sequential", "--output", "sft").said
-    assert bytes_of(place / "sft") == before
+    folder = copied(shop, tmp_path / "shop")
+    before = bytes_of(folder / "sft")
+    assert "is inside the artefact" in stage(folder, "train-sequential", "--output", "sft").reported
+    assert bytes_of(folder / "sft") == before
 
 
 @pytest.mark.parametrize("name", ["sft", "extend"])
 def test_no_stage_replaces_what_it_reads(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop")
-    before = bytes_of(place / "sft")
+    folder = copied(shop, tmp_path / "shop")
+    before = bytes_of(folder / "sft")
     given = {"sft": ["--model", "sft"], "extend": ["--checkpoint", "sft", "--corpus", "corpus", "--sids", "sids"]}[name]
     words = ["--config", "sft.yaml"] if name == "sft" else []
-    assert "Choose another" in command(place, name, *words, *given, "--output", "sft", "--restart", "true").said
-    assert bytes_of(place / "sft") == before
+    assert "Choose another" in command(folder, name, *words, *given, "--output", "sft", "--restart", "true").reported
+    assert bytes_of(folder / "sft") == before
 
 
 @pytest.mark.parametrize("artefact", READERS)
 def test_a_file_that_was_changed_or_deleted_is_named_by_whoever_reads_it(shop, tmp_path, artefact):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    for file in sorted(read_manifest(place / artefact)["files"]):
-        content = (place / artefact / file).read_bytes()
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    for file in sorted(read_manifest(folder / artefact)["files"]):
+        content = (folder / artefact / file).read_bytes()
         if not content:
             continue
-        flip(place / artefact / file)
-        said = stage(place, READERS[artefact], "--output", "new").said
-        assert f"{artefact}/{file}: differs from manifest.json. Run the stage" in said and "(minionerec " in said
-        (place / artefact / file).unlink()
-        said = stage(place, READERS[artefact], "--output", "new").said
-        assert f"{artefact}/{file}: listed in manifest.json but missing. Run the stage" in said
-        (place / artefact / file).write_bytes(content)
-    assert not (place / "new").exists()
+        flip(folder / artefact / file)
+        reported = stage(folder, READERS[artefact], "--output", "new").reported
+        assert (
+            f"{artefact}/{file}: differs from manifest.json. Run the stage" in reported and "(minionerec " in reported
+        )
+        (folder / artefact / file).unlink()
+        reported = stage(folder, READERS[artefact], "--output", "new").reported
+        assert f"{artefact}/{file}: listed in manifest.json but missing. Run the stage" in reported
+        (folder / artefact / file).write_bytes(content)
+    assert not (folder / "new").exists()
 
 
 @pytest.mark.parametrize("artefact", ["corpus", "sids", "predictions"])
 def test_an_output_that_lacks_a_file_is_rebuilt(shop, tmp_path, artefact):
     """One whose file was edited: tests/hostile/test_life.py."""
-    place = copied(shop, tmp_path / "shop")
-    before = bytes_of(place / artefact)
-    (place / artefact / sorted(read_manifest(place / artefact)["files"])[0]).unlink()
-    assert stage(place, OWN[artefact]).status == 0
-    assert bytes_of(place / artefact) == before
+    folder = copied(shop, tmp_path / "shop")
+    before = bytes_of(folder / artefact)
+    (folder / artefact / sorted(read_manifest(folder / artefact)["files"])[0]).unlink()
+    assert stage(folder, OWN[artefact]).status == 0
+    assert bytes_of(folder / artefact) == before
 
 
-def test_two_sids_that_change_places_are_noticed(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    file = place / "sft/index.json"
+def test_two_sids_that_change_positions_are_noticed(shop, tmp_path):
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    file = folder / "sft/index.json"
     content = json.loads(file.read_text())
     one, other = next((a, b) for a in content for b in content if content[a] != content[b])
     content[one], content[other] = content[other], content[one]
     file.write_text(json.dumps(content))
-    assert "sft/index.json: differs" in stage(place, "eval-beam", "--output", "new").said
+    assert "sft/index.json: differs" in stage(folder, "eval-beam", "--output", "new").reported
 
 
 @pytest.mark.parametrize("name", ["calc-level", "report"])
 def test_pages_read_nothing_that_was_changed(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop")
-    flip(place / "predictions/predictions.parquet")
+    folder = copied(shop, tmp_path / "shop")
+    flip(folder / "predictions/predictions.parquet")
     words = {"calc-level": ["predictions"], "report": ["sft=predictions", "--layout", "comparison"]}[name]
-    assert "predictions.parquet: differs" in command(place, name, "--predictions", *words).said
+    assert "predictions.parquet: differs" in command(folder, name, "--predictions", *words).reported
 
 
 def test_the_library_reads_nothing_that_was_changed(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop")
+    folder = copied(shop, tmp_path / "shop")
     for artefact, file, read in (
         ("corpus", "sequences/00000.parquet", Corpus.load),
         ("sids", "index.json", SidTable.load_index),
         ("predictions", "predictions.parquet", Predictions.load),
         ("predictions", "predictions.parquet", lambda path: Ranked.load(path, "test")),
     ):
-        content = (place / artefact / file).read_bytes()
-        flip(place / artefact / file)
+        content = (folder / artefact / file).read_bytes()
+        flip(folder / artefact / file)
         with pytest.raises(ArtefactError, match=f"{file}: differs from manifest.json"):
-            read(place / artefact)
-        (place / artefact / file).write_bytes(content)
-        read(place / artefact)
+            read(folder / artefact)
+        (folder / artefact / file).write_bytes(content)
+        read(folder / artefact)
 
 
 MANIFESTS = [
@@ -150,30 +152,30 @@ FLAWS = {
 @pytest.mark.parametrize("content", MANIFESTS, ids=range(len(MANIFESTS)))
 @pytest.mark.parametrize("artefact", ["corpus", "sft", "predictions"])
 def test_a_manifest_that_is_none_is_one_line(shop, tmp_path, artefact, content):
-    place = copied(shop, tmp_path / "shop")
-    (place / artefact / "manifest.json").write_bytes(content)
+    folder = copied(shop, tmp_path / "shop")
+    (folder / artefact / "manifest.json").write_bytes(content)
     for name in (READERS[artefact], OWN[artefact]):
-        assert f"{artefact}/manifest.json" in stage(place, name).said
+        assert f"{artefact}/manifest.json" in stage(folder, name).reported
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
 @pytest.mark.parametrize("artefact", ["corpus", "sft", "predictions"])
 def test_half_a_manifest_is_one_line(shop, tmp_path, artefact, flaw):
-    place = copied(shop, tmp_path / "shop")
-    spoil_manifest(place / artefact, FLAWS[flaw])
+    folder = copied(shop, tmp_path / "shop")
+    spoil_manifest(folder / artefact, FLAWS[flaw])
     for name in (READERS[artefact], OWN[artefact]):
-        assert f"{artefact}/manifest.json" in stage(place, name).said
+        assert f"{artefact}/manifest.json" in stage(folder, name).reported
 
 
-def test_a_directory_or_a_circle_of_links_in_place_of_a_manifest_is_one_line(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    file = place / "corpus/manifest.json"
+def test_a_directory_or_a_circle_of_links_instead_of_a_manifest_is_one_line(shop, tmp_path):
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    file = folder / "corpus/manifest.json"
     file.unlink()
     file.mkdir()
-    assert "corpus: has no manifest.json" in stage(place, "build-sids", "--output", "new").said
+    assert "corpus: has no manifest.json" in stage(folder, "build-sids", "--output", "new").reported
     file.rmdir()
     file.symlink_to(file)
-    assert "corpus: has no manifest.json" in stage(place, "build-sids", "--output", "new").said
+    assert "corpus: has no manifest.json" in stage(folder, "build-sids", "--output", "new").reported
 
 
 EDITS = {
@@ -186,22 +188,22 @@ EDITS = {
 @pytest.mark.parametrize("artefact", EDITS)
 def test_an_edited_manifest_is_noticed(shop, tmp_path, artefact):
     """Counts decide results as files do: how long prompts are, how many items a history holds."""
-    place = copied(shop, tmp_path / "shop", ("new",))
-    before = bytes_of(place / artefact)
-    spoil_manifest(place / artefact, EDITS[artefact])
-    said = stage(place, READERS[artefact], "--output", "new").said
-    assert f"{artefact}/manifest.json: was edited by hand. Run the stage that makes {artefact} again" in said
-    assert stage(place, OWN[artefact]).status == 0
-    assert bytes_of(place / artefact) == before
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    before = bytes_of(folder / artefact)
+    spoil_manifest(folder / artefact, EDITS[artefact])
+    reported = stage(folder, READERS[artefact], "--output", "new").reported
+    assert f"{artefact}/manifest.json: was edited by hand. Run the stage that makes {artefact} again" in reported
+    assert stage(folder, OWN[artefact]).status == 0
+    assert bytes_of(folder / artefact) == before
 
 
 def test_a_manifest_of_an_earlier_version_has_no_hash_of_its_own(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    spoil_manifest(place / "corpus", lambda content: content.pop("sha256"))
-    before = (place / "corpus/manifest.json").stat().st_mtime_ns
-    assert stage(place, "prepare-data").status == 0
-    assert (place / "corpus/manifest.json").stat().st_mtime_ns == before
-    assert stage(place, "build-sids", "--output", "new").status == 0
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    spoil_manifest(folder / "corpus", lambda content: content.pop("sha256"))
+    before = (folder / "corpus/manifest.json").stat().st_mtime_ns
+    assert stage(folder, "prepare-data").status == 0
+    assert (folder / "corpus/manifest.json").stat().st_mtime_ns == before
+    assert stage(folder, "build-sids", "--output", "new").status == 0
 
 
 def test_every_stage_is_named_by_what_it_makes():
@@ -242,39 +244,39 @@ CASES = [(artefact, file, number) for (artefact, file), changes in TABLES.items(
 
 @pytest.mark.parametrize(("artefact", "file", "number"), CASES)
 def test_a_table_of_another_form_is_one_line(shop, tmp_path, artefact, file, number):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    rewrite(place / artefact / file, TABLES[artefact, file][number])
-    sign(place / artefact)
-    assert artefact in stage(place, READERS[artefact], "--output", "new").said
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    rewrite(folder / artefact / file, TABLES[artefact, file][number])
+    sign(folder / artefact)
+    assert artefact in stage(folder, READERS[artefact], "--output", "new").reported
 
 
 @pytest.mark.parametrize(("artefact", "file"), [*TABLES, ("corpus", "sequences/00000.parquet")])
 def test_a_torn_or_flipped_table_is_one_line(shop, tmp_path, artefact, file):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    content = (place / artefact / file).read_bytes()
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    content = (folder / artefact / file).read_bytes()
     broken = [b"", b"PAR1", content[:-1], content[: len(content) // 2], content[:4] + content[5:], b"PAR1" + content]
-    for place_of_bit in range(0, len(content), max(1, len(content) // 40)):
+    for offset in range(0, len(content), max(1, len(content) // 40)):
         flipped = bytearray(content)
-        flipped[place_of_bit] ^= 0xFF
+        flipped[offset] ^= 0xFF
         broken.append(bytes(flipped))
     read = {"corpus": Corpus.load, "predictions": Predictions.load}[artefact]
     for bad in broken:
-        (place / artefact / file).write_bytes(bad)
-        sign(place / artefact)
+        (folder / artefact / file).write_bytes(bad)
+        sign(folder / artefact)
         try:
-            read(place / artefact)
+            read(folder / artefact)
         except MinioneRecError as error:
             assert "\n" not in str(error) and file in str(error)
 
 
 def test_a_table_with_a_column_twice_is_one_line(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop")
-    file = place / "corpus/sequences/00000.parquet"
+    folder = copied(shop, tmp_path / "shop")
+    file = folder / "corpus/sequences/00000.parquet"
     table = pq.read_table(file)
     pq.write_table(pa.table([*table.columns, table["user"]], names=[*table.column_names, "user"]), file)
-    sign(place / "corpus")
+    sign(folder / "corpus")
     with pytest.raises(ArtefactError, match="has 2 columns 'user'"):
-        Corpus.load(place / "corpus")
+        Corpus.load(folder / "corpus")
 
 
 INDEXES = {
@@ -313,16 +315,16 @@ def test_the_largest_code_is_quick(tmp_path):
 def test_vectors_beyond_what_float32_can_square_are_refused(shop, tmp_path):
     import numpy as np
 
-    place = copied(shop, tmp_path / "shop", ("new",))
+    folder = copied(shop, tmp_path / "shop", ("new",))
     for value in (1e30, -1e30, 1e13, 3e38):
         vectors = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
         vectors[3, 2] = value
-        np.save(place / "vectors.npy", vectors)
-        said = stage(place, "build-sids", "--encoder", "vectors.npy", "--output", "new").said
-        assert "vectors.npy: row 3 holds" in said and "at most 1e+12" in said
+        np.save(folder / "vectors.npy", vectors)
+        reported = stage(folder, "build-sids", "--encoder", "vectors.npy", "--output", "new").reported
+        assert "vectors.npy: row 3 holds" in reported and "at most 1e+12" in reported
     vectors[3, 2] = 1e11
-    np.save(place / "vectors.npy", vectors)
-    assert stage(place, "build-sids", "--encoder", "vectors.npy", "--output", "new").status == 0
+    np.save(folder / "vectors.npy", vectors)
+    assert stage(folder, "build-sids", "--encoder", "vectors.npy", "--output", "new").status == 0
 
 
 def test_a_strangers_manifest_above_the_output_is_no_artefact(tmp_path):
@@ -331,13 +333,13 @@ def test_a_strangers_manifest_above_the_output_is_no_artefact(tmp_path):
 
 
 def test_an_unfinished_run_that_cannot_be_read_is_one_line(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop", ("predictions",))
+    path = copied(shop, tmp_path / "shop", ("predictions",))
     for content in ("", "[]", "{}", '{"settings": [], "inputs": {}}', "[" * 100_000):
-        (place / "predictions.partial").mkdir(exist_ok=True)
-        (place / "predictions.partial/run.json").write_text(content)
-        assert "ive --restart true" in stage(place, "eval-beam").said
-    assert stage(place, "eval-beam", "--restart", "true").status == 0
-    made, first = ((folder / "predictions/predictions.parquet").read_bytes() for folder in (place, shop))
+        (path / "predictions.partial").mkdir(exist_ok=True)
+        (path / "predictions.partial/run.json").write_text(content)
+        assert "ive --restart true" in stage(path, "eval-beam").reported
+    assert stage(path, "eval-beam", "--restart", "true").status == 0
+    made, first = ((folder / "predictions/predictions.parquet").read_bytes() for folder in (path, shop))
     assert made == first
 
 
@@ -351,34 +353,34 @@ PAGE = ["SFT=predictions", "SASRec=sequential", "--corpus", "corpus", "--resampl
 
 
 def test_users_without_training_examples_are_the_same_to_all_recommenders(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop")
-    users = [Ranked.load(place / name, "test").users for name in ("predictions", "sequential/predictions")]
-    assert users[0] == users[1] and {*users[0]} - {*Corpus.load(place / "corpus").train.users}
-    done = command(place, "report", "--predictions", *PAGE, "--output", "page", "--level", "item")
+    folder = copied(shop, tmp_path / "shop")
+    users = [Ranked.load(folder / name, "test").users for name in ("predictions", "sequential/predictions")]
+    assert users[0] == users[1] and {*users[0]} - {*Corpus.load(folder / "corpus").train.users}
+    done = command(folder, "report", "--predictions", *PAGE, "--output", "page", "--level", "item")
     assert done.status == 0, done
 
 
 @pytest.mark.parametrize("name", ["seed-", "seed-x", "seed-1 (copy)", "seed-٣", "seed-01", "seed-" + "9" * 200])
 def test_a_folder_that_is_not_named_by_a_seed_is_one_line(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop")
-    copied(shop / "sequential/predictions", place / "sequential" / name / "predictions")
-    said = command(place, "report", "--predictions", *PAGE).said
-    assert "is not named by a seed, such as seed-42. Rename it or move it away." in said
+    folder = copied(shop, tmp_path / "shop")
+    copied(shop / "sequential/predictions", folder / "sequential" / name / "predictions")
+    reported = command(folder, "report", "--predictions", *PAGE).reported
+    assert "is not named by a seed, such as seed-42. Rename it or move it away." in reported
 
 
 @pytest.mark.parametrize(
     "content", ["[]", '{"ceiling": 1}', '{"ceiling": {"NDCG@5": "x"}}', '{"ceiling": {"HR@5": NaN}}']
 )
 def test_a_ceiling_without_metrics_is_one_line(shop, tmp_path, content):
-    place = copied(shop, tmp_path / "shop")
-    (place / "ceiling.json").write_text(content)
-    said = command(place, "report", "--predictions", *PAGE, "--ceiling", "ceiling.json").said
-    assert "ceiling.json: expected an object whose ceiling holds metrics from 0 to 1" in said
+    folder = copied(shop, tmp_path / "shop")
+    (folder / "ceiling.json").write_text(content)
+    reported = command(folder, "report", "--predictions", *PAGE, "--ceiling", "ceiling.json").reported
+    assert "ceiling.json: expected an object whose ceiling holds metrics from 0 to 1" in reported
 
 
 def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop")
-    file = place / "predictions/ranks.parquet"
+    folder = copied(shop, tmp_path / "shop")
+    file = folder / "predictions/ranks.parquet"
     table = pd.read_parquet(file)
     for changed, message in (
         (table.assign(item_rank=-3), "column 'item_rank' holds -3; expected 0 to"),
@@ -386,45 +388,45 @@ def test_ranks_that_are_none_and_splits_of_another_type_are_one_line(shop, tmp_p
         (table.assign(width=-1), "column 'width' holds -1"),
     ):
         changed.to_parquet(file)
-        sign(place / "predictions")
+        sign(folder / "predictions")
         for layout in ("report", "comparison"):
-            assert message in command(place, "report", "--predictions", *PAGE, "--layout", layout).said
+            assert message in command(folder, "report", "--predictions", *PAGE, "--layout", layout).reported
 
 
 def test_forged_settings_and_logs_of_a_training_are_left_out_of_its_page(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop")
+    folder = copied(shop, tmp_path / "shop")
     forged = {"warmup": "x", "epochs": [1], "patience": {"a": 1}, "layers": "<b>"}
-    spoil_manifest(place / "sft", lambda content: content["settings"].update(forged))
+    spoil_manifest(folder / "sft", lambda content: content["settings"].update(forged))
     log = [{"epoch": "x", "eval_loss": 1.5, "step": 1}, 7, {"loss": [1.0]}, {"step": 1, "epoch": None}]
-    (place / "sft/training_log.json").write_text(json.dumps(log))
-    sign(place / "sft")
-    sha256 = fingerprint(place / "sft")
-    spoil_manifest(place / "predictions", lambda content: content["inputs"]["checkpoint"].update(sha256=sha256))
-    sign(place / "predictions")
+    (folder / "sft/training_log.json").write_text(json.dumps(log))
+    sign(folder / "sft")
+    sha256 = fingerprint(folder / "sft")
+    spoil_manifest(folder / "predictions", lambda content: content["inputs"]["checkpoint"].update(sha256=sha256))
+    sign(folder / "predictions")
     for words in (("experiment-log",), ("report", "--layout", "leaderboard")):
-        done = stage(place, *words, "--output", "page", "--restart", "true")
+        done = stage(folder, *words, "--output", "page", "--restart", "true")
         assert done.status == 0 and "sft: warmup is 'x'; expected a number. It is left out." in done.err, done
-        shutil.rmtree(place / "page")
+        shutil.rmtree(folder / "page")
 
 
 def test_a_seed_or_versions_of_another_type_are_one_line(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop")
+    folder = copied(shop, tmp_path / "shop")
     for key, value in (("seed", "x"), ("versions", {"torch": 2}), ("settings", [])):
-        spoil_manifest(place / "predictions", lambda content: content.update({key: value}))  # noqa: B023
-        sign(place / "predictions")
-        said = stage(place, "report").said
-        assert "predictions/manifest.json: has " in said and "of another form" in said
+        spoil_manifest(folder / "predictions", lambda content: content.update({key: value}))  # noqa: B023
+        sign(folder / "predictions")
+        reported = stage(folder, "report").reported
+        assert "predictions/manifest.json: has " in reported and "of another form" in reported
 
 
 @pytest.mark.parametrize("layout", ["report", "comparison"])
 def test_pages_without_costs_hold_nothing_of_the_clock(shop, tmp_path, layout):
-    place = copied(shop, tmp_path / "shop")
+    folder = copied(shop, tmp_path / "shop")
     found = []
     for seconds in ("1.5", "2.5"):
-        for record in place.glob("*.record.json"):
+        for record in folder.glob("*.record.json"):
             content = json.loads(record.read_text())
             record.write_text(json.dumps({**content, "seconds": {"all": float(seconds)}}))
         words = ("--layout", layout, "--level", "item", "--ks", "5", "--output", f"page-{seconds}")
-        assert command(place, "report", "--predictions", *PAGE, *words).status == 0
-        found.append((place / f"page-{seconds}/metrics.json").read_bytes())
+        assert command(folder, "report", "--predictions", *PAGE, *words).status == 0
+        found.append((folder / f"page-{seconds}/metrics.json").read_bytes())
     assert found[0] == found[1]

@@ -14,7 +14,7 @@ from support.paths import ROOT
 
 QUICK = ("csv", "tsv", "parquet", "amazon", "recbole", "movielens", "user items", "published", "settings")
 QUICK += ("vectors", "histories", "items table", "comparisons", "times", "study", "experiment log", "run record")
-QUICK += ("units", "places", "servers")
+QUICK += ("units", "paths", "servers")
 
 
 def test_a_sample_of_every_quick_group_breaks_nothing():
@@ -82,9 +82,9 @@ def test_crashes_hangs_and_defects_are_found_and_run_again(monkeypatch):
     monkeypatch.setattr(campaign, "SECONDS", 0.5)
     monkeypatch.setitem(GROUPS, "fake", Group("fake", lambda folder: None, _strike))
     counts, broken = campaign.attack(campaign.plan(30, seed=1, groups=["fake"]), children=2)
-    said = Counter(line["said"].split(":")[0].split(" at ")[0] for line in broken)
+    reported = Counter(line["message"].split(":")[0].split(" at ")[0] for line in broken)
     assert sum(counts.values()) == 30
-    assert set(said) == {"rows vanish", "KeyError", "the process ended with status 3", "no answer within 0 s"}
+    assert set(reported) == {"rows vanish", "KeyError", "the process ended with status 3", "no answer within 0 s"}
     assert counts["fake", "refused"] > 0
     again = campaign.attack([campaign.Case(line["group"], line["seed"], line["number"]) for line in broken])[1]
     assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, broken))

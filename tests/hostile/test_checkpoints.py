@@ -78,18 +78,18 @@ def code_of(page):
 
 @pytest.mark.parametrize("weights", ["code", "pickle"])
 def test_what_an_export_tells_its_users_to_do_runs_no_code(shop, tmp_path, monkeypatch, weights):
-    place = copied(shop, tmp_path / "shop") / "export"
+    folder = copied(shop, tmp_path / "shop") / "export"
     monkeypatch.setattr("builtins.input", lambda *words: "y")
-    monkeypatch.chdir(place)
-    monkeypatch.syspath_prepend(place)
-    exec(code_of(place / "README.md"), {})
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    exec(code_of(folder / "README.md"), {})
     if weights == "code":
-        (place / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
-        change_json(place / "config.json", auto_map=AUTO_MAP, model_type="evil")
+        (folder / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+        change_json(folder / "config.json", auto_map=AUTO_MAP, model_type="evil")
     else:
-        torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
-        (place / "model.safetensors").unlink()
-    for load in (lambda: check(place), lambda: exec(code_of(place / "README.md"), {})):
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    for load in (lambda: check(folder), lambda: exec(code_of(folder / "README.md"), {})):
         with pytest.raises((ValueError, OSError), match="trust_remote_code" if weights == "code" else "safetensors"):
             load()
     assert not (tmp_path / "mark").exists()
@@ -98,53 +98,53 @@ def test_what_an_export_tells_its_users_to_do_runs_no_code(shop, tmp_path, monke
 @pytest.mark.parametrize("model", ["sft", "catalogue"])
 @pytest.mark.parametrize("changes", [{"model_type": "evil"}, {"model_type": None}, {"architectures": ["Evil"]}, {}])
 def test_code_of_a_checkpoint_never_runs(shop, tmp_path, asked, model, changes):
-    place = copied(shop, tmp_path / "shop") / model
-    (place / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+    folder = copied(shop, tmp_path / "shop") / model
+    (folder / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
     for name in ("config.json", "tokenizer_config.json"):
-        change_json(place / name, auto_map=AUTO_MAP, **(changes if name == "config.json" else {}))
-    refused(lambda: load_bundle(place), "Run the stage that makes")
-    sign(place)
+        change_json(folder / name, auto_map=AUTO_MAP, **(changes if name == "config.json" else {}))
+    refused(lambda: load_bundle(folder), "Run the stage that makes")
+    sign(folder)
     known = not changes or "architectures" in changes
     if known:
-        load_bundle(place)
-        load_pretrained(str(place), torch.float32)
+        load_bundle(folder)
+        load_pretrained(str(folder), torch.float32)
     else:
-        refused(lambda: load_bundle(place), "config.json", "model_type is", "auto_map")
-        refused(lambda: load_pretrained(str(place), torch.float32), "model_type is", "auto_map")
+        refused(lambda: load_bundle(folder), "config.json", "model_type is", "auto_map")
+        refused(lambda: load_pretrained(str(folder), torch.float32), "model_type is", "auto_map")
     assert not (tmp_path / "mark").exists()
 
 
 def test_code_of_a_strangers_model_never_runs(shop, tmp_path, asked):
-    place = copied(shop, tmp_path / "shop") / "sft"
-    (place / "manifest.json").unlink()
-    (place / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
-    change_json(place / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="Evil")
-    change_json(place / "config.json", auto_map=AUTO_MAP, model_type="evil")
-    refused(lambda: load_pretrained(str(place), torch.float32), str(place))
-    change_json(place / "config.json", auto_map=AUTO_MAP, model_type="qwen2", attn_implementation="evil/kernel")
-    refused(lambda: load_pretrained(str(place), torch.float32), "code of")
+    folder = copied(shop, tmp_path / "shop") / "sft"
+    (folder / "manifest.json").unlink()
+    (folder / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "mark")))
+    change_json(folder / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="Evil")
+    change_json(folder / "config.json", auto_map=AUTO_MAP, model_type="evil")
+    refused(lambda: load_pretrained(str(folder), torch.float32), str(folder))
+    change_json(folder / "config.json", auto_map=AUTO_MAP, model_type="qwen2", attn_implementation="evil/kernel")
+    refused(lambda: load_pretrained(str(folder), torch.float32), "code of")
     assert not (tmp_path / "mark").exists()
 
 
 def test_pickled_weights_are_not_opened(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop") / "sft"
-    tensors = load_file(place / "model.safetensors")
-    (place / "model.safetensors").unlink()
-    torch.save(tensors, place / "pytorch_model.bin")  # a benign one
-    sign(place)
-    refused(lambda: load_bundle(place), "safetensors")
-    refused(lambda: load_pretrained(str(place), torch.float32), "safetensors")
-    (place / "pytorch_model.bin").write_bytes(pickle.dumps(Evil(tmp_path / "mark")))
-    sign(place)
-    refused(lambda: load_bundle(place), str(place))
+    folder = copied(shop, tmp_path / "shop") / "sft"
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")  # a benign one
+    sign(folder)
+    refused(lambda: load_bundle(folder), "safetensors")
+    refused(lambda: load_pretrained(str(folder), torch.float32), "safetensors")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Evil(tmp_path / "mark")))
+    sign(folder)
+    refused(lambda: load_bundle(folder), str(folder))
     assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "pytorch_model.bin", "added_tokens.json", "modeling.py"])
 def test_a_file_that_no_stage_wrote_is_named(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop") / "sft"
-    (place / name).write_text("{}")
-    refused(lambda: load_bundle(place), f"{name}: is not listed in manifest.json", "Remove it")
+    folder = copied(shop, tmp_path / "shop") / "sft"
+    (folder / name).write_text("{}")
+    refused(lambda: load_bundle(folder), f"{name}: is not listed in manifest.json", "Remove it")
 
 
 def without_one(tensors):
@@ -163,14 +163,14 @@ WEIGHTS = {
 @pytest.mark.parametrize("model", ["sft", "catalogue"])
 @pytest.mark.parametrize("change", WEIGHTS)
 def test_weights_fill_the_model_exactly(shop, tmp_path, model, change):
-    place = copied(shop, tmp_path / "shop") / model
-    make, said = WEIGHTS[change]
-    save_file(make(load_file(place / "model.safetensors")), place / "model.safetensors", metadata={"format": "pt"})
-    refused(lambda: load_bundle(place), "model.safetensors: differs from manifest.json")
-    sign(place)
-    refused(lambda: load_bundle(place), said)
-    (place / "manifest.json").unlink()
-    refused(lambda: load_pretrained(str(place), torch.float32), said)
+    folder = copied(shop, tmp_path / "shop") / model
+    make, reported = WEIGHTS[change]
+    save_file(make(load_file(folder / "model.safetensors")), folder / "model.safetensors", metadata={"format": "pt"})
+    refused(lambda: load_bundle(folder), "model.safetensors: differs from manifest.json")
+    sign(folder)
+    refused(lambda: load_bundle(folder), reported)
+    (folder / "manifest.json").unlink()
+    refused(lambda: load_pretrained(str(folder), torch.float32), reported)
 
 
 @pytest.mark.parametrize(
@@ -205,19 +205,19 @@ def test_weights_fill_the_model_exactly(shop, tmp_path, model, change):
     ],
 )
 def test_a_configuration_of_another_model_is_refused(shop, tmp_path, model, changes):
-    place = copied(shop, tmp_path / "shop") / model
-    change_json(place / "config.json", **changes)
-    refused(lambda: load_bundle(place), "config.json: differs from manifest.json")
-    sign(place)
-    refused(lambda: load_bundle(place), str(place))
+    folder = copied(shop, tmp_path / "shop") / model
+    change_json(folder / "config.json", **changes)
+    refused(lambda: load_bundle(folder), "config.json: differs from manifest.json")
+    sign(folder)
+    refused(lambda: load_bundle(folder), str(folder))
 
 
-def put(place, value):
+def put(position, value):
     """A change of tensors: one number of one of them is another."""
 
     def change(tensors, name):
         values = tensors[name].clone()
-        values.view(-1)[place] = value
+        values.view(-1)[position] = value
         return {**tensors, name: values}
 
     return change
@@ -252,8 +252,8 @@ def test_counts_of_a_sequential_model_stay_within_its_items(tmp_path, name, chan
     counted = Transitions(np.array([0, 2, 3, 3, 5, 6]), np.arange(6, dtype=np.int32) % 5, np.ones(6, np.float32))
     model.pairs.set(counted)
     hyper = {"hidden_size": 8, "reach": 2, "num_transitions": 6, "num_heads": 2}
-    with write_artefact(tmp_path / "model", MODEL_KIND, config={}) as place:
-        save_sequential(model, "causal", hyper, place)
+    with write_artefact(tmp_path / "model", MODEL_KIND, config={}) as folder:
+        save_sequential(model, "causal", hyper, folder)
     assert load_sequential(tmp_path / "model").pairs.flaw() is None
     file = tmp_path / "model/model.safetensors"
     save_file(change(load_file(file), name), file)
@@ -262,12 +262,12 @@ def test_counts_of_a_sequential_model_stay_within_its_items(tmp_path, name, chan
 
 
 def test_a_command_says_it_in_one_line(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop", ("predictions",))
-    save_file(without_one(load_file(place / "sft/model.safetensors")), place / "sft/model.safetensors")
-    sign(place / "sft")
+    folder = copied(shop, tmp_path / "shop", ("predictions",))
+    save_file(without_one(load_file(folder / "sft/model.safetensors")), folder / "sft/model.safetensors")
+    sign(folder / "sft")
     for name in ("eval-beam", "export", "recommend"):
-        assert "tensors are missing" in stage(place, name, "--output", "new").said
-        assert not (place / "new").exists()
+        assert "tensors are missing" in stage(folder, name, "--output", "new").reported
+        assert not (folder / "new").exists()
 
 
 FILES = {
@@ -284,35 +284,35 @@ FILES = {
     ("name", "number"), [(name, number) for name, all_ in FILES.items() for number in range(len(all_))]
 )
 def test_broken_files_of_a_checkpoint_are_one_line(shop, tmp_path, name, number):
-    place = copied(shop, tmp_path / "shop") / "sft"
-    (place / name).write_bytes(FILES[name][number])
-    refused(lambda: load_bundle(place), f"{name}: differs from manifest.json", "minionerec sft")
-    sign(place)
-    refused(lambda: load_bundle(place), str(place))
+    folder = copied(shop, tmp_path / "shop") / "sft"
+    (folder / name).write_bytes(FILES[name][number])
+    refused(lambda: load_bundle(folder), f"{name}: differs from manifest.json", "minionerec sft")
+    sign(folder)
+    refused(lambda: load_bundle(folder), str(folder))
 
 
 @pytest.mark.parametrize(
     "counts", [{}, {"max_prompt_length": "many"}, {"max_prompt_length": 0}, {"max_prompt_length": 2.5}]
 )
 def test_counts_of_a_checkpoint_are_held_against_their_types(shop, tmp_path, counts):
-    place = copied(shop, tmp_path / "shop") / "sft"
-    spoil_manifest(place, lambda content: content.update(counts=counts))
-    refused(lambda: load_bundle(place), "manifest.json: was edited by hand")
-    sign(place)
-    refused(lambda: load_bundle(place), "max_prompt_length")
+    folder = copied(shop, tmp_path / "shop") / "sft"
+    spoil_manifest(folder, lambda content: content.update(counts=counts))
+    refused(lambda: load_bundle(folder), "manifest.json: was edited by hand")
+    sign(folder)
+    refused(lambda: load_bundle(folder), "max_prompt_length")
 
 
 def test_a_tokenizer_that_knows_an_sids_token_already_is_named(shop, tmp_path):
     """A stranger's model, in which `<a_1>` means something else."""
-    place = copied(shop, tmp_path / "shop", ("new",))
-    (place / "sft/manifest.json").unlink()
-    said = stage(place, "sft", "--model", "sft", "--output", "new").said
-    assert "sft: its tokenizer has the token '<a_" in said and not (place / "new").exists()
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    (folder / "sft/manifest.json").unlink()
+    reported = stage(folder, "sft", "--model", "sft", "--output", "new").reported
+    assert "sft: its tokenizer has the token '<a_" in reported and not (folder / "new").exists()
 
 
 def test_an_own_checkpoint_may_be_trained_on(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    assert stage(place, "sft", "--model", "sft", "--output", "new").status == 0
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    assert stage(folder, "sft", "--model", "sft", "--output", "new").status == 0
 
 
 SEQUENTIAL = {
@@ -325,11 +325,11 @@ SEQUENTIAL = {
 
 @pytest.mark.parametrize("change", SEQUENTIAL)
 def test_weights_of_a_sequential_model_fill_it_exactly(shop, tmp_path, change):
-    place = copied(shop, tmp_path / "shop") / "sequential" / "model"
-    save_file(SEQUENTIAL[change](load_file(place / "model.safetensors")), place / "model.safetensors")
-    refused(lambda: load_sequential(place), "model.safetensors: differs from manifest.json", "train-sequential")
-    sign(place)
-    refused(lambda: load_sequential(place), str(place), "Train it again")
+    folder = copied(shop, tmp_path / "shop") / "sequential" / "model"
+    save_file(SEQUENTIAL[change](load_file(folder / "model.safetensors")), folder / "model.safetensors")
+    refused(lambda: load_sequential(folder), "model.safetensors: differs from manifest.json", "train-sequential")
+    sign(folder)
+    refused(lambda: load_sequential(folder), str(folder), "Train it again")
 
 
 @pytest.mark.parametrize(
@@ -347,10 +347,10 @@ def test_weights_of_a_sequential_model_fill_it_exactly(shop, tmp_path, change):
     ],
 )
 def test_the_description_of_a_sequential_model_is_checked(shop, tmp_path, about):
-    place = copied(shop, tmp_path / "shop") / "sequential" / "model"
-    (place / "model.json").write_text(about)
-    sign(place)
-    refused(lambda: load_sequential(place), str(place))
+    folder = copied(shop, tmp_path / "shop") / "sequential" / "model"
+    (folder / "model.json").write_text(about)
+    sign(folder)
+    refused(lambda: load_sequential(folder), str(folder))
 
 
 CODEBOOKS = {
@@ -374,27 +374,27 @@ CODEBOOKS = {
 def test_codebooks_that_fit_nothing_are_refused(shop, tmp_path, name):
     from safetensors.numpy import save_file as save_arrays
 
-    place = copied(shop, tmp_path / "shop") / "sids"
-    save_arrays(CODEBOOKS[name], place / CODEBOOKS_FILE)
-    refused(lambda: Quantiser.load(place), f"{CODEBOOKS_FILE}: differs from manifest.json")
-    sign(place)
-    refused(lambda: Quantiser.load(place), CODEBOOKS_FILE, "Build the SIDs again")
+    folder = copied(shop, tmp_path / "shop") / "sids"
+    save_arrays(CODEBOOKS[name], folder / CODEBOOKS_FILE)
+    refused(lambda: Quantiser.load(folder), f"{CODEBOOKS_FILE}: differs from manifest.json")
+    sign(folder)
+    refused(lambda: Quantiser.load(folder), CODEBOOKS_FILE, "Build the SIDs again")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0{}", b"PK\x03\x04"])
 def test_broken_codebooks_are_one_line(shop, tmp_path, content):
-    place = copied(shop, tmp_path / "shop") / "sids"
-    (place / CODEBOOKS_FILE).write_bytes(content)
-    sign(place)
-    refused(lambda: Quantiser.load(place), CODEBOOKS_FILE)
+    folder = copied(shop, tmp_path / "shop") / "sids"
+    (folder / CODEBOOKS_FILE).write_bytes(content)
+    sign(folder)
+    refused(lambda: Quantiser.load(folder), CODEBOOKS_FILE)
 
 
 def test_a_recommender_reads_nothing_that_was_changed(shop, tmp_path, monkeypatch):
-    place = copied(shop, tmp_path / "shop")
-    monkeypatch.chdir(place)
+    folder = copied(shop, tmp_path / "shop")
+    monkeypatch.chdir(folder)
     assert len(Recommender.load("sft").recommend(["i1"], 3).items) == 3
     for name in ("sequences/00000.parquet", "items.parquet"):
-        file = place / "corpus" / name
+        file = folder / "corpus" / name
         before = file.read_bytes()
         file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
         with pytest.raises(ArtefactError, match=f"{name}: differs from manifest.json"):

@@ -85,10 +85,10 @@ def test_what_is_wrong_with_artefacts(shop, spoil, artefacts, steps):
 def test_why_a_stage_would_run(shop):
     settings = {**STAGES["build-sids"], "iterations": 7, "codebook_sizes": [5, 5]}
     (shop / "build-sids.yaml").write_text(yaml.safe_dump(settings))
-    said = line(page(shop), "build-sids", "Steps")
-    assert said.startswith("would run: ")
-    assert "iterations was 25, is 7" in said
-    assert "codebook_sizes was another list, is another list" in said
+    reported = line(page(shop), "build-sids", "Steps")
+    assert reported.startswith("would run: ")
+    assert "iterations was 25, is 7" in reported
+    assert "codebook_sizes was another list, is another list" in reported
     (shop / "build-sids.yaml").write_text(yaml.safe_dump(STAGES["build-sids"]))
     with open(shop / "interactions.csv", "a") as file:
         file.write("u0,i1,99999\n")
@@ -107,6 +107,6 @@ def test_unfinished_runs_are_named(shop):
 
 
 def test_folders_and_recipes_that_are_none(shop):
-    assert "no such folder" in command(shop, "doctor", "nowhere").said
-    assert "no such recipe" in command(shop, "doctor", ".", "--recipe", "nowhere").said
+    assert "no such folder" in command(shop, "doctor", "nowhere").reported
+    assert "no such recipe" in command(shop, "doctor", ".", "--recipe", "nowhere").reported
     assert "Artefacts below runs\n  none" in command(shop, "doctor").out

@@ -7,6 +7,8 @@ from support.small_shop import OUTPUTS, STAGES, bytes_of, copied, stage
 from minionerec.core.artefacts import MANIFEST, read_manifest
 from minionerec.core.stage import Work
 
+pytestmark = pytest.mark.usefixtures("drawn")  # as the figures of the shop are
+
 OTHER = {
     "prepare-data": ("max_history", 3),
     "embed-items": ("dimensions", 4),
@@ -42,7 +44,7 @@ def inputs_of(shop, name):
     """The shop's artefacts that a stage reads."""
     given = [value for key, value in STAGES[name].items() if key != "output" and value in OUTPUTS]
     given += STAGES[name].get("predictions", {}).values() if name == "report" else []
-    return [artefacts(shop / place)[0] for place in given]
+    return [artefacts(shop / folder)[0] for folder in given]
 
 
 def test_every_stage_has_another_setting():
@@ -52,62 +54,62 @@ def test_every_stage_has_another_setting():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_up_to_date_is_left_alone_and_an_edited_output_is_rebuilt(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop")
-    output = place / STAGES[name]["output"]
+    folder = copied(shop, tmp_path / "shop")
+    output = folder / STAGES[name]["output"]
     before = bytes_of(output)
     stamps = [(file / MANIFEST).stat().st_ino for file in artefacts(output)]
-    assert "is up to date" in "".join(stage(place, name)[1:])
+    assert "is up to date" in "".join(stage(folder, name)[1:])
     assert [(file / MANIFEST).stat().st_ino for file in artefacts(output)] == stamps
     file = first_file(artefacts(output)[-1])
     file.write_bytes(file.read_bytes() + b" ")
-    done = stage(place, name)
-    assert done.status == 0 and f"{file.relative_to(place)} was changed since it was written" in done.err
+    done = stage(folder, name)
+    assert done.status == 0 and f"{file.relative_to(folder)} was changed since it was written" in done.err
     assert bytes_of(output) == before
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "prepare-data"])
 def test_an_edited_input_is_named(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop")
+    folder = copied(shop, tmp_path / "shop")
     for artefact in inputs_of(shop, name):
-        file = place / first_file(artefact).relative_to(shop)
+        file = folder / first_file(artefact).relative_to(shop)
         content = file.read_bytes()
         file.write_bytes(content + b" ")
         for words in ((), ("--output", "new")):
-            said = stage(place, name, *words).said
-            assert f"{file.relative_to(place)}: differs from manifest.json. Run the stage that" in said
+            reported = stage(folder, name, *words).reported
+            assert f"{file.relative_to(folder)}: differs from manifest.json. Run the stage that" in reported
         file.write_bytes(content)
-        assert not (place / "new").exists()
+        assert not (folder / "new").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_second_run_and_an_output_that_is_something_else_are_refused(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop")
-    with FileLock(place / ".new.lock"):
-        assert "new: another run is writing it" in stage(place, name, "--output", "new").said
-    assert not (place / "new").exists()
+    folder = copied(shop, tmp_path / "shop")
+    with FileLock(folder / ".new.lock"):
+        assert "new: another run is writing it" in stage(folder, name, "--output", "new").reported
+    assert not (folder / "new").exists()
     other = "sids" if name != "build-sids" else "corpus"
-    before = bytes_of(place / other)
-    said = stage(place, name, "--output", other).said
-    assert f"{other}: holds a '{other}', which a '" in said or f"{other}: is read as {other}" in said, said
-    assert bytes_of(place / other) == before
+    before = bytes_of(folder / other)
+    reported = stage(folder, name, "--output", other).reported
+    assert f"{other}: holds a '{other}', which a '" in reported or f"{other}: is read as {other}" in reported, reported
+    assert bytes_of(folder / other) == before
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_interrupted_run_is_not_continued_with_other_settings(shop, tmp_path, monkeypatch, name):
     output = STAGES[name]["output"]
-    place = copied(shop, tmp_path / "shop", (output, f"{output}.finished"))
+    folder = copied(shop, tmp_path / "shop", (output, f"{output}.finished"))
     with monkeypatch.context() as patch:
         patch.setattr(Work, "finish", interrupted)
-        assert stage(place, name).status not in (0, 2)
-    assert not (place / output).exists()
-    if (place / f"{output}.partial").exists():
+        assert stage(folder, name).status not in (0, 2)
+    assert not (folder / output).exists()
+    if (folder / f"{output}.partial").exists():
         setting, value = OTHER[name]
-        said = stage(place, name, f"--{setting}", str(value)).said
-        assert f"{output}.partial: holds an unfinished run that differs in {setting} (then " in said
-        assert "--restart true" in said
-    assert stage(place, name).status == 0
-    assert bytes_of(place / output) == bytes_of(shop / output)
-    assert not (place / f"{output}.partial").exists()
+        reported = stage(folder, name, f"--{setting}", str(value)).reported
+        assert f"{output}.partial: holds an unfinished run that differs in {setting} (then " in reported
+        assert "--restart true" in reported
+    assert stage(folder, name).status == 0
+    assert bytes_of(folder / output) == bytes_of(shop / output)
+    assert not (folder / f"{output}.partial").exists()
 
 
 SIZES = {"sft": "batch_size", "train-catalogue": "batch_size", "train-tiger": "batch_size"}
@@ -117,9 +119,9 @@ SIZES |= {"grpo": "prompts_per_step", "dpo": "prompts_per_step"}
 @pytest.mark.parametrize("name", SIZES)
 def test_a_training_that_is_refused_leaves_nothing_to_be_resumed(shop, tmp_path, name):
     output = STAGES[name]["output"]
-    place = copied(shop, tmp_path / "shop", (output, f"{output}.finished"))
-    assert " is no multiple of " in stage(place, name, f"--{SIZES[name]}", "31").said
-    assert not (place / f"{output}.partial").exists() and not (place / output).exists()
+    folder = copied(shop, tmp_path / "shop", (output, f"{output}.finished"))
+    assert " is no multiple of " in stage(folder, name, f"--{SIZES[name]}", "31").reported
+    assert not (folder / f"{output}.partial").exists() and not (folder / output).exists()
 
 
 def interrupted(*_, **__):

@@ -20,23 +20,23 @@ TASKS = ("next_sid", "title_to_sid", "sid_to_title", "description_to_sid")
 
 @pytest.mark.parametrize("kind", WORDS)
 def test_long_titles_and_descriptions(shop, tmp_path, kind):
-    place = copied(shop, tmp_path / "shop", ("corpus", "sids", "sft", "sft.finished"))
-    with open(place / "items.csv", newline="", encoding="utf-8") as file:
+    folder = copied(shop, tmp_path / "shop", ("corpus", "sids", "sft", "sft.finished"))
+    with open(folder / "items.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     rows[1][1:] = [f"a {WORDS[kind]} b", f"c {WORDS[kind]} d"]
-    with open(place / "items.csv", "w", newline="", encoding="utf-8") as file:
+    with open(folder / "items.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
     begin = time.monotonic()
     for name in ("prepare-data", "build-sids"):
-        done = stage(place, name)
+        done = stage(folder, name)
         if done.status:
-            assert "items.csv" in done.said  # a reader that refuses the cell says so
+            assert "items.csv" in done.reported  # a reader that refuses the cell says so
             return
     words = ["--all_positions", "false", "--tasks", *(f"{task}=1" for task in TASKS)]
-    done = stage(place, "sft", *words, "--wording", "prose")
+    done = stage(folder, "sft", *words, "--wording", "prose")
     assert done.status == 0, done
     assert time.monotonic() - begin < 60
-    counts = read_manifest(place / "sft")["counts"]
+    counts = read_manifest(folder / "sft")["counts"]
     assert counts["cut_texts"] == 2
     assert f"2 titles and descriptions were truncated to {LONGEST_TEXT} characters" in done.err
     if kind == "letters":  # of one letter a few tokens hold all
@@ -52,7 +52,7 @@ def test_texts_within_the_limit_are_whole(shop):
 
 def test_a_prompt_ends_and_a_completion_begins_as_the_whole_text_does(shop):
     corpus = Corpus.load(shop / "corpus")
-    title = "".join(chr(97 + place % 26) for place in range(3 * LONGEST_TEXT))
+    title = "".join(chr(97 + position % 26) for position in range(3 * LONGEST_TEXT))
     corpus.items["title"] = [title, *corpus.items["title"][1:]]
     table = SidTable.load_index(shop / "sids", corpus.items["item_id"].tolist())
     builder = ExampleBuilder(corpus, table, load_wording("prose"), {"bos": "", "eos": ""})

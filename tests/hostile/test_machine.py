@@ -44,12 +44,12 @@ def without(shop, tmp_path, name):
     return copied(shop, tmp_path / "shop", (OWN[name], f"{OWN[name]}.finished"))
 
 
-def ends_as_undisturbed(shop, place, name):
+def ends_as_undisturbed(shop, folder, name):
     """The same command again: the artefacts of a run that nothing disturbed, and no litter."""
-    done = on_machine(place, words_of(name))
+    done = on_machine(folder, words_of(name))
     assert done.status == 0, done
-    assert _made(place / OWN[name]) == _made(shop / OWN[name])
-    assert not litter(place)
+    assert _made(folder / OWN[name]) == _made(shop / OWN[name])
+    assert not litter(folder)
 
 
 def _made(folder):
@@ -57,45 +57,45 @@ def _made(folder):
     return {file: content for file, content in bytes_of(folder).items() if ".partial/" not in file}
 
 
-def litter(place):
+def litter(folder):
     """What a run should have taken away."""
-    found = [str(file.relative_to(place)) for file in place.rglob("*") if file.name.endswith((".writing", ".old"))]
-    return found + [file.name for file in place.glob("*.partial") if not (file / "run.json").is_file()]
+    found = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.name.endswith((".writing", ".old"))]
+    return found + [file.name for file in folder.glob("*.partial") if not (file / "run.json").is_file()]
 
 
 @slow
 @pytest.mark.parametrize("name", STAGES)
 def test_a_full_disk(shop, tmp_path, name):
-    place = without(shop, tmp_path, name)
+    folder = without(shop, tmp_path, name)
     largest = max(len(content) for content in bytes_of(shop / OWN[name]).values())
-    before = bytes_of(place)
+    before = bytes_of(folder)
     for limit in (0, 100, largest // 2, largest - 1):
-        said = on_machine(place, words_of(name), largest_file=limit).said
-        assert "File too large" in said or "No space left" in said or "cannot be" in said, said
-        after = bytes_of(place)
+        reported = on_machine(folder, words_of(name), largest_file=limit).reported
+        assert "File too large" in reported or "No space left" in reported or "cannot be" in reported, reported
+        after = bytes_of(folder)
         assert {file: after.get(file) for file in before} == before
-        assert not (place / OWN[name] / "manifest.json").exists()
-    ends_as_undisturbed(shop, place, name)
+        assert not (folder / OWN[name] / "manifest.json").exists()
+    ends_as_undisturbed(shop, folder, name)
 
 
 @slow
 @pytest.mark.parametrize("name", STAGES)
 def test_a_disk_that_may_not_be_written(shop, tmp_path, name):
-    place = without(shop, tmp_path, name)
-    place.chmod(0o555)
-    assert "ermission" in on_machine(place, words_of(name), plain_user=True).said
-    place.chmod(0o755)
-    ends_as_undisturbed(shop, place, name)
+    folder = without(shop, tmp_path, name)
+    folder.chmod(0o555)
+    assert "ermission" in on_machine(folder, words_of(name), plain_user=True).reported
+    folder.chmod(0o755)
+    ends_as_undisturbed(shop, folder, name)
 
 
 @slow
 @pytest.mark.parametrize("name", STAGES)
 def test_inputs_that_may_not_be_read(shop, tmp_path, name):
-    place = without(shop, tmp_path, name)
+    folder = without(shop, tmp_path, name)
     rng = random.Random(name)
     settings = [value for value in STAGES[name].values() if isinstance(value, str) and (shop / value).exists()]
     for given in [*settings, f"{name}.yaml"]:
-        path = place / given
+        path = folder / given
         files = [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
         if given == OWN[name]:
             continue
@@ -103,19 +103,19 @@ def test_inputs_that_may_not_be_read(shop, tmp_path, name):
         for file in sorted(chosen):
             mode = file.stat().st_mode
             file.chmod(0)
-            said = on_machine(place, words_of(name), plain_user=True).said
-            assert file.name in said, said
+            reported = on_machine(folder, words_of(name), plain_user=True).reported
+            assert file.name in reported, reported
             file.chmod(mode)
-    ends_as_undisturbed(shop, place, name)
+    ends_as_undisturbed(shop, folder, name)
 
 
 @slow
 @pytest.mark.parametrize("name", STAGES)
 def test_killed_anywhere(shop, tmp_path, name):
-    place = without(shop, tmp_path, name)
+    folder = without(shop, tmp_path, name)
     run = partial(stage_in_child, run_words)
-    totals = run(place, (place, words_of(name)))
-    assert bytes_of(place / OWN[name]) == bytes_of(shop / OWN[name])
+    totals = run(folder, (folder, words_of(name)))
+    assert bytes_of(folder / OWN[name]) == bytes_of(shop / OWN[name])
     for number, point in enumerate(random_points(totals, 6, seed=len(name))):
         mine = without(shop, tmp_path / str(number), name)
         # The first kill may be followed by another one.
@@ -127,17 +127,17 @@ def test_killed_anywhere(shop, tmp_path, name):
 @slow
 @pytest.mark.parametrize("name", STAGES)
 def test_killed_while_replacing_an_older_output(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop", (f"{OWN[name]}.finished",))
-    first = min(place.glob(f"{OWN[name]}/**/manifest.json")).parent
+    folder = copied(shop, tmp_path / "shop", (f"{OWN[name]}.finished",))
+    first = min(folder.glob(f"{OWN[name]}/**/manifest.json")).parent
     file = sorted(read_manifest(first)["files"])[0]
     run = partial(stage_in_child, run_words)
     (first / file).write_bytes(b"changed")
-    totals = run(place, (place, words_of(name)))
+    totals = run(folder, (folder, words_of(name)))
     for point in random_points(totals, 4, seed=len(name)):
         (first / file).write_bytes(b"changed")
-        shutil.rmtree(place / f"{OWN[name]}.finished", ignore_errors=True)
-        run(place, (place, words_of(name)), point)
-        ends_as_undisturbed(shop, place, name)
+        shutil.rmtree(folder / f"{OWN[name]}.finished", ignore_errors=True)
+        run(folder, (folder, words_of(name)), point)
+        ends_as_undisturbed(shop, folder, name)
 
 
 @slow
@@ -172,16 +172,16 @@ compare: {lists: {of: eval-beam, metrics: [HR@5, NDCG@5], resamples: 20}}
 """
 
 
-def _study(place):
+def _study(folder):
     words = [sys.executable, "-m", "minionerec", "run", "study.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(words, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def _artefacts(place):
+def _artefacts(folder):
     """What a study made, but for what says when and how long, and what trainers keep to go on from."""
     beside = (".log", ".record.json", ".lock")
-    found = bytes_of(place / "study")
+    found = bytes_of(folder / "study")
     return {file: content for file, content in found.items() if not file.endswith(beside) and ".finished/" not in file}
 
 
@@ -190,8 +190,8 @@ def _artefacts(place):
 def test_a_study_killed_with_all_its_steps(shop, tmp_path):
     """The runner and whatever it has started, at any moment, several times over."""
     whole, cut = (copied(shop, tmp_path / name) for name in ("whole", "cut"))
-    for place in (whole, cut):
-        (place / "study.yaml").write_text(STUDY)
+    for folder in (whole, cut):
+        (folder / "study.yaml").write_text(STUDY)
     begin = time.monotonic()
     run = _study(whole)
     assert run.communicate()[1] is not None and run.returncode == 0
@@ -204,8 +204,8 @@ def test_a_study_killed_with_all_its_steps(shop, tmp_path):
                 process.kill()
         run.communicate()
     run = _study(cut)
-    said = run.communicate()[1]
-    assert run.returncode == 0, said
+    reported = run.communicate()[1]
+    assert run.returncode == 0, reported
     assert any(file.endswith("model.safetensors") for file in _artefacts(whole))
     assert _artefacts(cut) == _artefacts(whole)
 
@@ -214,21 +214,21 @@ def test_a_study_killed_with_all_its_steps(shop, tmp_path):
 @pytest.mark.parametrize("step", [1e8, -1e7])
 @pytest.mark.parametrize("name", STAGES)
 def test_a_clock_that_jumps(shop, tmp_path, name, step):
-    place = without(shop, tmp_path, name)
-    done = on_machine(place, words_of(name), clock=step)
+    folder = without(shop, tmp_path, name)
+    done = on_machine(folder, words_of(name), clock=step)
     assert done.status == 0, done
-    assert bytes_of(place / OWN[name]) == bytes_of(shop / OWN[name])
+    assert bytes_of(folder / OWN[name]) == bytes_of(shop / OWN[name])
 
 
 @slow
 @pytest.mark.parametrize("name", STAGES)
 def test_two_runs_at_once(shop, tmp_path, name):
-    place = without(shop, tmp_path, name)
-    ends = [wait() for wait in [started(place, words_of(name)) for _ in range(3)]]
+    folder = without(shop, tmp_path, name)
+    ends = [wait() for wait in [started(folder, words_of(name)) for _ in range(3)]]
     assert 0 in [done.status for done in ends]
     for done in ends:
-        assert done.status == 0 or "another run is writing it" in done.said
-    ends_as_undisturbed(shop, place, name)
+        assert done.status == 0 or "another run is writing it" in done.reported
+    ends_as_undisturbed(shop, folder, name)
 
 
 def _later(now, seconds):
@@ -254,25 +254,25 @@ def test_a_preference_run_holds_nothing_of_the_clock(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seconds", [0, 1, 2**33])
 def test_times_of_files_decide_nothing(shop, tmp_path, seconds):
-    place = copied(shop, tmp_path / "shop")
-    for file in place.rglob("*"):
+    folder = copied(shop, tmp_path / "shop")
+    for file in folder.rglob("*"):
         os.utime(file, (seconds, seconds))
     for name in ("prepare-data", "build-sids", "eval-beam", "report"):
-        before = (place / OWN[name] / "manifest.json").stat().st_ctime_ns
-        assert stage(place, name).status == 0
-        assert (place / OWN[name] / "manifest.json").stat().st_ctime_ns == before
+        before = (folder / OWN[name] / "manifest.json").stat().st_ctime_ns
+        assert stage(folder, name).status == 0
+        assert (folder / OWN[name] / "manifest.json").stat().st_ctime_ns == before
 
 
-def test_a_change_that_hides_behind_times_and_size_is_seen(shop, tmp_path):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    file = place / "sft/model.safetensors"
+def test_a_change_that_is_hidden_by_times_and_size_is_seen(shop, tmp_path):
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    file = folder / "sft/model.safetensors"
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
     content = bytearray(file.read_bytes())
-    assert stage(place, "eval-beam").status == 0  # hashed once in this process
+    assert stage(folder, "eval-beam").status == 0  # hashed once in this process
     content[-1] ^= 1
     file.write_bytes(bytes(content))
     os.utime(file, ns=times)
-    assert "model.safetensors: differs" in stage(place, "eval-beam", "--output", "new").said
+    assert "model.safetensors: differs" in stage(folder, "eval-beam", "--output", "new").reported
 
 
 def test_who_comes_second_does_not_take_the_first_ones_folder_away(tmp_path):
@@ -282,41 +282,41 @@ def test_who_comes_second_does_not_take_the_first_ones_folder_away(tmp_path):
     assert list(read_manifest(tmp_path / "one")["files"]) == ["cup.txt"]
 
 
-PLACES = {"items.csv": "prepare-data", "histories.jsonl": "recommend", "build-sids.yaml": "build-sids"}
+PATHS = {"items.csv": "prepare-data", "histories.jsonl": "recommend", "build-sids.yaml": "build-sids"}
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_something_else_in_place_of_a_file_is_one_line(shop, tmp_path, name):
-    place = without(shop, tmp_path, PLACES[name])
-    (place / name).unlink()
-    for make in (lambda: None, (place / name).mkdir, lambda: (place / name).symlink_to(name)):
+@pytest.mark.parametrize("name", PATHS)
+def test_something_else_instead_of_a_file_is_one_line(shop, tmp_path, name):
+    folder = without(shop, tmp_path, PATHS[name])
+    (folder / name).unlink()
+    for make in (lambda: None, (folder / name).mkdir, lambda: (folder / name).symlink_to(name)):
         make()
-        said = stage(place, PLACES[name]).said
-        assert name in said, said
-        if (place / name).is_dir():
-            (place / name).rmdir()
-        (place / name).unlink(missing_ok=True)
+        reported = stage(folder, PATHS[name]).reported
+        assert name in reported, reported
+        if (folder / name).is_dir():
+            (folder / name).rmdir()
+        (folder / name).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", ["items.csv", "corpus", "sft"])
 def test_a_name_that_no_disk_takes_is_one_line(shop, tmp_path, name):
-    place = copied(shop, tmp_path / "shop")
+    folder = copied(shop, tmp_path / "shop")
     stages = {"items.csv": ("prepare-data", "--items"), "corpus": ("build-sids", "--corpus")}
     words = stages.get(name, ("eval-beam", "--checkpoint"))
     for bad in ("x" * 300, f"{name}/under", "a\0b"):
-        said = command(place, words[0], "--config", f"{words[0]}.yaml", words[1], bad, "--output", "new").said
-        assert said
+        reported = command(folder, words[0], "--config", f"{words[0]}.yaml", words[1], bad, "--output", "new").reported
+        assert reported
 
 
 @pytest.mark.parametrize("bad", ["x" * 300, "items.csv/new", "a\0b"])
 def test_an_output_that_no_disk_takes_is_one_line(shop, tmp_path, bad):
-    place = copied(shop, tmp_path / "shop")
+    folder = copied(shop, tmp_path / "shop")
     for name in ("prepare-data", "build-sids", "eval-beam", "report", "recommend"):
-        assert stage(place, name, "--output", bad).said
+        assert stage(folder, name, "--output", bad).reported
 
 
 ATOMIC = ("index.json", "wording.yaml")
-"""Files that are written beside their place and renamed."""
+"""Files that are written beside their path and renamed."""
 
 
 def test_a_disk_that_fills_at_any_file_of_a_checkpoint_is_one_line(shop, tmp_path, monkeypatch, capsys):
@@ -329,9 +329,9 @@ def test_a_disk_that_fills_at_any_file_of_a_checkpoint_is_one_line(shop, tmp_pat
             file.symlink_to("/dev/full")  # a disk that is full
 
     def write():
-        with write_artefact(tmp_path / "model", "checkpoint", config={}) as place:
-            write_model_files(bundle, place)
-            (place / CARD_FILE).write_text("a model card")
+        with write_artefact(tmp_path / "model", "checkpoint", config={}) as folder:
+            write_model_files(bundle, folder)
+            (folder / CARD_FILE).write_text("a model card")
 
     monkeypatch.setattr(Path, "mkdir", make)
     of_others = {"training_log.json", "model.safetensors"}  # weights are the largest file: `test_a_full_disk`
@@ -339,14 +339,14 @@ def test_a_disk_that_fills_at_any_file_of_a_checkpoint_is_one_line(shop, tmp_pat
         struck.append(name)
         with pytest.raises(SystemExit) as end:
             run_command(write)
-        said = capsys.readouterr().err
-        assert (end.value.code, said.count("\n")) == (2, 1), (name, said)
-        assert "No space left on device" in said, (name, said)
+        reported = capsys.readouterr().err
+        assert (end.value.code, reported.count("\n")) == (2, 1), (name, reported)
+        assert "No space left on device" in reported, (name, reported)
         assert list(tmp_path.iterdir()) == []
     assert len(struck) > 5
 
 
-def test_a_device_is_no_place_of_a_file(tmp_path):
+def test_a_device_is_no_path_of_a_file(tmp_path):
     (tmp_path / "a.json").symlink_to("/dev/full")
     with pytest.raises(ArtefactError, match=r"/dev/full: is not a regular file. Choose another path"):
         write_text_atomic(tmp_path / "a.json", "{}")

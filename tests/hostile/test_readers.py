@@ -1,4 +1,4 @@
-"""Readers of hostile files: a row is used or counted, and what is wrong is said in one line with its place."""
+"""Readers of hostile files: a row is used or counted, and what is wrong is said in one line with its index."""
 
 import gzip
 import io
@@ -34,8 +34,8 @@ START = 1_500_000_000
 N = 24
 
 
-def lines(of=lambda place: str(START + place * 1000)):
-    return [f"u{place % 4},p{place % 6},{of(place)}" for place in range(N)]
+def lines(of=lambda position: str(START + position * 1000)):
+    return [f"u{position % 4},p{position % 6},{of(position)}" for position in range(N)]
 
 
 def put(folder: Path, name: str, content: str | bytes) -> Path:
@@ -44,17 +44,17 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def tables(folder, visits, items=ITEMS, allowed=0, **options):
+def tables(folder, interactions, items=ITEMS, allowed=0, **options):
     """Rows used, rows counted as bad, times, of a csv of interactions."""
     bad = BadRows(allowed)
-    content = visits if isinstance(visits, bytes) else HEADER + "\n".join(visits) + "\n"
+    content = interactions if isinstance(interactions, bytes) else HEADER + "\n".join(interactions) + "\n"
     items = items if isinstance(items, Path) else put(folder, "items.csv", items)
     source = read_tables(put(folder, "visits.csv", content), items, bad)
     built = build(source, **options)
     return len(source.users), bad.counts()["bad_rows"], source.times, built
 
 
-def said(folder, *arguments, **options) -> str:
+def reported(folder, *arguments, **options) -> str:
     with pytest.raises(MinioneRecError) as error:
         tables(folder, *arguments, **options)
     assert "\n" not in str(error.value)
@@ -62,9 +62,9 @@ def said(folder, *arguments, **options) -> str:
     return str(error.value)
 
 
-def changed(place, line):
+def changed(position, line):
     found = lines()
-    found[place] = line
+    found[position] = line
     return found
 
 
@@ -72,26 +72,26 @@ def changed(place, line):
 
 
 def test_quotes_at_the_start_of_two_cells_swallow_nothing(tmp_path):
-    visits = lines()
-    visits[3], visits[9] = f'"{visits[3]}', f'"{visits[9]}'
-    assert "line 5: column 'user_id' is " in said(tmp_path, visits)
-    assert "swallows lines to 11 (7 such lines)" in said(tmp_path, visits)
-    used, bad, _, _ = tables(tmp_path, visits, allowed=7)
+    interactions = lines()
+    interactions[3], interactions[9] = f'"{interactions[3]}', f'"{interactions[9]}'
+    assert "line 5: column 'user_id' is " in reported(tmp_path, interactions)
+    assert "swallows lines to 11 (7 such lines)" in reported(tmp_path, interactions)
+    used, bad, _, _ = tables(tmp_path, interactions, allowed=7)
     assert (used, bad) == (N - 7, 7)
 
 
 def test_a_break_inside_an_id_is_a_bad_row_of_as_many_lines(tmp_path):
-    visits = changed(3, f'"u\n3",p3,{START}')
-    assert "line 5: column 'user_id' is 'u\\n3'" in said(tmp_path, visits)
-    used, bad, _, _ = tables(tmp_path, visits, allowed=2)
+    interactions = changed(3, f'"u\n3",p3,{START}')
+    assert "line 5: column 'user_id' is 'u\\n3'" in reported(tmp_path, interactions)
+    used, bad, _, _ = tables(tmp_path, interactions, allowed=2)
     assert (used, bad) == (N - 1, 2)
 
 
-def test_a_row_inside_a_cell_that_nobody_reads_is_found(tmp_path):
+def test_a_row_inside_a_cell_that_is_never_read_is_found(tmp_path):
     rows = [f"{line},good" for line in lines()]
     rows[3], rows[5] = f'{lines()[3]},"good', f'{lines()[5]},good"'
     content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
-    assert "which is a row itself" in said(tmp_path, content)
+    assert "which is a row itself" in reported(tmp_path, content)
     used, bad, _, _ = tables(tmp_path, content, allowed=3)
     assert (used, bad) == (N - 3, 3)
     rows[3], rows[5] = f'{lines()[3]},"good, if a\nlittle, late"', rows[4]
@@ -102,7 +102,7 @@ def test_a_row_inside_a_cell_that_nobody_reads_is_found(tmp_path):
 
 def test_items_that_a_title_swallowed_are_missed_and_the_quote_is_suspected(tmp_path):
     items = ITEMS.replace("p1,Thing", 'p1,"Thing').replace("p3,Thing 3", 'p3,Thing 3"')
-    message = said(tmp_path, lines(), items)
+    message = reported(tmp_path, lines(), items)
     assert "item 'p2' is not in" in message
     assert "quoted cells of the items span 2 lines, which a stray quote may have swallowed" in message
 
@@ -117,32 +117,32 @@ def test_honest_quotes_stay_as_they_are(tmp_path):
 
 @pytest.mark.parametrize("name", ["timestamp", "user_id"])
 def test_a_quote_in_the_header_swallows_nothing(tmp_path, name):
-    visits = lines()
-    visits[2] += '"'
-    content = (HEADER.replace(name, f'"{name}') + "\n".join(visits)).encode()
-    message = said(tmp_path, content, allowed=100)
+    interactions = lines()
+    interactions[2] += '"'
+    content = (HEADER.replace(name, f'"{name}') + "\n".join(interactions)).encode()
+    message = reported(tmp_path, content, allowed=100)
     assert "visits.csv, line 1: column '" in message
     assert 'spans lines, so a quote (") in the header swallows rows' in message
     items = ITEMS.replace("title", '"title').replace("Thing 1", 'Thing 1"')
-    assert "items.csv, line 1: column 'title\\np0" in said(tmp_path, lines(), items, allowed=100)
+    assert "items.csv, line 1: column 'title\\np0" in reported(tmp_path, lines(), items, allowed=100)
 
 
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_a_quote_that_is_never_closed_is_named_by_its_line(tmp_path, end):
     content = (HEADER + "\n".join(changed(20, f'"u0,p1,{START}')) + end).encode()
-    assert 'visits.csv, line 22: a quote (") is opened and never closed' in said(tmp_path, content, allowed=100)
+    assert 'visits.csv, line 22: a quote (") is opened and never closed' in reported(tmp_path, content, allowed=100)
 
 
 def _by_hand(text: str) -> tuple[bool, int | None]:
     """Whether a quoted cell spans lines, and the line of a quote that stays open, letter by letter."""
     state, spans, opened = "start", False, 0
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         if state == "quoted":
-            returned = letter == "\r" and text[place + 1 : place + 2] == "\n"
+            returned = letter == "\r" and text[position + 1 : position + 2] == "\n"
             spans |= letter in "\n\r" and not returned
             state = "closing" if letter == '"' else state
         elif letter == '"' and state in ("start", "closing"):
-            state, opened = "quoted", opened if state == "closing" else place
+            state, opened = "quoted", opened if state == "closing" else position
         else:
             state = "start" if letter in ",\n\r" else "plain"
     return spans, text.count("\n", 0, opened) + 1 if state == "quoted" else None
@@ -169,25 +169,27 @@ def test_records_know_their_lines(tmp_path):
 def test_a_cell_of_any_length_before_a_bad_row(tmp_path):
     long = "x" * 200_000
     items = ITEMS + f"p6,{long}\np7\n"
-    assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in said(tmp_path, changed(10, "u0,p1,soon"), items)
-    rows = [f"{line},{long if place == 2 else ''}" for place, line in enumerate(changed(10, "u0,p1,soon"))]
+    assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in reported(
+        tmp_path, changed(10, "u0,p1,soon"), items
+    )
+    rows = [f"{line},{long if position == 2 else ''}" for position, line in enumerate(changed(10, "u0,p1,soon"))]
     content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
-    assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in said(tmp_path, content)
-    assert "(200,000 characters)" in said(tmp_path, changed(10, f"u0,p1,{long}"))
+    assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in reported(tmp_path, content)
+    assert "(200,000 characters)" in reported(tmp_path, changed(10, f"u0,p1,{long}"))
 
 
 def test_rows_with_too_many_cells_are_bad_rows(tmp_path):
-    visits = changed(5, f"u1,p1,{START},7")
-    assert "line 7: 4 cells, expected 3 (1 such lines)" in said(tmp_path, visits)
-    visits[10] = "u0,p1,soon"
-    used, bad, _, _ = tables(tmp_path, visits, allowed=2)
+    interactions = changed(5, f"u1,p1,{START},7")
+    assert "line 7: 4 cells, expected 3 (1 such lines)" in reported(tmp_path, interactions)
+    interactions[10] = "u0,p1,soon"
+    used, bad, _, _ = tables(tmp_path, interactions, allowed=2)
     assert (used, bad) == (N - 2, 2)
-    assert "line 12, column 'timestamp': 'soon' is not" in said(tmp_path, visits, allowed=1)
+    assert "line 12, column 'timestamp': 'soon' is not" in reported(tmp_path, interactions, allowed=1)
 
 
 def test_a_column_that_is_there_twice(tmp_path):
     content = ("user_id,item_id,timestamp,item_id\n" + "\n".join(f"{line},p9" for line in lines())).encode()
-    assert "column 'item_id' occurs twice" in said(tmp_path, content)
+    assert "column 'item_id' occurs twice" in reported(tmp_path, content)
     content = ("user_id,item_id,timestamp,,\n" + "\n".join(f"{line},," for line in lines())).encode()
     assert tables(tmp_path, content)[0] == N
 
@@ -201,22 +203,22 @@ def test_a_column_that_is_there_twice(tmp_path):
     ],
 )
 def test_items_that_are_none(tmp_path, items, message):
-    assert message in said(tmp_path, lines(), items)
+    assert message in reported(tmp_path, lines(), items)
 
 
 def test_paths_that_are_no_files(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
-    assert "folder.csv: is a directory, expected a file" in said(tmp_path, lines(), tmp_path / "folder.csv")
-    assert "loop.csv: cannot be read (Too many levels of symbolic links)" in said(
+    assert "folder.csv: is a directory, expected a file" in reported(tmp_path, lines(), tmp_path / "folder.csv")
+    assert "loop.csv: cannot be read (Too many levels of symbolic links)" in reported(
         tmp_path, lines(), tmp_path / "loop.csv"
     )
-    assert "none.csv: no such file" in said(tmp_path, lines(), tmp_path / "none.csv")
+    assert "none.csv: no such file" in reported(tmp_path, lines(), tmp_path / "none.csv")
 
 
 def test_what_is_not_utf8_is_named_by_its_line(tmp_path):
     content = (HEADER + "\n".join(lines())).encode() + b"\nu\xff,p1,15\n"
-    assert "visits.csv, line 26: byte 0xff is not UTF-8 text" in said(tmp_path, content)
+    assert "visits.csv, line 26: byte 0xff is not UTF-8 text" in reported(tmp_path, content)
     path = put(tmp_path, "lines.txt", b"u0 1 2\nu1 \xe9\n")
     with pytest.raises(MinioneRecError, match=r"lines.txt, line 2: byte 0xe9 is not UTF-8"):
         read_user_items(path)
@@ -227,43 +229,45 @@ def test_what_is_not_utf8_is_named_by_its_line(tmp_path):
 
 @pytest.mark.parametrize("date", ["9999-12-31", "1600-01-01", "2262-04-12", "1677-09-20"])
 def test_dates_that_would_wrap_are_bad_rows(tmp_path, date):
-    visits = lines(lambda place: f"2018-01-{place + 1:02}")
-    visits[20] = f"u0,p1,{date}"
-    assert f"line 22, column 'timestamp': '{date}' is not an ISO date from 1678 to 2261" in said(tmp_path, visits)
-    used, bad, times, _ = tables(tmp_path, visits, allowed=1)
+    interactions = lines(lambda position: f"2018-01-{position + 1:02}")
+    interactions[20] = f"u0,p1,{date}"
+    assert f"line 22, column 'timestamp': '{date}' is not an ISO date from 1678 to 2261" in reported(
+        tmp_path, interactions
+    )
+    used, bad, times, _ = tables(tmp_path, interactions, allowed=1)
     assert (used, bad) == (N - 1, 1)
     assert times.min() > 0
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 20, "9223372036854775808", "-1e19", "1e300", "inf", "nan", "true", ""])
 def test_numbers_that_are_no_times_are_bad_rows_and_cost_no_digit_of_others(tmp_path, number):
-    visits = lines(lambda place: 2**60 + place)
-    visits[20] = f"u0,p1,{number}"
-    assert "line 22, column 'timestamp': " in said(tmp_path, visits)
-    used, bad, times, _ = tables(tmp_path, visits, allowed=1)
+    interactions = lines(lambda position: 2**60 + position)
+    interactions[20] = f"u0,p1,{number}"
+    assert "line 22, column 'timestamp': " in reported(tmp_path, interactions)
+    used, bad, times, _ = tables(tmp_path, interactions, allowed=1)
     assert (used, bad, times.dtype) == (N - 1, 1, np.int64)
-    assert times.tolist() == [2**60 + place for place in range(N) if place != 20]
+    assert times.tolist() == [2**60 + position for position in range(N) if position != 20]
 
 
 def test_a_first_row_without_a_time_does_not_decide_the_kind(tmp_path):
     assert tables(tmp_path, changed(0, "u0,p0,soon"), allowed=1)[:2] == (N - 1, 1)
-    visits = lines(lambda place: f"2018-01-{place + 1:02}")
-    visits[0] = "u0,p0,soon"
-    assert tables(tmp_path, visits, allowed=1)[:2] == (N - 1, 1)
+    interactions = lines(lambda position: f"2018-01-{position + 1:02}")
+    interactions[0] = "u0,p0,soon"
+    assert tables(tmp_path, interactions, allowed=1)[:2] == (N - 1, 1)
 
 
 def test_a_time_of_another_unit_than_most(tmp_path):
-    visits = changed(4, f"u0,p4,{START}000")
-    assert "line 6, column 'timestamp': '1500000000000' looks like milliseconds" in said(tmp_path, visits)
-    assert tables(tmp_path, visits, allowed=1)[:2] == (N - 1, 1)
+    interactions = changed(4, f"u0,p4,{START}000")
+    assert "line 6, column 'timestamp': '1500000000000' looks like milliseconds" in reported(tmp_path, interactions)
+    assert tables(tmp_path, interactions, allowed=1)[:2] == (N - 1, 1)
 
 
 def test_a_window_over_times_of_another_unit_offers_a_guess(tmp_path):
     for factor, name in ((1000, "milliseconds"), (10**6, "microseconds"), (1 / 86_400, "days")):
-        visits = lines(lambda place, factor=factor: int((START + place * 1000) * factor))
-        message = said(tmp_path, visits, start="2017-01-01")
+        interactions = lines(lambda folder, factor=factor: int((START + folder * 1000) * factor))
+        message = reported(tmp_path, interactions, start="2017-01-01")
         assert f"the times are taken for seconds since 1970, but they look like {name}" in message
-        assert tables(tmp_path, visits)[:2] == (N, 0)
+        assert tables(tmp_path, interactions)[:2] == (N, 0)
     assert tables(tmp_path, lines(), start="2017-01-01")[:2] == (N, 0)
 
 
@@ -315,7 +319,7 @@ def test_parquet_rows_are_used_or_counted(tmp_path, name, values):
 
 def test_parquet_with_an_index_of_texts_names_the_row(tmp_path):
     table = frame(item_id=np.where(np.arange(N) == 5, "zz", frame()["item_id"]))
-    table.index = [f"r{place}" for place in range(N)]
+    table.index = [f"r{position}" for position in range(N)]
     with pytest.raises(MinioneRecError, match=r"visits.parquet, row 6, column 'item_id': item 'zz' is not in"):
         parquet(tmp_path, table)
     assert parquet(tmp_path, table, allowed=1)[:2] == (N - 1, 1)
@@ -336,7 +340,7 @@ def test_ids_that_are_no_texts(tmp_path, column):
 
 
 def test_decimals_are_numbers(tmp_path):
-    used, bad, times = parquet(tmp_path, frame(timestamp=[Decimal(START + place) for place in range(N)]))
+    used, bad, times = parquet(tmp_path, frame(timestamp=[Decimal(START + position) for position in range(N)]))
     assert (used, bad, times[:2].tolist()) == (N, 0, [START, START + 1])
 
 
@@ -345,8 +349,8 @@ def test_decimals_are_numbers(tmp_path):
 
 REVIEW = '{"reviewerID": "u1", "asin": "p1", "unixReviewTime": %s}'
 REVIEWS = [
-    json.dumps({"reviewerID": f"u{place % 4}", "asin": f"p{place % 6}", "unixReviewTime": START + place})
-    for place in range(N)
+    json.dumps({"reviewerID": f"u{index % 4}", "asin": f"p{index % 6}", "unixReviewTime": START + index})
+    for index in range(N)
 ]
 META = "\n".join(json.dumps({"asin": f"p{item}", "title": f"Tea {item}"}) for item in range(6))
 
@@ -394,7 +398,7 @@ def test_amazon_files_that_begin_with_no_object(tmp_path, line):
     assert amazon(tmp_path, REVIEWS, allowed=1, meta=f"{line}\n{META}") == (N, bool(line))
 
 
-def test_amazon_nesting_that_nobody_reads_is_no_matter(tmp_path):
+def test_amazon_nesting_that_is_never_read_is_no_matter(tmp_path):
     deep = REVIEW.replace("{", '{"x": ' + "[" * 100_000 + "]" * 100_000 + ", ", 1) % START
     assert amazon(tmp_path, [*REVIEWS, deep]) == (N + 1, 0)
 
@@ -456,9 +460,9 @@ def test_a_colon_inside_an_item_is_part_of_it(tmp_path):
     ids=["twice", "surrogate", "deep", "digits"],
 )
 def test_titles_of_user_items(tmp_path, content, message):
-    visits = put(tmp_path, "lines.txt", "u0 1 2\nu1 2 1\n")
+    interactions = put(tmp_path, "lines.txt", "u0 1 2\nu1 2 1\n")
     with pytest.raises(MinioneRecError, match=message) as error:
-        read_user_items(visits, put(tmp_path, "titles.json", content))
+        read_user_items(interactions, put(tmp_path, "titles.json", content))
     assert "\n" not in str(error.value)
 
 
@@ -603,7 +607,7 @@ def test_a_table_with_another_separator_says_so(tmp_path, separator, name, remed
         ("parquet", "is a parquet file, despite its name, not text. Name it .parquet."),
     ],
 )
-def test_what_is_no_text_is_told_by_what_it_is(tmp_path, kind, remedy):
+def test_what_is_no_text_is_reported_by_what_it_is(tmp_path, kind, remedy):
     content = io.BytesIO()
     if kind == "parquet":
         frame().to_parquet(content)
@@ -613,7 +617,7 @@ def test_what_is_no_text_is_told_by_what_it_is(tmp_path, kind, remedy):
         with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr("xl/sheet.xml", HEADER + "\n".join(lines()))
     for allowed in (0, 10**6):
-        assert remedy in said(tmp_path, content.getvalue(), allowed=allowed)
+        assert remedy in reported(tmp_path, content.getvalue(), allowed=allowed)
 
 
 def test_a_pipe_is_no_file(tmp_path):

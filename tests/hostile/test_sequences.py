@@ -31,12 +31,12 @@ def cast(name, kind):
     return lambda table: put(table, name, table[name].to_pylist(), kind)
 
 
-def one(name, value, place=0):
-    """Another value at a place of the second sequence."""
+def one(name, value, position=0):
+    """Another value at a position of the second sequence."""
 
     def change(table):
         lists = table[name].to_pylist()
-        lists[1][place] = value
+        lists[1][position] = value
         return put(table, name, lists)
 
     return change
@@ -71,10 +71,10 @@ def renumbered(number):
     def change(table):
         lists, splits = table["rows"].to_pylist(), table["splits"].to_pylist()
         for row, marks in zip(lists, splits, strict=True):
-            for place, (found, split) in enumerate(zip(row, marks, strict=True)):
+            for position, (found, split) in enumerate(zip(row, marks, strict=True)):
                 if (found, split) == (5, 0):
-                    row[place] = number
-                    marks[place] = -1 if number < 0 else split
+                    row[position] = number
+                    marks[position] = -1 if number < 0 else split
         return put(put(table, "rows", lists), "splits", splits)
 
     return change
@@ -125,17 +125,17 @@ FLAWS = {
 }  # fmt: skip
 
 
-def refused(place, said, named):
+def refused(folder, reported, named):
     """What reading the corpus says: one line that begins with what it names and ends with the remedy."""
-    with pytest.raises(ArtefactError, match=said) as wrong:
-        Corpus.load(place)
+    with pytest.raises(ArtefactError, match=reported) as wrong:
+        Corpus.load(folder)
     line = str(wrong.value)
     assert line.startswith(f"{named}: ") and line.endswith(REMEDY) and "\n" not in line, line
     return line
 
 
 @pytest.fixture
-def place(shop, tmp_path):
+def folder(shop, tmp_path):
     return shutil.copytree(shop / "corpus", tmp_path / "corpus")
 
 
@@ -152,68 +152,68 @@ def content(corpus):
     return [[(user, past.tolist(), target) for user, past, target in rows] for rows in corpus.splits().values()]
 
 
-def test_what_is_rewritten_without_a_flaw_is_read_as_before(shop, place, parts):
-    before = content(Corpus.load(place))
-    rewrite(place / FILE, lambda table: cast("items", pa.list_(pa.int32()))(table))
-    sign(place)
-    assert content(Corpus.load(place)) == content(Corpus.load(parts)) == before
+def test_what_is_rewritten_without_a_flaw_is_read_as_before(shop, folder, parts):
+    before = content(Corpus.load(folder))
+    rewrite(folder / FILE, lambda table: cast("items", pa.list_(pa.int32()))(table))
+    sign(folder)
+    assert content(Corpus.load(folder)) == content(Corpus.load(parts)) == before
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_a_file_of_another_form_is_one_line(place, flaw):
-    change, said = FLAWS[flaw]
-    rewrite(place / FILE, change)
+def test_a_file_of_another_form_is_one_line(folder, flaw):
+    change, reported = FLAWS[flaw]
+    rewrite(folder / FILE, change)
     with pytest.raises(ArtefactError, match=f"{FILE}: differs from manifest.json"):
-        Corpus.load(place)
-    sign(place)
-    line = refused(place, said, place / FILE)
+        Corpus.load(folder)
+    sign(folder)
+    line = refused(folder, reported, folder / FILE)
     for read in (lambda corpus: list(corpus.chains()), lambda corpus: list(corpus.batches("train"))):
         with pytest.raises(ArtefactError, match=re.escape(line)):
-            read(in_files(place))
+            read(in_files(folder))
 
 
 @pytest.mark.parametrize("flaw", ["no items", "an item beyond the catalogue", "a user is missing", "a row of no split"])
 def test_a_stage_says_what_the_reader_says(shop, tmp_path, flaw):
-    place = copied(shop, tmp_path / "shop", ("new",))
-    rewrite(place / "corpus" / FILE, FLAWS[flaw][0])
-    sign(place / "corpus")
-    said = stage(place, "eval-beam", "--output", "new").said
-    assert re.search(f"corpus/{FILE}: .*{FLAWS[flaw][1]}.*{re.escape(REMEDY)}$", said), said
+    folder = copied(shop, tmp_path / "shop", ("new",))
+    rewrite(folder / "corpus" / FILE, FLAWS[flaw][0])
+    sign(folder / "corpus")
+    reported = stage(folder, "eval-beam", "--output", "new").reported
+    assert re.search(f"corpus/{FILE}: .*{FLAWS[flaw][1]}.*{re.escape(REMEDY)}$", reported), reported
 
 
-def test_a_file_that_is_missing_or_torn_is_one_line(place):
-    content = (place / FILE).read_bytes()
+def test_a_file_that_is_missing_or_torn_is_one_line(folder):
+    content = (folder / FILE).read_bytes()
     for bad in (b"", b"PAR1", content[:-1], content[: len(content) // 2], b"PAR1" + content[9:], b"user,items\n"):
-        (place / FILE).write_bytes(bad)
-        sign(place)
-        refused(place, "cannot be read as parquet", place / FILE)
-    (place / FILE).unlink()
-    (place / FILE).mkdir()
-    (place / FILE / "file").write_bytes(b"")
-    sign(place)
-    with pytest.raises(ArtefactError, match=f"{place / FILE}: is not listed in manifest.json"):
-        Corpus.load(place)
-    shutil.rmtree(place / FILE)
-    sign(place)
-    refused(place, "holds no sequences; it may be of an earlier version", place)
+        (folder / FILE).write_bytes(bad)
+        sign(folder)
+        refused(folder, "cannot be read as parquet", folder / FILE)
+    (folder / FILE).unlink()
+    (folder / FILE).mkdir()
+    (folder / FILE / "file").write_bytes(b"")
+    sign(folder)
+    with pytest.raises(ArtefactError, match=f"{folder / FILE}: is not listed in manifest.json"):
+        Corpus.load(folder)
+    shutil.rmtree(folder / FILE)
+    sign(folder)
+    refused(folder, "holds no sequences; it may be of an earlier version", folder)
 
 
 @pytest.mark.parametrize("number", [-1, 6, 90, 2**31 - 1])
-def test_a_row_that_is_missing_or_there_twice_is_one_line(place, number):
+def test_a_row_that_is_missing_or_there_twice_is_one_line(folder, number):
     """Training row 5 is nobody's, or has the number of another, or one that is too large."""
-    rewrite(place / FILE, renumbered(number))
-    sign(place)
-    refused(place, f"train example 5 is in none of its files, {FILE}", place)
+    rewrite(folder / FILE, renumbered(number))
+    sign(folder)
+    refused(folder, f"train example 5 is in none of its files, {FILE}", folder)
     with pytest.raises(ArtefactError, match=r"corpus: holds 0 of 1 train examples"):
-        in_files(place).chosen("train", [5])
+        in_files(folder).chosen("train", [5])
 
 
-def test_a_sequence_that_is_missing_or_there_twice_is_one_line(place):
-    table = pq.read_table(place / FILE)
+def test_a_sequence_that_is_missing_or_there_twice_is_one_line(folder):
+    table = pq.read_table(folder / FILE)
     for rows in (list(range(1, len(table))), [0, *range(len(table))]):
-        pq.write_table(table.take(rows), place / FILE)
-        sign(place)
-        refused(place, rf"(train|valid|test) example \d+ is in none of its files, {FILE}", place)
+        pq.write_table(table.take(rows), folder / FILE)
+        sign(folder)
+        refused(folder, rf"(train|valid|test) example \d+ is in none of its files, {FILE}", folder)
 
 
 def test_a_file_among_several_is_missing_or_one_too_many(parts):

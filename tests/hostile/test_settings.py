@@ -26,7 +26,7 @@ class Cups(StageConfig):
     flag: bool = setting(True, "whether")
 
 
-def said(tmp_path, content=None, words=()) -> str:
+def reported(tmp_path, content=None, words=()) -> str:
     if content is not None:
         path = tmp_path / "c.yaml"
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
@@ -89,7 +89,7 @@ def said(tmp_path, content=None, words=()) -> str:
     ids=lambda value: str(value)[:30] if not isinstance(value, bytes) else "bytes",
 )
 def test_yaml(tmp_path, content, message):
-    assert re.search(message, said(tmp_path, content))
+    assert re.search(message, reported(tmp_path, content))
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_yaml(tmp_path, content, message):
     ids=lambda value: str(value)[:30],
 )
 def test_flags(tmp_path, words, message):
-    assert re.search(message, said(tmp_path, words=words))
+    assert re.search(message, reported(tmp_path, words=words))
 
 
 def test_config_paths_that_are_no_files(tmp_path):
     (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
-    assert "cannot be read (Is a directory)" in said(tmp_path, words=["--config", str(tmp_path)])
-    assert "cannot be read (Too many levels" in said(tmp_path, words=["--config", str(tmp_path / "loop.yaml")])
-    assert "no such file" in said(tmp_path, words=["--config", str(tmp_path / "none.yaml")])
+    assert "cannot be read (Is a directory)" in reported(tmp_path, words=["--config", str(tmp_path)])
+    assert "cannot be read (Too many levels" in reported(tmp_path, words=["--config", str(tmp_path / "loop.yaml")])
+    assert "no such file" in reported(tmp_path, words=["--config", str(tmp_path / "none.yaml")])
 
 
 def test_files_and_flags_are_read_alike(tmp_path):
@@ -173,5 +173,5 @@ def test_messages_are_one_line_whatever_they_quote():
 def test_a_command_says_it_in_one_line_and_ends_with_status_2(tmp_path):
     (tmp_path / "c.yaml").write_text("start: 2021-02-30\n")
     done = command(tmp_path, "prepare-data", "--config", "c.yaml")
-    assert "line 1, column 8" in done.said
+    assert "line 1, column 8" in done.reported
     assert (done.out, done.err.count("\n")) == ("", 1)

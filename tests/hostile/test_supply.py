@@ -87,18 +87,18 @@ def test_every_pinned_file_has_its_hash():
             found = re.fullmatch(r"    --hash=sha256:([0-9a-f]{64})( \\)?", line)
             assert found, line
             list(hashed.values())[-1].append(found[1])
-    assert {name: said[0] for name, said in hashed.items()} == {
+    assert {name: reported[0] for name, reported in hashed.items()} == {
         name: version for name, version in pinned().items() if name not in unhashed
     }
-    assert all(len(said) > 1 for said in hashed.values())
+    assert all(len(reported) > 1 for reported in hashed.values())
 
 
 def licences(name: str) -> list[str]:
     about = metadata.metadata(name)
     named = [entry.split(" :: ")[-1] for entry in about.get_all("Classifier") or [] if entry.startswith("License ::")]
-    said = about.get("License-Expression") or " AND ".join(entry for entry in named if entry != "OSI Approved")
-    said = said or (about.get("License") or "none").split("\n")[0]
-    return re.split(r" (?:AND|OR) ", said)
+    reported = about.get("License-Expression") or " AND ".join(entry for entry in named if entry != "OSI Approved")
+    reported = reported or (about.get("License") or "none").split("\n")[0]
+    return re.split(r" (?:AND|OR) ", reported)
 
 
 def test_every_licence_is_allowed():

@@ -64,9 +64,9 @@ def test_what_is_up_to_date_is_left_and_settings_are_those_of_the_stage(shop):
     again = minionerec.prepare_data(items=items, interactions=interactions, output=folder / "corpus")
     assert again.up_to_date and not corpus.up_to_date
     assert not minionerec.train_catalogue(corpus, sids, output=folder / "catalogue", **SMALL).fresh
-    said = read_manifest(folder / "catalogue", "checkpoint")
-    assert said["stage"] == "train-catalogue"
-    assert said["config"]["hidden_size"] == 16
+    reported = read_manifest(folder / "catalogue", "checkpoint")
+    assert reported["stage"] == "train-catalogue"
+    assert reported["config"]["hidden_size"] == 16
     interactions.loc[0, "item_id"] = 129
     assert not minionerec.prepare_data(items=items, interactions=interactions, output=folder / "corpus2").up_to_date
 

@@ -62,7 +62,7 @@ def test_items_without_text_still_get_sids_of_their_own(tmp_path):
     assert result.table.n_unique == 4 and result.report["counts"]["empty_texts"] == 2
 
 
-def test_small_catalogue_gets_fewer_codes_unless_told_not_to(tmp_path):
+def test_small_catalogue_gets_fewer_codes_unless_set_not_to(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", shop_titles(30))
     sizes = {"codebook_sizes": [256, 256, 256]}
     result = run_build_sids(config_for(corpus, tmp_path / "sids", **sizes))
@@ -153,7 +153,7 @@ def grown(tmp_path, n_old=90, n_new=40, method="residual_kmeans", **settings):
     """SIDs of some items, and a corpus that has more of them, in another order and without the first."""
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(12, 6))[rng.integers(0, 12, n_old + n_new)] + 0.2 * rng.normal(size=(n_old + n_new, 6))
-    ids = [f"i{place}" for place in range(n_old + n_new)]
+    ids = [f"i{position}" for position in range(n_old + n_new)]
     order = np.concatenate([np.arange(n_old, n_old + n_new), np.arange(1, n_old)[::-1]])
     paths = []
     for name, rows in (("old", np.arange(n_old)), ("new", order)):
@@ -177,7 +177,7 @@ def test_append_moves_nothing(tmp_path, method, collisions):
     counts = after.report["counts"]
     assert (counts["items_kept"], counts["items_appended"], counts["items_gone"]) == (89, 40, 1)
     if collisions != "keep":
-        assert len({*appended.values(), *sids.values()}) == 130  # the item that is gone keeps its place
+        assert len({*appended.values(), *sids.values()}) == 130  # the item that is gone keeps its position
     codebooks = [load_file(result.output / "codebooks.safetensors") for result in (before, after)]
     assert all((codebooks[0][name] == codebooks[1][name]).all() for name in codebooks[0])
 
@@ -227,7 +227,7 @@ def test_append_in_another_space_or_to_a_published_table(tmp_path):
     (tmp_path / "base" / "codebooks.safetensors").write_bytes(b"no")
     with pytest.raises(ArtefactError, match=r"codebooks\.safetensors: differs from manifest\.json"):
         Quantiser.load(tmp_path / "base")
-    settings = published(tmp_path, {f"i{place}": [f"<a_{place}>"] for place in range(90)})
+    settings = published(tmp_path, {f"i{position}": [f"<a_{position}>"] for position in range(90)})
     run_build_sids(config_for(base.corpus, tmp_path / "given", **settings))
     with pytest.raises(ArtefactError, match=r"given/.*so it is not known how these SIDs were made"):
         run_build_sids(replace(more, append_to=str(tmp_path / "given")))
@@ -236,7 +236,7 @@ def test_append_in_another_space_or_to_a_published_table(tmp_path):
 
 def grown_shop(tmp_path, missing=(), n_old=90, n_new=30):
     """SIDs of TF-IDF for the first items of a shop, and a corpus that has more of them, in another order."""
-    titles = dict(zip([f"i{place}" for place in range(n_old + n_new)], shop_titles(n_old + n_new), strict=True))
+    titles = dict(zip([f"i{position}" for position in range(n_old + n_new)], shop_titles(n_old + n_new), strict=True))
     now = [item for item in list(titles)[::-1] if item not in missing]
     for name, ids in (("old", list(titles)[:n_old]), ("new", now)):
         save_corpus(tmp_path / name, [titles[item] for item in ids], item_ids=ids)
@@ -253,12 +253,14 @@ def test_append_with_tfidf_fits_it_on_the_first_items(tmp_path):
     assert vectors[:90].tobytes() == tfidf_svd(shop_titles(90), 16, 42).tobytes()
     codes = Quantiser.load(tmp_path / "base").encode(vectors[90:])
     free = [code for code in map(tuple, codes.tolist()) if code not in set(map(tuple, before.codes.tolist()))]
-    given = {tuple(after.table.codes[after.table.item_ids.index(f"i{place}")].tolist()) for place in range(90, 120)}
+    given = {
+        tuple(after.table.codes[after.table.item_ids.index(f"i{position}")].tolist()) for position in range(90, 120)
+    }
     assert len(set(free)) > 5 and set(free) <= given
     again = run_build_sids(replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again")))
     assert again.table.fingerprint == after.table.fingerprint
-    said = [read_json(tmp_path / name / "fitted_items.json") for name in ("more", "again")]
-    assert said[0] == said[1] == {"items": list(before.item_ids), "gone": {}}
+    reported = [read_json(tmp_path / name / "fitted_items.json") for name in ("more", "again")]
+    assert reported[0] == reported[1] == {"items": list(before.item_ids), "gone": {}}
     for name, value, then in (("dimensions", 8, 16), ("seed", 1, 42)):
         with pytest.raises(
             ConfigError, match=rf"{name} is {value}, but .*base was made with {then}.*Give --{name} {then}"
@@ -270,13 +272,13 @@ def test_append_with_tfidf_finds_the_texts_of_items_that_are_gone(tmp_path):
     more = grown_shop(tmp_path, missing=("i3", "i50"))
     after = run_build_sids(more)
     assert after.report["counts"]["items_gone"] == 2
-    said = read_json(tmp_path / "more" / "fitted_items.json")
-    assert len(said["items"]) == 90 and said["gone"] == {"i3": shop_titles(90)[3], "i50": shop_titles(90)[50]}
+    reported = read_json(tmp_path / "more" / "fitted_items.json")
+    assert len(reported["items"]) == 90 and reported["gone"] == {"i3": shop_titles(90)[3], "i50": shop_titles(90)[50]}
     whole = run_build_sids(grown_shop(tmp_path / "whole")).table  # where nothing is gone
     sids = dict(zip(whole.item_ids, whole.sids, strict=True))
     assert [sids[item] for item in after.table.item_ids] == after.table.sids
     # The next time the texts come from what was kept; from the first SIDs the old corpus is asked for again.
-    save_corpus(tmp_path / "old", ["something else"] * 90, item_ids=[f"i{place}" for place in range(90)])
+    save_corpus(tmp_path / "old", ["something else"] * 90, item_ids=[f"i{position}" for position in range(90)])
     again = replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again"))
     assert run_build_sids(again).table.fingerprint == after.table.fingerprint
     with pytest.raises(DataError, match=r"fitted on 90 items, and 2 of them, such as 'i3', are neither in the new"):
@@ -421,5 +423,5 @@ def test_the_command(shop, tmp_path):
 
 def test_the_command_with_an_unknown_encoder(shop, tmp_path):
     words = ["--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf"]
-    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in command(ROOT, "build-sids", *words).said
+    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in command(ROOT, "build-sids", *words).reported
     assert not (tmp_path / "sids").exists()

@@ -92,7 +92,7 @@ def test_vectors_are_never_read_whole(shop, tmp_path, in_file, monkeypatch):
     assert {"load", "embed", "quantise", "fit", "assign", "resolve", "measure", "write"} <= set(seconds)
 
 
-def test_the_sample_is_said_and_decides(shop, tmp_path, in_file, caplog):
+def test_the_sample_is_reported_and_decides(shop, tmp_path, in_file, caplog):
     with caplog.at_level(logging.INFO, logger="minionerec"):
         run_build_sids(config_for(shop, tmp_path / "sids", fit_rows=150))
     assert "600 vectors of 8 dimensions stay in their file" in caplog.text

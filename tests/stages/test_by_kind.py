@@ -38,7 +38,7 @@ def rows_of(rng, count):
 
 
 def lists(rows, table, ranks):
-    """Lists of twelve items with the target at the given place."""
+    """Lists of twelve items with the target at the given rank."""
     items = []
     for target, rank in zip(rows.targets, ranks, strict=True):
         others = [item for item in range(N) if item != target][:11]
@@ -49,7 +49,7 @@ def lists(rows, table, ranks):
         [table.sids[target] for target in rows.targets],
         items,
         [[table.sids[item] for item in row] for row in items],
-        [[-float(place) for place in range(12)] for _ in items],
+        [[-float(position) for position in range(12)] for _ in items],
     )
 
 
@@ -62,10 +62,13 @@ def shop(tmp_path, monkeypatch):
     corpus = Corpus(items, rows_of(rng, 200), rows_of(rng, 40), rows_of(rng, ROWS), "global time 8:1:1", 10)
     corpus.save("corpus", config={}, inputs={})
     table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 8], axis=1), items["item_id"])
-    with write_artefact("sids", "sids", config={}, inputs={"corpus": "corpus"}) as place:
-        table.save_index(place / "index.json")
-    places = rng.integers(1, 4, ROWS)
-    for name, ranks in (("batch", np.where(LATE, places + 6, places)), ("later", np.where(LATE, places, places + 3))):
+    with write_artefact("sids", "sids", config={}, inputs={"corpus": "corpus"}) as folder:
+        table.save_index(folder / "index.json")
+    positions = rng.integers(1, 4, ROWS)
+    for name, ranks in (
+        ("batch", np.where(LATE, positions + 6, positions)),
+        ("later", np.where(LATE, positions, positions + 3)),
+    ):
         made = lists(corpus.test, table, ranks)
         made.save(name, config={}, inputs={}, counts={"beams": 12, "split": "test"})
         write_published_json(f"{name}.json", made, ["?"] * ROWS)
@@ -94,7 +97,7 @@ def section_of(markdown, title="## Slices"):
     return markdown.partition(title)[2].partition("\n## ")[0]
 
 
-def test_a_report_shows_kinds_of_rows_and_says_what_they_say(shop):
+def test_a_report_shows_slices_and_reports_their_values(shop):
     result = run_report(report(times="times.csv"))
     kept = recommenders_of("report")
     part = part_of(kept["later one"]["slices"], "time", "later")
@@ -236,7 +239,7 @@ class First:
         self.items = list(range(corpus.n_items))
 
     def rank(self, queries, k, allowed=None):
-        return Ranking([self.items[:k]] * len(queries), [[-float(place) for place in range(k)]] * len(queries))
+        return Ranking([self.items[:k]] * len(queries), [[-float(rank) for rank in range(k)]] * len(queries))
 """
 
 

@@ -74,7 +74,7 @@ def test_user_errors_are_one_line_and_status_2(tmp_path):
         (["--path", path, "--kz", "5"], "--kz"),
     ):
         done = run(*words)
-        assert message in done.said and done.out == ""
+        assert message in done.reported and done.out == ""
 
 
 def _entry(**changes):

@@ -47,8 +47,11 @@ def test_means_sds_and_paired_differences(runs, tmp_path):
     for name in metrics:
         k = int(name.partition("@")[2])
         ours, theirs = (np.array([ranking_metrics(row, [k])[name] for row in ranks]) for ranks in (first, second))
-        told = found["recommenders"]["one"]["metrics"]["item"][name]
-        assert (told["mean"], told["sd"]) == (pytest.approx(ours.mean()), pytest.approx(ours.mean(1).std(ddof=1)))
+        conditioned = found["recommenders"]["one"]["metrics"]["item"][name]
+        assert (conditioned["mean"], conditioned["sd"]) == (
+            pytest.approx(ours.mean()),
+            pytest.approx(ours.mean(1).std(ddof=1)),
+        )
         gap = paired_bootstrap(theirs.mean(0), ours.mean(0), resamples=300)
         assert found["differences"][0]["levels"]["item"][name] == pytest.approx(list(gap))
     assert [(each["of"], each["minus"]) for each in found["differences"]] == [("two", "one")]
@@ -128,33 +131,33 @@ def test_published_figures_stand_beside_ours(runs):
     assert test.count("; published 0.0440") == 1 and "; published" not in valid
 
 
-def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(runs, tmp_path):
+def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_published_figures(runs, tmp_path):
     one, _, first, _ = runs
-    told = write_run(tmp_path / "told", first, TARGETS, given=["session context"])
+    conditioned = write_run(tmp_path / "conditioned", first, TARGETS, given=["session context"])
     name = "wearec (given session context)"
     settings = {"metrics": ["NDCG@10"], "resamples": 50}
-    result = run_report(config_for({"wearec": told, "mine": one}, reference="lastfm", **settings))
+    result = run_report(config_for({"wearec": conditioned, "mine": one}, reference="lastfm", **settings))
     found = result.metrics["splits"]["test"]["recommenders"][name]
     assert (found["given"], found["beside_published"]) == (["session context"], [])
     lines = [each.split(" | ")[0].removeprefix("| ") for each in result.table.splitlines() if each.startswith("| ")]
     assert lines[2:5] == ["mine", NOT_COMPARABLE, name]
     assert f"mine minus {name}" in result.table and "; published" not in result.table
     assert result.table.count("wearec") == result.table.count(name)
-    alone = run_report(config_for({"wearec": told, "mine": one}, **settings)).table
+    alone = run_report(config_for({"wearec": conditioned, "mine": one}, **settings)).table
     assert NOT_COMPARABLE not in alone and f"| {name} |" in alone
 
 
 def test_a_sequential_and_a_generative_model_stand_in_one_table(runs, tmp_path):
     one, _, first, _ = runs
-    place = tmp_path / "lists"
-    lists_of(first[0], TARGETS).save(place, config={}, inputs={}, counts={"split": "test", "beams": 20})
-    found = run_report(config_for({"one": one, "lists": place}, metrics=["NDCG@10"])).metrics["splits"]
-    told = found["test"]["recommenders"]["lists"]["metrics"]["item"]["NDCG@10"]
-    assert told["mean"] == pytest.approx(ranking_metrics(first[0], [10])["NDCG@10"].mean())
-    assert told["sd"] is None  # of one seed
+    folder = tmp_path / "lists"
+    lists_of(first[0], TARGETS).save(folder, config={}, inputs={}, counts={"split": "test", "beams": 20})
+    found = run_report(config_for({"one": one, "lists": folder}, metrics=["NDCG@10"])).metrics["splits"]
+    conditioned = found["test"]["recommenders"]["lists"]["metrics"]["item"]["NDCG@10"]
+    assert conditioned["mean"] == pytest.approx(ranking_metrics(first[0], [10])["NDCG@10"].mean())
+    assert conditioned["sd"] is None  # of one seed
     assert list(found["valid"]["recommenders"]) == ["one"]
     with pytest.raises(ConfigError, match="HR@50 needs lists of 50, but those of lists hold 20"):
-        run_report(config_for({"lists": place}, metrics=["HR@50"]))
+        run_report(config_for({"lists": folder}, metrics=["HR@50"]))
 
 
 def test_levels(runs, tmp_path):

@@ -69,10 +69,10 @@ def sharpened(trained):
     seen = set()
     completions = SidDpoTrainer.completions
 
-    def spy(self, places, negatives):
+    def spy(self, positions, negatives):
         epoch = self.state.global_step // self.steps_per_epoch
-        seen.update((epoch, place, tuple(row)) for place, row in zip(places, negatives.tolist(), strict=True))
-        return completions(self, places, negatives)
+        seen.update((epoch, position, tuple(row)) for position, row in zip(positions, negatives.tolist(), strict=True))
+        return completions(self, positions, negatives)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SidDpoTrainer, "completions", spy)
@@ -88,10 +88,8 @@ def test_a_run_is_never_below_its_start_and_sees_every_row_with_negatives_of_its
     assert counts["rows"] == {"next_sid": 24} and counts["steps"] == len(steps) == 6
     assert not run_dpo(dpo_config(folder)).fresh
     # Each of 24 rows once an epoch, with other negatives in the second.
-    assert len(seen) == 48 and {(epoch, place) for epoch, place, _ in seen} == {
-        (e, p) for e in (0, 1) for p in range(24)
-    }
-    assert len({(place, row) for _, place, row in seen}) > 40
+    assert len(seen) == 48 and {(epoch, path) for epoch, path, _ in seen} == {(e, p) for e in (0, 1) for p in range(24)}
+    assert len({(path, row) for _, path, row in seen}) > 40
 
 
 def test_hard_negatives_are_the_best_of_the_start_but_the_target(trained, tmp_path):
@@ -135,7 +133,7 @@ def test_a_run_that_only_hurts_gives_back_the_start(trained, tmp_path):
     assert same_weights(tmp_path / "worse", trained / "sft")
 
 
-def test_a_run_cut_off_ends_as_if_nothing_had_happened(sharpened, tmp_path, monkeypatch):
+def test_a_run_interrupted_ends_as_if_nothing_had_happened(sharpened, tmp_path, monkeypatch):
     folder, _ = sharpened
     config = dpo_config(folder, output=str(tmp_path / "cut"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -150,11 +148,11 @@ def test_a_run_cut_off_ends_as_if_nothing_had_happened(sharpened, tmp_path, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["uniform", "beam"])
-def test_killed_at_ten_places(trained, tmp_path, source):
+def test_killed_at_ten_points(trained, tmp_path, source):
     whole = dpo_config(trained, output=str(tmp_path / "whole" / "dpo"), negatives_from=source)
     totals = stage_in_child(run_dpo, tmp_path / "whole", whole)
-    for place, point in enumerate(random_points(totals, 10, seed=1)):
-        mine = tmp_path / str(place)
+    for position, point in enumerate(random_points(totals, 10, seed=1)):
+        mine = tmp_path / str(position)
         config = dpo_config(trained, output=str(mine / "dpo"), negatives_from=source)
         run = partial(stage_in_child, run_dpo, mine, config)
         run(point)

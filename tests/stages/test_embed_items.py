@@ -72,7 +72,7 @@ def test_items_without_text_get_zeros_from_a_model(tmp_path):
     assert result.counts["empty_texts"] == 1 and result.counts["tokens"] == 7
     assert run_embed(config).up_to_date
     assert run_embed(replace(config, cache=str(tmp_path / "other"), processes=2)).up_to_date  # they decide nothing
-    (tmp_path / "model" / "tokenizer_config.json").write_text("{}")  # another model at the same place
+    (tmp_path / "model" / "tokenizer_config.json").write_text("{}")  # another model at the same path
     assert not run_embed(config).up_to_date
 
 
@@ -137,7 +137,7 @@ def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded
     assert vectors[0] == vectors[1]
 
 
-def test_a_killed_run_goes_on(tmp_path, model_path, encoded_texts, monkeypatch):
+def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
     corpus = save_corpus(tmp_path / "corpus", shop_titles(20))
     config = EmbedConfig(
         corpus=str(corpus), output=str(tmp_path / "out"), encoder=model_path, device="cpu", batch_size=3

@@ -142,8 +142,8 @@ def test_bad_settings(made, tmp_path, changes, error, message):
 
 def test_inputs_that_do_not_belong_together(made, tmp_path):
     table = SidTable.load_index(made / "sids")
-    with write_artefact(tmp_path / "sids", "sids", config={}) as place:
-        SidTable(table.codes + 1, table.item_ids).save_index(place / "index.json")
+    with write_artefact(tmp_path / "sids", "sids", config={}) as folder:
+        SidTable(table.codes + 1, table.item_ids).save_index(folder / "index.json")
     with pytest.raises(ArtefactError, match="was trained on the SID table"):
         run_eval(config(made, sids=str(tmp_path / "sids"), output=str(tmp_path / "bad")))
     corpus = Corpus.load(made / "corpus")

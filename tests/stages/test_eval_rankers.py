@@ -32,7 +32,7 @@ class Backwards:
     def rank(self, queries, k, allowed=None):
         masks = [None if allowed is None else allowed.row(row) for row in range(len(queries))]
         lists = [[item for item in self.items if mask is None or mask[item]][:k] for mask in masks]
-        return Ranking(lists, [[-float(place) for place, _ in enumerate(row)] for row in lists])
+        return Ranking(lists, [[-float(rank) for rank, _ in enumerate(row)] for row in lists])
 
 def forwards(corpus):
     made = Backwards(corpus)
@@ -86,7 +86,7 @@ def mine(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_own", raising=False)
     yield tmp_path / "my_own.py"
     sys.modules.pop("my_own", None)
-    sys.path[:] = [place for place in sys.path if place != str(tmp_path)]
+    sys.path[:] = [folder for folder in sys.path if folder != str(tmp_path)]
 
 
 def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, mine, tmp_path):
@@ -150,12 +150,12 @@ def test_items_of_the_history_are_left_out_where_they_are_masked(made, mine, tmp
 def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
     asked = config(made, ranker="my_own.Backwards", output=str(tmp_path / "eval"))
     first = run_eval(asked)
-    stamp = (first.output / "manifest.json").stat().st_mtime_ns
+    timestamp = (first.output / "manifest.json").stat().st_mtime_ns
     run_eval(asked)
-    assert (first.output / "manifest.json").stat().st_mtime_ns == stamp
+    assert (first.output / "manifest.json").stat().st_mtime_ns == timestamp
     mine.write_text(MINE + "\n# changed\n")
     run_eval(asked)
-    assert (first.output / "manifest.json").stat().st_mtime_ns > stamp
+    assert (first.output / "manifest.json").stat().st_mtime_ns > timestamp
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_changed_file_is_another_recommender(made, mine, tmp_path, caplog):
         ("my_own.forwards", {"beams": 7, "ks": [1]}, ConfigError, "beams is 7, but the catalogue has 6 items; give"),
     ],
 )
-def test_what_is_no_recommender_is_said(made, mine, tmp_path, name, changes, error, message):
+def test_what_is_no_recommender_is_reported(made, mine, tmp_path, name, changes, error, message):
     with pytest.raises(error, match=message):
         run_eval(config(made, ranker=name, output=str(tmp_path / "eval"), **changes))
     assert not (tmp_path / "eval").exists()
@@ -201,15 +201,15 @@ def trained(made, tmp_path_factory):
 
 
 def test_a_sequential_model_gives_the_lists_that_its_training_wrote(made, trained, tmp_path):
-    place = trained / "sasrec"
-    asked = config(made, checkpoint=str(place / "model"), sids=str(made / "sids"), output=str(tmp_path / "eval"))
+    folder = trained / "sasrec"
+    asked = config(made, checkpoint=str(folder / "model"), sids=str(made / "sids"), output=str(tmp_path / "eval"))
     result = run_eval(asked)
-    found, wanted = Predictions.load(result.output), Predictions.load(place / "predictions")
+    found, wanted = Predictions.load(result.output), Predictions.load(folder / "predictions")
     # Its training knows the names of users with training rows alone.
     frames = [lists.to_frame().drop(columns="user") for lists in (found, wanted)]
     assert frames[0].equals(frames[1])
     assert next(iter(result.metrics["recommenders"])) == "sasrec"
-    own = read_json(place / "predictions" / "metrics.json")["test"]
+    own = read_json(folder / "predictions" / "metrics.json")["test"]
     for level, metric in (("item", "HR@5"), ("item", "HR@1"), ("sid", "HR@1")):
         assert result.metrics["recommenders"]["sasrec"][level][metric][0] == pytest.approx(own[level][metric][0])
 

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from support.evaluation import config, copy_artefact, cut_off, launch
+from support.evaluation import config, copy_artefact, interrupted, launch
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import progress
@@ -28,8 +28,8 @@ class Counter:
     def __init__(self, stop_after=None):
         self.seen, self.stop_after = [], stop_after
 
-    def __call__(self, places):
-        prompts = [PROMPTS[place] for place in places]
+    def __call__(self, positions):
+        prompts = [PROMPTS[position] for position in positions]
         if self.stop_after is not None and len(self.seen) >= self.stop_after:
             raise KeyboardInterrupt
         self.seen += [prompt[0] for prompt in prompts]
@@ -37,8 +37,8 @@ class Counter:
         return sids, sids.astype(np.float32) / 7
 
 
-PROMPTS = [[place] * (1 + place * 7 % 13) for place in range(50)]
-WANTED = np.array([[place, len(prompt), -1] for place, prompt in enumerate(PROMPTS)])
+PROMPTS = [[index] * (1 + index * 7 % 13) for index in range(50)]
+WANTED = np.array([[index, len(prompt), -1] for index, prompt in enumerate(PROMPTS)])
 
 
 def decode(folder, decoder, size=4):
@@ -70,11 +70,11 @@ def test_processes_share_the_batches_of_one_process(tmp_path, monkeypatch, world
         else:
             sids, _ = decode(tmp_path / "p", parts[-1])
     assert np.array_equal(sids, WANTED)
-    assert sorted(place for part in parts for place in part.seen) == sorted(alone.seen)
+    assert sorted(folder for part in parts for folder in part.seen) == sorted(alone.seen)
     assert max(len(part.seen) for part in parts) <= 50 / world + 8
 
 
-def test_a_killed_run_goes_on_and_redoes_only_what_was_unfinished(tmp_path):
+def test_a_killed_run_resumes_and_redoes_only_what_was_unfinished(tmp_path):
     folder = tmp_path / "p"
     with pytest.raises(KeyboardInterrupt):
         decode(folder, Counter(stop_after=20))
@@ -105,9 +105,9 @@ def test_shards_of_other_versions_are_thrown_away(tmp_path, monkeypatch, caplog)
     assert len(list(folder.glob("shard-*"))) == 13
 
 
-def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, caplog):
+def test_an_evaluation_that_was_interrupted_resumes(made, tmp_path, monkeypatch, caplog):
     whole = run_eval(config(made, batch_size=3, output=str(tmp_path / "whole"))).output
-    written = cut_off(monkeypatch, made, tmp_path / "eval", after=4)
+    written = interrupted(monkeypatch, made, tmp_path / "eval", after=4)
     assert len(written) == 4
     caplog.set_level("INFO")
     with monkeypatch.context() as patch:
@@ -120,7 +120,7 @@ def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, cap
     assert not (tmp_path / "eval.partial").exists()
     for name in ("predictions.parquet", "predictions.json", "metrics.json", "metrics.txt"):
         assert (found / name).read_bytes() == (whole / name).read_bytes()
-    records = [read_run_record(place) for place in (whole, found)]
+    records = [read_run_record(folder) for folder in (whole, found)]
     assert [(record.parts, record.resumed_from) for record in records] == [(1, None), (2, 4)]
     for record in records:
         assert set(record.seconds) == {"all", "load", "search", "measure", "write"}
@@ -128,7 +128,7 @@ def test_an_evaluation_that_was_cut_off_goes_on(made, tmp_path, monkeypatch, cap
 
 def test_an_unfinished_evaluation_with_other_settings_is_refused_until_it_is_thrown_away(made, tmp_path, monkeypatch):
     output = tmp_path / "eval"
-    cut_off(monkeypatch, made, output, after=2)
+    interrupted(monkeypatch, made, output, after=2)
     changed = {"batch_size": 3, "output": str(output), "scores": "renormalised", "resamples": 60}
     message = (
         r"unfinished run that differs in scores \(then 'full', now 'renormalised'\), resamples \(then 50, now 60\)"

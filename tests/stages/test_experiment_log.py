@@ -131,16 +131,16 @@ def config(entry, **changes):
     return ExperimentLogConfig(**{"entries": {"Shop": entry}, "output": "log", "resamples": 100, **changes})
 
 
-def read(place="log"):
-    return json.loads(Path(place, f"{NAME}.json").read_text(encoding="utf-8"))
+def read(folder="log"):
+    return json.loads(Path(folder, f"{NAME}.json").read_text(encoding="utf-8"))
 
 
-def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(trained):
-    told = replace(Predictions.load("eval_grpo"), given=(SESSION_CONTEXT,))
+def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_published_figures(trained):
+    conditioned = replace(Predictions.load("eval_grpo"), given=(SESSION_CONTEXT,))
     settings = {"beams": 20, "search": "beam", "seen": "keep"}
-    told.save("told", config=settings, inputs={"checkpoint": "grpo"}, counts={"split": "test"})
+    conditioned.save("conditioned", config=settings, inputs={"checkpoint": "grpo"}, counts={"split": "test"})
     name = "RL (given session context)"
-    run_experiment_log(config({**trained, "stages": {"SFT": "eval_sft", "RL": "told"}}))
+    run_experiment_log(config({**trained, "stages": {"SFT": "eval_sft", "RL": "conditioned"}}))
     shop, markdown = read()["entries"]["Shop"], Path("log", f"{NAME}.md").read_text(encoding="utf-8")
     assert list(shop["recommenders"])[:2] == ["SFT", name]
     assert shop["recommenders"][name]["given"] == ["session context"]
@@ -148,30 +148,30 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     beside = markdown.split("## Shop: Comparison with published results")[1].split("\n## ")[0]
     assert beside.index(f"| {NOT_COMPARABLE} |") < beside.index(name) and beside.count("RL (given") == 1
     assert f"| {name} |" in markdown.split("## Shop: Ranking metrics")[1] and f"{name} minus SFT" in markdown
-    assert all(name not in said["text"] for said in shop["findings"] if said["rule"] == "published")
-    run_experiment_log(config({**trained, "stages": {"RL": "told"}}))
+    assert all(name not in message["text"] for message in shop["findings"] if message["rule"] == "published")
+    run_experiment_log(config({**trained, "stages": {"RL": "conditioned"}}))
     shop, markdown = read()["entries"]["Shop"], Path("log", f"{NAME}.md").read_text(encoding="utf-8")
     assert (shop["compared"], shop["discrepancy"], shop["settings"]) == (name, [], [])
     assert "Discrepancy" not in markdown and f"| {NOT_COMPARABLE} |" in markdown
 
 
-def test_trainings_are_told_with_their_arithmetic_and_outcome(trained, drawn):
+def test_trainings_are_reported_with_their_arithmetic_and_outcome(trained, drawn):
     result = run_experiment_log(config(trained))
     shop = read()["entries"]["Shop"]
-    told = shop["trainings"]["SFT"]
-    assert told["parameters"]["Gradient accumulation"] == "16 (1,024 / 16 / 4 processes)"
-    assert told["parameters"]["Learning rate"] == "0.0003 (cosine, warm-up 20 steps)"
-    assert told["parameters"]["Maximum epochs"] == "10 (early stopping after 3 validations)"
-    assert told["outcome"]["Epochs"] == "6.5 of 10 (stopped early)"
-    assert told["outcome"]["Lowest validation loss"] == "1.6000 at epoch 5"
-    assert told["outcome"]["Duration"] == "50 min 00 s (train 48 min 20 s, validate 1 min 30 s)"
-    assert told["outcome"]["Machine"] == "4 x A40; Some CPU, 32 cores, 8 threads"
-    told = shop["trainings"]["RL"]
-    assert told["parameters"]["Effective batch"] == "1,024 completions (64 prompts x 16)"
-    assert told["parameters"]["Gradient accumulation"] == "not recorded (64 / 4 / processes)"
+    conditioned = shop["trainings"]["SFT"]
+    assert conditioned["parameters"]["Gradient accumulation"] == "16 (1,024 / 16 / 4 processes)"
+    assert conditioned["parameters"]["Learning rate"] == "0.0003 (cosine, warm-up 20 steps)"
+    assert conditioned["parameters"]["Maximum epochs"] == "10 (early stopping after 3 validations)"
+    assert conditioned["outcome"]["Epochs"] == "6.5 of 10 (stopped early)"
+    assert conditioned["outcome"]["Lowest validation loss"] == "1.6000 at epoch 5"
+    assert conditioned["outcome"]["Duration"] == "50 min 00 s (train 48 min 20 s, validate 1 min 30 s)"
+    assert conditioned["outcome"]["Machine"] == "4 x A40; Some CPU, 32 cores, 8 threads"
+    conditioned = shop["trainings"]["RL"]
+    assert conditioned["parameters"]["Effective batch"] == "1,024 completions (64 prompts x 16)"
+    assert conditioned["parameters"]["Gradient accumulation"] == "not recorded (64 / 4 / processes)"
     assert shop["setup"]["Evaluation, SFT"].endswith("invalid predictions: 0 of 2,400; took 50 min 00 s")
-    assert told["outcome"]["Best validation"] == "NDCG@10 0.1100 at step 1,650, epoch 2"
-    assert told["outcome"]["Duration"] == "not recorded"
+    assert conditioned["outcome"]["Best validation"] == "NDCG@10 0.1100 at step 1,650, epoch 2"
+    assert conditioned["outcome"]["Duration"] == "not recorded"
     assert (shop["setup"]["Date"], shop["compared"]) == ("2030-01-31", "RL")
     assert shop["setup"]["Machine"] == "4 x A40; Some CPU, 32 cores, 8 threads"
     beside = {each["row"]: {line.pop("name"): line for line in each["lines"]} for each in shop["settings"]}
@@ -197,7 +197,7 @@ def test_a_source_that_counts_items_is_met_by_our_item_level_figures(trained):
     assert ours == {name: found["item"][name]["mean"] for name in ours} and ours["HR@5"] != found["sid"]["HR@5"]["mean"]
 
 
-def test_a_run_that_goes_on_shows_what_changed_and_how_far_it_is(trained):
+def test_a_run_that_resumes_shows_what_changed_and_how_far_it_is(trained):
     folder = Path("grpo_3.partial")
     (folder / "checkpoint-1823").mkdir(parents=True)
     settings = {**GRPO, "epochs": 3.0}
@@ -210,8 +210,8 @@ def test_a_run_that_goes_on_shows_what_changed_and_how_far_it_is(trained):
     shop = read()["entries"]["Shop"]
     changed = [{"training": "RL (3 epochs)", "from": "RL", "changed": {"epochs": [2.0, 3.0]}}]
     assert shop["changes"] == changed
-    told = shop["trainings"]["RL (3 epochs)"]["outcome"]
-    assert told == {"Status": "in progress, step 1,823 of 2,475", "Results": "pending"}
+    conditioned = shop["trainings"]["RL (3 epochs)"]["outcome"]
+    assert conditioned == {"Status": "in progress, step 1,823 of 2,475", "Results": "pending"}
     markdown = Path("log", f"{NAME}.md").read_text(encoding="utf-8")
     assert "| epochs | 2 | 3 |" in markdown
     assert "| RL (3 epochs) | - | — | — |" in markdown
@@ -231,7 +231,7 @@ def test_equal_inputs_give_equal_bytes_and_the_paths_of_entries_decide_nothing(t
     assert {file: Path("again", file).read_bytes() for file in first} == first
 
 
-def test_what_is_not_there_any_more_is_said(trained):
+def test_what_is_not_there_any_more_is_reported(trained):
     Path("sft", "training_log.json").write_text("[]")
     Path("sft", "manifest.json").unlink()
     run_experiment_log(config(trained))
@@ -277,7 +277,7 @@ def test_the_shipped_log_of_several_data_sets_names_what_recipes_make():
     entries = shipped_log().parsed()
     assert [entry.name for entry in entries] == ["Industrial", "Beauty", "LastFM", "Demo shop"]
     for entry in entries:
-        assert {str(place) for run in entry.stages for place in run.places} <= made, entry.name
+        assert {str(folder) for run in entry.stages for folder in run.paths} <= made, entry.name
 
 
 def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
@@ -299,7 +299,7 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
     Path("stand_in").mkdir()
     published, trained = write_published(Path("stand_in"), "industrial"), write_trained(Path("stand_in"))
     stages = (next(iter(published["stages"].values())), trained["stages"]["SFT"], trained["stages"]["RL"])
-    for made, place in (
+    for made, folder in (
         (published["corpus"], "runs/industrial/corpus"),
         (published["sids"], "runs/industrial/sids_published"),
         (stages[0], "runs/industrial/eval_sft"),
@@ -308,7 +308,7 @@ def test_the_shipped_log_joins_four_data_sets(tmp_path, monkeypatch):
         (stages[1], "runs/demo/eval_sft"),
         (stages[2], "runs/demo/eval_grpo"),
     ):
-        shutil.copytree(made, place)
+        shutil.copytree(made, folder)
     run_experiment_log(replace(shipped_log(), resamples=50, ks=[1, 5, 10]))
     found = read("runs/log")
     assert list(found["entries"]) == ["Industrial", "Beauty", "LastFM", "Demo shop"]

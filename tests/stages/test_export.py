@@ -100,15 +100,15 @@ def lists_of(checkpoint, corpus, k, context=None):
     """What an export's example is asked for the test rows, and the lists of our ranker, given that session context."""
     bundle, corpus = load_bundle(checkpoint), Corpus.load(corpus)
     histories = corpus.test.histories.tolist()
-    told = None if context is None else [SESSION_CONTEXTS.index(context)] * len(histories)
-    ranking = LanguageRanker(bundle, corpus, Search()).rank(Queries(histories, told), k)
+    conditioned = None if context is None else [SESSION_CONTEXTS.index(context)] * len(histories)
+    ranking = LanguageRanker(bundle, corpus, Search()).rank(Queries(histories, conditioned), k)
     ids = bundle.table.item_ids
     more = [] if context is None else [context]
     questions = [[[ids[item] for item in row], k, *more] for row in histories]
     return questions, [[ids[item] for item in row] for row in ranking.items]
 
 
-def save_scratch(made, place, seed, wording="compact", table=None):
+def save_scratch(made, folder, seed, wording="compact", table=None):
     """A checkpoint that was never trained, of the shop's SIDs unless others are given."""
     wording, table = load_wording(wording), table or SidTable.load_index(made / "sids")
     tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
@@ -118,7 +118,7 @@ def save_scratch(made, place, seed, wording="compact", table=None):
     model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=seed)
     for parameter in model.parameters():
         parameter.data *= 4
-    save_checkpoint(Bundle(model, tokenizer, table, wording, 64), place)
+    save_checkpoint(Bundle(model, tokenizer, table, wording, 64), folder)
 
 
 class Alone(NamedTuple):
@@ -139,8 +139,8 @@ def alone(made, tmp_path_factory):
     checkpoints["session contexts"] = folder / "c"
     outputs, asked, wanted = {}, {}, {}
     for name, checkpoint in checkpoints.items():
-        place = str(folder / name)
-        outputs[name] = run_export(export_config(made, checkpoint=str(checkpoint), output=place)).output
+        path = str(folder / name)
+        outputs[name] = run_export(export_config(made, checkpoint=str(checkpoint), output=path)).output
         contexts = SESSION_CONTEXTS if name == "session contexts" else [None]
         found = [lists_of(checkpoint, made / "corpus", 5, context) for context in contexts]
         asked[str(outputs[name])] = [question for questions, _ in found for question in questions]
@@ -174,8 +174,8 @@ def test_a_model_that_is_given_session_contexts_is_exported_with_them(alone):
     tokenizer = load_bundle(output.parent / "c").tokenizer
     for example in about["examples"]:
         assert example["text"].endswith(">" + about["session_contexts"][example["session_context"]])
-        told = tokenizer.convert_tokens_to_ids([about["session_contexts"][example["session_context"]]])
-        assert example["session_context"] == "unknown" or example["input_ids"][-1:] == told
+        conditioned = tokenizer.convert_tokens_to_ids([about["session_contexts"][example["session_context"]]])
+        assert example["session_context"] == "unknown" or example["input_ids"][-1:] == conditioned
     page = " ".join((output / "README.md").read_text().split())
     assert (
         "`{session_context}` stands in `template`, write `<|same|>` for an item of the newest one's session" in page
@@ -337,10 +337,10 @@ def test_an_export_is_uploaded_to_a_hub(made, tmp_path, hub, monkeypatch):
     assert hub.made == {"name": "shop", "organization": "me", "visibility": "private"}
     here = {path.name: path.read_bytes() for path in (tmp_path / "export").iterdir() if path.name != "manifest.json"}
     assert hub.files == here
-    assert {who for _, who in hub.asked} == {"Bearer hf_secret"}
+    assert {recommender for _, recommender in hub.asked} == {"Bearer hf_secret"}
     hub.refuses = True
     refused = command(tmp_path, "export", *words)
     assert "hf_secret" not in refused.err
-    assert "me/shop: the export in" in refused.said and "run the same command again" in refused.said
+    assert "me/shop: the export in" in refused.reported and "run the same command again" in refused.reported
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "could not be uploaded" in command(tmp_path, "export", *words).said
+    assert "could not be uploaded" in command(tmp_path, "export", *words).reported

@@ -48,8 +48,8 @@ def without(corpus, gone):
 
 def with_rows(corpus, before):
     """All items of a corpus, and the training rows of the smaller one."""
-    place = {item: row for row, item in enumerate(corpus.items["item_id"])}
-    number = np.array([place[item] for item in before.items["item_id"]], dtype=np.int32)
+    position = {item: row for row, item in enumerate(corpus.items["item_id"])}
+    number = np.array([position[item] for item in before.items["item_id"]], dtype=np.int32)
     return replace(corpus, train=before.train.with_items(number))
 
 
@@ -86,8 +86,8 @@ def ranked(path, folder, histories):
     bundle = load_bundle(path)
     corpus = Corpus.load(folder / ("after" if len(bundle.table) == 24 else "before"))
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-    place = {item: row for row, item in enumerate(bundle.table.item_ids)}
-    prompts = [builder.prompt("next_sid", history=np.array([place[item] for item in row])) for row in histories]
+    directory = {item: row for row, item in enumerate(bundle.table.item_ids)}
+    prompts = [builder.prompt("next_sid", history=np.array([directory[item] for item in row])) for row in histories]
     ids = bundle.tokenizer(prompts, add_special_tokens=False)["input_ids"]
     bundle.model.eval()
     found = exact_search(bundle.model, ids, Trie.build(bundle.table.codes, bundle.code_ids), len(bundle.table))
@@ -191,8 +191,8 @@ def test_extending_again_has_the_same_text(shop, tmp_path):
         load_bundle(path) for path in (tmp_path / "twice", shop / "catalogue_after", shop / "catalogue")
     )
     for early, late in ((first, twice), (once, twice), (first, once)):
-        place = dict(zip(late.table.item_ids, late.table.sid_numbers.tolist(), strict=True))
-        numbers = [place[item] for item in early.table.item_ids]
+        folder = dict(zip(late.table.item_ids, late.table.sid_numbers.tolist(), strict=True))
+        numbers = [folder[item] for item in early.table.item_ids]
         assert torch.equal(late.model.text[numbers], early.model.text[early.table.sid_numbers])
     assert "fitted_items.json" in {path.name for path in (tmp_path / "twice").iterdir()}
 
@@ -207,8 +207,8 @@ def test_other_text_and_start(shop, tmp_path):
     with pytest.raises(DataError, match=r"narrow\.npy are 4 wide, but .*catalogue was trained with vectors 8 wide"):
         run_extend(extend_config(shop, "catalogue", vectors=str(tmp_path / "narrow.npy"), output=str(tmp_path / "no")))
     bundle = load_bundle(shop / "catalogue_after")
-    place = dict(zip(bundle.table.item_ids, bundle.table.sid_numbers.tolist(), strict=True))
-    ready = bundle.model.text.numpy()[[place[item] for item in bundle.table.item_ids]] / np.sqrt(8, dtype=np.float32)
+    folder = dict(zip(bundle.table.item_ids, bundle.table.sid_numbers.tolist(), strict=True))
+    ready = bundle.model.text.numpy()[[folder[item] for item in bundle.table.item_ids]] / np.sqrt(8, dtype=np.float32)
     np.save(tmp_path / "ready.npy", ready)
     run_extend(
         extend_config(
@@ -217,13 +217,13 @@ def test_other_text_and_start(shop, tmp_path):
     )
     zero = load_bundle(tmp_path / "zero").model
     torch.testing.assert_close(zero.text, bundle.model.text)
-    assert next(zero.each_tower()).bias[place["i4"]] == 0 != next(bundle.model.each_tower()).bias[place["i4"]]
+    assert next(zero.each_tower()).bias[folder["i4"]] == 0 != next(bundle.model.each_tower()).bias[folder["i4"]]
 
 
-def table_at(place, codes, item_ids):
-    with write_artefact(place, "sids", config={}, inputs={}) as folder:
+def table_at(path, codes, item_ids):
+    with write_artefact(path, "sids", config={}, inputs={}) as folder:
         SidTable(codes, item_ids).save_index(folder / "index.json")
-    return str(place)
+    return str(path)
 
 
 def test_what_is_refused(shop, tmp_path):

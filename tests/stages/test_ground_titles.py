@@ -39,7 +39,7 @@ def rows(n, seed):
     rng = np.random.default_rng(seed)
     histories = [rng.integers(0, 8, rng.integers(1, 5)).astype(np.int32) for _ in range(n)]
     targets = rng.choice(8, n, p=[0.05, 0.05, 0.2, 0.1, 0.1, 0.1, 0.3, 0.1]).astype(np.int32)
-    return SplitRows.of([f"u{place}" for place in range(n)], histories, targets)
+    return SplitRows.of([f"u{position}" for position in range(n)], histories, targets)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def made(tmp_path_factory):
     items = pd.DataFrame({"item_id": list("abcdefgh"), "title": TITLES, "description": [""] * 8})
     corpus = Corpus(items, rows(40, 0), rows(20, 1), rows(30, 2), "leave-last-out", 10)
     corpus.save(folder / "corpus", config={}, inputs={})
-    table = SidTable(np.array([[place // 4, place % 4] for place in range(8)]), list("abcdefgh"))
+    table = SidTable(np.array([[position // 4, position % 4] for position in range(8)]), list("abcdefgh"))
     tokenizer = train_tokenizer(TITLES, 300)
     add_code_tokens(tokenizer, table)
     model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=0)
@@ -114,7 +114,7 @@ def test_a_title_of_the_catalogue_comes_first_with_all_its_items(made, tmp_path,
     encoder = save_encoder(tmp_path / "encoder") if encoder == "hub" else encoder
     writes("red lamp", ' "red lamp"\n', "oak table", "steel  bolt")
     output = run_grounding(config(made, tmp_path / "out", encoder=encoder, max_new_tokens=40)).output
-    predictions, said = Predictions.load(output), read_manifest(output)["counts"]
+    predictions, reported = Predictions.load(output), read_manifest(output)["counts"]
     popularity = Corpus.load(made / "corpus").popularity()
     assert popularity[2] > popularity[0]
     wanted = {"red lamp": [2, 0], "oak table": sorted([3, 4], key=lambda item: -popularity[item]), "steel bolt": [6]}
@@ -127,8 +127,8 @@ def test_a_title_of_the_catalogue_comes_first_with_all_its_items(made, tmp_path,
         assert [sid.strip('"') for sid in sids[: len(first)]] == [TITLES[item].strip('"') for item in first]
         assert sorted(items) == list(range(8))
         assert scores[items.index(5)] == scores[-1]  # it has no title
-    assert said["in_catalogue"] == 1 and said["nearest_distance"] == {"mean": 0, "median": 0}
-    assert said["distinct_texts"] == 3 and said["gamma"] == 0 and said["beams"] == 7
+    assert reported["in_catalogue"] == 1 and reported["nearest_distance"] == {"mean": 0, "median": 0}
+    assert reported["distinct_texts"] == 3 and reported["gamma"] == 0 and reported["beams"] == 7
     assert not predictions.target_sids[0].startswith("<a_")
 
 
@@ -151,13 +151,13 @@ def test_what_a_model_writes_is_ranked_by_its_own_states(made, tmp_path, monkeyp
     texts, found = [" ".join(text.split()).strip("\"' ") for text in texts_of(output)], Predictions.load(output)
     assert len(set(texts)) > 1
     names = [title.strip('"') for title in TITLES]
-    titled = [place for place, name in enumerate(names) if name]
-    titles = dict(zip(titled, slow_vectors(made, [names[place] for place in titled]), strict=True))
+    titled = [position for position, name in enumerate(names) if name]
+    titles = dict(zip(titled, slow_vectors(made, [names[position] for position in titled]), strict=True))
     for row, vector in enumerate(slow_vectors(made, texts)):
         if not texts[row]:  # which says nothing
             assert set(found.scores[row]) == {0}
             continue
-        far = {place: np.linalg.norm(vector - own) for place, own in titles.items()}
+        far = {position: np.linalg.norm(vector - own) for position, own in titles.items()}
         far[5] = max(far.values())
         low, high = min(far.values()), max(far.values())
         scores = [-(far[item] - low) / (high - low) for item in found.items[row]]
@@ -191,7 +191,7 @@ def test_validation_rows_may_be_drawn_and_an_exponent_given(made, tmp_path, writ
     asked = {"weights": "popularity", "gammas": GAMMAS, "valid_rows": 5}
     one, two = (run_grounding(config(made, tmp_path / f"out{seed}", seed=seed, **asked)).output for seed in (0, 1))
     rows_of = [
-        pd.read_parquet(place / "texts.parquet").query("split == 'valid'")["row"].tolist() for place in (one, two)
+        pd.read_parquet(folder / "texts.parquet").query("split == 'valid'")["row"].tolist() for folder in (one, two)
     ]
     assert [len(rows) for rows in rows_of] == [5, 5] and rows_of[0] != rows_of[1]
     sliced = run_grounding(config(made, tmp_path / "given", weights="popularity", gammas=[3], slices=True))
@@ -275,15 +275,15 @@ def test_a_sequential_model_is_given_session_contexts(made, tmp_path, writes):
     }
     ranker, histories = load_ranker(model, corpus), list(corpus.test.histories)
     plain = Predictions.load(run_grounding(config(made, tmp_path / "plain", corpus=asked["corpus"])).output)
-    said = {}
+    reported = {}
     for tell, contexts in ((True, test[1]), (False, None)):
         settings = config(made, tmp_path / str(tell), session_context=tell, **asked)
         found = Predictions.load(run_grounding(settings).output)
-        said[tell] = read_manifest(settings.output)["counts"]
-        check_pulled(found, plain, ranker.scores(Queries(histories, contexts)).cpu().numpy(), said[tell]["gamma"])
-    assert (said[True]["rows_with_context"], said[False]["rows_with_context"]) == (30, 0)
-    assert (said[True]["given"], said[False]["given"]) == (["session context"], [])
-    assert said[True]["gamma_ndcg@10"] != said[False]["gamma_ndcg@10"]
+        reported[tell] = read_manifest(settings.output)["counts"]
+        check_pulled(found, plain, ranker.scores(Queries(histories, contexts)).cpu().numpy(), reported[tell]["gamma"])
+    assert (reported[True]["rows_with_context"], reported[False]["rows_with_context"]) == (30, 0)
+    assert (reported[True]["given"], reported[False]["given"]) == (["session context"], [])
+    assert reported[True]["gamma_ndcg@10"] != reported[False]["gamma_ndcg@10"]
 
 
 def test_an_empty_history_is_weighed_by_popularity(made, tmp_path, writes):
@@ -324,24 +324,24 @@ def test_texts_of_an_earlier_run_are_not_written_again(made, tmp_path, writes):
         run_grounding(config(made, tmp_path / "other", texts=str(tmp_path / "searched")))
 
 
-class Cut(Exception):
+class Interrupted(Exception):
     pass
 
 
-def test_a_run_that_was_cut_off_goes_on(made, tmp_path, monkeypatch):
+def test_a_run_that_was_interrupted_resumes(made, tmp_path, monkeypatch):
     asked = {"batch_size": 3, "weights": "popularity", "gammas": GAMMAS}
     whole = run_grounding(config(made, tmp_path / "whole", **asked)).output
     parts, write = [], shards._write_shard
 
     def dying(*args):
         if len(parts) == 4:
-            raise Cut
+            raise Interrupted
         parts.append(args[0])
         write(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "_write_shard", dying)
-        with pytest.raises(Cut):
+        with pytest.raises(Interrupted):
             run_grounding(config(made, tmp_path / "cut", **asked))
     assert not (tmp_path / "cut").exists()
     found = run_grounding(config(made, tmp_path / "cut", **asked)).output
@@ -350,9 +350,9 @@ def test_a_run_that_was_cut_off_goes_on(made, tmp_path, monkeypatch):
     record = read_run_record(found)
     assert (record.parts, record.resumed_from) == (2, 4)
     assert set(record.seconds) == {"all", "load", "generate", "ground", "measure", "write"}
-    stamp = (found / "manifest.json").stat().st_mtime_ns
+    timestamp = (found / "manifest.json").stat().st_mtime_ns
     run_grounding(config(made, tmp_path / "cut", **asked))
-    assert (found / "manifest.json").stat().st_mtime_ns == stamp
+    assert (found / "manifest.json").stat().st_mtime_ns == timestamp
 
 
 @pytest.mark.parametrize(

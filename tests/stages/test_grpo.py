@@ -138,14 +138,14 @@ def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-5) -> bo
 
 
 def plain_reward(name: str, text: str, target: str, rank: int, hit: bool, vectors: dict[str, np.ndarray]) -> float:
-    discounts = [1 / np.log2(place + 2) for place in range(GROUP)]
+    discounts = [1 / np.log2(position + 2) for position in range(GROUP)]
     if name == "rule":
         return float(text == target)
     if name == "ndcg":
         return -discounts[rank] / sum(discounts) if hit and text != target else 0.0
     if name == "position":
         pairs = list(zip(split_sid(text), split_sid(target), strict=False))
-        return float(next((place for place, (one, other) in enumerate(pairs) if one != other), len(pairs)))
+        return float(next((position for position, (one, other) in enumerate(pairs) if one != other), len(pairs)))
     return float(vectors[text] @ vectors[target] / np.linalg.norm(vectors[text]) / np.linalg.norm(vectors[target]))
 
 
@@ -213,9 +213,9 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, r
     names = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.sids, strict=True))
     policy, reference, advantages = [], [], []
     assert len(seen.rows) == 8
-    for place, row in enumerate(seen.rows):
+    for position, row in enumerate(seen.rows):
         prompt, target = row["prompt"], names[row["target"]]
-        mine = seen.completions[place * GROUP : (place + 1) * GROUP]
+        mine = seen.completions[position * GROUP : (position + 1) * GROUP]
         sids = [ids[: len(ids) - len(row["tail"])] for ids in mine]
         texts = [bundle.tokenizer.decode(ids, skip_special_tokens=True) for ids in mine]
         hit = target in texts
@@ -317,8 +317,8 @@ def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
 
 def grpo_rows_of(folder, config, max_prompt_length=512):
     bundle, builder, _ = builder_of(folder)
-    with tempfile.TemporaryDirectory() as place:
-        return grpo_rows(builder, bundle.tokenizer, config, max_prompt_length, Path(place))
+    with tempfile.TemporaryDirectory() as path:
+        return grpo_rows(builder, bundle.tokenizer, config, max_prompt_length, Path(path))
 
 
 def test_prompts_that_are_too_long_lose_their_first_tokens_and_are_counted(trained):
@@ -502,10 +502,10 @@ def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
     assert same_weights(tmp_path / "worse", trained / "sft")
 
 
-def dies_and_goes_on(sharpened, tmp_path, *points):
+def dies_and_resumes(sharpened, tmp_path, *points):
     folder, _ = sharpened
-    for place, point in enumerate(points):
-        mine = tmp_path / str(place)
+    for position, point in enumerate(points):
+        mine = tmp_path / str(position)
         config = grpo_config(folder, output=str(mine / "grpo"))
         run = partial(stage_in_child, run_grpo, mine, config)
         run(point)
@@ -513,21 +513,21 @@ def dies_and_goes_on(sharpened, tmp_path, *points):
         assert same_weights(mine / "grpo", folder / "grpo"), point
         batch = read_run_record(mine / "grpo").batch  # in prompts, not in completions
         assert (batch.per_device, batch.total) == (config.prompts_per_device, config.prompts_per_step)
-        logs = [log_of(place / "grpo") for place in (mine, folder)]
+        logs = [log_of(position / "grpo") for position in (mine, folder)]
         assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
 
 
 def test_killed_it_ends_as_if_nothing_had_happened(sharpened, tmp_path):
     assert sharpened[1]["step"] == 26
-    dies_and_goes_on(sharpened, tmp_path, Point("step", 17))  # in the second epoch, behind a checkpoint inside it
+    dies_and_resumes(sharpened, tmp_path, Point("step", 17))  # in the second epoch, behind a checkpoint inside it
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_places(sharpened, tmp_path):
-    dies_and_goes_on(sharpened, tmp_path, *random_points(sharpened[1], 20, seed=2))
+def test_killed_at_twenty_points(sharpened, tmp_path):
+    dies_and_resumes(sharpened, tmp_path, *random_points(sharpened[1], 20, seed=2))
 
 
-def test_a_run_goes_on_with_its_own_reference_or_not_at_all(trained, tmp_path, monkeypatch):
+def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, monkeypatch):
     config = grpo_config(trained, output=str(tmp_path / "cut"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 4)

@@ -53,7 +53,7 @@ def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("point", [Point("step", 6), pytest.param(Point("write", 8), marks=pytest.mark.slow)])
-def test_killed_it_goes_on_to_the_same_weights(shop, tmp_path, point):
+def test_killed_it_resumes_to_the_same_weights(shop, tmp_path, point):
     totals = stage_in_child(FROM_FILES, tmp_path / "whole", blocks(shop, output=str(tmp_path / "whole" / "grpo")))
     assert totals["step"] == 7
     run = partial(stage_in_child, FROM_FILES, tmp_path / "cut", blocks(shop, output=str(tmp_path / "cut" / "grpo")))

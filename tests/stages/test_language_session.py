@@ -23,7 +23,7 @@ from minionerec.training.packing import TreeCollator
 from minionerec.training.sft import Teacher, load_teacher, run_sft
 
 
-def told(folder, **changes):
+def conditioned(folder, **changes):
     settings = {"wording": "session_context", "all_positions": False, "evals_per_epoch": 0.5, "layers": 1}
     settings |= {"batch_size": 16, "device_batch_size": 16}
     return sft_config(folder, **{**settings, **changes})
@@ -31,14 +31,14 @@ def told(folder, **changes):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A language model that a catalogue model taught, both told."""
+    """A language model distilled from a catalogue model, both conditioned."""
     folder = tmp_path_factory.mktemp("language")
     make_inputs(folder)
     (folder / "corpus").rename(folder / "chains")
     make_session_corpus(folder / "corpus")
     shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "session_context": True}
     run_catalogue(catalogue_config(folder, **shape))
-    run_sft(told(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=2e-2, dropout=0.0))
+    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=2e-2, dropout=0.0))
     return folder
 
 
@@ -50,22 +50,22 @@ def test_prompts_hold_the_mark_as_one_token(made):
     assert set(contexts) == {SAME, LATER} and rows.contexts == [[context] for context in contexts]
     sid = len(bundle.table.token_tuples[0])
     for ids, labels, context in zip(rows.input_ids, rows.labels, contexts, strict=True):
-        first = next(place for place, label in enumerate(labels) if label >= 0)
+        first = next(position for position, label in enumerate(labels) if label >= 0)
         assert ids[first - 1] == marks[context - 1] and sum(token in marks for token in ids) == 1
         assert len(ids) - first == sid
     asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], context=SAME)], None).ids[0]
     assert len(asked) == 1 + sid + 1 and asked[-1] == marks[0]
 
 
-def test_the_teacher_is_told_what_the_prompt_tells(made):
+def test_the_teacher_is_given_what_the_prompt_has(made):
     bundle, builder, corpus = builder_of(made, "session_context")
     rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
     names = ("input_ids", "labels", "weights", "histories", "slots", "contexts", "prompts")
-    examples = [{name: getattr(rows, name)[place] for name in names} for place in range(12)]
-    collate = TreeCollator(64, asks_teacher=True)
-    batch, untold = collate(examples), collate([{**example, "contexts": []} for example in examples])
+    examples = [{name: getattr(rows, name)[position] for name in names} for position in range(12)]
+    collate = TreeCollator(64, with_teacher=True)
+    batch, unconditioned = collate(examples), collate([{**example, "contexts": []} for example in examples])
     contexts = row_contexts(corpus.train.times, len(corpus.train))[:12]
-    assert sorted(batch["contexts"].tolist()) == sorted(contexts.tolist()) and not untold["contexts"].any()
+    assert sorted(batch["contexts"].tolist()) == sorted(contexts.tolist()) and not unconditioned["contexts"].any()
     numbers = bundle.table.sid_numbers + 1
     asked = {
         (tuple(history[: slot + 1]), context)
@@ -80,13 +80,13 @@ def test_the_teacher_is_told_what_the_prompt_tells(made):
     assert asked == {(tuple(numbers[row].tolist()), context) for row, context in zip(histories, contexts, strict=True)}
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     teacher = load_teacher(made / "catalogue", bundle.table, trie)
-    one, other = teacher.soft_targets(batch), teacher.soft_targets(untold)
+    one, other = teacher.soft_targets(batch), teacher.soft_targets(unconditioned)
     assert not torch.allclose(one.probabilities, other.probabilities, atol=0.05)
     nodes = teacher.model.masses(batch["histories"], batch["rows"], batch["slots"], batch["contexts"])
     first = trie.level_start[1], trie.level_start[2]
     wanted = nodes[:, first[0] : first[1]].exp()
-    depth = one.places.view(len(batch["rows"]), -1)[:, 0]
-    at = torch.stack([(one.places == place).nonzero()[0, 0] for place in depth])
+    depth = one.positions.view(len(batch["rows"]), -1)[:, 0]
+    at = torch.stack([(one.positions == position).nonzero()[0, 0] for position in depth])
     assert torch.allclose(one.probabilities[at][:, : wanted.shape[1]], wanted, atol=1e-4)
 
 
@@ -120,22 +120,22 @@ def test_a_corpus_without_times_is_warned_of(made, tmp_path, caplog, monkeypatch
             caplog.clear()
             output = str(tmp_path / f"{corpus.name}{large}")
             with caplog.at_level("WARNING", "minionerec"):
-                run_sft(told(made, corpus=str(corpus), output=output, **short))
-            said = [text for text in caplog.messages if "has no times" in text]
-            assert len(said) == warnings
+                run_sft(conditioned(made, corpus=str(corpus), output=output, **short))
+            reported = [text for text in caplog.messages if "has no times" in text]
+            assert len(reported) == warnings
             words = f"the wording is session_context, but {corpus} has no times"
-            assert all(text.startswith(words) for text in said)
+            assert all(text.startswith(words) for text in reported)
 
 
 def test_one_row_cannot_give_the_session_contexts_of_all_its_items(made, tmp_path):
     with pytest.raises(
         ConfigError, match=r"all_positions needs a wording .* but 'session_context' says behind it when"
     ):
-        run_sft(told(made, all_positions=True, output=str(tmp_path / "bad")))
+        run_sft(conditioned(made, all_positions=True, output=str(tmp_path / "bad")))
     assert not (tmp_path / "bad").exists()
 
 
-def test_rows_of_a_large_corpus_are_told_the_same(made, tmp_path, monkeypatch):
+def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeypatch):
     """Each row's context, with its prompt, reaches the teacher from disk."""
     asked, answer = [], Teacher.soft_targets
 
@@ -150,7 +150,7 @@ def test_rows_of_a_large_corpus_are_told_the_same(made, tmp_path, monkeypatch):
     monkeypatch.setattr(Teacher, "soft_targets", note)
     settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "shuffle_rows": 16}
     settings |= {"teacher": str(made / "catalogue")}
-    result = run_sft(told(made, output=str(tmp_path / "stream"), **settings))
+    result = run_sft(conditioned(made, output=str(tmp_path / "stream"), **settings))
     assert result.counts["rows"] == {"next_sid": 300}
     # A step fewer than there are rows for, as an epoch has no smaller steps.
     found = [([sid for sid in history if sid], context) for history, context in asked]

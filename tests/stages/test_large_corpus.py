@@ -90,8 +90,8 @@ def test_baselines_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypa
     narrow = run_eval(config(pieces, beams=2, ks=[1, 2], output=str(tmp_path / "narrow"))).output
     other = copy_artefact(pieces / "eval", tmp_path / "other")  # says of no corpus that it was made from it
     assert FILE in read_manifest(other)["files"]
-    for number, (place, ks) in enumerate(((tmp_path / "masked", [1, 5]), (other, [1, 5]), (narrow, [1, 2]))):
-        report(pieces, tmp_path / f"r{number}", monkeypatch, ks=ks, predictions={"model": str(place)})
+    for number, (folder, ks) in enumerate(((tmp_path / "masked", [1, 5]), (other, [1, 5]), (narrow, [1, 2]))):
+        report(pieces, tmp_path / f"r{number}", monkeypatch, ks=ks, predictions={"model": str(folder)})
     assert len(asked) == 2  # the last one has them, of as few candidates as are asked for
     both = {"narrow": str(narrow), "model": "eval"}
     report(pieces, tmp_path / "both", monkeypatch, ks=[1, 2], predictions=both)
@@ -123,7 +123,7 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
 
 
 @pytest.mark.parametrize("split", ["valid", "test", "train"])
-def test_kinds_of_rows_on_disk_are_those_in_memory(pieces, split):
+def test_slices_on_disk_are_those_in_memory(pieces, split):
     stored, corpus = in_files(pieces / "corpus"), Corpus.load(pieces / "corpus")
     rows = RankedSplit.of(corpus, split)
     ours, theirs = (

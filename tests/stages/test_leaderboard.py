@@ -37,11 +37,17 @@ def grouped(predictions, names):
     )
 
 
-def save(predictions, place, inputs=None, settings=None, files=None, counts=None):
+def save(predictions, folder, inputs=None, settings=None, files=None, counts=None):
     """A predictions artefact as an evaluation leaves it, with further files."""
-    told = {"split": "test", "beams": 20, "rows": len(predictions), "given": list(predictions.given), **(counts or {})}
+    findings = {
+        "split": "test",
+        "beams": 20,
+        "rows": len(predictions),
+        "given": list(predictions.given),
+        **(counts or {}),
+    }
     settings = {"search": "beam", **(settings or {})}
-    with write_artefact(place, "predictions", config={}, settings=settings, inputs=inputs, counts=told) as fresh:
+    with write_artefact(folder, "predictions", config={}, settings=settings, inputs=inputs, counts=findings) as fresh:
         predictions.to_frame().to_parquet(fresh / FILE, index=False)
         for name, content in (files or {}).items():
             (fresh / name).write_text(json.dumps(content))
@@ -87,12 +93,12 @@ def shop(tmp_path, monkeypatch):
 
 def config(rows, **changes):
     settings = {"corpus": "corpus", "sids": "sids", "reference": "industrial", "ks": [1, 5, 10], "resamples": 100}
-    told = {"layout": "leaderboard", "slices": False, "predictions": rows, "output": "board", "baseline": "SFT"}
-    return ReportConfig(**{**told, **settings, **changes})
+    findings = {"layout": "leaderboard", "slices": False, "predictions": rows, "output": "board", "baseline": "SFT"}
+    return ReportConfig(**{**findings, **settings, **changes})
 
 
-def read(place="board"):
-    return json.loads(Path(place, "metrics.json").read_text(encoding="utf-8"))["splits"]["test"]
+def read(folder="board"):
+    return json.loads(Path(folder, "metrics.json").read_text(encoding="utf-8"))["splits"]["test"]
 
 
 def markdown_of(result):
@@ -121,40 +127,40 @@ def test_the_page_is_the_golden_one(shop, drawn):
 
 def test_metrics_and_differences_are_those_of_the_lists(shop):
     run_report(config(shop))
-    board = read()
-    found = board["recommenders"]
-    places = {"SFT": ["eval_sft-43", "eval_sft"], "RL": ["eval_grpo"], "titles": ["titles"]}
+    page = read()
+    found = page["recommenders"]
+    positions = {"SFT": ["eval_sft-43", "eval_sft"], "RL": ["eval_grpo"], "titles": ["titles"]}
     values = {
-        name: np.stack([ranking_metrics(sid_ranks(Predictions.load(place)), [10])["NDCG@10"] for place in own])
-        for name, own in places.items()
+        name: np.stack([ranking_metrics(sid_ranks(Predictions.load(folder)), [10])["NDCG@10"] for folder in own])
+        for name, own in positions.items()
     }
-    told = found["SFT"]["metrics"]["sid"]["NDCG@10"]
-    assert told["mean"] == pytest.approx(values["SFT"].mean())
-    assert told["sd"] == pytest.approx(values["SFT"].mean(1).std(ddof=1))
+    findings = found["SFT"]["metrics"]["sid"]["NDCG@10"]
+    assert findings["mean"] == pytest.approx(values["SFT"].mean())
+    assert findings["sd"] == pytest.approx(values["SFT"].mean(1).std(ddof=1))
     assert found["SFT"]["by_seed"]["sid"]["NDCG@10"] == pytest.approx(values["SFT"].mean(1).tolist())
     assert found["RL"]["metrics"]["sid"]["NDCG@10"]["sd"] is None
-    gaps = {each["of"]: each for each in board["differences"]}
+    gaps = {each["of"]: each for each in page["differences"]}
     gap = paired_bootstrap(values["RL"].mean(0), values["SFT"].mean(0), resamples=100)
     assert gaps["RL"]["minus"] == "SFT" and gaps["RL"]["levels"]["sid"]["NDCG@10"] == pytest.approx(list(gap))
     gap = paired_bootstrap(values["RL"].mean(0), values["titles"].mean(0), resamples=100)
     assert found["RL"]["minus_best"] == pytest.approx(list(gap)) and found["titles"]["minus_best"] is None
 
 
-def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(shop):
+def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_published_figures(shop):
     save(replace(Predictions.load("eval_grpo"), given=(SESSION_CONTEXT,)), "conditioned", {"checkpoint": "grpo"})
     shop["catalogue model"] = {"predictions": "conditioned", "published": "S-DPO"}
     del shop["RL"]  # the same lists
     name = "catalogue model (given session context)"
-    markdown, board = markdown_of(run_report(config(shop))), read()
+    markdown, page = markdown_of(run_report(config(shop))), read()
     standings = markdown.split("## Summary")[1].split("## Ranking metrics")[0]
     lines = [line.split(" | ")[0].removeprefix("| ") for line in standings.splitlines() if line.startswith("| ")]
     assert lines[-2:] == [NOT_COMPARABLE, name] and lines.index("later") < len(lines) - 2
     assert standings.count("catalogue model") == standings.count(name) > 1
     published = markdown.split("## Comparison with published results")[1].split("\n## ")[0]
     assert name not in published.split("Discrepancy")[1] and published.index(NOT_COMPARABLE) < published.index(name)
-    found = board["recommenders"][name]
+    found = page["recommenders"][name]
     assert (found["given"], found["beside_published"]) == (["session context"], [])
-    beside = [said["text"] for said in board["findings"] if said["rule"] == "published"]
+    beside = [reported["text"] for reported in page["findings"] if reported["rule"] == "published"]
     assert beside and all(name not in text for text in beside)
     assert f"| {name} minus SFT |" in markdown.split("## Differences from")[1]
     alone = markdown_of(run_report(config({"SFT": "eval_sft", "catalogue model": "conditioned"}, reference="")))
@@ -165,13 +171,13 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
 
 def test_who_is_counted_by_what(shop):
     run_report(config(shop))
-    board = read()
-    counted = {name: line.get("counted_by") for name, line in board["recommenders"].items() if not line["baseline"]}
+    page = read()
+    counted = {name: line.get("counted_by") for name, line in page["recommenders"].items() if not line["baseline"]}
     assert counted == {
         **dict.fromkeys(("SFT", "RL", "mixture", "SASRec", "transition counts"), "SID"),
         **{"titles": "title", "own SIDs": "own SIDs", "later": None},
     }
-    titles, own = (board["recommenders"][name]["metrics"] for name in ("titles", "own SIDs"))
+    titles, own = (page["recommenders"][name]["metrics"] for name in ("titles", "own SIDs"))
     assert titles["sid"]["HR@5"]["mean"] > titles["item"]["HR@5"]["mean"]
     assert own["sid"] == own["item"]  # no two items share an SID
     run_report(config(shop, sids="", level="item", output="items"))
@@ -180,10 +186,10 @@ def test_who_is_counted_by_what(shop):
     assert items["SASRec"]["effort"]["search"] == "whole catalogue"
     beside = items["SFT"]["beside_published"][0]  # the replication says that it counts SIDs
     assert beside["reading"] == "sid"
-    assert beside["gaps"][0]["ours"] == pytest.approx(board["recommenders"]["SFT"]["metrics"]["sid"]["HR@1"]["mean"])
+    assert beside["gaps"][0]["ours"] == pytest.approx(page["recommenders"]["SFT"]["metrics"]["sid"]["HR@1"]["mean"])
 
 
-def test_what_a_recommender_took_is_told_as_far_as_it_was_recorded(shop):
+def test_what_a_recommender_took_is_reported_as_far_as_it_was_recorded(shop):
     run_report(config(shop))
     took = {name: line.get("effort") for name, line in read()["recommenders"].items()}
     assert took["SFT"]["seeds"] == [43, 42] and took["SFT"]["training_seconds"] == (1000 + 3000) / 2
@@ -235,19 +241,19 @@ def test_one_recommender_alone(shop):
     [("industrial", {"HSTU": "NDCG@3", "D3": "NDCG@3"}), ("office", {"S-DPO": "NDCG@10", "TIGER": "NDCG@5"})],
 )
 def test_published_cells_that_cannot_be_right_are_marked_and_not_gone_by(shop, reference, marked):
-    places = dict(zip(marked, ("eval_grpo", "mixed"), strict=True))
-    rows = {name: {"predictions": place, "published": name} for name, place in places.items()}
+    folders = dict(zip(marked, ("eval_grpo", "mixed"), strict=True))
+    rows = {name: {"predictions": position, "published": name} for name, position in folders.items()}
     markdown = markdown_of(run_report(config(rows, baseline="", reference=reference, ks=[3, 5, 10])))
-    board = read()
-    assert dict(board["doubtful"]) == marked
+    page = read()
+    assert dict(page["doubtful"]) == marked
     for name, metric in marked.items():
-        gaps = board["recommenders"][name]["beside_published"][0]["gaps"]
+        gaps = page["recommenders"][name]["beside_published"][0]["gaps"]
         cell = next(each for each in gaps if each["metric"] == metric)
         assert cell["doubtful"]
         lines = [line for line in markdown.splitlines() if line.startswith(f"| {name} |")]
         assert sum(f"{cell['paper']:.4f} ✗" in line for line in lines) >= 2
-    said = " ".join(each["text"] for each in board["findings"])
-    assert ("S-DPO (HR@10 0.7917, published 0.1587" in said) == (reference == "office")
+    reported = " ".join(each["text"] for each in page["findings"])
+    assert ("S-DPO (HR@10 0.7917, published 0.1587" in reported) == (reference == "office")
 
 
 def test_orders(shop):
@@ -301,32 +307,32 @@ def test_mistakes_in_settings_are_named(changes, message):
 
 
 def test_mistakes_in_what_the_rows_name(shop):
-    def told(**changes):
+    def findings(**changes):
         with pytest.raises((ArtefactError, ConfigError)) as error:
             run_report(config(**{"rows": {"A": "eval_grpo"}, "baseline": "", **changes}))
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    assert "none of 1 has predictions, e.g. nowhere" in told(rows={"later": "nowhere"})
-    assert "sft: holds a 'checkpoint', expected a 'predictions'" in told(rows={"A": "sft"})
-    assert "K = 50 is larger than the lists, which hold 20 candidates" in told(ks=[10, 50])
-    assert "S: has no ranks at level sid" in told(rows={"S": "sasrec"}, sids="", level="sid")
+    assert "none of 1 has predictions, e.g. nowhere" in findings(rows={"later": "nowhere"})
+    assert "sft: holds a 'checkpoint', expected a 'predictions'" in findings(rows={"A": "sft"})
+    assert "K = 50 is larger than the lists, which hold 20 candidates" in findings(ks=[10, 50])
+    assert "S: has no ranks at level sid" in findings(rows={"S": "sasrec"}, sids="", level="sid")
     save(Predictions.load("eval_grpo"), "copy")
     save(Predictions.load("eval_grpo"), "twin")
-    assert "A: twin has the same files as copy" in told(rows={"A": ["copy", "twin"]})
+    assert "A: twin has the same files as copy" in findings(rows={"A": ["copy", "twin"]})
     corpus = Corpus.load("corpus")
     save(lists_of(np.ones(20, int), corpus.valid.targets, 20, 40), "short")
-    assert "short (A): 20 examples, but the test split of corpus has 120" in told(rows={"A": "short"})
+    assert "short (A): 20 examples, but the test split of corpus has 120" in findings(rows={"A": "short"})
     with Path("eval_grpo", FILE).open("ab") as file:
         file.write(b" ")
-    assert "differs from manifest.json" in told()
+    assert "differs from manifest.json" in findings()
 
 
 def test_settings_come_from_a_file_and_the_command_line(shop):
     rows = "predictions:\n  A: [a, b]\n  B: {predictions: c, tuned: by hand}\n"
     Path("board.yaml").write_text(f"layout: leaderboard\ncorpus: c\n{rows}output: o\n")
     found = load_settings(ReportConfig, "board.yaml")
-    assert [run.places for run in found.runs()] == [(Path("a"), Path("b")), (Path("c"),)]
+    assert [run.paths for run in found.runs()] == [(Path("a"), Path("b")), (Path("c"),)]
     assert found.named_paths() == [Path("c"), Path("a"), Path("b"), Path("c")]
     words = parse_settings(ReportConfig, ["--corpus", "c", "--predictions", "A=a", "B=[b, c]", "--output", "o"])
-    assert [run.places for run in words.runs()] == [(Path("a"),), (Path("b"), Path("c"))]
+    assert [run.paths for run in words.runs()] == [(Path("a"),), (Path("b"), Path("c"))]

@@ -15,7 +15,7 @@ from minionerec.data.city.ceiling import check_corpus, contexts_of, run_city_cei
 from minionerec.data.city.config import CeilingConfig, MakeCityConfig
 from minionerec.data.city.law import probabilities
 from minionerec.data.city.make import city_people, run_make_city
-from minionerec.data.city.people import visits_of
+from minionerec.data.city.people import interactions_of
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
@@ -39,20 +39,20 @@ def blocks(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A small city and the corpus of all of it."""
-    place = tmp_path_factory.mktemp("small")
-    run_make_city(MakeCityConfig(output=str(place / "city"), **SMALL))
-    run_prepare(prepare(place))
-    return place
+    folder = tmp_path_factory.mktemp("small")
+    run_make_city(MakeCityConfig(output=str(folder / "city"), **SMALL))
+    run_prepare(prepare(folder))
+    return folder
 
 
-def prepare(place, output="corpus", **settings):
-    tables = {name: str(place / "city" / f"{name}.parquet") for name in ("items", "interactions")}
-    return PrepareConfig(source="tables", **tables, output=str(place / output), **settings)
+def prepare(folder, output="corpus", **settings):
+    tables = {name: str(folder / "city" / f"{name}.parquet") for name in ("items", "interactions")}
+    return PrepareConfig(source="tables", **tables, output=str(folder / output), **settings)
 
 
-def ceiling(place, corpus="corpus", output="ceiling", **settings):
-    corpus, output = str(place / corpus), str(place / output)
-    return CeilingConfig(city=str(place / "city"), corpus=corpus, output=output, **settings)
+def ceiling(folder, corpus="corpus", output="ceiling", **settings):
+    corpus, output = str(folder / corpus), str(folder / output)
+    return CeilingConfig(city=str(folder / "city"), corpus=corpus, output=output, **settings)
 
 
 def test_the_tables_are_what_the_manifest_counts(blocks):
@@ -73,9 +73,9 @@ def test_the_tables_are_what_the_manifest_counts(blocks):
 
 
 def test_again_does_nothing_and_two_processes_give_the_same_bytes(blocks, tmp_path):
-    stamp = (blocks / "manifest.json").stat().st_mtime_ns
+    timestamp = (blocks / "manifest.json").stat().st_mtime_ns
     result = run_make_city(MakeCityConfig(output=str(blocks), processes=2, **BLOCKS))
-    assert (blocks / "manifest.json").stat().st_mtime_ns == stamp
+    assert (blocks / "manifest.json").stat().st_mtime_ns == timestamp
     assert result.lines()[0].startswith("60 items, 17,000 users, ")
     run_make_city(MakeCityConfig(output=str(tmp_path / "two"), processes=2, **BLOCKS))
     assert bytes_of(tmp_path / "two") == bytes_of(blocks)
@@ -83,7 +83,7 @@ def test_again_does_nothing_and_two_processes_give_the_same_bytes(blocks, tmp_pa
     assert bytes_of(tmp_path / "other")["interactions.parquet"] != bytes_of(blocks)["interactions.parquet"]
 
 
-def test_a_run_that_was_cut_off_goes_on_with_the_blocks_that_are_missing(blocks, tmp_path, monkeypatch):
+def test_a_run_that_was_interrupted_resumes_with_the_blocks_that_are_missing(blocks, tmp_path, monkeypatch):
     output, written = tmp_path / "city", []
     write = make.write_block
 
@@ -130,13 +130,13 @@ def test_the_ceiling_is_that_of_all_probabilities(small):
     dense = probabilities(city_people(read_manifest(small / "city")["settings"]), contexts)
     assert (content["rows"], content["split"]) == (len(targets), "global time 8:1:1")
     ranked = -np.sort(-dense, axis=1)
-    place = 1 + (dense > dense[np.arange(len(targets)), targets][:, None]).sum(axis=1)
+    position = 1 + (dense > dense[np.arange(len(targets)), targets][:, None]).sum(axis=1)
     for k in (1, 3, 5, 10, 20, 50):
         gains = 1 / np.log2(np.arange(2, k + 2))
         assert content["ceiling"][f"hr@{k}"] == pytest.approx(ranked[:, :k].sum(axis=1).mean(), abs=1e-6)
         assert content["ceiling"][f"ndcg@{k}"] == pytest.approx((ranked[:, :k] @ gains).mean(), abs=1e-6)
-        assert content["drawn"][f"hr@{k}"] == pytest.approx((place <= k).mean(), abs=1e-6)
-        drawn = np.where(place <= k, 1 / np.log2(place + 1), 0).mean()
+        assert content["drawn"][f"hr@{k}"] == pytest.approx((position <= k).mean(), abs=1e-6)
+        drawn = np.where(position <= k, 1 / np.log2(position + 1), 0).mean()
         assert content["drawn"][f"ndcg@{k}"] == pytest.approx(drawn, abs=1e-6)
         for name in (f"hr@{k}", f"ndcg@{k}"):
             low, high = content["low"][name], content["high"][name]
@@ -144,16 +144,16 @@ def test_the_ceiling_is_that_of_all_probabilities(small):
             assert abs(content["drawn"][name] - content["ceiling"][name]) < 4 * content["sigma"][name]
     rows = pd.read_parquet(result.output / "rows.parquet")
     assert np.allclose(rows["probability"], dense[np.arange(len(targets)), targets])
-    assert np.array_equal(rows["rank"], np.where(place <= 50, place, 0))
+    assert np.array_equal(rows["rank"], np.where(position <= 50, position, 0))
     assert content["nats"] == pytest.approx(-np.log(rows["probability"]).mean(), abs=1e-6)
     assert "no recommender can expect more than NDCG@10 " in result.lines()[0]
 
 
-def test_rows_depend_on_the_choices_they_came_from(small):
+def test_rows_depend_on_the_purchases_they_came_from(small):
     """The contexts that a corpus gives are those of the process, for each target."""
     people = city_people(read_manifest(small / "city")["settings"])
     table = pd.read_parquet(small / "city" / "interactions.parquet")
-    pauses = visits_of(people, 0).pauses
+    pauses = interactions_of(people, 0).pauses
     corpus = Corpus.load(small / "corpus")
     found = {}
     for rows in corpus.splits().values():
@@ -164,9 +164,9 @@ def test_rows_depend_on_the_choices_they_came_from(small):
             found[user, time] = (newest, pause, target)
     numbers = table["user_id"].str[1:].astype(int).to_numpy()
     rows = table["item_id"].str[1:].astype(int).to_numpy()
-    for place in np.flatnonzero(pauses >= 0):
-        expected = (rows[place - 1], pauses[place], rows[place])
-        assert found.pop((numbers[place], table["timestamp"][place])) == expected
+    for position in np.flatnonzero(pauses >= 0):
+        expected = (rows[position - 1], pauses[position], rows[position])
+        assert found.pop((numbers[position], table["timestamp"][position])) == expected
     assert not found
 
 
@@ -181,9 +181,9 @@ def test_the_ceiling_of_fewer_rows_is_that_of_these_rows(small):
 
 def test_the_ceiling_is_of_a_split_and_up_to_date(small, tmp_path):
     first = run_city_ceiling(ceiling(small, output="valid", split="valid", ks=[2]))
-    stamp = (first.output / "manifest.json").stat().st_mtime_ns
+    timestamp = (first.output / "manifest.json").stat().st_mtime_ns
     again = run_city_ceiling(ceiling(small, output="valid", split="valid", ks=[2]))
-    assert again == first and (first.output / "manifest.json").stat().st_mtime_ns == stamp
+    assert again == first and (first.output / "manifest.json").stat().st_mtime_ns == timestamp
     assert "NDCG@2" in first.lines()[0]
     assert set(json.loads((first.output / "ceiling.json").read_text())["ceiling"]) == {"hr@2", "ndcg@2"}
 

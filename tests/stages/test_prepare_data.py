@@ -51,9 +51,9 @@ def test_the_artefact_comes_back_as_it_was_read(tmp_path):
 def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables):
     out = tmp_path / "out"
     run_prepare(PrepareConfig(**tables, output=str(out)))
-    before, stamp = bytes_of(out), (out / "manifest.json").stat().st_mtime_ns
+    before, timestamp = bytes_of(out), (out / "manifest.json").stat().st_mtime_ns
     assert run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
-    assert (out / "manifest.json").stat().st_mtime_ns == stamp
+    assert (out / "manifest.json").stat().st_mtime_ns == timestamp
     (out / "manifest.json").unlink()
     for file in before:
         (out / file).unlink(missing_ok=True)
@@ -148,7 +148,7 @@ def test_every_source_has_a_reader():
     assert {"published", *READERS} == set(SOURCES)
 
 
-def test_the_content_of_files_decides_and_not_their_place(tmp_path, tables):
+def test_the_content_of_files_decides_and_not_their_path(tmp_path, tables):
     config = PrepareConfig(**tables, output=str(tmp_path / "out"))
     run_prepare(config)
     (tmp_path / "bought.csv").rename(tmp_path / "moved.csv")
@@ -161,7 +161,7 @@ def test_the_content_of_files_decides_and_not_their_place(tmp_path, tables):
 
 def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
     nothing = command(tmp_path, "prepare-data")
-    assert nothing.status == 2 and nothing.said.startswith("error: output is empty; give --output: directory")
+    assert nothing.status == 2 and nothing.reported.startswith("error: output is empty; give --output: directory")
     done = command(tmp_path, "prepare-data", "--config", "demo#data")
     assert done.status == 0, done.err
     assert done.out == "corpus: runs/demo/corpus\n"
@@ -170,7 +170,7 @@ def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
     assert (again.status, again.out) == (0, "corpus: runs/demo/corpus\n")
     assert "runs/demo/corpus is up to date." in again.err
     wrong = command(tmp_path, "prepare-data", "--source", "tables", "--output", "x")
-    assert wrong.said == "error: source is 'tables', but interactions is None. Give --interactions."
+    assert wrong.reported == "error: source is 'tables', but interactions is None. Give --interactions."
     assert wrong.out == ""
 
 

@@ -99,11 +99,11 @@ def test_settings_that_contradict_one_another(settings, message):
         PrepareConfig(source="demo", output="x", **settings)
 
 
-def test_an_engine_that_is_not_there_is_said(tmp_path, monkeypatch):
+def test_an_engine_that_is_not_there_is_reported(tmp_path, monkeypatch):
     for name in ("pyspark", "pyspark.sql"):
         monkeypatch.setitem(sys.modules, name, None)
     done = command(ROOT, "prepare-data", "--source", "demo", "--engine", "spark", "--output", str(tmp_path / "out"))
-    assert "is not installed. Install it: pip install 'minionerec[spark]'" in done.said
+    assert "is not installed. Install it: pip install 'minionerec[spark]'" in done.reported
 
 
 def test_under_spark_submit_the_memory_is_its_own(tmp_path, monkeypatch):
@@ -113,24 +113,24 @@ def test_under_spark_submit_the_memory_is_its_own(tmp_path, monkeypatch):
         run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"), engine="spark", engine_memory="1GB"))
 
 
-def folder_of_visits(tables, place, kind="parquet", parts=3):
+def folder_of_interactions(tables, folder, kind="parquet", parts=3):
     """The interactions of `tables` as a folder of files; settings that read it."""
     table = pd.read_csv(tables["interactions"], keep_default_na=False)
-    place.mkdir()
+    folder.mkdir()
     bounds = [len(table) * part // parts for part in range(parts + 1)]
     for part, (begin, end) in enumerate(pairwise(bounds)):
         some = table.iloc[begin:end]
         if kind == "parquet":
-            some.to_parquet(place / f"part-{part:05}-c000.snappy.parquet", index=False)
+            some.to_parquet(folder / f"part-{part:05}-c000.snappy.parquet", index=False)
         else:
-            some.to_csv(place / f"part-{part:05}-c000.csv", index=False)
-    (place / "_SUCCESS").write_text("")
-    return {**tables, "interactions": str(place)}
+            some.to_csv(folder / f"part-{part:05}-c000.csv", index=False)
+    (folder / "_SUCCESS").write_text("")
+    return {**tables, "interactions": str(folder)}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_folder_of_files_gives_what_the_file_gives(tmp_path, tables, kind):
-    settings = folder_of_visits(tables, tmp_path / "visits", kind)
+    settings = folder_of_interactions(tables, tmp_path / "visits", kind)
     wanted = prepared(tmp_path / "one", **tables, ties="shuffle")
     found = prepared(tmp_path / "many", **settings, ties="shuffle")
     assert found == wanted
@@ -139,7 +139,7 @@ def test_a_folder_of_files_gives_what_the_file_gives(tmp_path, tables, kind):
 
 
 def test_a_folder_is_up_to_date_until_one_of_its_files_changes(tmp_path, tables):
-    settings = folder_of_visits(tables, tmp_path / "visits", "csv") | {"output": str(tmp_path / "out")}
+    settings = folder_of_interactions(tables, tmp_path / "visits", "csv") | {"output": str(tmp_path / "out")}
     assert not run_prepare(PrepareConfig(**settings)).up_to_date
     (tmp_path / "visits" / "_committed").write_text("1")
     assert run_prepare(PrepareConfig(**settings)).up_to_date
@@ -153,7 +153,7 @@ def test_a_folder_is_up_to_date_until_one_of_its_files_changes(tmp_path, tables)
 
 
 def test_a_folder_elsewhere_is_fetched_file_by_file(tmp_path, tables, monkeypatch):
-    settings = folder_of_visits(tables, tmp_path / "visits")
+    settings = folder_of_interactions(tables, tmp_path / "visits")
     monkeypatch.setenv("MINIONEREC_CACHE", str(tmp_path / "cache"))
     MemoryFileSystem.store.clear()
     far = fsspec.filesystem("memory")
@@ -174,7 +174,7 @@ def test_a_folder_elsewhere_is_fetched_file_by_file(tmp_path, tables, monkeypatc
 
 
 def test_only_tables_come_as_folders(tmp_path, tables):
-    settings = folder_of_visits(tables, tmp_path / "visits", "csv") | {"source": "user_items", "items": None}
+    settings = folder_of_interactions(tables, tmp_path / "visits", "csv") | {"source": "user_items", "items": None}
     with pytest.raises(DataError, match="visits: is a folder, and source 'user_items' reads one file"):
         run_prepare(PrepareConfig(**settings, split="leave_last_out", output=str(tmp_path / "out")))
     (tmp_path / "empty").mkdir()

@@ -74,12 +74,12 @@ def test_months_of_the_demo_shop_together(tmp_path, by_months, split):
     corpus, _ = prepared(tmp_path, settings, ties="together", split=split)
     check_histories(corpus)
     numbers = dict(zip(corpus.items["item_id"], range(corpus.n_items), strict=True))
-    names = {user: place for place, user in enumerate(sorted(set(bought["user_id"])))}
+    names = {user: position for position, user in enumerate(sorted(set(bought["user_id"])))}
     pairs = [(names[user], time) for user, time in zip(bought["user_id"], bought["timestamp"], strict=True)]
     items = bought["item_id"].map(numbers).tolist()
     expected = Counter(
-        (pairs[place][0], time, tuple(items[item] for item in past), items[place])
-        for place, (time, past, _) in rows_by_hand(pairs, 10).items()
+        (pairs[position][0], time, tuple(items[item] for item in past), items[position])
+        for position, (time, past, _) in rows_by_hand(pairs, 10).items()
     )
     sides = pd.concat(
         pd.DataFrame({"user": rows.users, "time": rows.times.time, "split": name})
@@ -159,7 +159,7 @@ def test_the_published_rows_have_no_ties_to_settle():
 
 
 def test_the_catalogue_model_trains_on_every_target_once():
-    pairs = [(place % 4, place // 12) for place in range(240)]
+    pairs = [(position % 4, position // 12) for position in range(240)]
     corpus = build(source_of(pairs), ties="together").corpus()
     table = SidTable(
         np.stack(np.unravel_index(np.arange(corpus.n_items), (7, 7, 7)), 1).astype(np.int32),
@@ -172,8 +172,8 @@ def test_the_catalogue_model_trains_on_every_target_once():
     item_of = np.empty(corpus.n_items + 1, dtype=int)
     item_of[table.sid_numbers + 1] = np.arange(corpus.n_items)
     for history, wanted in zip(windows["histories"], labels, strict=True):
-        for place in np.flatnonzero(wanted > 0):
-            target = item_of[wanted[place]]
-            assert all(pairs[item_of[seen]][1] < pairs[target][1] for seen in history[: place + 1])
+        for position in np.flatnonzero(wanted > 0):
+            target = item_of[wanted[position]]
+            assert all(pairs[item_of[seen]][1] < pairs[target][1] for seen in history[: position + 1])
     assert (windows["weights"][labels > 0]).mean() == pytest.approx(1.0)
     assert (valid["labels"] > 0).sum() == len(corpus.valid)

@@ -24,11 +24,11 @@ __all__ = ["made"]
 
 ROWS = [
     {
-        "user": f"person {place}",
-        "history": list("uvwxyz")[place % 6 : place % 6 + 3],
-        "without": list("uvw")[: place % 3],
+        "user": f"person {index}",
+        "history": list("uvwxyz")[index % 6 : index % 6 + 3],
+        "without": list("uvw")[: index % 3],
     }
-    for place in range(23)
+    for index in range(23)
 ]
 
 
@@ -62,9 +62,9 @@ def test_lists_are_those_of_the_recommender_row_by_row(made, histories):
         assert row["probabilities"] == pytest.approx([item.probability for item in answer.items], abs=1e-5)
     assert read_manifest(result.output, "recommendations")["counts"]["rows"] == 23
     assert "23 lists (0 with fewer" in result.lines()[0]
-    stamp = (result.output / FILE).stat().st_mtime_ns
+    timestamp = (result.output / FILE).stat().st_mtime_ns
     assert run_recommend(config(made, histories)).counts["rows"] == 23
-    assert (result.output / FILE).stat().st_mtime_ns == stamp
+    assert (result.output / FILE).stat().st_mtime_ns == timestamp
 
 
 def test_lines_of_json_with_filters_and_unknown_ids(made, tmp_path):
@@ -108,7 +108,7 @@ def test_a_session_context_that_decides_nothing_leaves_finished_lists_as_they_ar
         run_recommend(config(made, histories, session_context="same"))
 
 
-def test_a_run_that_was_cut_off_goes_on(made, histories, monkeypatch):
+def test_a_run_that_was_interrupted_resumes(made, histories, monkeypatch):
     whole = written(run_recommend(config(made, histories, output=str(histories.parent / "whole"))))
     write, parts = stage._write_part, []
 

@@ -29,7 +29,7 @@ from support.training import (
 from minionerec.cli.main import main
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.refit import refitted_behind, require_held_out
+from minionerec.core.refit import refitted_ancestor, require_held_out
 from minionerec.data.corpus import Corpus
 from minionerec.data.source import Source, item_table
 from minionerec.metrics.predictions import Predictions
@@ -101,14 +101,14 @@ def test_every_row_is_a_target_once_and_users_stay_whole(split, max_history):
     windows = user_windows(joined)
     seen = Counter()
     for window in windows:
-        for place in range(window.first_target, len(window.items)):
-            history = joined.train.histories[window.rows[place]].tolist()
-            assert joined.train.targets[window.rows[place]] == window.items[place]
-            shown = window.items[:place].tolist()
+        for position in range(window.first_target, len(window.items)):
+            history = joined.train.histories[window.rows[position]].tolist()
+            assert joined.train.targets[window.rows[position]] == window.items[position]
+            shown = window.items[:position].tolist()
             assert len(shown) >= min(len(history), max_history // 2)
             kept = min(len(shown), len(history))
             assert shown[len(shown) - kept :] == history[len(history) - kept :]
-            seen[int(window.rows[place])] += 1
+            seen[int(window.rows[position])] += 1
     assert seen == Counter(range(len(targets)))
     if max_history == 20:
         assert len(windows) == len(set(users))  # a user's rows of all splits are one window
@@ -201,34 +201,34 @@ def test_what_measures_refuses_it(made, tmp_path):
     corpus = Corpus.load(made / "corpus")
     ranker = load_ranker(made / "sft_all", corpus)
     lists = rank_rows(ranker, RankedSplit.of(corpus, "test"), 5, table=ranker.table)
-    place = tmp_path / "predictions"
-    lists.save(place, config={}, inputs={"checkpoint": made / "sft_all"}, counts={"split": "test", "beams": 5})
-    assert len(Predictions.load(place)) == 40
+    folder = tmp_path / "predictions"
+    lists.save(folder, config={}, inputs={"checkpoint": made / "sft_all"}, counts={"split": "test", "beams": 5})
+    assert len(Predictions.load(folder)) == 40
     words = r"predictions: was made with .*sft_all, which was trained on all examples"
     report = ReportConfig(
-        corpus=str(made / "corpus"), predictions={"model": str(place)}, output=str(tmp_path / "report"), sids=""
+        corpus=str(made / "corpus"), predictions={"model": str(folder)}, output=str(tmp_path / "report"), sids=""
     )
-    compare = ReportConfig(layout="comparison", predictions={"model": str(place)}, metrics=["HR@5"])
+    compare = ReportConfig(layout="comparison", predictions={"model": str(folder)}, metrics=["HR@5"])
     for run, settings in (
         (run_report, report),
         (run_report, compare),
-        (run_levels, LevelsConfig(predictions=str(place))),
-        (run_levels, LevelsConfig(predictions=str(place / "predictions.parquet"))),
+        (run_levels, LevelsConfig(predictions=str(folder))),
+        (run_levels, LevelsConfig(predictions=str(folder / "predictions.parquet"))),
     ):
         with pytest.raises(ArtefactError, match=words):
             run(settings)
-    assert refitted_behind(place) == made / "sft_all"
+    assert refitted_ancestor(folder) == made / "sft_all"
     require_held_out(made / "sft")
     require_held_out(tmp_path / "nothing")
 
 
-def test_what_was_made_from_an_earlier_checkpoint_of_the_place_is_not_refused(made, tmp_path):
+def test_what_was_made_from_an_earlier_checkpoint_at_the_path_is_not_refused(made, tmp_path):
     """A path that now holds a refit, but held another checkpoint when the predictions were made."""
     run_sft(sft_config(made, output=str(tmp_path / "sft"), epochs=0.2))
     lists = Predictions(["u"], np.array([1]), [""], [[0, 1]], [["", ""]], [[2.0, 1.0]])
     lists.save(tmp_path / "predictions", config={}, inputs={"checkpoint": tmp_path / "sft"})
     run_sft(sft_config(made, evals_per_epoch=2, output=str(tmp_path / "sft"), refit=str(made / "sft")))
-    assert refitted_behind(tmp_path / "sft") == tmp_path / "sft"
+    assert refitted_ancestor(tmp_path / "sft") == tmp_path / "sft"
     require_held_out(tmp_path / "predictions")
 
 
@@ -245,10 +245,12 @@ def test_a_run_that_validates_does_not_begin_with_it(made, tmp_path):
         run_grpo(grpo_config(made, checkpoint=str(made / "sft_all"), **here))
 
 
-def test_a_taught_and_a_sharpened_model_are_refit_with_refits(made, tmp_path):
-    taught = sft_config(made, epochs=1, teacher=str(made / "catalogue"), output=str(tmp_path / "taught"))
-    run_sft(taught)
-    again = replace(taught, output=str(tmp_path / "all"), refit=taught.output, teacher=str(made / "catalogue_all"))
+def test_a_distilled_and_a_sharpened_model_are_refit_with_refits(made, tmp_path):
+    distilled = sft_config(made, epochs=1, teacher=str(made / "catalogue"), output=str(tmp_path / "distilled"))
+    run_sft(distilled)
+    again = replace(
+        distilled, output=str(tmp_path / "all"), refit=distilled.output, teacher=str(made / "catalogue_all")
+    )
     assert run_sft(again).counts["refit"] is True
     sharp = catalogue_config(
         made, checkpoint=str(made / "catalogue"), objective="expected", learning_rate=1e-2, output=str(tmp_path / "r")
@@ -279,7 +281,7 @@ def test_what_is_extended_stays_a_refit(made, tmp_path):
     )
     run_extend(config)
     assert counts_of(tmp_path / "more")["refit"] is True
-    before, after = (load_bundle(place).model for place in (made / "catalogue_all", tmp_path / "more"))
+    before, after = (load_bundle(folder).model for folder in (made / "catalogue_all", tmp_path / "more"))
     assert before.config.num_transitions == after.config.num_transitions
     with pytest.raises(ArtefactError, match="more: was trained on all examples"):
         run_eval(eval_config(made, checkpoint=str(tmp_path / "more"), output=str(tmp_path / "eval")))

@@ -24,7 +24,7 @@ class Popular:
     def rank(self, queries, k, allowed=None):
         masks = [None if allowed is None else allowed.row(row) for row in range(len(queries))]
         lists = [[item for item in self.order if mask is None or mask[item]][:k] for mask in masks]
-        return Ranking(lists, [[-float(place) for place, _ in enumerate(row)] for row in lists])
+        return Ranking(lists, [[-float(rank) for rank, _ in enumerate(row)] for row in lists])
 """
 BASELINE = "{ranker: remote_popular.Popular, corpus: corpus, beams: 5, ks: [1, 5], resamples: 20}"
 
@@ -63,7 +63,7 @@ def test_sids_of_a_corpus_elsewhere_are_those_of_the_same_corpus_here(shop, buck
     assert far["config"]["corpus"] == "memory://shop/corpus"
     assert far["inputs"]["corpus"]["path"].startswith(str(bucket))
     assert "far_sids is up to date" in stage(shop, "build-sids", *words).err
-    # The same content from another place is the same input.
+    # The same content from another path is the same input.
     assert "far_sids is up to date" in stage(shop, "build-sids", "--output", "far_sids").err
 
 
@@ -111,14 +111,16 @@ def test_the_library_reads_urls_too(shop):
 def test_put_says_what_it_did_and_refuses_in_one_line(shop):
     again = command(shop, "put", "corpus", "memory://shop/corpus")
     assert (again.status, again.out) == (0, "memory://shop/corpus is up to date.\n")
-    assert "holds another artefact" in command(shop, "put", "sids", "memory://shop/corpus").said
+    assert "holds another artefact" in command(shop, "put", "sids", "memory://shop/corpus").reported
     done = command(shop, "put", "sids", "memory://shop/corpus", "--replace", "true")
     assert done.status == 0 and read_manifest(shop / "sids")["kind"] == "sids"
-    assert "holds a 'sids', expected a 'corpus'" in stage(shop, "build-sids", "--corpus", "memory://shop/corpus").said
-    assert "one name" in command(shop, "put", "sids", "sids/", "memory://x").said
-    assert "no such directory" in command(shop, "put", "nowhere", "memory://x/y").said
-    assert f"has no {MANIFEST}" in command(shop, "put", ".", "memory://x/y").said
-    assert "--replace" in command(shop, "put", "sids", "memory://x/y", "--replace", "maybe").said
+    assert (
+        "holds a 'sids', expected a 'corpus'" in stage(shop, "build-sids", "--corpus", "memory://shop/corpus").reported
+    )
+    assert "one name" in command(shop, "put", "sids", "sids/", "memory://x").reported
+    assert "no such directory" in command(shop, "put", "nowhere", "memory://x/y").reported
+    assert f"has no {MANIFEST}" in command(shop, "put", ".", "memory://x/y").reported
+    assert "--replace" in command(shop, "put", "sids", "memory://x/y", "--replace", "maybe").reported
 
 
 @pytest.mark.parametrize(
@@ -132,4 +134,4 @@ def test_put_says_what_it_did_and_refuses_in_one_line(shop):
     ],
 )
 def test_wrong_urls_end_a_stage_in_one_line(shop, words, message):
-    assert message in stage(shop, "build-sids", "--restart", "true", *words).said
+    assert message in stage(shop, "build-sids", "--restart", "true", *words).reported

@@ -47,8 +47,8 @@ def shop(tmp_path, monkeypatch):
     corpus = Corpus(items, make_rows(rng, 200), make_rows(rng, 20), make_rows(rng, 120), "global time 8:1:1", 10)
     corpus.save("corpus", config={}, inputs={})
     table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 4, np.arange(N) // 2 % 4], axis=1), items["item_id"])
-    with write_artefact("sids", "sids", config={"method": "fake"}, inputs={"corpus": "corpus"}) as place:
-        table.save_index(place / "index.json")
+    with write_artefact("sids", "sids", config={"method": "fake"}, inputs={"corpus": "corpus"}) as folder:
+        table.save_index(folder / "index.json")
     for name, share in (("sft", 0.4), ("grpo", 0.6)):
         made = make_predictions(rng, corpus.test, table, share)
         made.save(name, config={"beams": 20, "secret_setting": 7}, inputs={"corpus": "corpus", "sids": "sids"}, seed=42)
@@ -113,8 +113,10 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
 
 def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):
     run_report(config())
-    said = "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
-    assert said in Path("report/report.md").read_text(encoding="utf-8")
+    message = (
+        "Intervals and paired tests: 100 bootstrap samples of 120 users, each with all of its examples (120 examples"
+    )
+    assert message in Path("report/report.md").read_text(encoding="utf-8")
     kept = recommenders_of("report")
     run_report(config(resample="examples"))
     assert "100 bootstrap samples of 120 examples, each by itself" in Path("report/report.md").read_text(
@@ -123,11 +125,11 @@ def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop
     assert recommenders_of("report") == kept
 
 
-def test_who_is_given_the_session_context_is_said_and_stands_apart_from_published_figures(shop, drawn):
-    told = replace(Predictions.load("grpo"), given=(SESSION_CONTEXT,))
-    told.save("told", config={"beams": 20}, inputs={"corpus": "corpus"})
+def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_published_figures(shop, drawn):
+    conditioned = replace(Predictions.load("grpo"), given=(SESSION_CONTEXT,))
+    conditioned.save("conditioned", config={"beams": 20}, inputs={"corpus": "corpus"})
     name = "GRPO (given session context)"
-    result = run_report(config(predictions={"SFT": "sft", "GRPO": "told"}, reference="industrial", title="Page"))
+    result = run_report(config(predictions={"SFT": "sft", "GRPO": "conditioned"}, reference="industrial", title="Page"))
     markdown = result.markdown.read_text(encoding="utf-8").split("## Configuration")[0]
     beside = markdown.split("## Comparison with published results")[1].split("\n## ")[0]
     lines = [line.split(" | ")[0].removeprefix("| ") for line in beside.split("Discrepancy")[0].splitlines()]
@@ -140,7 +142,7 @@ def test_who_is_given_the_session_context_is_said_and_stands_apart_from_publishe
     assert name in result.table and name in recommenders_of("report")
     assert name in result.html.read_text(encoding="utf-8").split("<svg")[1]
     with pytest.raises(ConfigError, match="have the same name with their inputs"):
-        run_report(config(predictions={name: "sft", "GRPO": "told"}, output="other"))
+        run_report(config(predictions={name: "sft", "GRPO": "conditioned"}, output="other"))
 
 
 def test_predictions_that_do_not_say_what_was_given_are_refused(shop):
@@ -159,23 +161,25 @@ def test_sentences_say_what_the_paired_differences_say(shop):
     values = {name: ranking_metrics(sid_ranks(Predictions.load(name)), [10])["NDCG@10"] for name in ("sft", "grpo")}
     gap = paired_bootstrap(values["grpo"], values["sft"], 0, 100)
     assert gap.low > 0
-    said = shortened(result.markdown.read_text().replace(MINUS, "-"))
+    message = shortened(result.markdown.read_text().replace(MINUS, "-"))
     shown = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
-    assert said[0] == (
+    assert message[0] == (
         f"GRPO has the highest NDCG@10, {values['grpo'].mean():.4f}, and is ahead of the next, SFT: {shown}."
     )
-    assert re.match(r"Compared with the strongest baseline on validation, .+: ahead SFT \(.+\), GRPO \(.+\)\.", said[1])
+    assert re.match(
+        r"Compared with the strongest baseline on validation, .+: ahead SFT \(.+\), GRPO \(.+\)\.", message[1]
+    )
     assert "| GRPO minus SFT | " in result.markdown.read_text() and shown in result.markdown.read_text()
     page = " ".join(Page(result.html.read_text(encoding="utf-8")).text).replace(MINUS, "-")
-    assert all(sentence in page for sentence in said)
+    assert all(sentence in page for sentence in message)
 
 
-def test_the_share_of_the_ceiling_is_told_where_sids_are_items(shop):
+def test_the_share_of_the_ceiling_is_reported_where_sids_are_items(shop):
     result = run_report(config(ceiling="ceiling.json", sids="", predictions={"SFT": "sft"}))
     mean = recommenders_of("report")["SFT"]["metrics"]["item"]["NDCG@10"]["mean"]
-    said = shortened(result.markdown.read_text())
+    message = shortened(result.markdown.read_text())
     reached = f"SFT {100 * mean / 0.8:.0f} %"
-    assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in said
+    assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in message
 
 
 def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop, drawn):
@@ -222,9 +226,11 @@ def test_published_discrepancy_is_ours_minus_theirs(shop):
     gap = f"{ours - 0.1379:+.4f} {ours:.4f} against 0.1379, {100 * (ours - 0.1379) / 0.1379:+.1f} %, "
     line = next(line for line in markdown.splitlines() if line.startswith("| SFT | SFT (replication) | by SID |"))
     assert gap in line
-    told = kept["beside_published"][0]
-    assert (told["row"], told["reading"]) == ("SFT (replication)", "sid")
-    assert next(each["gap"] for each in told["gaps"] if each["metric"] == "HR@10") == pytest.approx(ours - 0.1379)
+    conditioned = kept["beside_published"][0]
+    assert (conditioned["row"], conditioned["reading"]) == ("SFT (replication)", "sid")
+    assert next(each["gap"] for each in conditioned["gaps"] if each["metric"] == "HR@10") == pytest.approx(
+        ours - 0.1379
+    )
 
 
 def test_inputs_that_do_not_belong_together_are_refused(shop):
@@ -267,7 +273,7 @@ def test_configuration_errors(shop):
     assert (given.predictions, given.ks) == ({"A": "x", "B": "y=z"}, [1, 5])
 
 
-def test_command_prints_table_and_place(shop):
+def test_command_prints_table_and_path(shop):
     words = ["--config", "r.yaml", "--resamples", "50"]
     Path("r.yaml").write_text("corpus: corpus\nsids: sids\npredictions: {SFT: sft, GRPO: grpo}\noutput: report\n")
     done = command(Path.cwd(), "report", *words)

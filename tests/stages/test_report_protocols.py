@@ -69,15 +69,19 @@ def config(protocol, **changes):
 def test_numbers_are_those_of_all_seeds(shop, protocol, names):
     run_report(config(protocol))
     found = recommenders_of(f"report_{protocol}")
-    for who, key in (("WEARec", "wearec"), ("mine", "mine")):
+    for recommender, key in (("WEARec", "wearec"), ("mine", "mine")):
         for name in names:
             k = int(name.partition("@")[2])
             values = np.stack([ranking_metrics(ranks, [k])[name] for ranks in shop[key, protocol]])
             low, high = bootstrap_interval(values.mean(0), 0, 100)
-            estimate = found[who]["metrics"]["item"][name]
+            estimate = found[recommender]["metrics"]["item"][name]
             assert [estimate["mean"], *estimate["interval"]] == pytest.approx([values.mean(), low, high])
             assert estimate["sd"] == pytest.approx(values.mean(1).std(ddof=1))
-        assert (found[who]["seeds"], list(found[who]["metrics"]), found[who]["lists"]["width"]) == (2, ["item"], ITEMS)
+        assert (
+            found[recommender]["seeds"],
+            list(found[recommender]["metrics"]),
+            found[recommender]["lists"]["width"],
+        ) == (2, ["item"], ITEMS)
     assert {int(name.partition("@")[2]) for name in found["mine"]["metrics"]["item"]} == set(PROTOCOLS[protocol].ks)
     assert ("MRR@5" in found["mine"]["metrics"]["item"]) == (protocol == "b")  # at every K there
 
@@ -176,10 +180,10 @@ def test_validation_rows_have_ranks_and_no_lists(shop):
     ranks = np.arange(len(targets))[None] % 7 + 1
     lists = lists_of(ranks[0], split.test.targets, 10, ITEMS)
     counts = {"split": "test", "beams": 10, "given": []}
-    with write_artefact("both", "predictions", config={}, counts=counts) as place:
-        lists.to_frame().to_parquet(place / FILE, index=False)
+    with write_artefact("both", "predictions", config={}, counts=counts) as folder:
+        lists.to_frame().to_parquet(folder / FILE, index=False)
         users = split.valid.users
-        write_ranks(place, {"valid": Ranked(users, targets, {"item": ranks[0]}, None)})
+        write_ranks(folder, {"valid": Ranked(users, targets, {"item": ranks[0]}, None)})
     text = run_report(config("a", split="valid", predictions={"x": "both"}, output="valid")).markdown.read_text()
     assert recommenders_of("valid", "valid")["x"]["metrics"]["item"]["HR@5"]["mean"] == pytest.approx(
         (ranks <= 5).mean()
@@ -198,8 +202,8 @@ def coded(tmp_path, monkeypatch):
     rows = SplitRows.of([f"u{n}" for n in range(50)], [rng.integers(0, 40, 3) for _ in range(50)], targets)
     Corpus(items, rows, SplitRows.none(), rows, "none", 10).save("corpus", config={}, inputs={})
     table = SidTable(np.stack([np.arange(40) // 8, np.arange(40) // 2 % 4], axis=1), items["item_id"])
-    with write_artefact("sids", "sids", config={}) as place:
-        table.save_index(place / "index.json")
+    with write_artefact("sids", "sids", config={}) as folder:
+        table.save_index(folder / "index.json")
     return targets, rng.integers(1, 12, (2, 50))
 
 

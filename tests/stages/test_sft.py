@@ -100,7 +100,7 @@ def test_sft_learns_and_writes_a_whole_checkpoint(trained):
     assert max(row["eval_ndcg@10"] for row in log if "eval_ndcg@10" in row) == result.counts["best"]["eval_ndcg@10"]
 
 
-def test_what_decides_nothing_makes_nothing_anew(trained, tmp_path):
+def test_what_decides_nothing_makes_nothing_again(trained, tmp_path):
     """Where inputs lie, whether the state is kept, how it would go on."""
     folder, _ = trained
     for name in ("corpus", "sids"):
@@ -185,8 +185,8 @@ def test_bad_sft_settings(trained, tmp_path, changes, message):
 def test_sids_of_another_corpus_are_refused(trained, tmp_path):
     folder, _ = trained
     table = SidTable.load_index(folder / "sids")
-    with write_artefact(tmp_path / "sids", "sids", config={}) as place:
-        SidTable(table.codes[:-1], table.item_ids[:-1]).save_index(place / "index.json")
+    with write_artefact(tmp_path / "sids", "sids", config={}) as path:
+        SidTable(table.codes[:-1], table.item_ids[:-1]).save_index(path / "index.json")
     with pytest.raises(Exception, match="item 'i23' has no SID"):
         run_sft(sft_config(folder, sids=str(tmp_path / "sids"), output=str(tmp_path / "bad")))
     with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'sids'"):
@@ -226,7 +226,7 @@ def test_validation_ranks_as_the_evaluator_does(trained):
     assert validation_set(replace(config, eval_rows=0, select_by="loss"), bundle, builder, trie) is None
 
 
-def test_cut_prompts_are_counted_and_said(tmp_path, caplog):
+def test_cut_prompts_are_counted_and_reported(tmp_path, caplog):
     make_inputs(tmp_path)
     config = sft_config(
         tmp_path, all_positions=False, max_prompt_length=5, epochs=0.2, evals_per_epoch=1, eval_rows=0, select_by="loss"

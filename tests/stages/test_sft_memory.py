@@ -22,8 +22,8 @@ class Remember(logging.Handler):
     found: tuple[float, int, int] | None = None
 
     def emit(self, record):
-        said = re.search(r"needs about ([\d.]+) GB \(weights", record.getMessage())
-        if said:
+        reported = re.search(r"needs about ([\d.]+) GB \(weights", record.getMessage())
+        if reported:
             weights = record.args[0].weights
             Remember.found = (record.args[0].total, weights, psutil.Process().memory_info().rss)
 
@@ -70,7 +70,7 @@ def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
     assert measured / 2 < estimate < measured * 1.5, f"{estimate / 1e6:.0f} MB estimated, {measured / 1e6:.0f} used"
 
 
-def test_too_little_memory_is_said_before_the_start(tmp_path, monkeypatch, caplog):
+def test_too_little_memory_is_reported_before_the_start(tmp_path, monkeypatch, caplog):
     make_inputs(tmp_path)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (1000, 1000))

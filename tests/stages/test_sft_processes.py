@@ -30,7 +30,7 @@ def one(tmp_path_factory):
 
 def assert_same_weights(config, one):
     """Up to rounding, which several steps of Adam enlarge."""
-    ours, theirs = (load_file(Path(place) / "model.safetensors") for place in (config.output, one.output))
+    ours, theirs = (load_file(Path(folder) / "model.safetensors") for folder in (config.output, one.output))
     assert ours.keys() == theirs.keys()
     for name, weight in ours.items():
         assert torch.allclose(weight, theirs[name], rtol=1e-2, atol=1e-4), name
@@ -38,8 +38,8 @@ def assert_same_weights(config, one):
 
 def assert_same_run(config, one):
     logs = []
-    for place in (config.output, one.output):
-        rows = log_of(place)
+    for folder in (config.output, one.output):
+        rows = log_of(folder)
         logs.append([row[name] for row in rows for name in ("loss", "grad_norm", "eval_loss") if name in row])
     assert len(logs[0]) == 6
     assert logs[0] == pytest.approx(logs[1], rel=1e-4)
@@ -48,11 +48,11 @@ def assert_same_run(config, one):
 
 def by_zero_2(config):
     """The stage as a process of `accelerate launch`, whose file says so; the slow test below launches it itself."""
-    said = yaml.safe_load((ROOT / "ds_configs/zero2_cpu.yaml").read_text())
+    reported = yaml.safe_load((ROOT / "ds_configs/zero2_cpu.yaml").read_text())
     os.environ.update(
-        ACCELERATE_USE_CPU=str(said["use_cpu"]).lower(),
-        ACCELERATE_USE_DEEPSPEED=str(said["distributed_type"] == "DEEPSPEED").lower(),
-        ACCELERATE_DEEPSPEED_CONFIG_FILE=str(ROOT / said["deepspeed_config"]["deepspeed_config_file"]),
+        ACCELERATE_USE_CPU=str(reported["use_cpu"]).lower(),
+        ACCELERATE_USE_DEEPSPEED=str(reported["distributed_type"] == "DEEPSPEED").lower(),
+        ACCELERATE_DEEPSPEED_CONFIG_FILE=str(ROOT / reported["deepspeed_config"]["deepspeed_config_file"]),
     )
     run_sft(config)
 
@@ -64,7 +64,7 @@ def test_two_processes_equal_one(one, tmp_path, run):
     sharded = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()
     assert sharded == (run is by_zero_2)  # DeepSpeed was at work
     assert_same_run(config, one)
-    records = [read_run_record(Path(place.output)) for place in (one, config)]
+    records = [read_run_record(Path(folder.output)) for folder in (one, config)]
     assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, Batch(2, 2, 8))]
     assert all(record.seconds[name] > 0 for record in records for name in ("train", "validate", "write"))
 
@@ -85,14 +85,14 @@ def launch(config, folder):
 
 
 @pytest.mark.slow
-def test_zero_2_goes_on_from_a_torn_checkpoint(one, tmp_path):
+def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
     constant = replace(one, schedule="constant", epochs=3)
     whole, config = (replace(constant, output=str(tmp_path / name)) for name in ("whole", "sft"))
     run_sft(whole)
     launch(replace(config, epochs=2), tmp_path)
     (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
     state.write_bytes(state.read_bytes()[:100])
-    said = launch(config, tmp_path)
-    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in said
-    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in said
+    reported = launch(config, tmp_path)
+    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in reported
+    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in reported
     assert_same_weights(config, whole)

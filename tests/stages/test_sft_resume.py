@@ -25,10 +25,10 @@ def often(folder, **changes):
     return sft_config(folder, evals_per_epoch=2, **changes)
 
 
-def dies_and_goes_on(whole, tmp_path, *points):
+def dies_and_resumes(whole, tmp_path, *points):
     folder, _ = whole
-    for place, point in enumerate(points):
-        mine = tmp_path / str(place)
+    for position, point in enumerate(points):
+        mine = tmp_path / str(position)
         config = often(folder, output=str(mine / "sft"))
         run = partial(stage_in_child, run_sft, mine, config)
         run(point)
@@ -39,12 +39,12 @@ def dies_and_goes_on(whole, tmp_path, *points):
 
 def test_killed_it_ends_as_if_nothing_had_happened(whole, tmp_path):
     assert whole[1]["step"] == 10
-    dies_and_goes_on(whole, tmp_path, Point("step", 8))
+    dies_and_resumes(whole, tmp_path, Point("step", 8))
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_places(whole, tmp_path):
-    dies_and_goes_on(whole, tmp_path, *random_points(whole[1], 20, seed=2))
+def test_killed_at_twenty_points(whole, tmp_path):
+    dies_and_resumes(whole, tmp_path, *random_points(whole[1], 20, seed=2))
 
 
 def test_more_epochs_go_on_from_a_finished_run(tmp_path):
@@ -73,7 +73,7 @@ def test_a_run_that_keeps_no_state_leaves_none(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def cut_off(whole, tmp_path_factory):
+def interrupted(whole, tmp_path_factory):
     """The work folder of a run that died after its second checkpoint, with both."""
     folder, _ = whole
     mine = tmp_path_factory.mktemp("cut")
@@ -95,33 +95,36 @@ def header(text, length=None):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda place: cut_in_half(place / "trainer_state.json"), "trainer_state.json is missing or truncated"),
-        (lambda place: cut_in_half(place / "model.safetensors"), "model.safetensors is truncated"),
-        (lambda place: (place / "model.safetensors").write_bytes(b"{"), "model.safetensors is truncated"),
-        (lambda place: (place / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is truncated"),
+        (lambda folder: cut_in_half(folder / "trainer_state.json"), "trainer_state.json is missing or truncated"),
+        (lambda folder: cut_in_half(folder / "model.safetensors"), "model.safetensors is truncated"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"{"), "model.safetensors is truncated"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is truncated"),
         (
-            lambda place: (place / "model.safetensors").write_bytes(header(b'{"a": 5}')),
+            lambda folder: (folder / "model.safetensors").write_bytes(header(b'{"a": 5}')),
             "model.safetensors is truncated",
         ),
         (
-            lambda place: (place / "model.safetensors").write_bytes(header(b"", 1 << 62)),
+            lambda folder: (folder / "model.safetensors").write_bytes(header(b"", 1 << 62)),
             "model.safetensors is truncated",
         ),
         (
-            lambda place: (place / "trainer_state.json").write_bytes(b"\xff{}"),
+            lambda folder: (folder / "trainer_state.json").write_bytes(b"\xff{}"),
             "trainer_state.json is missing or truncated",
         ),
-        (lambda place: (place / "trainer_state.json").write_bytes(b"[]"), "trainer_state.json is missing or truncated"),
-        (lambda place: cut_in_half(place / "optimizer.pt"), "optimizer.pt is truncated"),
-        (lambda place: cut_in_half(place / "rng_state.pth"), "rng_state.pth is truncated"),
-        (lambda place: (place / "rng_state.pth").unlink(), "rng_state.pth is missing"),
-        (lambda place: (place / "optimizer.pt").unlink(), "the optimiser's state is missing"),
-        (lambda place: (place / "model.safetensors").unlink(), "the weights are missing"),
+        (
+            lambda folder: (folder / "trainer_state.json").write_bytes(b"[]"),
+            "trainer_state.json is missing or truncated",
+        ),
+        (lambda folder: cut_in_half(folder / "optimizer.pt"), "optimizer.pt is truncated"),
+        (lambda folder: cut_in_half(folder / "rng_state.pth"), "rng_state.pth is truncated"),
+        (lambda folder: (folder / "rng_state.pth").unlink(), "rng_state.pth is missing"),
+        (lambda folder: (folder / "optimizer.pt").unlink(), "the optimiser's state is missing"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "the weights are missing"),
     ],
 )
-def test_a_torn_checkpoint_is_left_out(cut_off, tmp_path, caplog, damage, words):
+def test_a_torn_checkpoint_is_left_out(interrupted, tmp_path, caplog, damage, words):
     copy = tmp_path / "sft.partial"
-    shutil.copytree(cut_off, copy)
+    shutil.copytree(interrupted, copy)
     shutil.copytree(copy / "checkpoint-10", copy / "checkpoint-12")
     assert newest_whole_checkpoint(copy) == str(copy / "checkpoint-12")
     damage(copy / "checkpoint-12")

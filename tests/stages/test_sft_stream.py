@@ -43,13 +43,13 @@ def blocks(folder, **changes):
     return sft_config(folder, **{"shuffle_rows": 16, "evals_per_epoch": 2, **changes})
 
 
-def both(folder, place, monkeypatch, split="leave-last-out", **changes):
+def both(folder, path, monkeypatch, split="leave-last-out", **changes):
     """The examples in memory, and those from files, which are as many."""
     monkeypatch.setattr(examples, "_AT_ONCE", 10)
-    return both_of(folder, place, split, **changes)
+    return both_of(folder, path, split, **changes)
 
 
-def both_of(folder, place, split="leave-last-out", **changes):
+def both_of(folder, path, split="leave-last-out", **changes):
     """The examples in memory, and those from files."""
     bundle, builder, corpus = builder_of(folder, changes.get("wording", "compact"))
     config = blocks(folder, **changes)
@@ -57,7 +57,7 @@ def both_of(folder, place, split="leave-last-out", **changes):
     builder = ExampleBuilder(corpus, bundle.table, builder.wording, builder.specials)
     memory, theirs = training_examples(bundle, builder, replace(config, max_tokens=0))
     builder = ExampleBuilder(corpus.only_items(), bundle.table, builder.wording, builder.specials)
-    disk, ours = training_examples(bundle, builder, config, corpus, place / "rows")
+    disk, ours = training_examples(bundle, builder, config, corpus, path / "rows")
     assert changes.get("max_tokens") or ours.counts == theirs.counts
     assert changes.get("max_tokens") or all(ours.total(n) == theirs.total(n) for n in ("cut", "cut_completions"))
     assert [ours.total(name) for name in ("rows", "tokens", "losses")] == [
@@ -68,8 +68,8 @@ def both_of(folder, place, split="leave-last-out", **changes):
 
 def keyed(row, names):
     """A row as text; of weights those of labels, which alone are used."""
-    said = [round(float(w), 4) for w, label in zip(row["weights"], row["labels"], strict=True) if label >= 0]
-    return json.dumps([said if name == "weights" else row[name] for name in names])
+    reported = [round(float(w), 4) for w, label in zip(row["weights"], row["labels"], strict=True) if label >= 0]
+    return json.dumps([reported if name == "weights" else row[name] for name in names])
 
 
 def same_rows(memory, disk, names=("input_ids", "labels", "weights")):
@@ -172,15 +172,15 @@ def test_users_of_a_limited_epoch_are_drawn_by_seed(shards_of, tmp_path):
 
 
 def test_a_limited_run_that_dies_ends_as_if_nothing_had_happened(shards_of, tmp_path):
-    def config(place):
-        return blocks(shards_of, output=str(tmp_path / place / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
+    def config(folder):
+        return blocks(shards_of, output=str(tmp_path / folder / "sft"), max_tokens=400, **{**LIMITED, "epochs": 2})
 
-    told = stage_in_child(run_sft, tmp_path / "whole", config("whole"))
+    reported = stage_in_child(run_sft, tmp_path / "whole", config("whole"))
     manifest = read_manifest(tmp_path / "whole" / "sft")
     assert 400 - 3 * 13 < manifest["counts"]["tokens"] <= 400
     assert manifest["settings"]["max_tokens"] == 400
     run = partial(stage_in_child, run_sft, tmp_path / "cut", config("cut"))
-    run(Point("step", told["step"] // 2))
+    run(Point("step", reported["step"] // 2))
     run()
     assert same_weights(tmp_path / "cut" / "sft", tmp_path / "whole" / "sft")
 
@@ -217,9 +217,9 @@ def whole(shop):
     return stage_in_child(partial(from_files, run_sft), shop, blocks(shop, output=str(shop / "whole" / "sft")))
 
 
-def dies_and_goes_on(shop, tmp_path, points):
-    for place, point in enumerate(points):
-        mine = tmp_path / str(place)
+def dies_and_resumes(shop, tmp_path, points):
+    for position, point in enumerate(points):
+        mine = tmp_path / str(position)
         run = partial(stage_in_child, partial(from_files, run_sft), mine, blocks(shop, output=str(mine / "sft")))
         run(point)
         run()
@@ -229,12 +229,12 @@ def dies_and_goes_on(shop, tmp_path, points):
 @pytest.mark.parametrize("point", [Point("step", 7), pytest.param(Point("write", 12), marks=pytest.mark.slow)])
 def test_killed_it_ends_as_if_nothing_had_happened(shop, whole, tmp_path, point):
     assert whole["step"] == 10
-    dies_and_goes_on(shop, tmp_path, [point])
+    dies_and_resumes(shop, tmp_path, [point])
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_places(shop, whole, tmp_path):
-    dies_and_goes_on(shop, tmp_path, random_points(whole, 20, seed=3))
+def test_killed_at_twenty_points(shop, whole, tmp_path):
+    dies_and_resumes(shop, tmp_path, random_points(whole, 20, seed=3))
 
 
 def test_rows_are_laid_aside_with_the_work(shop, whole):
@@ -248,9 +248,9 @@ def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypat
     collate = TreeCollator.__call__
 
     def spied(self, examples):
-        told = [tuple(example["input_ids"]) for example in examples]
+        reported = [tuple(example["input_ids"]) for example in examples]
         batch = collate(self, examples)
-        epochs.setdefault(self.epoch, []).append(told)
+        epochs.setdefault(self.epoch, []).append(reported)
         return batch
 
     monkeypatch.setattr(TreeCollator, "__call__", spied)

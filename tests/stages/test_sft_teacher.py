@@ -38,8 +38,8 @@ def trained(tmp_path_factory):
 
 
 def batch_of(rows, count):
-    examples = [{name: column[place] for name, column in rows.columns.items()} for place in range(count)]
-    return TreeCollator(64, asks_teacher=True)(examples)
+    examples = [{name: column[position] for name, column in rows.columns.items()} for position in range(count)]
+    return TreeCollator(64, with_teacher=True)(examples)
 
 
 def by_hand(model, table, histories, targets):
@@ -71,9 +71,9 @@ def test_soft_targets_by_hand(trained, wording):
     rows.slots[2] = [-1, *rows.slots[2][1:]]
     batch = batch_of(rows, 6)
     soft = teacher.soft_targets(batch)
-    assert torch.allclose(soft.probabilities.sum(1), torch.ones(len(soft.places)))
+    assert torch.allclose(soft.probabilities.sum(1), torch.ones(len(soft.positions)))
 
-    order = sorted((0, 2, 3, 4, 5), key=lambda place: rows.input_ids[place])
+    order = sorted((0, 2, 3, 4, 5), key=lambda position: rows.input_ids[position])
     number = {
         tuple(ids): sid
         for ids, sid in zip(
@@ -83,25 +83,25 @@ def test_soft_targets_by_hand(trained, wording):
         )
     }
     histories, targets = [], []
-    for place in order:
-        labels = [label for label in rows.labels[place] if label >= 0]
-        size = len(labels) // len(rows.slots[place])
-        for which, slot in enumerate(rows.slots[place]):
+    for position in order:
+        labels = [label for label in rows.labels[position] if label >= 0]
+        size = len(labels) // len(rows.slots[position])
+        for which, slot in enumerate(rows.slots[position]):
             if slot < 0:
                 continue
-            histories.append(rows.histories[place][: slot + 1])
+            histories.append(rows.histories[position][: slot + 1])
             targets.append(number[tuple(labels[which * size : which * size + 3])])
     wanted = by_hand(teacher.model, bundle.table, histories, targets)
-    assert len(wanted) == len(soft.places)
-    labels = batch["labels"][0][soft.places].view(-1, 3).tolist()
+    assert len(wanted) == len(soft.positions)
+    labels = batch["labels"][0][soft.positions].view(-1, 3).tolist()
     assert [number[tuple(ids)] for ids in labels] == targets
-    for place, probabilities in enumerate(wanted):
+    for position, probabilities in enumerate(wanted):
         found = {
             int(token): float(share)
-            for token, share in zip(soft.tokens[place], soft.probabilities[place], strict=True)
+            for token, share in zip(soft.tokens[position], soft.probabilities[position], strict=True)
             if share > 0
         }
-        ids = bundle.code_ids[place % 3]
+        ids = bundle.code_ids[position % 3]
         assert found == pytest.approx({int(ids[code]): share for code, share in probabilities.items()}, rel=1e-3)
     prompts = {tuple(history) for history in histories}
     numbers = bundle.table.sid_numbers + 1
@@ -133,15 +133,15 @@ def divergence(folder, teacher, output):
     teacher = load_teacher(teacher, bundle.table, Trie.build(bundle.table.codes, bundle.code_ids))
     rows = tokenised_windows(bundle, builder, None)
     total = []
-    for place in range(8):
-        ids = torch.tensor([rows.input_ids[place]])
-        example = {name: column[place] for name, column in rows.columns.items()}
-        soft = teacher.soft_targets(TreeCollator(64, asks_teacher=True)([example]))
+    for position in range(8):
+        ids = torch.tensor([rows.input_ids[position]])
+        example = {name: column[position] for name, column in rows.columns.items()}
+        soft = teacher.soft_targets(TreeCollator(64, with_teacher=True)([example]))
         with torch.no_grad():
-            labels = torch.tensor(rows.labels[place][1:])
-            said = bundle.model(ids).logits[0, :-1][labels >= 0].log_softmax(-1)
+            labels = torch.tensor(rows.labels[position][1:])
+            reported = bundle.model(ids).logits[0, :-1][labels >= 0].log_softmax(-1)
         total.append(
-            (soft.probabilities * (soft.probabilities.clamp(min=1e-9).log() - said.gather(1, soft.tokens))).sum(1)
+            (soft.probabilities * (soft.probabilities.clamp(min=1e-9).log() - reported.gather(1, soft.tokens))).sum(1)
         )
     return float(torch.cat(total).mean())
 
@@ -156,15 +156,15 @@ def test_a_student_comes_near_a_teacher_who_says_something_else(trained, tmp_pat
     changes = {"all_positions": False, "epochs": 8, "evals_per_epoch": 1 / 8, "dropout": 0.0}
     changes |= {"batch_size": 4, "device_batch_size": 4}
     found = {}
-    for name, teacher in (("alone", {}), ("taught", {"teacher": str(tmp_path / "contrary"), "teacher_share": 1.0})):
+    for name, teacher in (("alone", {}), ("distilled", {"teacher": str(tmp_path / "contrary"), "teacher_share": 1.0})):
         run_sft(sft_config(trained, output=str(tmp_path / name), **changes, **teacher))
         found[name] = divergence(trained, tmp_path / "contrary", tmp_path / name)
-    assert found["taught"] < 0.4 * found["alone"]
+    assert found["distilled"] < 0.4 * found["alone"]
     weights = [load_bundle(tmp_path / name).model.state_dict().keys() for name in found]
     assert weights[0] == weights[1]
 
 
-def test_variants_are_further_rows_that_the_teacher_speaks_about(trained, tmp_path):
+def test_variants_are_further_rows_that_the_teacher_scores(trained, tmp_path):
     changes = {"epochs": 0.2, "teacher": str(trained / "catalogue")}
     counts = [
         run_sft(sft_config(trained, output=str(tmp_path / str(variants)), variants=variants, **changes)).counts
@@ -178,7 +178,7 @@ def test_variants_are_further_rows_that_the_teacher_speaks_about(trained, tmp_pa
 def test_evaluation_measures_the_plain_loss(trained, tmp_path):
     """What validation says is comparable with and without a teacher: at step 0 it is the same."""
     logs = []
-    for name, teacher in (("alone", {}), ("taught", {"teacher": str(trained / "catalogue")})):
+    for name, teacher in (("alone", {}), ("distilled", {"teacher": str(trained / "catalogue")})):
         output = tmp_path / name
         run_sft(sft_config(trained, output=str(output), epochs=1, learning_rate=1e-12, **teacher))
         logs.append(logged(output, "eval_loss"))
@@ -238,12 +238,12 @@ def test_newer_targets_weigh_more(trained, tmp_path, monkeypatch):
 def test_what_is_refused(trained, tmp_path, changes, error, message):
     if changes.get("teacher") == "other":
         make_inputs(tmp_path)
-        codes = np.array([[place % 6, place // 6, 0] for place in range(24)])
-        table = SidTable(codes, [f"i{place}" for place in range(24)])
+        codes = np.array([[position % 6, position // 6, 0] for position in range(24)])
+        table = SidTable(codes, [f"i{position}" for position in range(24)])
         from minionerec.core.artefacts import write_artefact
 
-        with write_artefact(tmp_path / "sids", "sids", config={}, inputs={"corpus": tmp_path / "corpus"}) as place:
-            table.save_index(place / "index.json")
+        with write_artefact(tmp_path / "sids", "sids", config={}, inputs={"corpus": tmp_path / "corpus"}) as folder:
+            table.save_index(folder / "index.json")
         run_catalogue(catalogue_config(tmp_path, output=str(tmp_path / "other"), epochs=0.2))
         changes = {"teacher": str(tmp_path / "other")}
     elif "teacher" in changes:

@@ -67,7 +67,7 @@ def test_lora_trains_updates_and_sid_rows_and_ends_as_an_ordinary_model(hub, tmp
     # The weights it began with: those of a run that does not move.
     still = replace(config, output=str(tmp_path / "still"), lora_rank=0, learning_rate=1e-30, dropout=0.0)
     run_sft(still)
-    ours, base = (load_file(Path(place) / "model.safetensors") for place in (config.output, still.output))
+    ours, base = (load_file(Path(folder) / "model.safetensors") for folder in (config.output, still.output))
     assert ours.keys() == base.keys()
     new = torch.zeros(len(ours["model.embed_tokens.weight"]), dtype=torch.bool)
     new[bundle.code_ids[bundle.code_ids >= 0]] = True
@@ -97,7 +97,7 @@ def test_what_lora_saves_is_what_it_measured(hub, tmp_path):
     assert float(total / tokens) == pytest.approx(min(logged(config.output, "eval_loss")), rel=1e-4)
 
 
-def test_lora_goes_on_where_it_was_killed(hub, tmp_path):
+def test_lora_resumes_where_it_was_killed(hub, tmp_path):
     config = lora_config(hub, tmp_path)
     whole = replace(config, output=str(tmp_path / "whole"))
     run_sft(whole)

@@ -45,7 +45,7 @@ def test_all_tasks_are_trained_and_each_epoch_asks_in_its_own_way(whole):
     assert {epoch for epoch, trained in epochs if trained} == {0, 1}
 
 
-def test_a_run_that_was_cut_off_asks_in_the_same_ways(whole, tmp_path):
+def test_a_run_that_was_interrupted_asks_in_the_same_ways(whole, tmp_path):
     folder, result, _ = whole
     per_epoch = result.counts["steps"] // 2
     run = partial(stage_in_child, run_sft, tmp_path, many_tasks(folder, output=str(tmp_path / "sft")))
@@ -61,9 +61,9 @@ def test_an_example_takes_every_way_once_in_as_many_epochs(whole):
     assert rows.prompts == again.prompts != other.prompts
     plain = bundle.tokenizer([text for e in examples for text in (e.prompt, *e.others)])["input_ids"]
     begins = set()
-    for place in range(len(rows)):
-        ways = [tuple(ids) for ids in plain[4 * place : 4 * place + 4]]
-        row = {name: column[place] for name, column in rows.columns.items()}
+    for position in range(len(rows)):
+        ways = [tuple(ids) for ids in plain[4 * position : 4 * position + 4]]
+        row = {name: column[position] for name, column in rows.columns.items()}
         asked = [asked_in_turn(row, epoch) for epoch in range(8)]
         prompts = [tuple(t for t, label in zip(a["input_ids"], a["labels"], strict=True) if label < 0) for a in asked]
         assert set(prompts[:4]) == set(ways) and prompts[:4] == prompts[4:]
@@ -78,7 +78,7 @@ def test_an_example_takes_every_way_once_in_as_many_epochs(whole):
 def test_a_batch_is_packed_as_its_epoch_asks(whole):
     bundle, builder, _ = builder_of(whole[0], "lcrec")
     rows = tokenise_examples(bundle.tokenizer, builder.build("title_to_sid", "train"), 512, 3)
-    examples = [{name: column[place] for name, column in rows.columns.items()} for place in range(6)]
+    examples = [{name: column[position] for name, column in rows.columns.items()} for position in range(6)]
     collator = TreeCollator(64)
     first = collator(examples)
     collator.epoch = 1

@@ -27,7 +27,7 @@ from minionerec.sid.report import diagnose, gather_evidence
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """A corpus with training rows, and three tables: two of ours, one with a level more and no codebooks."""
-    place = tmp_path_factory.mktemp("shop")
+    folder = tmp_path_factory.mktemp("shop")
     titles = [f"{title} <b>" for title in shop_titles(60)]
     items = pd.DataFrame({"item_id": [f"i{i}" for i in range(60)], "title": titles, "description": [""] * 60})
     rng = np.random.default_rng(0)
@@ -36,17 +36,17 @@ def shop(tmp_path_factory):
     rows = SplitRows.of([f"u{i % 40}" for i in range(200)], histories, starts + 4)
     one = rows.take(slice(1))
     corpus = Corpus(items=items, train=rows, valid=one, test=one, split="none", max_history=10)
-    corpus.save(place / "corpus", config={}, inputs={})
-    shared = {"corpus": str(place / "corpus"), "dimensions": 8, "codebook_sizes": [4, 4]}
-    run_build_sids(SidConfig(**shared, output=str(place / "plain"), collisions="keep"))
+    corpus.save(folder / "corpus", config={}, inputs={})
+    shared = {"corpus": str(folder / "corpus"), "dimensions": 8, "codebook_sizes": [4, 4]}
+    run_build_sids(SidConfig(**shared, output=str(folder / "plain"), collisions="keep"))
     run_build_sids(
-        SidConfig(**shared, output=str(place / "balanced"), method="balanced_kmeans", collisions="extra_token")
+        SidConfig(**shared, output=str(folder / "balanced"), method="balanced_kmeans", collisions="extra_token")
     )
     index = {f"i{i}": [f"<a_{i // 6}>", f"<b_{i % 6 // 2}>", f"<c_{i % 2}>"] for i in range(60)}
-    (place / "index.json").write_text(json.dumps(index))
-    given = {"method": "published", "collisions": "keep", "index": str(place / "index.json")}
-    run_build_sids(SidConfig(corpus=str(place / "corpus"), output=str(place / "given"), **given))
-    return place
+    (folder / "index.json").write_text(json.dumps(index))
+    given = {"method": "published", "collisions": "keep", "index": str(folder / "index.json")}
+    run_build_sids(SidConfig(corpus=str(folder / "corpus"), output=str(folder / "given"), **given))
+    return folder
 
 
 def config_for(shop, output, names=("plain", "balanced", "given"), **settings):
@@ -97,8 +97,8 @@ def test_page(shop, tmp_path, drawn):
     )
 
 
-def parse_saved(place):
-    return SidConfig(**read_json(place / "manifest.json")["config"])
+def parse_saved(folder):
+    return SidConfig(**read_json(folder / "manifest.json")["config"])
 
 
 def test_same_bytes_and_a_second_run_does_nothing(shop, tmp_path):

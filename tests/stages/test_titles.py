@@ -93,7 +93,7 @@ def of_sasrec(shop, titles):
     return found
 
 
-def test_it_learns_to_speak_titles(shop):
+def test_it_learns_to_generate_titles(shop):
     """A guess among the tokens would cost log(400) = 6.0 each; most are forced by the title that they end."""
     counts = read_manifest(shop / "sft")["counts"]
     assert logged(shop / "sft", "eval_loss")[-1] < 2.5 and counts["best"]["eval_ndcg@10"] > 0
@@ -107,32 +107,32 @@ def test_windows_of_titles_are_the_rows_one_by_one(shop):
     bundle, corpus = load_bundle(shop / "sft", titles=True), Corpus.load(shop / "corpus")
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
 
-    def said(rows):
+    def reported(rows):
         return sorted(
-            (tuple(ids[:place]), ids[place])
+            (tuple(ids[:position]), ids[position])
             for ids, labels in zip(rows.input_ids, rows.labels, strict=True)
-            for place, label in enumerate(labels)
+            for position, label in enumerate(labels)
             if label >= 0
         )
 
     windows = tokenised_windows(bundle, builder, None, task=TASK)
     one_by_one = tokenise_examples(bundle.tokenizer, builder.build(TASK, "train"), 512)
-    assert said(windows) == said(one_by_one)
+    assert reported(windows) == reported(one_by_one)
     assert not any(windows.histories) and not any(windows.slots)
 
 
-def test_what_has_no_title_is_read_and_never_said(shop):
+def test_what_has_no_title_is_read_and_never_reported(shop):
     bundle, corpus = load_bundle(shop / "sft", titles=True), Corpus.load(shop / "corpus")
     nameless = replace(corpus, items=corpus.items.assign(title=[" ", *corpus.items["title"][1:]]))
     builder = ExampleBuilder(nameless, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     window = next(w for w in user_windows(nameless) if 0 in w.items[w.first_target :].tolist())
     rows = tokenised_windows(bundle, builder, [window], task=TASK)
-    spoken = bundle.tokenizer.decode([label for label in rows.labels[0] if label >= 0])
-    assert spoken.count("<|eos|>") == len(window.items) - window.first_target - 1
+    generated = bundle.tokenizer.decode([label for label in rows.labels[0] if label >= 0])
+    assert generated.count("<|eos|>") == len(window.items) - window.first_target - 1
 
 
 def test_it_is_measured_by_title_and_by_item(shop, tmp_path):
-    """Items of one title share a place, the more popular first; with all beams every item is listed."""
+    """Items of one title share a rank, the more popular first; with all beams every item is listed."""
     result = evaluate(shop, tmp_path / "eval")
     assert "title-level" in result.table and "item-level" in result.table
     assert result.metrics["sid_means"] == "title" and "beam search over titles" in result.metrics["recommenders"]
@@ -189,11 +189,11 @@ def test_an_explanation_says_pieces_of_titles(shop):
     """The way down the tree spells the title of the item that is explained."""
     recommender = Recommender.load(shop / "sft", corpus=shop / "corpus")
     found = explain(recommender, Request(history=["i3", "i4"], k=1))
-    said, nodes = "", found.tree
+    reported, nodes = "", found.tree
     while nodes:
         node = next(node for node in nodes if node["children"] or "i" in "".join(node["items"]))
-        said, nodes = said + node["code"], node["children"]
-    assert said.removesuffix("<|eos|>") in Corpus.load(shop / "corpus").items["title"].tolist()
+        reported, nodes = reported + node["code"], node["children"]
+    assert reported.removesuffix("<|eos|>") in Corpus.load(shop / "corpus").items["title"].tolist()
 
 
 def test_rows_are_searched_alone_as_together(shop):

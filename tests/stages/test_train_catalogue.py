@@ -74,8 +74,8 @@ def test_windows_are_the_training_rows(trained):
     for part, split in ((windows, "train"), (valid, "valid")):
         found = []
         for items, labels in zip(part["histories"], part["labels"], strict=True):
-            for place in np.flatnonzero(labels > 0):
-                found.append((items[: place + 1].tolist(), int(labels[place])))
+            for position in np.flatnonzero(labels > 0):
+                found.append((items[: position + 1].tolist(), int(labels[position])))
         rows = corpus.rows(split)
         wanted = [
             (number[history].tolist(), int(number[target]))
@@ -84,7 +84,7 @@ def test_windows_are_the_training_rows(trained):
         assert sorted(found) == sorted(wanted)
         assert (part["weights"] == 1).all()
         assert set(np.unique(part["labels"])) <= {-100, *range(1, N_ITEMS + 1)}
-    batch = collate([WindowDataset(windows)[place] for place in (0, 3)])
+    batch = collate([WindowDataset(windows)[position] for position in (0, 3)])
     assert batch["histories"].shape == batch["labels"].shape == batch["weights"].shape == (2, 3)
 
 
@@ -102,17 +102,17 @@ def test_newer_targets_weigh_more_where_rows_are_in_order_of_time(trained, caplo
     rows = corpus.rows("train")
     weight = {}
     for items, labels, weights in zip(*(windows[name] for name in ("histories", "labels", "weights")), strict=True):
-        for place in np.flatnonzero(labels > 0):
-            weight.setdefault((tuple(items[: place + 1]), labels[place]), set()).add(float(weights[place]))
+        for position in np.flatnonzero(labels > 0):
+            weight.setdefault((tuple(items[: position + 1]), labels[position]), set()).add(float(weights[position]))
     number = table.sid_numbers + 1
     logs = []
     for row, (history, target) in enumerate(zip(rows.histories, rows.targets, strict=True)):
         options = weight[tuple(number[history]), number[target]]
         if len(options) == 1:
             logs.append((row, np.log(options.pop())))
-    places, logs = np.array(logs).T
+    positions, logs = np.array(logs).T
     assert len(logs) > 5
-    assert np.allclose(np.diff(logs) / np.diff(places), 2.0 / len(rows), rtol=1e-3)
+    assert np.allclose(np.diff(logs) / np.diff(positions), 2.0 / len(rows), rtol=1e-3)
 
 
 def test_text_of_an_sid_is_the_mean_of_its_items(trained, tmp_path):
@@ -130,7 +130,7 @@ def test_text_of_an_sid_is_the_mean_of_its_items(trained, tmp_path):
     assert np.allclose((plain**2).sum(1), plain.shape[1], rtol=1e-3)
 
 
-SEVEN = SidTable(np.arange(7)[:, None], [f"i{place}" for place in range(7)])
+SEVEN = SidTable(np.arange(7)[:, None], [f"i{index}" for index in range(7)])
 
 
 def distributions(seed=0, rows=5, size=7):
@@ -168,8 +168,8 @@ def test_grpo_is_the_group_by_hand():
         rewards = np.where(hit, 1.0, rank_penalty / -rank_penalty.sum())
         advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
         assert loss[row].item() == pytest.approx(-np.mean(advantages * log_probs[row].detach().numpy()[best]), rel=1e-4)
-        for place, advantage in zip(best, advantages, strict=True):
-            one_hot = torch.nn.functional.one_hot(torch.tensor(place), 7)
+        for position, advantage in zip(best, advantages, strict=True):
+            one_hot = torch.nn.functional.one_hot(torch.tensor(position), 7)
             gradient[row] -= advantage / size * (one_hot - scores[row].detach().softmax(0))
     assert any(seen_hit) and not all(seen_hit)
     assert torch.allclose(scores.grad, gradient, atol=1e-5)
@@ -327,8 +327,8 @@ def test_a_reward_is_raised_and_the_start_is_never_undercut(trained, tmp_path, c
     corpus, table = Corpus.load(folder / "corpus"), SidTable.load_index(folder / "sids")
     batch = {name: torch.from_numpy(values) for name, values in sid_windows(corpus, table, 0.0)[0].items()}
     rewards = []
-    for place in (folder / "catalogue", last_checkpoint(config.output)):
-        model = AutoModelForCausalLM.from_pretrained(place)
+    for path in (folder / "catalogue", last_checkpoint(config.output)):
+        model = AutoModelForCausalLM.from_pretrained(path)
         with torch.no_grad():
             log_probs = model(**batch, distribution=True, leave_out=True).log_probs
         rewards.append(float(log_probs.gather(1, batch["labels"][batch["labels"] > 0][:, None] - 1).exp().mean()))
@@ -346,7 +346,7 @@ def test_a_reward_is_raised_and_the_start_is_never_undercut(trained, tmp_path, c
     assert same_weights(tmp_path / "worse", folder / "catalogue")
 
 
-def test_more_likelihood_goes_on_from_a_checkpoint(trained, tmp_path):
+def test_more_likelihood_resumes_from_a_checkpoint(trained, tmp_path):
     folder, before = trained
     config = catalogue_config(folder, checkpoint=str(folder / "catalogue"), output=str(tmp_path / "more"), epochs=1)
     result = run_catalogue(config)
@@ -547,8 +547,8 @@ def test_rows_that_are_not_read_end_where_adamw_over_all_rows_leaves_them(traine
     run_catalogue(config)
     monkeypatch.setattr(tower, "take_rows", lambda table, rows: table[rows])  # so that gradients are dense
     run_catalogue(replace(config, output=str(tmp_path / "dense")))
-    for place in (Path, last_checkpoint):
-        one, other = (load_file(place(tmp_path / name) / "model.safetensors") for name in ("rows", "dense"))
+    for path in (Path, last_checkpoint):
+        one, other = (load_file(path(tmp_path / name) / "model.safetensors") for name in ("rows", "dense"))
         for name, value in one.items():
             assert torch.allclose(value, other[name], rtol=1e-3, atol=1e-4), name
     one, other = (logged(tmp_path / name, "eval_loss") for name in ("rows", "dense"))
@@ -694,7 +694,7 @@ def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
     assert np.isfinite(logged(longer.output, "eval_loss")).all()
 
 
-def test_memory_that_is_not_there_is_said_beforehand(trained, tmp_path, monkeypatch, caplog):
+def test_memory_that_is_not_there_is_reported_beforehand(trained, tmp_path, monkeypatch, caplog):
     folder, _ = trained
     monkeypatch.setattr(stage, "free_memory", lambda: 1000)
     with caplog.at_level("WARNING", "minionerec"):

@@ -34,13 +34,13 @@ def results_of(output, model):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Three runs that differ in their split, and their pages."""
-    place = tmp_path_factory.mktemp("preference")
+    folder = tmp_path_factory.mktemp("preference")
     splits = ("pair", "row", "user")
-    configs = {s: PreferenceConfig(output=str(place / s), split=s, models=MODELS, **SMALL) for s in splits}
+    configs = {s: PreferenceConfig(output=str(folder / s), split=s, models=MODELS, **SMALL) for s in splits}
     for config in configs.values():
         assert not run_preference(config).up_to_date
     runs = {split: config.output for split, config in configs.items()}
-    report = run_preference_report(PreferenceReportConfig(output=str(place / "report"), runs=runs))
+    report = run_preference_report(PreferenceReportConfig(output=str(folder / "report"), runs=runs))
     return configs, report
 
 
@@ -81,8 +81,8 @@ def test_pages(small):
     page = (report.output / "pair.md").read_text()
     titles = ["Model Configuration", "Performance Summary", "Test Accuracy by Target", "Test Accuracy by User"]
     titles += ["Calibration", "Key Findings", "Experimental Details", "Agreement of Raters", "File Locations"]
-    places = [page.index(f"## {title}") for title in titles]
-    assert places == sorted(places) and "rater's judgement" in page and "LEAK" not in page and "100.0% (" in page
+    positions = [page.index(f"## {title}") for title in titles]
+    assert positions == sorted(positions) and "rater's judgement" in page and "LEAK" not in page and "100.0% (" in page
     assert (report.output / "pair.html").read_text().count("<svg") == len(MODELS) + 1
     assert "## New users" in (report.output / "user.md").read_text() and "## New users" not in page
     runs = {split: config.output for split, config in configs.items()}
@@ -129,7 +129,7 @@ def test_a_stored_model_predicts_as_before(small, model):
         load_model(run, "majority")
 
 
-def test_an_interrupted_run_goes_on_and_the_same_seed_gives_the_same_bytes(small, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small, tmp_path, monkeypatch):
     whole, fitted, original = small[0]["pair"], [], stage.fit_model
 
     def fit(config, model, *args):
@@ -212,11 +212,11 @@ def test_a_study_takes_seeds_and_cases_and_ends_in_the_page(tmp_path, monkeypatc
     assert page.count("<svg") == 2 and "Accuracy by user" in page
 
 
-def over_seeds(place, seeds=(1, 2, 3, 4, 5), **settings):
+def over_seeds(folder, seeds=(1, 2, 3, 4, 5), **settings):
     """Model to its measures on test over seeds."""
     found = {}
     for seed in seeds:
-        config = PreferenceConfig(output=str(place / str(seed)), seed=seed, resamples=50, **settings)
+        config = PreferenceConfig(output=str(folder / str(seed)), seed=seed, resamples=50, **settings)
         run_preference(config)
         for model in (*BASELINES, *(name for name in config.models if name not in BASELINES)):
             results = results_of(config.output, model)
@@ -274,8 +274,8 @@ def test_the_leak_shows_and_goes_with_the_halo(tmp_path):
     settings = {"seeds": (1, 2, 3), "items": 1150, "models": ["mlp_concat"], "compat": COMPAT}
 
     def late(key, **changes):
-        place = tmp_path / "-".join(changes.values())
-        return np.mean([run["last"][key] for run in over_seeds(place, **changes, **settings)["mlp_concat"]])
+        folder = tmp_path / "-".join(changes.values())
+        return np.mean([run["last"][key] for run in over_seeds(folder, **changes, **settings)["mlp_concat"]])
 
     halo, no_halo = (
         late("accuracy", population=of, split="row") - late("accuracy", population=of, split="pair")

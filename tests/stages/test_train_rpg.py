@@ -27,14 +27,14 @@ from minionerec.training.sequential.stage import run_sequential
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """The demo shop with digits of two kinds, and SIDs."""
-    place = tmp_path_factory.mktemp("shop")
-    run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
-    base = SidConfig(corpus=str(place / "corpus"), output=str(place / "digits"), dimensions=16, collisions="keep")
+    folder = tmp_path_factory.mktemp("shop")
+    run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
+    base = SidConfig(corpus=str(folder / "corpus"), output=str(folder / "digits"), dimensions=16, collisions="keep")
     run_build_sids(replace(base, method="opq", digits=8, codebook_sizes=[16], iterations=5))
     run_build_sids(
-        replace(base, codebook_sizes=[24, 24], collisions="extra_token", output=str(place / "uneven"), iterations=5)
+        replace(base, codebook_sizes=[24, 24], collisions="extra_token", output=str(folder / "uneven"), iterations=5)
     )
-    return place
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path
     assert tied > 100 or SidTable.load_index(shop / "digits").n_unique == len(numbers)
 
 
-def test_a_cut_off_run_goes_on_to_the_same_bytes(shop, trained, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_bytes(shop, trained, tmp_path, monkeypatch):
     cut = replace(trained, output=str(tmp_path / "cut"))
     cut_off_in_epoch(monkeypatch, cut, 2)
     run_sequential(cut)
@@ -102,7 +102,7 @@ def test_a_cut_off_run_goes_on_to_the_same_bytes(shop, trained, tmp_path, monkey
         assert (tmp_path / "cut" / name).read_bytes() == (shop / "rpg" / name).read_bytes()
 
 
-def test_other_digits_are_trained_on_anew(shop, tmp_path):
+def test_other_digits_are_trained_on_again(shop, tmp_path):
     base = SidConfig(
         corpus=str(shop / "corpus"), output=str(tmp_path / "digits"), dimensions=16, collisions="keep", method="opq"
     )

@@ -40,26 +40,26 @@ TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 def file(tmp_path_factory):
     """Sixty users who go round a circle of fifteen items."""
     rng = np.random.default_rng(0)
-    place = tmp_path_factory.mktemp("data") / "circle.txt"
+    folder = tmp_path_factory.mktemp("data") / "circle.txt"
     lines = []
     for user in range(60):
         items = (rng.integers(15) + np.arange(rng.integers(5, 12))) % 15 + 1
         lines.append(f"{user + 1} " + " ".join(map(str, items)))
-    place.write_text("\n".join(lines) + "\n")
+    folder.write_text("\n".join(lines) + "\n")
     titles = {str(item): {"title": f"thing {'red' if item % 2 else 'blue'} number {item}"} for item in range(1, 16)}
-    (place.parent / "titles.json").write_text(json.dumps(titles))
-    return place
+    (folder.parent / "titles.json").write_text(json.dumps(titles))
+    return folder
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """The demo shop as a corpus, with SIDs."""
-    place = tmp_path_factory.mktemp("demo")
-    run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
+    folder = tmp_path_factory.mktemp("demo")
+    run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
     run_build_sids(
-        SidConfig(corpus=str(place / "corpus"), output=str(place / "sids"), collisions="keep", codebook_sizes=[8, 4])
+        SidConfig(corpus=str(folder / "corpus"), output=str(folder / "sids"), collisions="keep", codebook_sizes=[8, 4])
     )
-    return place
+    return folder
 
 
 def config_of(file, output, **changes):
@@ -156,7 +156,7 @@ def test_edited_input_model_and_predictions_are_noticed(demo, tmp_path, caplog):
         run_sequential(config)
 
 
-def test_other_interactions_are_trained_on_anew(file, tmp_path):
+def test_other_interactions_are_trained_on_again(file, tmp_path):
     data = tmp_path / "data.txt"
     shutil.copy(file, data)
     run_sequential(config_of(data, tmp_path / "out", epochs=1))
@@ -185,7 +185,7 @@ def test_zero_compatibility_lets_padding_compete(file, tmp_path):
     assert any(-1 in items for items in predictions.items)
 
 
-def test_a_cut_off_run_goes_on_to_the_same_bytes(file, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatch):
     run_sequential(config_of(file, tmp_path / "whole", epochs=3))
     cut = config_of(file, tmp_path / "cut", epochs=3)
     cut_off_in_epoch(monkeypatch, cut, 2)
@@ -234,9 +234,11 @@ def test_a_run_killed_between_its_artefacts_is_finished_without_training(file, t
 @pytest.mark.slow
 def test_a_run_killed_anywhere_ends_in_the_same_bytes(file, tmp_path):
     def contents(output):
-        made = [place for place in output.rglob("*") if place.is_file() and ".partial" not in str(place)]
-        made = [place for place in made if place.name != "manifest.json" and not place.name.endswith(".record.json")]
-        return {str(place.relative_to(output)): place.read_bytes() for place in made}
+        made = [folder for folder in output.rglob("*") if folder.is_file() and ".partial" not in str(folder)]
+        made = [
+            folder for folder in made if folder.name != "manifest.json" and not folder.name.endswith(".record.json")
+        ]
+        return {str(folder.relative_to(output)): folder.read_bytes() for folder in made}
 
     whole = tmp_path / "whole"
     totals = stage_in_child(run_sequential, whole, config_of(file, whole))
@@ -402,7 +404,7 @@ def test_a_user_on_the_command_line(file, tmp_path):
     assert done.status == 0, done.err
     assert "test  item HR@5" in done.out
     assert done.out.endswith(f"model and predictions: {tmp_path / 'out'}\n")
-    assert run("sasrek").said.startswith("error: unknown model 'sasrek'; known models: ")
+    assert run("sasrek").reported.startswith("error: unknown model 'sasrek'; known models: ")
 
 
 @pytest.mark.parametrize("model", ["wearec", "gru4rec"])

@@ -60,7 +60,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contexts")
     make_session_corpus(folder / "corpus")
     make_session_corpus(folder / "timeless", timed=False)
-    run_sequential(config_of(folder, folder / "told"))
+    run_sequential(config_of(folder, folder / "conditioned"))
     return folder
 
 
@@ -69,11 +69,13 @@ def model_of(output):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_two_kinds_of_rows_are_told_apart(made, tmp_path, name):
+def test_the_two_slices_are_distinguished(made, tmp_path, name):
     """Told, the model knows which of two items comes; one that was never told knows no more than both."""
     found = {
-        told: run_sequential(config_of(made, tmp_path / str(told), session_context=told, **MODELS[name]))
-        for told in (0, 1)
+        conditioned: run_sequential(
+            config_of(made, tmp_path / str(conditioned), session_context=conditioned, **MODELS[name])
+        )
+        for conditioned in (0, 1)
     }
     assert ndcg(found[True]) > 0.95
     assert 0.6 < ndcg(found[False]) < 0.9  # half of the rows first and half of them second would be 0.82
@@ -86,47 +88,52 @@ def test_the_two_kinds_of_rows_are_told_apart(made, tmp_path, name):
         for context, follower in followers.items():
             best = model.scores(histories, None, torch.full_like(newest, context))[:, 1:].argmax(1)
             assert (best == follower).float().mean() > 0.85
-    untold = rank_rows(model, rows, "keep", torch.device("cpu"))["item"]
-    assert 0.6 < ranking_metrics(untold, (10,))["NDCG@10"].mean() < 0.9
+    unconditioned = rank_rows(model, rows, "keep", torch.device("cpu"))["item"]
+    assert 0.6 < ranking_metrics(unconditioned, (10,))["NDCG@10"].mean() < 0.9
 
 
-def test_killed_it_goes_on_to_the_same_bytes(made, tmp_path, monkeypatch):
+def test_killed_it_resumes_to_the_same_bytes(made, tmp_path, monkeypatch):
     config = config_of(made, tmp_path / "cut")
     cut_off_in_epoch(monkeypatch, config, 6)
     torch.manual_seed(99)
     run_sequential(config)
     for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):
-        one, other = (folder / name for folder in (tmp_path / "cut", made / "told"))
+        one, other = (folder / name for folder in (tmp_path / "cut", made / "conditioned"))
         assert one.read_bytes() == other.read_bytes(), name
 
 
-def test_what_was_told_is_known_from_the_files(made, tmp_path):
-    settings = read_manifest(model_of(made / "told"))["settings"]
+def test_what_was_reported_is_known_from_the_files(made, tmp_path):
+    settings = read_manifest(model_of(made / "conditioned"))["settings"]
     assert settings["session_context"] is True
-    told = config_of(made, made / "told")
-    assert told.up_to_date() and not run_sequential(told).trained
+    conditioned = config_of(made, made / "conditioned")
+    assert conditioned.up_to_date() and not run_sequential(conditioned).trained
     plain = config_of(made, tmp_path / "plain", session_context=False, epochs=1)
     assert "session_context" not in plain.deciding()
     run_sequential(plain)
-    about = [json.loads((model_of(place) / "model.json").read_text()) for place in (made / "told", tmp_path / "plain")]
+    about = [
+        json.loads((model_of(folder) / "model.json").read_text())
+        for folder in (made / "conditioned", tmp_path / "plain")
+    ]
     assert about[0]["session_context"] is True and "session_context" not in about[1]
-    models = [load_sequential(model_of(place)) for place in (made / "told", tmp_path / "plain")]
+    models = [load_sequential(model_of(folder)) for folder in (made / "conditioned", tmp_path / "plain")]
     assert models[0].session_states is not None and models[1].session_states is None
     assert models[0].session_states.shift.any(1).all()  # also of what is unknown, which is so only where it was hidden
-    names = [set(load_file(model_of(place) / "model.safetensors")) for place in (made / "told", tmp_path / "plain")]
+    names = [
+        set(load_file(model_of(folder) / "model.safetensors")) for folder in (made / "conditioned", tmp_path / "plain")
+    ]
     assert names[0] - names[1] == {"session_states.scale", "session_states.shift"}
     for wrong, words in (("yes", "session_context is 'yes', expected true or false"), (False, "does not fit")):
-        (model_of(made / "told") / "model.json").write_text(json.dumps(about[0] | {"session_context": wrong}))
-        sign(model_of(made / "told"))
+        (model_of(made / "conditioned") / "model.json").write_text(json.dumps(about[0] | {"session_context": wrong}))
+        sign(model_of(made / "conditioned"))
         with pytest.raises(ArtefactError, match=words):
-            load_sequential(model_of(made / "told"))
-    (model_of(made / "told") / "model.json").write_text(json.dumps(about[0], indent=1) + "\n")
-    sign(model_of(made / "told"))
-    load_sequential(model_of(made / "told"))
+            load_sequential(model_of(made / "conditioned"))
+    (model_of(made / "conditioned") / "model.json").write_text(json.dumps(about[0], indent=1) + "\n")
+    sign(model_of(made / "conditioned"))
+    load_sequential(model_of(made / "conditioned"))
 
 
 def test_a_request_gives_the_session_context(made, tmp_path):
-    recommender = Recommender.load(model_of(made / "told"), corpus=made / "corpus")
+    recommender = Recommender.load(model_of(made / "conditioned"), corpus=made / "corpus")
     assert recommender.context == {"session_context"}
     histories = [[f"i{item}" for item in history] for history in Corpus.load(made / "corpus").test.histories]
     found = {
@@ -153,17 +160,17 @@ def test_eval_beam_tells_it_too(made, tmp_path):
     found = {}
     for tell in (True, False):
         config = EvalConfig(
-            checkpoint=str(model_of(made / "told")), corpus=str(made / "corpus"), output=str(tmp_path / str(tell)),
-            beams=10, ks=[1, 10], resamples=10, session_context=tell,
+            checkpoint=str(model_of(made / "conditioned")), corpus=str(made / "corpus"),
+            output=str(tmp_path / str(tell)), beams=10, ks=[1, 10], resamples=10, session_context=tell,
         )  # fmt: skip
         metrics = run_eval(config).metrics["recommenders"]["sasrec"]["item"]
         found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["rows_with_context"]
     assert (found[True][1], found[False][1]) == (60, 0)
-    written = Predictions.load(made / "told" / "predictions")
+    written = Predictions.load(made / "conditioned" / "predictions")
     asked = Predictions.load(tmp_path / "True")
     assert asked.items == written.items
     assert asked.given == written.given == (SESSION_CONTEXT,)
-    assert Ranked.load(made / "told" / "predictions", "valid").given == (SESSION_CONTEXT,)
+    assert Ranked.load(made / "conditioned" / "predictions", "valid").given == (SESSION_CONTEXT,)
     assert Predictions.load(tmp_path / "False").given == ()
     assert found[True][0] > 0.95 > 0.9 > found[False][0]
 
@@ -171,8 +178,10 @@ def test_eval_beam_tells_it_too(made, tmp_path):
 def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     with caplog.at_level("WARNING", "minionerec"):
         run_sequential(config_of(made, tmp_path / "timeless", corpus="timeless", epochs=1))
-    said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
-    assert len(said) == 1 and said[0].startswith(f"session_context is true, but {made / 'timeless'} has no times")
+    reported = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
+    assert len(reported) == 1 and reported[0].startswith(
+        f"session_context is true, but {made / 'timeless'} has no times"
+    )
     states = load_sequential(model_of(tmp_path / "timeless")).session_states
     assert states.shift[0].any() and not states.shift[1:].any()
     caplog.clear()
@@ -181,7 +190,7 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     assert "has no times" not in caplog.text
 
 
-def test_what_cannot_be_told_is_refused(made, tmp_path):
+def test_what_cannot_be_conditioned_is_refused(made, tmp_path):
     for protocol in ("a", "b"):
         with pytest.raises(
             ConfigError, match=f"session_context is true, but protocol is '{protocol}', whose sequences have no"

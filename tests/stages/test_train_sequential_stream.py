@@ -27,11 +27,11 @@ TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """The demo shop, its sequences in several row groups."""
-    place = tmp_path_factory.mktemp("demo")
+    folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("minionerec.data.shards.GROUP", 100)
-        run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
-    return place / "corpus"
+        run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
+    return folder / "corpus"
 
 
 def config_of(demo, output, **changes):
@@ -72,10 +72,10 @@ def test_counts_of_parts_are_those_of_the_whole():
 
 @pytest.mark.parametrize("all_positions", [False, True])
 def test_it_learns_as_from_memory(demo, tmp_path, monkeypatch, all_positions):
-    told = {"all_positions": all_positions, "epochs": 10, "learning_rate": 0.005, "eval_rows": -1}
-    memory = run_sequential(config_of(demo, tmp_path / "memory", shuffle_rows=0, **told))
+    reported = {"all_positions": all_positions, "epochs": 10, "learning_rate": 0.005, "eval_rows": -1}
+    memory = run_sequential(config_of(demo, tmp_path / "memory", shuffle_rows=0, **reported))
     keep_in_files(monkeypatch)
-    disk = run_sequential(config_of(demo, tmp_path / "disk", shuffle_rows=0, **told))
+    disk = run_sequential(config_of(demo, tmp_path / "disk", shuffle_rows=0, **reported))
     ours, theirs = (done.metrics["test"]["item"]["NDCG@10"][0] for done in (disk, memory))
     assert ours == pytest.approx(theirs, rel=0.2) and ours > 0.02
     assert not (tmp_path / "disk" / "model.partial").exists()
@@ -83,13 +83,15 @@ def test_it_learns_as_from_memory(demo, tmp_path, monkeypatch, all_positions):
 
 
 @pytest.mark.parametrize("kind", ["step", pytest.param("write", marks=pytest.mark.slow)])
-def test_killed_it_goes_on_to_the_same_weights(demo, tmp_path, kind):
+def test_killed_it_resumes_to_the_same_weights(demo, tmp_path, kind):
     config, mine = partial(config_of, demo), tmp_path / "cut"
     totals = stage_in_child(partial(from_files, run_sequential), tmp_path / "whole", config(tmp_path / "whole" / "out"))
     run = partial(stage_in_child, partial(from_files, run_sequential), mine, config(mine / "out"))
     run(Point(kind, totals["step"] - 2 if kind == "step" else 9))
     run()
-    one, two = (load_file(Path(place) / "out" / "model" / "model.safetensors") for place in (mine, tmp_path / "whole"))
+    one, two = (
+        load_file(Path(folder) / "out" / "model" / "model.safetensors") for folder in (mine, tmp_path / "whole")
+    )
     assert all((one[name] == two[name]).all() for name in two)
     assert len(Predictions.load(tmp_path / "whole" / "out" / "predictions")) == 300
     counts = read_manifest(tmp_path / "whole" / "out" / "model")["counts"]

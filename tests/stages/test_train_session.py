@@ -40,7 +40,7 @@ USERS = 120  # each with one example of validation and one of test
 LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_rows": -1, "evals_per_epoch": 0.5}
 
 
-def told(folder, **changes):
+def conditioned(folder, **changes):
     return catalogue_config(folder, **{"session_context": True, **changes})
 
 
@@ -56,9 +56,9 @@ def made(tmp_path_factory):
     (folder / "corpus").rename(folder / "chains")
     make_session_corpus(folder / "corpus", USERS)
     make_session_corpus(folder / "timeless", USERS, timed=False)
-    run_catalogue(told(folder, output=str(folder / "told"), **LEARNS))
+    run_catalogue(conditioned(folder, output=str(folder / "conditioned"), **LEARNS))
     run_catalogue(catalogue_config(folder, output=str(folder / "plain"), **LEARNS))
-    run_catalogue(told(folder, output=str(folder / "short")))
+    run_catalogue(conditioned(folder, output=str(folder / "short")))
     return folder
 
 
@@ -70,46 +70,47 @@ def ndcg(folder, name, tmp_path, **changes):
     return result.metrics["recommenders"]["beam search"]["sid"]["NDCG@10"][0], counts_of(output)
 
 
-def test_the_two_kinds_of_rows_are_told_apart(made):
+def test_the_two_slices_are_distinguished(made):
     """Told, the model knows which of two items comes; untold, or never told, it knows no more than both."""
-    bundle = load_bundle(made / "told")
+    bundle = load_bundle(made / "conditioned")
     model, number = bundle.model, bundle.table.sid_numbers
     assert bundle.wording == load_wording("session_context")
     histories, every = torch.from_numpy(number + 1)[:, None], np.arange(N_ITEMS)
     for context, follower in ((SAME, (every + 1) % N_ITEMS), (LATER, np.full(N_ITEMS, LATER_ON))):
         found = model.leaf_log_probs(histories, torch.full((N_ITEMS,), context)).argmax(1)
         assert (found == torch.from_numpy(number[follower])).float().mean() > 0.9
-    best = {name: counts_of(made / name)["best"]["eval_ndcg@10"] for name in ("told", "plain")}
-    assert best["told"] > 0.95
+    best = {name: counts_of(made / name)["best"]["eval_ndcg@10"] for name in ("conditioned", "plain")}
+    assert best["conditioned"] > 0.95
     assert best["plain"] < 0.9  # half of the rows first and half of them second would be 0.82
 
 
 def test_an_evaluation_gives_session_contexts_or_does_not(made, tmp_path, caplog):
     with caplog.at_level("INFO", "minionerec"):
-        whole, counts = ndcg(made, "told", tmp_path)
+        whole, counts = ndcg(made, "conditioned", tmp_path)
     assert f"The session context of {USERS} of {USERS} examples is known." in caplog.text
     caplog.clear()
     with caplog.at_level("INFO", "minionerec"):
-        untold, silent = ndcg(made, "told", tmp_path, session_context=False)
+        unconditioned, silent = ndcg(made, "conditioned", tmp_path, session_context=False)
     assert f"The session context of 0 of {USERS} examples is known" in caplog.text
     assert (counts["rows_with_context"], silent["rows_with_context"]) == (USERS, 0)
     assert (counts["given"], silent["given"]) == (["session context"], [])
-    assert whole > 0.95 and untold < 0.9
+    assert whole > 0.95 and unconditioned < 0.9
     never, plain = ndcg(made, "plain", tmp_path)
     assert "rows_with_context" not in plain and plain["given"] == []  # though session_context is true
-    assert abs(never - untold) < 0.15
+    assert abs(never - unconditioned) < 0.15
 
 
 def test_finished_evaluations_stand(made, tmp_path):
-    told_so = eval_config(made)
-    assert told_so.deciding()["session_context"] is True
-    assert replace(told_so, session_context=False).deciding()["session_context"] is False
+    conditioned_so = eval_config(made)
+    assert conditioned_so.deciding()["session_context"] is True
+    assert replace(conditioned_so, session_context=False).deciding()["session_context"] is False
     assert (
-        "session_context" not in catalogue_config(made).deciding() and told(made).deciding()["session_context"] is True
+        "session_context" not in catalogue_config(made).deciding()
+        and conditioned(made).deciding()["session_context"] is True
     )
     assert "session_context" not in read_manifest(made / "plain")["settings"]
-    assert read_manifest(made / "told")["settings"]["session_context"] is True
-    again = run_catalogue(told(made, output=str(made / "short")))
+    assert read_manifest(made / "conditioned")["settings"]["session_context"] is True
+    again = run_catalogue(conditioned(made, output=str(made / "short")))
     assert not again.fresh
 
 
@@ -123,7 +124,7 @@ def test_the_weights_of_popularity_are_in_the_manifest_and_the_model(made):
 
 
 def test_a_stopped_run_ends_as_if_nothing_had_happened(made, tmp_path, monkeypatch):
-    config = told(made, output=str(tmp_path / "stopped"))
+    config = conditioned(made, output=str(tmp_path / "stopped"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 8)
         run_catalogue(config)
@@ -139,7 +140,7 @@ def test_a_refit_takes_the_weights_that_were_found(made, tmp_path):
     shutil.copytree(made / "short", tmp_path / "chosen")
     spoil_manifest(tmp_path / "chosen", lambda content: content["counts"].update(popularity=found))
     sign(tmp_path / "chosen")
-    result = run_catalogue(told(made, output=str(tmp_path / "all"), refit=str(tmp_path / "chosen")))
+    result = run_catalogue(conditioned(made, output=str(tmp_path / "all"), refit=str(tmp_path / "chosen")))
     assert result.counts["refit"] and result.counts["popularity"] == found
     model = load_bundle(tmp_path / "all").model
     assert model.popularity.weights.tolist() == pytest.approx(list(found.values()))
@@ -148,10 +149,10 @@ def test_a_refit_takes_the_weights_that_were_found(made, tmp_path):
     assert counted == pytest.approx(len(rows.train) + N_ITEMS * UNSOLD, rel=1e-4)
 
 
-def test_what_begins_with_a_checkpoint_is_told_what_that_was(made, tmp_path):
+def test_what_begins_with_a_checkpoint_is_reported_what_that_was(made, tmp_path):
     """Whether the settings say so or not; it is never told where the checkpoint was not."""
     config = catalogue_config(
-        made, checkpoint=str(made / "told"), objective="expected", output=str(tmp_path / "on"), epochs=0.6
+        made, checkpoint=str(made / "conditioned"), objective="expected", output=str(tmp_path / "on"), epochs=0.6
     )
     assert run_catalogue(config).counts["best"]["eval_ndcg@10"] > 0.95
     bundle = load_bundle(tmp_path / "on")
@@ -182,7 +183,7 @@ def test_popularity_is_no_part_of_the_likelihood(made, tmp_path, monkeypatch, ob
     assert any(counts_of(tmp_path / "on")["popularity"].values())
 
 
-def test_the_reference_is_told_what_the_model_is_told(made, tmp_path, monkeypatch):
+def test_the_reference_is_given_what_the_model_is_given(made, tmp_path, monkeypatch):
     """So the KL term is nothing before the first step, though some contexts are hidden from both."""
     losses, asked = [], []
     step, forward = CatalogueTrainer.training_step, CatalogueModel.forward
@@ -199,7 +200,7 @@ def test_the_reference_is_told_what_the_model_is_told(made, tmp_path, monkeypatc
     for beta in (0.0, 10.0):
         config = catalogue_config(
             made,
-            checkpoint=str(made / "told"),
+            checkpoint=str(made / "conditioned"),
             objective="expected",
             output=str(tmp_path / str(beta)),
             beta=beta,
@@ -218,16 +219,20 @@ def test_the_reference_is_told_what_the_model_is_told(made, tmp_path, monkeypatc
 def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
     corpus = str(made / "timeless")
     with caplog.at_level("WARNING", "minionerec"):
-        run_catalogue(told(made, corpus=corpus, output=str(tmp_path / "timeless"), epochs=0.4, evals_per_epoch=1))
-    said = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
-    assert len(said) == 1 and said[0].startswith(f"session_context is true, but {corpus} has no times, so every")
+        run_catalogue(
+            conditioned(made, corpus=corpus, output=str(tmp_path / "timeless"), epochs=0.4, evals_per_epoch=1)
+        )
+    reported = [record.getMessage() for record in caplog.records if "has no times" in record.getMessage()]
+    assert len(reported) == 1 and reported[0].startswith(
+        f"session_context is true, but {corpus} has no times, so every"
+    )
     weights = counts_of(tmp_path / "timeless")["popularity"]
     assert weights["same"] == weights["later"] == 0
     caplog.clear()
     _, counts = ndcg(tmp_path, "timeless", tmp_path, corpus=corpus)
     assert counts["rows_with_context"] == 0
     with caplog.at_level("WARNING", "minionerec"):
-        run_catalogue(told(made, output=str(tmp_path / "timed"), epochs=0.4, evals_per_epoch=1))
+        run_catalogue(conditioned(made, output=str(tmp_path / "timed"), epochs=0.4, evals_per_epoch=1))
     assert "has no times" not in caplog.text
 
 
@@ -235,20 +240,23 @@ def test_a_corpus_without_times_is_warned_of_once(made, tmp_path, caplog):
 def test_a_corpus_too_large_for_memory_tells_the_same(made, tmp_path, monkeypatch, caplog, loss):
     keep_in_files(monkeypatch, 100)
     with caplog.at_level("INFO", "minionerec"):
-        result = run_catalogue(told(made, output=str(tmp_path / "shards"), **LEARNS, **loss))
+        result = run_catalogue(conditioned(made, output=str(tmp_path / "shards"), **LEARNS, **loss))
     assert "they stay in its files" in caplog.text and "has no times" not in caplog.text
     assert result.counts["best"]["eval_ndcg@10"] > 0.95
     assert set(result.counts["popularity"]) == set(SESSION_CONTEXTS)
-    logs = [load_bundle(place).model.popularity.logs for place in (tmp_path / "shards", made / "told")]
+    logs = [load_bundle(folder).model.popularity.logs for folder in (tmp_path / "shards", made / "conditioned")]
     assert torch.allclose(*logs, atol=1e-5)
 
 
 def test_what_is_extended_keeps_session_contexts_and_popularity(made, tmp_path):
     config = ExtendConfig(
-        checkpoint=str(made / "told"), corpus=str(made / "corpus"), sids=str(made / "sids"), output=str(tmp_path / "x")
+        checkpoint=str(made / "conditioned"),
+        corpus=str(made / "corpus"),
+        sids=str(made / "sids"),
+        output=str(tmp_path / "x"),
     )
     run_extend(config)
-    before, after = (load_bundle(place) for place in (made / "told", tmp_path / "x"))
+    before, after = (load_bundle(folder) for folder in (made / "conditioned", tmp_path / "x"))
     assert after.wording == before.wording
     histories, contexts = torch.tensor([[1, 2], [5, 0]]), torch.tensor([SAME, LATER])
     assert torch.equal(
@@ -259,13 +267,13 @@ def test_what_is_extended_keeps_session_contexts_and_popularity(made, tmp_path):
 
 @pytest.mark.parametrize("tokens", [[], [7], [7, 8], [1, 2, 3]])
 def test_session_contexts_of_other_tokens_are_refused(made, tmp_path, tokens):
-    bundle = load_bundle(made / "told")
+    bundle = load_bundle(made / "conditioned")
     save_checkpoint(bundle, tmp_path / "saved")
     assert load_bundle(tmp_path / "saved").model.popularity.weights.any() == bundle.model.popularity.weights.any()
-    place = tmp_path / "saved" / "config.json"
-    content = json.loads(place.read_text())
+    folder = tmp_path / "saved" / "config.json"
+    content = json.loads(folder.read_text())
     assert len(content["session_tokens"]) == 2
-    place.write_text(json.dumps(content | {"session_tokens": tokens}))
+    folder.write_text(json.dumps(content | {"session_tokens": tokens}))
     sign(tmp_path / "saved")
     with pytest.raises(ArtefactError, match=r"its session_tokens are not those of wording\.yaml|belong to no part"):
         load_bundle(tmp_path / "saved")

@@ -79,13 +79,13 @@ def test_equal_rows_are_one_that_weighs_as_much(parts):
         ("".join(sids[item] for item in history) + "<|eos|>", sids[target])
         for history, target in zip(corpus.train.histories, corpus.train.targets, strict=True)
     )
-    said = [
+    reported = [
         tuple("".join(bundle.tokenizer.convert_ids_to_tokens(ids)) for ids in row)
         for row in zip(rows["input_ids"], rows["labels"], strict=True)
     ]
     weights = np.array(rows["weights"])
     assert cut == 0 and weights.mean() == pytest.approx(1)
-    assert dict(zip(said, (weights * len(corpus.train) / len(said)).round().astype(int), strict=True)) == wanted
+    assert dict(zip(reported, (weights * len(corpus.train) / len(reported)).round().astype(int), strict=True)) == wanted
     assert max(wanted.values()) > 1
     assert distinct_rows(builder, bundle.tokenizer, "train", 4)[1] > 0
 
@@ -120,7 +120,7 @@ def test_the_loss_is_the_mean_over_unpadded_tokens():
 
 def test_twenty_rows_are_learnt_by_heart():
     rng = np.random.default_rng(0)
-    table = SidTable(np.unique(rng.integers(0, 5, (60, 3)), axis=0)[:24], [f"i{place}" for place in range(24)])
+    table = SidTable(np.unique(rng.integers(0, 5, (60, 3)), axis=0)[:24], [f"i{position}" for position in range(24)])
     tokenizer = sid_tokenizer(table)
     model = build_tiger(tokenizer, 0, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4, dropout_rate=0.0)
     histories = [rng.integers(0, 24, rng.integers(2, 6)) for _ in range(20)]
@@ -224,14 +224,14 @@ def test_the_learning_rate_falls_with_the_root_of_the_steps(trained, tmp_path):
         assert rate == pytest.approx(1e-2 * min((step - 1) / 4, (4 / max(step - 1, 1)) ** 0.5))
 
 
-@pytest.mark.parametrize("places", [pytest.param(10, marks=pytest.mark.slow), 1])
-def test_killed_it_ends_as_if_nothing_had_happened(tmp_path, places):
+@pytest.mark.parametrize("count", [pytest.param(10, marks=pytest.mark.slow), 1])
+def test_killed_it_ends_as_if_nothing_had_happened(tmp_path, count):
     make_inputs(tmp_path)
     often = partial(tiger_config, tmp_path, evals_per_epoch=2)
     totals = stage_in_child(run_tiger, tmp_path, often())
-    points = [Point("step", totals["step"] - 1)] if places == 1 else random_points(totals, places, 3)
-    for place, point in enumerate(points):
-        mine = tmp_path / str(place)
+    points = [Point("step", totals["step"] - 1)] if count == 1 else random_points(totals, count, 3)
+    for position, point in enumerate(points):
+        mine = tmp_path / str(position)
         run = partial(stage_in_child, run_tiger, mine, often(output=str(mine / "tiger")))
         run(point)
         assert not (mine / "tiger").exists() or point.kind == "write"
@@ -259,6 +259,6 @@ def test_micro_batches_and_processes_add_up(trained, tmp_path):
         ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking"),
     ],
 )
-def test_settings_that_cannot_be_are_said(tmp_path, changes, words):
+def test_settings_that_cannot_be_are_reported(tmp_path, changes, words):
     with pytest.raises(ConfigError, match=words):
         tiger_config(tmp_path, **changes)

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from minionerec.data.source import Source, item_table
 
-visits = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=40)
-"""(user, timestamp) of each interaction in the order of a file; its place there is its item."""
-filled = visits.map(lambda pairs: [(user, 5 * time) for user, time in pairs] + [(9, time) for time in range(40)])
+interactions = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=40)
+"""(user, timestamp) of each interaction in the order of a file; its position there is its item."""
+filled = interactions.map(lambda pairs: [(user, 5 * time) for user, time in pairs] + [(9, time) for time in range(40)])
 """The same with a user of one item at each of forty timestamps, so that hardly a split is empty."""
 
 
@@ -16,7 +16,7 @@ def source_of(pairs, ticks=1):
     """A source whose i-th interaction is item i, chosen by a user at a timestamp."""
     names = sorted({user for user, _ in pairs})
     return Source(
-        items=item_table([f"i{place:05d}" for place in range(len(pairs))]),
+        items=item_table([f"i{position:05d}" for position in range(len(pairs))]),
         users=np.array([names.index(user) for user, _ in pairs], dtype=np.int32),
         item_index=np.arange(len(pairs), dtype=np.int32),
         times=np.array([timestamp for _, timestamp in pairs], dtype=np.int64) * ticks,

@@ -200,10 +200,10 @@ def oracle(
                 part = 2 - left if split == "leave_last_out" else 0
                 by_user = of_first[user] if "published_order" in quirks else 0
                 history = [chosen[each] for each in rows[max(0, step - max_history) : step]]
-                told = () if seconds is None else (context[row], context[rows[step - 1]])
+                reported = () if seconds is None else (context[row], context[rows[step - 1]])
                 name = source.user_ids[user].as_py()
                 examples.append(
-                    ((part, order[row], by_user, row), step, context[row], (name, history, chosen[row], *told))
+                    ((part, order[row], by_user, row), step, context[row], (name, history, chosen[row], *reported))
                 )
     examples.sort(key=lambda each: each[0])
     borders = [len(examples) * tenths // 10 for tenths in (8, 9)]

@@ -9,5 +9,5 @@ from minionerec.models.backbone.bundle import Bundle, bundle_counts, write_model
 
 def save_checkpoint(bundle: Bundle, path: Path, **counts: Any) -> None:
     """Write a model as a finished checkpoint, as if a stage had trained it."""
-    with write_artefact(path, "checkpoint", config={}, seed=0, counts={**counts, **bundle_counts(bundle)}) as place:
-        write_model_files(bundle, place)
+    with write_artefact(path, "checkpoint", config={}, seed=0, counts={**counts, **bundle_counts(bundle)}) as folder:
+        write_model_files(bundle, folder)

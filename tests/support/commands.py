@@ -20,7 +20,7 @@ class Outcome(NamedTuple):
     err: str
 
     @property
-    def said(self) -> str:
+    def reported(self) -> str:
         """Its one line of an error; the test fails where there is more or less."""
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
         assert self.status == 2, (self.status, self.out, self.err)
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
 def command(folder: Path, *words: str) -> Outcome:
     """Run `minionerec` with these words in a folder, in this process."""
-    out, err, argv, place, status = io.StringIO(), io.StringIO(), sys.argv, Path.cwd(), 0
+    out, err, argv, path, status = io.StringIO(), io.StringIO(), sys.argv, Path.cwd(), 0
     logger = logging.getLogger("minionerec")
     before, logger.handlers = logger.handlers, []
     try:
@@ -42,5 +42,5 @@ def command(folder: Path, *words: str) -> Outcome:
         status = int(end.code or 0)
     finally:
         sys.argv, logger.handlers = argv, before
-        os.chdir(place)
+        os.chdir(path)
     return Outcome(status, out.getvalue(), err.getvalue())

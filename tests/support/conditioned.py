@@ -17,8 +17,8 @@ def save_conditioned(folder: Path, session_context: bool = True) -> Path:
 
     Without `session_context` the model is not conditioned on it.
     """
-    place, sids = make_inputs(folder)
-    corpus = Corpus.load(place)
+    path, sids = make_inputs(folder)
+    corpus = Corpus.load(path)
     table = SidTable.load_index(f"{sids}/index.json", corpus.items["item_id"].tolist())
     windows = sid_windows(corpus, table, 0.0)[0]
     bundle = new_bundle(catalogue_config(folder, session_context=session_context), corpus, table, windows)

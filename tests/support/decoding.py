@@ -53,7 +53,7 @@ def random_trie(rng, levels=3, size=8, n=None):
 
 
 def lists(result):
-    """Of a beam result, one list of (SID number, score) for each prompt, without the empty places."""
+    """Of a beam result, one list of (SID number, score) for each prompt, without the empty entries."""
     return [
         [(sid, score) for sid, score in zip(sids, scores, strict=True) if sid >= 0]
         for sids, scores in zip(result.sids.tolist(), result.scores.tolist(), strict=True)
@@ -95,7 +95,7 @@ def exact_prompts(model, prompts, trie, k, *, batch_size=8, normaliser="full", w
     batches = length_batches(prompts, batch_size)
     with evaluating(model):
         for batch in batches:
-            result = exact_search(model, [prompts[place] for place in batch], trie, k, normaliser, width)
+            result = exact_search(model, [prompts[position] for position in batch], trie, k, normaliser, width)
             sids[batch], scores[batch] = result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
             opened[batch] = result.opened.cpu().numpy()
     return sids, scores, opened

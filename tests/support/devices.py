@@ -17,7 +17,7 @@ TIGER = {"d_model": 16, "d_kv": 8, "num_heads": 2, "num_layers": 2, "d_ff": 24}
 
 
 def same_lists(one: tuple[Any, Any], two: tuple[Any, Any], rounding: float = 1e-4) -> bool:
-    """Whether two searches gave the same lists; only neighbours whose scores differ by rounding may change places.
+    """Whether two searches gave the same lists; only neighbours whose scores differ by rounding may change ranks.
 
     Args:
         one: SID numbers (R, K) and their scores.
@@ -67,7 +67,7 @@ def shop_of():
     """SIDs of 40 items, a tokenizer that speaks them, and prompts of whole SIDs."""
     rng = np.random.default_rng(6)
     codes = np.unique(rng.integers(0, 5, (40, 3)), axis=0)
-    table = SidTable(codes, [f"i{place}" for place in range(len(codes))])
+    table = SidTable(codes, [f"i{position}" for position in range(len(codes))])
     tokenizer = sid_tokenizer(table)
     ids = code_token_ids(tokenizer, table)
     prompts = [

@@ -30,7 +30,7 @@ ids = st.one_of(
 def sources(draw, *, kinds=("whole", "negative", "fractions", "parts", "milliseconds", "nanoseconds", "none")):
     """A source of few users and items with nasty ids, in no order, with ties, gaps and times of one kind."""
     people = draw(st.lists(ids, min_size=1, max_size=6, unique=True))
-    goods = draw(st.lists(ids, min_size=1, max_size=8, unique=True))
+    items = draw(st.lists(ids, min_size=1, max_size=8, unique=True))
     size = draw(st.integers(1, 40)) + 30
     seed = draw(st.integers(0, 2**32 - 1))
     chance = np.random.default_rng(seed)
@@ -47,9 +47,9 @@ def sources(draw, *, kinds=("whole", "negative", "fractions", "parts", "millisec
     }[kind]
     users = chance.integers(0, len(people), size).astype(np.int32)
     return Source(
-        items=item_table(goods, title=[draw(st.sampled_from(["", "x"])) for _ in goods]),
+        items=item_table(items, title=[draw(st.sampled_from(["", "x"])) for _ in items]),
         users=users,
-        item_index=chance.integers(0, len(goods), size).astype(np.int32),
+        item_index=chance.integers(0, len(items), size).astype(np.int32),
         times=times,
         user_ids=pa.array(people),
         where="made up",

@@ -31,12 +31,12 @@ CODES = np.array([[0, 0], [0, 1], [1, 0], [2, 2], [0, 1], [2, 1]])
 def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     items = pd.DataFrame(
-        {"item_id": list("uvwxyz"), "title": [f"thing {place}" for place in range(6)], "description": [""] * 6}
+        {"item_id": list("uvwxyz"), "title": [f"thing {position}" for position in range(6)], "description": [""] * 6}
     )
 
     def rows(n, seed):
         rng = np.random.default_rng(seed)
-        users = [f"u{place}" for place in range(n)]
+        users = [f"u{position}" for position in range(n)]
         histories = [rng.integers(0, 6, rng.integers(1, 5)) for _ in range(n)]
         return SplitRows.of(users, histories, [4, 4, *rng.integers(0, 6, n - 2)])
 
@@ -44,8 +44,8 @@ def made(tmp_path_factory) -> Path:
         folder / "corpus", config={}, inputs={}
     )
     table = SidTable(CODES, list("uvwxyz"))
-    with write_artefact(folder / "sids", "sids", config={}) as place:
-        table.save_index(place / "index.json")
+    with write_artefact(folder / "sids", "sids", config={}) as sids_folder:
+        table.save_index(sids_folder / "index.json")
     tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
     add_code_tokens(tokenizer, table)
     model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=0)
@@ -74,33 +74,33 @@ def copy_artefact(source: Path, target: Path, counts: dict | None = None, **text
     kept = {name: manifest[name] for name in ("config", "seed", "stage")} | {
         "counts": {**manifest["counts"], **(counts or {})}
     }
-    with write_artefact(target, manifest["kind"], **kept) as place:
+    with write_artefact(target, manifest["kind"], **kept) as folder:
         for name in manifest["files"]:
-            (place / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / name, place / name)
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
         for name, text in texts.items():
-            (place / name).write_text(text)
+            (folder / name).write_text(text)
     return target
 
 
-class Cut(Exception):
+class Interrupted(Exception):
     """What a process that was cut off says."""
 
 
-def cut_off(monkeypatch, made, output, after, **changes):
+def interrupted(monkeypatch, made, output, after, **changes):
     """An evaluation that is cut off when some shards are written; what is left of it."""
     written = []
     write = shards._write_shard
 
     def dying(*args):
         if len(written) == after:
-            raise Cut
+            raise Interrupted
         written.append(args[0])
         write(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "_write_shard", dying)
-        with pytest.raises(Cut):
+        with pytest.raises(Interrupted):
             run_eval(config(made, **{"batch_size": 3, "output": str(output), **changes}))
     assert not output.exists()
     return written

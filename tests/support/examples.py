@@ -75,8 +75,8 @@ def training_examples(bundle, builder, config, corpus=None, folder=None, splits=
     maker = SftExamples(
         bundle.tokenizer, builder, corpus or builder.corpus, config, splits, by_shard=corpus is not None
     )
-    with tempfile.TemporaryDirectory() as place:
-        found = training_set(maker, Path(folder or place), config.max_tokens)
+    with tempfile.TemporaryDirectory() as path:
+        found = training_set(maker, Path(folder or path), config.max_tokens)
         return found.dataset(), found
 
 

@@ -38,7 +38,7 @@ def launch(
     notes.mkdir(exist_ok=True)
     for note in notes.iterdir():
         note.unlink()
-    told = {"notes": str(notes), "die": die, "rank": rank, "whole": whole}
+    conditioned = {"notes": str(notes), "die": die, "rank": rank, "whole": whole}
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world), "-m", "support.launched"]
     done = subprocess.run(
         [sys.executable, *words, name, "--config", f"{name}.yaml"],
@@ -48,7 +48,7 @@ def launch(
         timeout=300,
         env={
             **os.environ,
-            HERE: json.dumps(told),
+            HERE: json.dumps(conditioned),
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
             "ACCELERATE_USE_CPU": "true",
             "OMP_NUM_THREADS": "1",
@@ -66,14 +66,14 @@ def main() -> None:
     """One of the processes."""
     from minionerec.cli.main import main as command
 
-    told, rank = json.loads(os.environ[HERE]), int(os.environ["RANK"])
-    notes = Path(told["notes"])
+    conditioned, rank = json.loads(os.environ[HERE]), int(os.environ["RANK"])
+    notes = Path(conditioned["notes"])
     (notes / f"{rank}.pid").write_text(str(os.getpid()))
-    die = Point(*told["die"]) if told["die"] and told["rank"] == rank else None
+    die = Point(*conditioned["die"]) if conditioned["die"] and conditioned["rank"] == rank else None
 
     def kill() -> None:
         (notes / "died").write_text("")
-        if told["whole"]:
+        if conditioned["whole"]:
             os.kill(os.getppid(), signal.SIGKILL)
             for file in notes.glob("*.pid"):
                 if file.stem != str(rank):

@@ -39,9 +39,9 @@ class Loopback:
             while b"\r\n\r\n" not in head and (read := connection.recv(4096)):
                 head += read
             first, *lines = head.decode("latin-1").split("\r\n\r\n")[0].split("\r\n")
-            said = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-            self.asked.append((first.split(" ")[1], said))
-            parts = self._answer(first.split(" ")[1], said)
+            reported = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            self.asked.append((first.split(" ")[1], reported))
+            parts = self._answer(first.split(" ")[1], reported)
             if parts is None:
                 self._open.wait()
             for part in parts or ():
@@ -63,23 +63,23 @@ def loopback(answer: Callable) -> Iterator[Loopback]:
         server.close()
 
 
-def head(status: str = "200 OK", **said: object) -> bytes:
+def head(status: str = "200 OK", **reported: object) -> bytes:
     """The head of an answer; of names of headers "_" stands for "-"."""
-    lines = [f"{name.replace('_', '-')}: {value}" for name, value in said.items()]
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in reported.items()]
     return "\r\n".join([f"HTTP/1.1 {status}", *lines, "Connection: close", "", ""]).encode()
 
 
-def of_file(content: bytes, said: dict[str, str], *, ranges: bool = True, upto: int | None = None) -> list:
+def of_file(content: bytes, reported: dict[str, str], *, ranges: bool = True, upto: int | None = None) -> list:
     """What an honest server answers for a file with a mark, the connection cut after `upto` bytes of it."""
-    asked = said.get("range", "") if ranges and said.get("if-range", '"1"') == '"1"' else ""
+    asked = reported.get("range", "") if ranges and reported.get("if-range", '"1"') == '"1"' else ""
     first, _, last = asked.removeprefix("bytes=").partition("-")
     if not asked:
         return [head(Content_Length=len(content), ETag='"1"'), content[:upto]]
     if int(first) >= len(content):
         return [head("416 Range Not Satisfiable", Content_Range=f"bytes */{len(content)}", Content_Length=0)]
     part = content[int(first) : int(last) + 1 if last else None]
-    place = f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}"
-    return [head("206 Partial Content", Content_Length=len(part), Content_Range=place, ETag='"1"'), part[:upto]]
+    position = f"bytes {first}-{int(first) + len(part) - 1}/{len(content)}"
+    return [head("206 Partial Content", Content_Length=len(part), Content_Range=position, ETag='"1"'), part[:upto]]
 
 
 def bomb(size: int) -> bytes:

@@ -7,11 +7,11 @@ from support.paths import ROOT
 
 def defined(module):
     """Names that a module of the package defines or imports at its top level; None where there is no such module."""
-    place = ROOT.joinpath(*module.split("."))
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    folder = ROOT.joinpath(*module.split("."))
+    file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     if not file.is_file():
         return None
-    found = {path.stem for path in place.iterdir()} if place.is_dir() else set()
+    found = {path.stem for path in folder.iterdir()} if folder.is_dir() else set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         for inner in ast.walk(node) if isinstance(node, ast.If | ast.Try) else [node]:
             if isinstance(inner, ast.Import | ast.ImportFrom):

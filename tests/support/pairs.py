@@ -12,8 +12,8 @@ def windows(*rows):
     """Histories and targets of windows that have a target at every position: int64 (W, L), 0 behind the end."""
     width = max(len(row) for row in rows) - 1
     histories, targets = np.zeros((2, len(rows), width), dtype=np.int64)
-    for place, row in enumerate(rows):
-        histories[place, : len(row) - 1], targets[place, : len(row) - 1] = row[:-1], row[1:]
+    for position, row in enumerate(rows):
+        histories[position, : len(row) - 1], targets[position, : len(row) - 1] = row[:-1], row[1:]
     return histories, targets
 
 
@@ -21,9 +21,9 @@ def counted(histories, targets, reach, decay, reverse):
     """The definition: every pair of a target and an item before it, one at a time."""
     found = defaultdict(float)
     for items, wanted in zip(histories.tolist(), targets.tolist(), strict=True):
-        for place, target in enumerate(wanted):
-            for back in range(min(reach, place + 1)):
-                item = items[place - back]
+        for position, target in enumerate(wanted):
+            for back in range(min(reach, position + 1)):
+                item = items[position - back]
                 if target and item:
                     found[item - 1, target - 1] += decay**back
                     found[target - 1, item - 1] += reverse * decay**back

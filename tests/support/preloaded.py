@@ -72,9 +72,11 @@ def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
             break
         except (FileNotFoundError, ConnectionRefusedError):
             time.sleep(0.05)
-    told = json.dumps({"words": words, "cwd": os.getcwd(), "environment": dict(os.environ), "python": command}).encode()
-    socket.send_fds(connection, [len(told).to_bytes(8, "big")], [0, 1, 2])
-    connection.sendall(told)
+    reported = json.dumps(
+        {"words": words, "cwd": os.getcwd(), "environment": dict(os.environ), "python": command}
+    ).encode()
+    socket.send_fds(connection, [len(reported).to_bytes(8, "big")], [0, 1, 2])
+    connection.sendall(reported)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: connection.sendall(bytes([number])))
     status = int.from_bytes(connection.recv(4), "big", signed=True)
@@ -130,12 +132,12 @@ def _serve(socket_path: str) -> None:
         if listener in ready:
             client = listener.accept()[0]
             length, streams, _, _ = socket.recv_fds(client, 8, 3)
-            told = b""
-            while len(told) < int.from_bytes(length, "big"):
-                told += client.recv(1 << 16)
+            reported = b""
+            while len(reported) < int.from_bytes(length, "big"):
+                reported += client.recv(1 << 16)
             if not (child := os.fork()):
                 client.close()
-                _become(told, streams)
+                _become(reported, streams)
             at_work[child] = client
             for stream in streams:
                 os.close(stream)
@@ -144,7 +146,7 @@ def _serve(socket_path: str) -> None:
             os.killpg(child, signal.SIGKILL)
 
 
-def _become(told: bytes, streams: list[int]) -> None:
+def _become(reported: bytes, streams: list[int]) -> None:
     """Run what a client asks for, in this process, and end it."""
     import atexit
     import json
@@ -156,7 +158,7 @@ def _become(told: bytes, streams: list[int]) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    asked = json.loads(told)
+    asked = json.loads(reported)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

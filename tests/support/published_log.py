@@ -47,13 +47,13 @@ def lists_like(row, rows):
             liked = np.sum([has[name][open_rows] for name in prefer], axis=0) + np.zeros(len(open_rows))
             chosen = open_rows[np.argsort(-liked, kind="stable")]
             assert 0 <= wanted <= len(chosen)
-            for number, place in enumerate(chosen[:wanted]):
-                spot = int(np.argmax(free[place])) if spots is None else spots[number]
-                free[place, spot] = False
-                lists[place, before + spot] = item
+            for number, position in enumerate(chosen[:wanted]):
+                index = int(np.argmax(free[position])) if spots is None else spots[number]
+                free[position, index] = False
+                lists[position, before + index] = item
                 for name in new:
-                    left[name] -= not has[name][place]
-                    has[name][place] = True
+                    left[name] -= not has[name][position]
+                    has[name][position] = True
 
         exact, first, last = left["123"], 1 / np.log2(before + 2), 1 / np.log2(k + 1)
         missing = row.metrics[f"NDCG@{k}"] * rows - gained - exact * last
@@ -86,8 +86,8 @@ def write_published(folder, name):
     Corpus(items, rows(8), rows(4), rows(n_rows), split, 10).save(folder / f"{name}_corpus", config={}, inputs={})
     codes = np.array([*AGREEING, *([2 + n, 2 + n, 4 + n] for n in range(OTHERS))])
     table = SidTable(codes, ids)
-    with write_artefact(folder / f"{name}_sids", "sids", config={"method": "published"}) as place:
-        table.save_index(place / "index.json")
+    with write_artefact(folder / f"{name}_sids", "sids", config={"method": "published"}) as sids_folder:
+        table.save_index(sids_folder / "index.json")
     stages = {}
     for row in load_reference(name).rows[:2]:
         lists = lists_like(row, n_rows)
@@ -97,7 +97,7 @@ def write_published(folder, name):
             [table.sids[0]] * n_rows,
             lists.tolist(),
             [[table.sids[item] for item in line] for line in lists.tolist()],
-            [[-float(place) for place in range(50)]] * n_rows,
+            [[-float(position) for position in range(50)]] * n_rows,
         )
         stages[row.name] = str(folder / f"{name}_{row.name.split()[0].lower()}")
         made.save(stages[row.name], config={"beams": 50}, inputs={}, counts={"split": "test", "beams": 50})

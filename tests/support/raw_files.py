@@ -60,12 +60,12 @@ def amazon_2023_item(item, title, description):
 MAKERS = {"amazon2018": (amazon_2018, amazon_2018_item), "amazon2023": (amazon_2023, amazon_2023_item)}
 
 
-def write_amazon(folder: Path, edition: str, visits, items, suffix=".json.gz") -> dict[str, str]:
+def write_amazon(folder: Path, edition: str, interactions, items, suffix=".json.gz") -> dict[str, str]:
     """Write (user, item, seconds) and (item, title, description) as an edition's two files; their settings."""
     review, record = MAKERS[edition]
     paths = {"interactions": folder / f"reviews{suffix}", "items": folder / f"meta{suffix}"}
     lines = {
-        "interactions": [json.dumps(review(*visit)) for visit in visits],
+        "interactions": [json.dumps(review(*visit)) for visit in interactions],
         "items": [json.dumps(record(*item)) for item in items],
     }
     for name, path in paths.items():

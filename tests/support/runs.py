@@ -27,15 +27,15 @@ def lists_of(ranks, targets, width=20, n_items=1000):
         [""] * len(targets),
         items,
         [[""] * width for _ in items],
-        [[-float(place) for place in range(width)] for _ in items],
+        [[-float(position) for position in range(width)] for _ in items],
     )
 
 
-def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None, users=None, given=()):
+def write_run(path, ranks, targets, *, sid_ranks=None, valid=True, lists=None, users=None, given=()):
     """What `minionerec train-sequential` leaves: `seed-N/model` and `seed-N/predictions`, the first seed being 9.
 
     Args:
-        place: Its output.
+        path: Its output.
         ranks: int (S, R), full rank of each target, one line a seed.
         targets: int (R,), item indices.
         sid_ranks: Like `ranks`, at SID level; none if None.
@@ -45,15 +45,15 @@ def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None, 
         given: What the recommender was given beyond the histories.
 
     Returns:
-        `place`.
+        `path`.
     """
     targets = np.asarray(targets, dtype=np.int32)
     users = [f"u{row}" for row in range(len(targets))] if users is None else users
     for number, found in enumerate(ranks):
-        folder = Path(place) / f"seed-{number + 9}"
+        folder = Path(path) / f"seed-{number + 9}"
         counts = {"parameters": 1234, "recipe": "all positions"}
         with write_artefact(folder / "model", "sequential_model", config={}, seed=number + 9, counts=counts) as fresh:
-            (fresh / "weights").write_text(f"{number} {place}")
+            (fresh / "weights").write_text(f"{number} {path}")
         levels = {"item": np.asarray(found, np.int64)}
         if sid_ranks is not None:
             levels["sid"] = np.asarray(sid_ranks[number], np.int64)
@@ -68,7 +68,7 @@ def write_run(place, ranks, targets, *, sid_ranks=None, valid=True, lists=None, 
         with write_artefact(folder / "predictions", KIND, config={}, inputs=inputs, counts=counts) as fresh:
             made.to_frame().to_parquet(fresh / FILE, index=False)
             write_ranks(fresh, splits)
-    return Path(place)
+    return Path(path)
 
 
 def results_of(ranks, metrics, kinds=None, *, users=None, resamples=100, seed=0, width=None, kind=Results, **more):
@@ -84,6 +84,6 @@ def results_of(ranks, metrics, kinds=None, *, users=None, resamples=100, seed=0,
     return kind(made, ["item"], metrics, drawn, list_slices(kinds or {}), metrics, **more)
 
 
-def recommenders_of(place, split="test"):
+def recommenders_of(folder, split="test"):
     """What the `metrics.json` of a report says of its recommenders."""
-    return json.loads(Path(place, "metrics.json").read_text())["splits"][split]["recommenders"]
+    return json.loads(Path(folder, "metrics.json").read_text())["splits"][split]["recommenders"]

@@ -16,7 +16,7 @@ from minionerec.recommend.serve.config import ServeConfig
 from minionerec.recommend.serve.server import bind, make_parts, make_server
 
 N = 40
-IDS = [f"i{place}" for place in range(N)]
+IDS = [f"i{index}" for index in range(N)]
 
 
 class FakeRanker:
@@ -41,7 +41,7 @@ class FakeRanker:
             order = [(int(history.sum()) + self.shift + step) % N for step in range(N)]
             mask = np.ones(N, dtype=bool) if allowed is None else allowed.row(row)
             rows.append([item for item in order if mask[item]][:k])
-        return Ranking(rows, [[-float(place) for place in range(len(row))] for row in rows])
+        return Ranking(rows, [[-float(position) for position in range(len(row))] for row in rows])
 
 
 def expected(history, k, shift=0):
@@ -54,10 +54,10 @@ def make_recommender(shift=0, version="", seconds=0.0):
     """A recommender of items i0 to i39 in departments and with prices."""
     columns = {
         "department": Column.of(pd.Series(["Tea", "Ink"] * (N // 2))),
-        "price": Column.of(pd.Series([float(place) for place in range(N)])),
-        "in_stock": Column.of(pd.Series([place % 3 != 0 for place in range(N)])),
+        "price": Column.of(pd.Series([float(position) for position in range(N)])),
+        "in_stock": Column.of(pd.Series([position % 3 != 0 for position in range(N)])),
     }
-    items = CatalogueItems(IDS, [f"<b>Thing</b> {place}" for place in range(N)], columns)
+    items = CatalogueItems(IDS, [f"<b>Thing</b> {position}" for position in range(N)], columns)
     return Recommender(FakeRanker(shift, seconds), items, "fake", version or f"version-{shift}", 10)
 
 

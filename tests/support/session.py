@@ -28,13 +28,13 @@ def make_session_corpus(folder: Path, users: int = 60, timed: bool = True, seed:
     times: dict[str, list[tuple[int, int]]] = {name: [] for name in split}
     for user in range(users):
         chain, timestamps = [int(rng.integers(N_ITEMS))], [100 * user]
-        for place in range(1, 8):
+        for position in range(1, 8):
             later = int(rng.integers(2))
             chain.append(LATER_ON if later else (chain[-1] + 1) % N_ITEMS)
             timestamps.append(timestamps[-1] + later)
-            name = {6: "valid", 7: "test"}.get(place, "train")
-            split[name].append((f"u{user}", np.array(chain[:place], dtype=np.int32), chain[place]))
-            times[name].append((timestamps[place], timestamps[place - 1]))
+            name = {6: "valid", 7: "test"}.get(position, "train")
+            split[name].append((f"u{user}", np.array(chain[:position], dtype=np.int32), chain[position]))
+            times[name].append((timestamps[position], timestamps[position - 1]))
     tables = {
         name: SplitRows.of(*zip(*rows, strict=True), RowTimes(*np.array(times[name]).T.copy()) if timed else None)
         for name, rows in split.items()
@@ -42,8 +42,8 @@ def make_session_corpus(folder: Path, users: int = 60, timed: bool = True, seed:
     names = ["cup", "lamp", "chair", "shelf"]
     items = pd.DataFrame(
         {
-            "item_id": [f"i{place}" for place in range(N_ITEMS)],
-            "title": [f"{names[place // 6]} number {place % 6}" for place in range(N_ITEMS)],
+            "item_id": [f"i{position}" for position in range(N_ITEMS)],
+            "title": [f"{names[position // 6]} number {position % 6}" for position in range(N_ITEMS)],
             "description": "",
         }
     )

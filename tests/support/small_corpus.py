@@ -13,7 +13,7 @@ def make_corpus(titles: list[str], descriptions: list[str] | None = None, item_i
     """A corpus with these items and one row per split."""
     items = pd.DataFrame(
         {
-            "item_id": item_ids or [f"i{place}" for place in range(len(titles))],
+            "item_id": item_ids or [f"i{position}" for position in range(len(titles))],
             "title": titles,
             "description": descriptions or [""] * len(titles),
         }

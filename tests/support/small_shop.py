@@ -71,16 +71,18 @@ def write_shop(folder: Path) -> None:
     """The two tables, a file of histories, and a file of settings for each stage."""
     rng = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
-    items = [(f"i{place}", f"{['tea', 'ink'][place // 6]} thing {place % 6}", "A thing") for place in range(12)]
-    visits = []
+    items = [
+        (f"i{position}", f"{['tea', 'ink'][position // 6]} thing {position % 6}", "A thing") for position in range(12)
+    ]
+    interactions = []
     for user in range(40):
         item, time = rng.randrange(12), rng.randrange(1000)
         for _ in range(rng.randint(4, 6)):
-            visits.append((f"u{user}", f"i{item}", time))
+            interactions.append((f"u{user}", f"i{item}", time))
             item, time = (item + 1) % 12, time + rng.randint(1, 50)
     for name, rows in (
         ("items", [("item_id", "title", "description"), *items]),
-        ("interactions", [("user_id", "item_id", "timestamp"), *visits]),
+        ("interactions", [("user_id", "item_id", "timestamp"), *interactions]),
     ):
         with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)
@@ -106,7 +108,7 @@ def make_shop(folder: Path, names: tuple[str, ...] = tuple(STAGES)) -> Path:
 
 def copied(shop: Path, folder: Path, leave_out: tuple[str, ...] = ()) -> Path:
     """A copy of a shop to be spoilt, without some of its folders."""
-    shutil.copytree(shop, folder, ignore=lambda place, names: leave_out if Path(place) == shop else ())
+    shutil.copytree(shop, folder, ignore=lambda path, names: leave_out if Path(path) == shop else ())
     return folder
 
 

@@ -117,15 +117,15 @@ def play(name, config, log):
         rank = np.ones(ROWS, int)
         if name == "eval-beam":
             counts["split"], counts["beams"] = config.split, 20
-            said = read_json(Path(config.checkpoint) / "said.json")
-            rank += round(100 * said["learning_rate"])
-            rank[:: 5 + said["seed"]] += 4
-            counts["given"] = ["session context"] if config.session_context and said["session_context"] else []
-        with work.finish(seed=getattr(config, "seed", None), counts=counts) as place:
+            reported = read_json(Path(config.checkpoint) / "said.json")
+            rank += round(100 * reported["learning_rate"])
+            rank[:: 5 + reported["seed"]] += 4
+            counts["given"] = ["session context"] if config.session_context and reported["session_context"] else []
+        with work.finish(seed=getattr(config, "seed", None), counts=counts) as folder:
             if name == "eval-beam":
-                lists_of(rank, np.arange(ROWS)).to_frame().to_parquet(place / FILE, index=False)
+                lists_of(rank, np.arange(ROWS)).to_frame().to_parquet(folder / FILE, index=False)
             rate = getattr(config, "learning_rate", 0)
-            said = {"learning_rate": rate, "seed": getattr(config, "seed", 0)}
-            said["session_context"] = getattr(config, "wording", "") == "session_context"
-            (place / "said.json").write_text(json.dumps(said))
+            reported = {"learning_rate": rate, "seed": getattr(config, "seed", 0)}
+            reported["session_context"] = getattr(config, "wording", "") == "session_context"
+            (folder / "said.json").write_text(json.dumps(reported))
     return 0

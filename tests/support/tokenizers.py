@@ -11,7 +11,7 @@ def save_byte_tokenizer(path, side):
     from transformers import PreTrainedTokenizerFast
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab={letter: position for position, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(
@@ -25,7 +25,7 @@ def save_tokenizer(path):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {word: place for place, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+    vocabulary = {word: position for position, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     ends = [("[CLS]", 2), ("[SEP]", 3)]
@@ -53,8 +53,8 @@ def save_qwen_tokenizer(path, texts):
     tokenizer.train_from_iterator(texts, trainer)
     learnt = json.loads(tokenizer.to_str())["model"]
     vocabulary = {**learnt["vocab"]}
-    for place in range(len(vocabulary), 151_643):
-        vocabulary[f"<unreachable {place}>"] = place
+    for position in range(len(vocabulary), 151_643):
+        vocabulary[f"<unreachable {position}>"] = position
     tokenizer.model = models.BPE(vocab=vocabulary, merges=[tuple(pair) for pair in learnt["merges"]])
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(

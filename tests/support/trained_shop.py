@@ -54,15 +54,15 @@ def make_predictions(rng, rows, table, share):
             row.insert(int(rng.integers(0, 8)), int(target))
         items.append(list(dict.fromkeys(row))[:20])
     sids = [[table.sids[item] for item in row] for row in items]
-    scores = [[-float(place) for place in range(len(row))] for row in items]
+    scores = [[-float(position) for position in range(len(row))] for row in items]
     targets = rows.targets
     return Predictions(rows.users.tolist(), targets, [table.sids[target] for target in targets], items, sids, scores)
 
 
-def checkpoint(place, settings, counts, inputs, log, stage="sft"):
+def checkpoint(folder, settings, counts, inputs, log, stage="sft"):
     """What a training leaves, but for its weights."""
     with write_artefact(
-        place, "checkpoint", stage=stage, config=settings, inputs=inputs, counts=counts, seed=42
+        folder, "checkpoint", stage=stage, config=settings, inputs=inputs, counts=counts, seed=42
     ) as fresh:
         (fresh / "training_log.json").write_text(json.dumps(log))
 
@@ -79,8 +79,8 @@ def write_trained(folder):
     corpus = Corpus(items, make_rows(rng, 100), make_rows(rng, 20), make_rows(rng, 120), "global time 8:1:1", 10)
     corpus.save(folder / "corpus", config={}, inputs={})
     table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 4, np.arange(N) // 2 % 2], axis=1), ids)
-    with write_artefact(folder / "sids", "sids", config={"method": "published"}) as place:
-        table.save_index(place / "index.json")
+    with write_artefact(folder / "sids", "sids", config={"method": "published"}) as path:
+        table.save_index(path / "index.json")
     steps = [(39 * n, n / 2, 2.0 - n / 20, 1.6 + abs(n - 10) / 50) for n in range(1, 14)]
     log = [{"step": step, "epoch": epoch, "loss": loss, "eval_loss": found} for step, epoch, loss, found in steps]
     checkpoint(folder / "sft", SFT, {"parameters": 1_500_000_000, "steps": 507, "best_step": 390, "best": {}}, {}, log)

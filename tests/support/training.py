@@ -32,9 +32,9 @@ def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[
     names = ["cup", "lamp", "chair", "shelf"]
     items = pd.DataFrame(
         {
-            "item_id": [f"i{place}" for place in range(N_ITEMS)],
-            "title": [f"{names[place // 6]} number {place % 6}" for place in range(N_ITEMS)],
-            "description": [f"a {names[place // 6]}" for place in range(N_ITEMS)],
+            "item_id": [f"i{position}" for position in range(N_ITEMS)],
+            "title": [f"{names[position // 6]} number {position % 6}" for position in range(N_ITEMS)],
+            "description": [f"a {names[position // 6]}" for position in range(N_ITEMS)],
         }
     )
     split: dict[str, list] = {"train": [], "valid": [], "test": []}
@@ -42,14 +42,14 @@ def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[
         start = int(rng.integers(N_ITEMS))
         chain = [(start + step) % N_ITEMS for step in range(6)]
         chain = rng.permutation(N_ITEMS)[:6].tolist() if shuffled else chain
-        for place in range(1, 6):
-            name = {4: "valid", 5: "test"}.get(place, "train")
-            split[name].append((f"u{user}", np.array(chain[:place], dtype=np.int32), chain[place]))
+        for position in range(1, 6):
+            name = {4: "valid", 5: "test"}.get(position, "train")
+            split[name].append((f"u{user}", np.array(chain[:position], dtype=np.int32), chain[position]))
     tables = {name: SplitRows.of(*zip(*rows, strict=True)) for name, rows in split.items()}
     Corpus(items, **tables, split="leave-last-out", max_history=10).save(folder / "corpus", config={}, inputs={})
-    codes = np.array([[place // 6, place % 6, 0] for place in range(N_ITEMS)])
-    with write_artefact(folder / "sids", "sids", config={}, inputs={"corpus": folder / "corpus"}) as place:
-        SidTable(codes, items["item_id"].tolist()).save_index(place / "index.json")
+    codes = np.array([[position // 6, position % 6, 0] for position in range(N_ITEMS)])
+    with write_artefact(folder / "sids", "sids", config={}, inputs={"corpus": folder / "corpus"}) as sids_folder:
+        SidTable(codes, items["item_id"].tolist()).save_index(sids_folder / "index.json")
     return str(folder / "corpus"), str(folder / "sids")
 
 
@@ -120,14 +120,14 @@ def same_weights(one, two):
     return all(torch.equal(first[name], second[name]) for name in first) and first.keys() == second.keys()
 
 
-def mixed_sids(folder: Path, place: Path | None = None) -> str:
+def mixed_sids(folder: Path, path: Path | None = None) -> str:
     """The SIDs of `make_inputs`, of which every second one is a code shorter; in its folder if no place is given."""
     table = SidTable.load_index(folder / "sids")
     codes = table.codes.copy()
     codes[1::2, 2] = -1
-    with write_artefact(place or folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as fresh:
+    with write_artefact(path or folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as fresh:
         SidTable(codes, table.item_ids).save_index(fresh / "index.json")
-    return str(place or folder / "mixed")
+    return str(path or folder / "mixed")
 
 
 def cut_off_in_epoch(monkeypatch, config: SequentialConfig, epoch: int) -> None:

@@ -53,9 +53,9 @@ def imports(source):
             yield parts[0], parts[1] if len(parts) > 1 else None, node.lineno
 
 
-def violations(place, source):
-    """What a file at `place` (relative to the package) imports that it must not."""
-    own = place.split("/")[0]
+def violations(folder, source):
+    """What a file at `folder` (relative to the package) imports that it must not."""
+    own = folder.split("/")[0]
     wrong = []
     for top, second, line in imports(source):
         if (
@@ -65,9 +65,9 @@ def violations(place, source):
             and second != own
             and ORDER.index(second) > ORDER.index(own)
         ):
-            wrong.append(f"{place}:{line} imports minionerec.{second}, which is not below it")
-        if top in CONFINED and not any(place == home or place.startswith(f"{home}/") for home in CONFINED[top]):
-            wrong.append(f"{place}:{line} imports {top}, which belongs in {', '.join(CONFINED[top])}")
+            wrong.append(f"{folder}:{line} imports minionerec.{second}, which is not below it")
+        if top in CONFINED and not any(folder == home or folder.startswith(f"{home}/") for home in CONFINED[top]):
+            wrong.append(f"{folder}:{line} imports {top}, which belongs in {', '.join(CONFINED[top])}")
     return wrong
 
 
@@ -82,7 +82,7 @@ def test_every_package_has_its_layer():
 
 
 @pytest.mark.parametrize(
-    ("place", "source", "message"),
+    ("folder", "source", "message"),
     [
         ("core/new.py", "from minionerec.sid.table import SidTable", "minionerec.sid"),
         ("core/new.py", "def late():\n    import torch", "torch"),
@@ -93,6 +93,6 @@ def test_every_package_has_its_layer():
         ("models/sequential/new.py", "from minionerec.training.run import StepPlan", "minionerec.training"),
     ],
 )
-def test_a_violation_is_found(place, source, message):
-    assert len(violations(place, source)) == 1
-    assert message in violations(place, source)[0]
+def test_a_violation_is_found(folder, source, message):
+    assert len(violations(folder, source)) == 1
+    assert message in violations(folder, source)[0]

@@ -202,9 +202,11 @@ def test_deepspeed_knows_every_setting(name):
 def test_make_and_continuous_integration_run_the_same_tests():
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("exec make test")
     makefile = (ROOT / "Makefile").read_text()
-    said = set(re.findall(r"make ([\w-]+)", "\n".join(line for line in makefile.splitlines() if line.startswith("#"))))
+    reported = set(
+        re.findall(r"make ([\w-]+)", "\n".join(line for line in makefile.splitlines() if line.startswith("#")))
+    )
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
-    assert said <= targets
+    assert reported <= targets
     assert {
         "quickstart",
         "test",
@@ -215,7 +217,7 @@ def test_make_and_continuous_integration_run_the_same_tests():
         "lint",
         "format",
         "clean",
-    } <= said
+    } <= reported
 
 
 def test_launch_files_say_how_they_are_used():

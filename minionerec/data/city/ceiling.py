@@ -75,9 +75,9 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
             totals = totals_of(corpus, people, config, form)
         content = {"split": corpus.split, **totals.content()}
         counts = {"rows": totals.rows, **content["ceiling"]}
-        with work.finish(counts=counts) as place:
-            write_text_atomic(place / FILE, json.dumps(content, indent=1) + "\n")
-            pq.write_table(totals.table(), place / ROWS, compression="zstd")
+        with work.finish(counts=counts) as folder:
+            write_text_atomic(folder / FILE, json.dumps(content, indent=1) + "\n")
+            pq.write_table(totals.table(), folder / ROWS, compression="zstd")
     return CeilingResult(stage.output, counts)
 
 
@@ -87,23 +87,23 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
     Raises:
         ConfigError: Naming the difference.
     """
-    place, city = config.corpus, config.city
+    where, city = config.corpus, config.city
     if corpus.counts.get("ties", "keep") != "keep":
         raise ConfigError(
-            f"{place}: was made with ties {corpus.counts['ties']!r}, so that the newest item may not be the last "
+            f"{where}: was made with ties {corpus.counts['ties']!r}, so that the newest item may not be the last "
             "purchase. Prepare it with ties 'keep'."
         )
     sizes = {"items": corpus.n_items, "interactions": corpus.counts.get("interactions")}
     for name, value in sizes.items():
         if value != counts[name]:
             raise ConfigError(
-                f"{place}: has {value} {name}, but {city} has {counts[name]}. Prepare the corpus from all of this city "
+                f"{where}: has {value} {name}, but {city} has {counts[name]}. Prepare the corpus from all of this city "
                 "(source 'tables', without core, start or end)."
             )
     held = pa.Table.from_pandas(corpus.items[["item_id"]], preserve_index=False)["item_id"].cast(pa.string())
     expected = pa.chunked_array([ids("p", np.arange(corpus.n_items), form)])
     if not held.equals(expected):
-        raise ConfigError(f"{place}: was not made from {city}: its items differ. Prepare it from there.")
+        raise ConfigError(f"{where}: was not made from {city}: its items differ. Prepare it from there.")
     if max(config.ks) > corpus.n_items:
         raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
 
@@ -167,13 +167,13 @@ class Totals:
         lists, chances = likeliest(self.people, contexts, self.ks[-1])
         hits = lists == targets[:, None]
         found = np.flatnonzero(hits.any(axis=1))
-        place = hits[found].argmax(axis=1)
-        self.rank[numbers[found]] = place + 1
+        position = hits[found].argmax(axis=1)
+        self.rank[numbers[found]] = position + 1
         for name, gains in self._gains.items():
             expected = chances[:, : len(gains)] @ gains
             self._mean[name] += float(expected.sum())
             self._variance[name] += float((chances[:, : len(gains)] @ gains**2 - expected**2).sum())
-            self._drawn[name] += float(gains[place[place < len(gains)]].sum())
+            self._drawn[name] += float(gains[position[position < len(gains)]].sum())
 
     def content(self) -> dict[str, Any]:
         """Content of `ceiling.json`.

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minionerec.data.city.people import SESSION, Likes, People, likes_of, visits_of
+from minionerec.data.city.people import SESSION, Likes, People, interactions_of, likes_of
 from minionerec.data.city.sizes import AISLE
 from minionerec.data.city.world import RANK_SHARES, World, around, generator, taken_instead
 
 FOLLOW, STAY, TASTE, FASHION = range(4)
 """The sources of a shelf."""
-GOES_ON, BEGINS, FIRST = range(3)
+CONTINUES, BEGINS, FIRST = range(3)
 """The kinds of a purchase: within a session, the first of one, the first of a user."""
 SHARES = np.array([[0.50, 0.25, 0.15, 0.10], [0.15, 0.10, 0.55, 0.20], [0.0, 0.0, 0.75, 0.25]])
 """float64 (3, 4): share of each source in each kind of purchase."""
@@ -44,8 +44,8 @@ class Choices:
 
 
 def kinds_of(pauses: np.ndarray) -> np.ndarray:
-    """Kind of each purchase (`GOES_ON`, `BEGINS`, `FIRST`) by the seconds since the one before, -1 where none was."""
-    return np.where(pauses < 0, FIRST, np.where(pauses <= SESSION, GOES_ON, BEGINS))
+    """Kind of each purchase (`CONTINUES`, `BEGINS`, `FIRST`) by the seconds since the one before, -1 where none was."""
+    return np.where(pauses < 0, FIRST, np.where(pauses <= SESSION, CONTINUES, BEGINS))
 
 
 def choices_of(people: People, block: int) -> Choices:
@@ -58,13 +58,13 @@ def choices_of(people: People, block: int) -> Choices:
         people: The city and its users.
         block: Number of the block.
     """
-    world, likes, visits = people.world, likes_of(people, block), visits_of(people, block)
+    world, likes, purchases = people.world, likes_of(people, block), interactions_of(people, block)
     rng = generator(world.seed, block, _CHOICES)
-    total = len(visits.times)
-    order, widths = _by_step(visits.counts)
-    person = np.repeat(np.arange(len(visits.counts)), visits.counts)[order]
-    epochs = world.epoch_of(visits.times[order])
-    kinds = kinds_of(visits.pauses[order])
+    total = len(purchases.times)
+    order, widths = _by_step(purchases.counts)
+    person = np.repeat(np.arange(len(purchases.counts)), purchases.counts)[order]
+    epochs = world.epoch_of(purchases.times[order])
+    kinds = kinds_of(purchases.pauses[order])
     source = _pick(SHARES, kinds, rng.random(total))
     chances = rng.random((4, total))
     shelves = _shelves(world, likes, person, epochs, source, chances[0], chances[1], widths)
@@ -73,8 +73,8 @@ def choices_of(people: People, block: int) -> Choices:
         styles = _taken(people, shelves, styles, epochs, widths)
     positions = np.empty(total, dtype=np.int64)
     positions[order] = shelves.astype(np.int64) * len(RANK_SHARES) + styles
-    users = block * people.block + np.repeat(np.arange(len(visits.counts)), visits.counts)
-    return Choices(users, world.rows(positions), visits.times)
+    users = block * people.block + np.repeat(np.arange(len(purchases.counts)), purchases.counts)
+    return Choices(users, world.rows(positions), purchases.times)
 
 
 def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -156,7 +156,7 @@ def _styles(
 def _taken(
     people: People, shelves: np.ndarray, wanted: np.ndarray, epochs: np.ndarray, widths: np.ndarray
 ) -> np.ndarray:
-    """Style that is bought in place of a wanted one, int64 (M,), in the order of `_by_step`."""
+    """Style that is bought instead of a wanted one, int64 (M,), in the order of `_by_step`."""
     taken, begin = np.empty(len(shelves), dtype=np.int64), 0
     recent = np.full((widths[0], people.memory), -1, dtype=np.int64)  # positions
     for width in widths:

@@ -6,10 +6,10 @@ import numpy as np
 
 from minionerec.data.city.choices import (
     BEGINS,
+    CONTINUES,
     FASHION,
     FIRST,
     FOLLOW,
-    GOES_ON,
     LOYAL,
     PARTNER_SHARES,
     SAME_SHELF,
@@ -25,7 +25,7 @@ from minionerec.data.city.people import People, likes_of
 from minionerec.data.city.sizes import AISLE, SHELF
 from minionerec.data.city.world import RANK_SHARES, World, around, as_taken
 
-__all__ = ["BEGINS", "FIRST", "GOES_ON", "ChoiceContexts", "likeliest", "probabilities", "probability_of"]
+__all__ = ["BEGINS", "CONTINUES", "FIRST", "ChoiceContexts", "likeliest", "probabilities", "probability_of"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,12 @@ class ChoiceContexts:
         """R."""
         return len(self.users)
 
-    def take(self, places: np.ndarray) -> "ChoiceContexts":
+    def take(self, positions: np.ndarray) -> "ChoiceContexts":
         """Some of them."""
-        recent = None if self.recent is None else self.recent[places]
-        return ChoiceContexts(self.users[places], self.newest[places], self.times[places], self.pauses[places], recent)
+        recent = None if self.recent is None else self.recent[positions]
+        return ChoiceContexts(
+            self.users[positions], self.newest[positions], self.times[positions], self.pauses[positions], recent
+        )
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     shelves, styles = np.empty((len(users), 4), np.int64), np.empty((len(users), 2), np.int64)
     order = np.argsort(users, kind="stable")
     blocks, begins = np.unique(users[order] // people.block, return_index=True)
-    for block, places in zip(blocks.tolist(), np.split(order, begins[1:]), strict=True):
-        likes, inside = likes_of(people, block), users[places] - block * people.block
-        shelves[places], styles[places] = likes.shelves[inside], likes.styles[inside]
+    for block, positions in zip(blocks.tolist(), np.split(order, begins[1:]), strict=True):
+        likes, inside = likes_of(people, block), users[positions] - block * people.block
+        shelves[positions], styles[positions] = likes.shelves[inside], likes.styles[inside]
     return shelves, styles
 
 
@@ -175,8 +177,8 @@ def probabilities(people: People, contexts: ChoiceContexts) -> np.ndarray:
     if not people.all_there:
         chances = as_taken(chances, world.there(np.arange(world.shelves), special.epochs[:, None]))
     of_shelves, real = _of_shelves(world, special), special.real
-    row, place = np.nonzero(real)
-    chances[row, special.shelves[row, place]] = of_shelves[row, place]
+    row, position = np.nonzero(real)
+    chances[row, special.shelves[row, position]] = of_shelves[row, position]
     table = np.empty((len(rows), world.items))
     table[:, world.rows(np.arange(world.items))] = chances.reshape(len(rows), -1)
     return table
@@ -220,7 +222,7 @@ def likeliest(people: People, contexts: ChoiceContexts, k: int) -> tuple[np.ndar
     """
     world, special = people.world, _special(people, contexts)
     inside = np.where(special.real[:, :, None], _of_shelves(world, special), -1.0).reshape(len(contexts), -1)
-    places = (special.shelves[:, :, None] * SHELF + np.arange(SHELF)).reshape(len(contexts), -1)
+    positions = (special.shelves[:, :, None] * SHELF + np.arange(SHELF)).reshape(len(contexts), -1)
     found = np.empty((len(contexts), k), dtype=np.int64)
     chances = np.empty((len(contexts), k))
     for epoch in np.unique(special.epochs).tolist():
@@ -229,7 +231,7 @@ def likeliest(people: People, contexts: ChoiceContexts, k: int) -> tuple[np.ndar
         known = (first // SHELF == special.shelves[rows][:, :, None]).any(axis=1)  # (rows, first)
         outside = np.where(known, -1.0, special.fashion[rows, None] * shares)
         values = np.concatenate([inside[rows], outside], axis=1)
-        items = np.concatenate([places[rows], np.broadcast_to(first, outside.shape)], axis=1)
+        items = np.concatenate([positions[rows], np.broadcast_to(first, outside.shape)], axis=1)
         best = np.argpartition(-values, k - 1, axis=1)[:, :k]
         order = np.argsort(-np.take_along_axis(values, best, 1), axis=1, kind="stable")
         best = np.take_along_axis(best, order, 1)

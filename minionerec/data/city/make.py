@@ -69,12 +69,12 @@ def run_make_city(config: MakeCityConfig) -> MakeCityResult:
     counts: dict[str, Any] = {"items": people.world.items, "shelves": people.world.shelves, "users": people.users}
     with stage.work() as work:
         parts = _make_parts(config, people, work)
-        with work.finish(seed=config.seed, counts=counts) as place:
+        with work.finish(seed=config.seed, counts=counts) as folder:
             if config.form == SHOP:
-                counts["interactions"] = _write_shop(people.world, parts, place)
+                counts["interactions"] = _write_shop(people.world, parts, folder)
             else:
-                _write_items(people.world, place / ITEMS)
-                counts["interactions"] = _join(parts, place / INTERACTIONS)
+                _write_items(people.world, folder / ITEMS)
+                counts["interactions"] = _join(parts, folder / INTERACTIONS)
             counts |= {"blocks": people.blocks, "epochs": people.world.epochs}
     return MakeCityResult(stage.output, counts)
 
@@ -153,12 +153,12 @@ def _write_items(world: World, path: Path) -> None:
         writer.close()
 
 
-def _write_shop(world: World, parts: list[Path], place: Path) -> int:
+def _write_shop(world: World, parts: list[Path], folder: Path) -> int:
     """Both tables as csv, interactions in order of time; how many interactions there are."""
-    shop_table(world).to_pandas().to_csv(place / SHOP_ITEMS, index=False, lineterminator="\n")
+    shop_table(world).to_pandas().to_csv(folder / SHOP_ITEMS, index=False, lineterminator="\n")
     interactions = pa.concat_tables([pq.read_table(part) for part in parts]).to_pandas()
     interactions = interactions.sort_values("timestamp", kind="stable")
-    interactions.to_csv(place / SHOP_INTERACTIONS, index=False, lineterminator="\n")
+    interactions.to_csv(folder / SHOP_INTERACTIONS, index=False, lineterminator="\n")
     return len(interactions)
 
 

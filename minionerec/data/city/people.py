@@ -16,7 +16,7 @@ SESSION = 1800
 FAVOURITES = power_law(SHELF, 1.0, 2.0)
 """float64 (20,): how often each style is a user's first favourite; the second is any other, each as likely."""
 
-_LIKES, _VISITS = 0, 1  # streams of a block; 2 draws the purchases
+_LIKES, _INTERACTIONS = 0, 1  # streams of a block; 2 draws the purchases
 _BETWEEN = 3600.0
 _PAUSE, _SHORTEST, _LONGEST = 120.0, 15.0, 1500.0
 _STAY_LEAST, _STAY_MOST = 0.1, 0.6
@@ -110,14 +110,14 @@ class Purchases:
     pauses: np.ndarray
 
 
-def visits_of(people: People, block: int) -> Purchases:
+def interactions_of(people: People, block: int) -> Purchases:
     """Times of the purchases of the users of a block.
 
     How often follows a gamma distribution of shape 2 around the mean. A user is active during a part of the city's
     days, in sessions that begin at random in it, at least an hour after the session before.
     """
     world, n = people.world, people.size(block)
-    rng = generator(world.seed, block, _VISITS)
+    rng = generator(world.seed, block, _INTERACTIONS)
     chances = 1 - rng.random((2, n))
     amount = FEWEST + (people.mean - FEWEST) * -0.5 * np.log(chances[0] * chances[1])
     counts = np.clip(np.rint(amount), FEWEST, people.most).astype(np.int64)
@@ -132,10 +132,10 @@ def visits_of(people: People, block: int) -> Purchases:
     taken = _restarted(np.cumsum(steps), firsts, counts)
     waits = np.where(begins, -np.log(1 - rng.random(total)), 0.0)
     waits = _restarted(np.cumsum(waits), firsts, counts, inclusive=True)
-    share, place, last_wait = rng.random((3, n))
+    share, position, last_wait = rng.random((3, n))
     window = DAY * world.days
     length = np.maximum((_STAY_LEAST + (_STAY_MOST - _STAY_LEAST) * share) * window, taken[lasts])
-    start = place * (window - length)
+    start = position * (window - length)
     scale = (length - taken[lasts]) / (waits[lasts] - np.log(1 - last_wait))
     times = BEGAN + (np.repeat(start, counts) + taken + waits * np.repeat(scale, counts)).astype(np.int64)
     pauses = np.empty_like(times)

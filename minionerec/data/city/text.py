@@ -79,7 +79,7 @@ STYLES: tuple[str, ...] = (
 )  # fmt: skip
 """Style of each position on a shelf."""
 
-PLACES: tuple[str, ...] = (
+SHOPS: tuple[str, ...] = (
     "Harbour", "Alpine", "Riverside", "Island", "Desert", "Forest", "Market", "Castle", "Valley", "Meadow", "Canal",
     "Orchard", "Glacier", "Lagoon", "Prairie", "Village", "Tower", "Quarry", "Bridge", "Vineyard", "Railway", "Garden",
     "Cliff", "Fjord", "Abbey", "Savanna", "Delta", "Plateau", "Lighthouse", "Courtyard", "Marsh", "Summit",
@@ -131,8 +131,8 @@ SYLLABLES: tuple[tuple[str, ...], ...] = (
 _MIX = 0x9E3779B97F4A7C15
 _OUT_OF_STOCK = 0.1
 _SHOP_DIGITS = {"p": 3, "u": 4}
-_OF_DEPARTMENT = (PLACES, FOLK, TIMES, MOODS)
-MOST_ITEMS = len(PLACES) * len(FOLK) * len(TIMES) * len(MOODS) * DEPARTMENT * SHELF
+_OF_DEPARTMENT = (SHOPS, FOLK, TIMES, MOODS)
+MOST_ITEMS = len(SHOPS) * len(FOLK) * len(TIMES) * len(MOODS) * DEPARTMENT * SHELF
 """Items that can have titles of their own."""
 
 
@@ -165,8 +165,8 @@ def _departments(departments: np.ndarray, most: int, *, lower: bool = False) -> 
 def _brands(departments: np.ndarray, styles: np.ndarray) -> pa.Array:
     """Brands, by department and style: (M,) invented names of three parts; some are the same by chance."""
     mixed = (departments * SHELF + styles + 1).astype(np.uint64) * np.uint64(_MIX)
-    parts = [_words(words, (mixed >> np.uint64(60 - 4 * place)).astype(np.int64) % 16)
-             for place, words in enumerate(SYLLABLES)]  # fmt: skip
+    parts = [_words(words, (mixed >> np.uint64(60 - 4 * position)).astype(np.int64) % 16)
+             for position, words in enumerate(SYLLABLES)]  # fmt: skip
     return _joined(*parts, by="")
 
 
@@ -214,10 +214,10 @@ def items_table(world: World, begin: int, end: int) -> pa.Table:
     positions = world.positions(rows)
     shelves, styles = positions // SHELF, positions % SHELF
     departments, last = shelves // DEPARTMENT, (world.shelves - 1) // DEPARTMENT
-    aisles, places = shelves // AISLE % len(AISLES), shelves % AISLE
+    aisles, indices = shelves // AISLE % len(AISLES), shelves % AISLE
     nouns = [noun for _, _, shelf in AISLES for noun in shelf]
     brand = _brands(departments, styles)
-    noun = aisles * AISLE + places
+    noun = aisles * AISLE + indices
     title = _joined(brand, _words(STYLES, styles), _words(nouns, noun), "for", _departments(departments, last))
     description = _joined(
         _words([f"{purpose}:" for _, purpose, _ in AISLES], aisles),

@@ -29,9 +29,9 @@ def generator(seed: int, block: int, stream: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], dtype=np.uint64)))
 
 
-def power_law(places: int, power: float, offset: float) -> np.ndarray:
+def power_law(positions: int, power: float, offset: float) -> np.ndarray:
     """Shares that fall as (rank + offset) to a negative power, ranks from 0: float64 (ranks,), summing to one."""
-    weights: np.ndarray = (np.arange(places) + offset) ** -power
+    weights: np.ndarray = (np.arange(positions) + offset) ** -power
     weights /= weights.sum()
     return weights
 
@@ -87,9 +87,9 @@ class World:
 
     @cached_property
     def _gather(self) -> np.ndarray:
-        places = np.empty(self.items, dtype=np.int32)
-        places[self._scatter] = np.arange(self.items, dtype=np.int32)
-        return places
+        positions = np.empty(self.items, dtype=np.int32)
+        positions[self._scatter] = np.arange(self.items, dtype=np.int32)
+        return positions
 
     @cached_property
     def _drawn(self) -> dict[str, np.ndarray]:

@@ -178,7 +178,7 @@ def _parse_lines(
     for number, line in enumerate(block.split(b"\n")[:-1], start=first):
         if not line.strip():
             continue
-        place = f"{path}, line {number}"
+        where = f"{path}, line {number}"
         try:
             record = parse_json(line)
             if not isinstance(record, dict):
@@ -189,7 +189,7 @@ def _parse_lines(
             numbers.append(number)
         except ValueError as error:  # of JSON and of text coding too
             start = line[:60].decode(errors="replace")
-            bad.add("malformed", f"{place}: {cut(str(error), 200)}, in {start!r}. Mend or drop the line.")
+            bad.add("malformed", f"{where}: {cut(str(error), 200)}, in {start!r}. Mend or drop the line.")
     return pa.Table.from_pylist(records, schema=schema), np.array(numbers, dtype=np.int64)
 
 
@@ -468,7 +468,7 @@ def _read_metadata(
     titled = [code for code, texts in found.items() if texts[0]]
     item_of = np.full(len(item_ids), -1, dtype=np.int32)
     item_of[titled] = np.arange(len(titled))
-    title, description, brand, categories = ([found[code][place] for code in titled] for place in range(4))
+    title, description, brand, categories = ([found[code][position] for code in titled] for position in range(4))
     ids = item_ids.take(pa.array(titled, pa.int64())).to_pylist()
     counts = {
         "items_without_metadata": int(wanted.sum()) - len(found),

@@ -15,7 +15,7 @@ from minionerec.data.sources.tangles import drop_swallowing
 from minionerec.data.sources.text import TextFile
 
 
-def place_of(table: pd.DataFrame, path: Path, row: int) -> str:
+def row_location(table: pd.DataFrame, path: Path, row: int) -> str:
     """Position of row `row` (from 0) for messages: the line of a text file as an editor counts, else the row from 1."""
     file: TextFile | None = table.attrs.get("file")
     line = None if file is None else file.line(row)
@@ -75,17 +75,17 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     rows = table.index
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        place, n = place_of(table, path, int(rows[row])), int(wrong.sum())
+        where, n = row_location(table, path, int(rows[row])), int(wrong.sum())
         bad.add(
             "malformed_id",
-            f"{place}, column {name!r}: {shown(table[name].iloc[row])} is no id; expected a text of one line or a "
+            f"{where}, column {name!r}: {shown(table[name].iloc[row])} is no id; expected a text of one line or a "
             f"whole number ({n} such rows). Mend or drop the row.",
             n,
         )
     empty = np.flatnonzero((ids == "").to_numpy(dtype=bool) & ~wrong)
     if len(empty):
-        place, what = place_of(table, path, int(rows[empty[0]])), "missing" if missing[empty[0]] else "empty"
-        bad.add("missing_id", f"{place}, column {name!r}: the id is {what}. Fill it in or drop the row.", len(empty))
+        where, what = row_location(table, path, int(rows[empty[0]])), "missing" if missing[empty[0]] else "empty"
+        bad.add("missing_id", f"{where}, column {name!r}: the id is {what}. Fill it in or drop the row.", len(empty))
     return table.assign(**{name: ids})[(ids != "").to_numpy(dtype=bool) & ~wrong]
 
 

@@ -53,13 +53,16 @@ def read_recbole(
         column_of(purchases, path, item_column, "item_column")
         ids = pd.unique(purchases[item_column])
         ids = ids[~broken_ids(pd.Series(ids, dtype="str"))]
-        catalogue, place = pd.DataFrame({item_column: ids[ids != ""], title_column: "", description_column: ""}), path
+        catalogue, source = (
+            pd.DataFrame({item_column: ids[ids != ""], title_column: "", description_column: ""}),
+            path,
+        )
     else:
-        catalogue, place = _read(Path(items), bad), Path(items)
+        catalogue, source = _read(Path(items), bad), Path(items)
     return parse_tables(
         [(path, purchases)],
         str(path),
-        (catalogue, place),
+        (catalogue, source),
         bad,
         item_column=item_column,
         title_column=title_column,

@@ -42,17 +42,17 @@ def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
     border of a cell, cells are found by counting; else one after another, as csv readers do.
     """
     buffer = np.frombuffer(content, np.uint8)
-    places = np.flatnonzero(buffer == _QUOTE)
-    if not len(places):
-        return places, places
+    positions = np.flatnonzero(buffer == _QUOTE)
+    if not len(positions):
+        return positions, positions
     borders = _borders(separator)
     first = len(BOM) if content.startswith(BOM) else 0
-    before, after = borders[buffer[places - 1]], borders[buffer[np.minimum(places + 1, len(buffer) - 1)]]
-    before[places == first] = True
-    after[places == len(buffer) - 1] = True
+    before, after = borders[buffer[positions - 1]], borders[buffer[np.minimum(positions + 1, len(buffer) - 1)]]
+    before[positions == first] = True
+    after[positions == len(buffer) - 1] = True
     if before[0::2].all() and after[1::2].all():
-        closes = places[1::2] if len(places) % 2 == 0 else np.append(places[1::2], len(buffer))
-        return places[0::2], closes
+        closes = positions[1::2] if len(positions) % 2 == 0 else np.append(positions[1::2], len(buffer))
+        return positions[0::2], closes
     sign = re.escape(separator.encode())
     cell = re.compile(rb'(?:\A(?:\xef\xbb\xbf)?|(?<=[\r\n])|(?<=%s))("[^"]*(?:""[^"]*)*)("?)' % sign)
     spans = [(match.start(1), match.end(1) if match[2] else len(buffer)) for match in cell.finditer(content)]
@@ -78,12 +78,12 @@ def line_ends(content: bytes) -> np.ndarray:
     return ends
 
 
-def _inside(places: np.ndarray, opens: np.ndarray, closes: np.ndarray) -> np.ndarray:
+def _inside(positions: np.ndarray, opens: np.ndarray, closes: np.ndarray) -> np.ndarray:
     """Which positions are in a quoted cell: bool, one per position."""
     if not len(opens):
-        return np.zeros(len(places), dtype=bool)
-    last = np.searchsorted(opens, places) - 1
-    inside: np.ndarray = (last >= 0) & (places < closes[last])
+        return np.zeros(len(positions), dtype=bool)
+    last = np.searchsorted(opens, positions) - 1
+    inside: np.ndarray = (last >= 0) & (positions < closes[last])
     return inside
 
 
@@ -102,8 +102,10 @@ def find_records(content: bytes, separator: str, *, quotes: bool = True) -> Reco
     buffer = np.frombuffer(content + b"\n", np.uint8)
     filled = (begins < record_ends) & (buffer[begins] != _RETURN)
     blank = filled & ((buffer[begins] == ord(" ")) | (buffer[begins] == ord("\t")))
-    for place in np.flatnonzero(blank):
-        filled[place] = bool(content[begins[place] : record_ends[place]].strip(" \t\r".replace(separator, "").encode()))
+    for position in np.flatnonzero(blank):
+        filled[position] = bool(
+            content[begins[position] : record_ends[position]].strip(" \t\r".replace(separator, "").encode())
+        )
     begins, record_ends = begins[filled], record_ends[filled]
     lines = np.searchsorted(ends, begins) + 1
     return Records(begins, record_ends, lines, np.searchsorted(ends, record_ends) - lines + 2)
@@ -138,14 +140,14 @@ def _is_plain(content: bytes, separator: str) -> bool:
         # One byte more on each side; beyond the content counts as the end of a line.
         left = content[start - 1 : start] if start > first else b"\n"
         around = np.frombuffer(left + content[start : start + _CHUNK + 1].ljust(_CHUNK + 1, b"\n"), np.uint8)
-        places = np.flatnonzero(around[1:-1] == _QUOTE) + 1
-        opening, closing = places[many % 2 :: 2], places[1 - many % 2 :: 2]
+        positions = np.flatnonzero(around[1:-1] == _QUOTE) + 1
+        opening, closing = positions[many % 2 :: 2], positions[1 - many % 2 :: 2]
         if not (borders[around[opening - 1]].all() and borders[around[closing + 1]].all()):
             return False
         stops = np.flatnonzero(ends[around[1:-1]]) + 1
-        if ((np.searchsorted(places, stops) + many) & 1).any():
+        if ((np.searchsorted(positions, stops) + many) & 1).any():
             return False
-        many += len(places)
+        many += len(positions)
     return many % 2 == 0
 
 

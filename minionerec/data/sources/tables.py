@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from minionerec.core.errors import DataError, one_line, shown
 from minionerec.data.files import check_file
 from minionerec.data.source import BadRows, InteractionBatch, item_table
-from minionerec.data.sources.ids import place_of, rows_with_ids
+from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import PARQUET, SEPARATORS, TableFiles, check_names, common_schema
 from minionerec.data.sources.text import PART, TextFile, read_text_parts, read_text_table
 from minionerec.data.sources.times import TimeColumn, exact
@@ -121,7 +121,7 @@ class _Unknown:
     """Interactions of unknown items whose times are of one unit: number, position and item of the first, and count."""
 
     row: int
-    place: Callable[[], str]
+    where: Callable[[], str]
     item: str
     count: int = 0
 
@@ -185,7 +185,7 @@ class TableSource:
             )
             self._bad.add(
                 "unknown_item",
-                f"{first.place()}, column {self._columns['item_column']!r}: item {shown(first.item)} is not in "
+                f"{first.where()}, column {self._columns['item_column']!r}: item {shown(first.item)} is not in "
                 f"{self.catalogue.path} ({n} such rows{hint}). Add the items or drop the rows.",
                 n,
             )
@@ -198,25 +198,25 @@ class TableSource:
         user, item, time = (self._columns[f"{name}_column"] for name in ("user", "item", "time"))
         table, lines = rows_with_ids(table, path, (user, item), self._bad, time=time)
         self._lines += lines
-        place = partial(place_of, table, path)
-        times, right, units = self._times.read(table[time], place)
+        location = partial(row_location, table, path)
+        times, right, units = self._times.read(table[time], location)
         families = np.where(right, np.where(units == SMALL, 0, units), SMALL + SMALL - 1)
         for family in np.unique(families[right]).tolist():
             some = families == family
             own, chosen = exact(table[time], times, some)[some], table[some]
             index = self.catalogue.index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
-            self._note_unknown(np.flatnonzero(some), index, units[some], chosen[item], place)
+            self._note_unknown(np.flatnonzero(some), index, units[some], chosen[item], location)
             yield InteractionBatch(pa.array(chosen[user], pa.string(), from_pandas=True), index, own, units[some])
         self._rows += len(table)
 
     def _note_unknown(
-        self, rows: np.ndarray, index: np.ndarray, units: np.ndarray, ids: pd.Series, place: Callable[[int], str]
+        self, rows: np.ndarray, index: np.ndarray, units: np.ndarray, ids: pd.Series, location: Callable[[int], str]
     ) -> None:
         for unit in np.unique(units[index < 0]).tolist():
             unknown = np.flatnonzero((index < 0) & (units == unit))
             if unit not in self._unknown:
                 first = int(unknown[0])
-                where = partial(place, int(ids.index[first]))
+                where = partial(location, int(ids.index[first]))
                 self._unknown[unit] = _Unknown(self._rows + int(rows[first]), where, ids.iloc[first])
             self._unknown[unit].count += len(unknown)
 
@@ -372,8 +372,8 @@ def parse_items(
         first = ids.index[ids == ids[row]][0]
         bad.add(
             "duplicate_item",
-            f"{place_of(table, path, row)}: item {shown(ids[row])} is already in {place_of(table, path, first)}. "
-            "Keep one row an item.",
+            f"{row_location(table, path, row)}: item {shown(ids[row])} is already in "
+            f"{row_location(table, path, first)}. Keep one row an item.",
             int(twice.sum()),
         )
         table = table[~twice]

@@ -64,7 +64,7 @@ def _swallows(
     text = file.text(row)
     cells = next(split_cells(text, file.separator), [])
     for name in (*ids, *([time] if time else [])):
-        cell = "".join(cells[place : place + 1]) if (place := _place(file, name)) is not None else ""
+        cell = "".join(cells[position : position + 1]) if (position := _column_of(file, name)) is not None else ""
         if "\n" in cell or "\r" in cell:
             return f"column {name!r} is {shown(cell, 40)}"
     for line in text.splitlines()[1:]:
@@ -80,5 +80,5 @@ def _swallows(
     return ""
 
 
-def _place(file: TextFile, name: str) -> int | None:
+def _column_of(file: TextFile, name: str) -> int | None:
     return file.header.index(name) if name in file.header else None

@@ -226,7 +226,7 @@ def _shortened(path: Path, content: bytes, separator: str) -> tuple[bytes, str]:
 
 def _header(path: Path, content: bytes, separator: str, encoding: str, *, quotes: bool) -> list[str]:
     """The names of the columns, as the first record has them."""
-    end = min((place for place in (content.find(b"\n", 1 << 16),) if place >= 0), default=len(content))
+    end = min((position for position in (content.find(b"\n", 1 << 16),) if position >= 0), default=len(content))
     try:
         names = next(split_cells(content[:end].decode(encoding, errors="replace"), separator, quotes=quotes), [])
     except csv.Error as error:

@@ -32,7 +32,7 @@ _DATES = "a date from 1678 to 2261"
 _DATE = "an ISO date from 1678 to 2261, such as 2018-11-05 or 2018-11-05T12:30:00"
 
 
-def read_times(column: pd.Series, place: Callable[[int], str], bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
+def read_times(column: pd.Series, where: Callable[[int], str], bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
     """The times of a whole column: `TimeColumn.read`, with the rows of other units than most among those refused.
 
     Returns:
@@ -43,7 +43,7 @@ def read_times(column: pd.Series, place: Callable[[int], str], bad: BadRows) -> 
         DataError: As `TimeColumn`.
     """
     reader = TimeColumn(bad)
-    times, right, units = reader.read(column, place)
+    times, right, units = reader.read(column, where)
     return times, right & ~np.isin(units, list(reader.other_units())), reader.ticks or NANOSECOND
 
 
@@ -51,12 +51,12 @@ def read_times(column: pd.Series, place: Callable[[int], str], bad: BadRows) -> 
 class _Unit:
     """The times of a column that look like one unit: how many, the first of them, and their ends.
 
-    `row` and `value` are the number and the value of the first, and `place` gives its position; `dates` is whether all
+    `row` and `value` are the number and the value of the first, and `where` gives its position; `dates` is whether all
     are digits of dates, of which `different` holds some.
     """
 
     row: int
-    place: Callable[[], str]
+    where: Callable[[], str]
     value: Any
     count: int = 0
     least: float = np.inf
@@ -98,12 +98,12 @@ class TimeColumn:
         self._rows = 0
         self._name = ""
 
-    def read(self, column: pd.Series, place: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def read(self, column: pd.Series, location: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The times of a part.
 
         Args:
             column: Numbers, dates, or text of either.
-            place: Gives the position, for messages, of the row of an index value.
+            location: Gives the position, for messages, of the row of an index value.
 
         Returns:
             int64 or float64 (rows,); bool (rows,), which are times; int8 (rows,), the unit that each looks like.
@@ -117,7 +117,7 @@ class TimeColumn:
             row, n = int(np.flatnonzero(~right)[0]), int((~right).sum())
             self.bad.add(
                 "bad_time",
-                f"{place(int(column.index[row]))}, column {self._name!r}: {shown(str(column.iloc[row]))} is not "
+                f"{location(int(column.index[row]))}, column {self._name!r}: {shown(str(column.iloc[row]))} is not "
                 f"{expected} ({n} such rows). Mend or drop them.",
                 n,
             )
@@ -130,7 +130,7 @@ class TimeColumn:
             rows = np.flatnonzero(right & (units == unit))
             if unit not in self._units:
                 first = int(rows[0])
-                where = partial(place, int(column.index[first]))
+                where = partial(location, int(column.index[first]))
                 self._units[unit] = _Unit(self._rows + first, where, column.iloc[first])
             if ticks == SECOND:
                 self._units[unit].add(times[rows])
@@ -155,7 +155,7 @@ class TimeColumn:
             n = sum(units[unit].count for unit in strange)
             self.bad.add(
                 "bad_time",
-                f"{first.place()}, column {self._name!r}: {first.text} looks like {looks_like(float(first.value))}, "
+                f"{first.where()}, column {self._name!r}: {first.text} looks like {looks_like(float(first.value))}, "
                 f"but most rows like {_OTHERS.get(usual) or UNITS[usual][0]} ({n} such rows). Write all in one unit, "
                 "or drop them.",
                 n,
@@ -168,7 +168,7 @@ class TimeColumn:
             form = date_form(np.array([float(first.value)])) if dates else None
             what = f"a date written as {form}" if form else _AFTER_2100
             raise DataError(
-                f"{first.place()}, column {self._name!r}: {first.text} looks like {what}, as most rows do. Write dates "
+                f"{first.where()}, column {self._name!r}: {first.text} looks like {what}, as most rows do. Write dates "
                 "as 2018-01-31T12:30:00, or seconds since 1970."
             )
         return frozenset(strange)

@@ -78,17 +78,17 @@ def _read_sequences(
             chosen = [first, *chosen]
         elif not colon and chosen and chosen[0].startswith(":"):
             chosen = [item for item in (chosen[0][1:], *chosen[1:]) if item]
-        place = f"{path}, line {number}"
+        where = f"{path}, line {number}"
         unknown = None if titles is None else next((item for item in chosen if item not in titles), None)
         if not chosen:
-            bad.add("malformed", f"{place}: user {user!r} has no item; expected 'user item item ...'. Drop the line.")
+            bad.add("malformed", f"{where}: user {user!r} has no item; expected 'user item item ...'. Drop the line.")
         elif user in line_of:
             bad.add(
                 "repeated_user",
-                f"{place}: user {user!r} already has line {line_of[user]}. Join the two lines in time order.",
+                f"{where}: user {user!r} already has line {line_of[user]}. Join the two lines in time order.",
             )
         elif unknown is not None:
-            bad.add("unknown_item", f"{place}: item {unknown!r} is not in {items}. Add it there or drop the line.")
+            bad.add("unknown_item", f"{where}: item {unknown!r} is not in {items}. Add it there or drop the line.")
         else:
             line_of[user] = number
             sequences[user] = chosen

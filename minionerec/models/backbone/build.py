@@ -157,14 +157,14 @@ def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedMo
         ConfigError: If it cannot be found or is not a causal language model, or is none that `load_model` takes.
     """
     remedy = "Give a hub name or a directory of a causal language model in safetensors."
-    said: dict[str, Any] = {"error": ConfigError, "remedy": remedy}
+    options: dict[str, Any] = {"error": ConfigError, "remedy": remedy}
     own = (Path(name_or_path) / MANIFEST).is_file()
     if own:
         open_artefact(name_or_path)
-        tokenizer = load_tokenizer(PreTrainedTokenizerFast, name_or_path, **said)
+        tokenizer = load_tokenizer(PreTrainedTokenizerFast, name_or_path, **options)
     else:
-        tokenizer = load_tokenizer(AutoTokenizer, name_or_path, trust_remote_code=False, **said)
-    model = load_model(AutoModelForCausalLM, name_or_path, dtype=dtype, **said)
+        tokenizer = load_tokenizer(AutoTokenizer, name_or_path, trust_remote_code=False, **options)
+    model = load_model(AutoModelForCausalLM, name_or_path, dtype=dtype, **options)
     if not own:
         _check_no_codes(tokenizer, name_or_path)
     if tokenizer.pad_token is None:

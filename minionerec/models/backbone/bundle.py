@@ -98,14 +98,14 @@ def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | Non
     )
 
 
-def write_model_files(bundle: Bundle, place: str | os.PathLike[str]) -> None:
+def write_model_files(bundle: Bundle, folder: str | os.PathLike[str]) -> None:
     """Write model, tokenizer, SID table, wording and a clean generation config into a directory."""
     start = getattr(bundle.model.config, "decoder_start_token_id", None)
     bundle.model.generation_config = clean_generation_config(bundle.tokenizer, start)
-    bundle.model.save_pretrained(place)
-    bundle.tokenizer.save_pretrained(place)
-    bundle.table.save_index(Path(place) / INDEX_FILE)
-    bundle.wording.save(Path(place) / WORDING_FILE)
+    bundle.model.save_pretrained(folder)
+    bundle.tokenizer.save_pretrained(folder)
+    bundle.table.save_index(Path(folder) / INDEX_FILE)
+    bundle.wording.save(Path(folder) / WORDING_FILE)
 
 
 def bundle_counts(bundle: Bundle) -> dict[str, Any]:
@@ -195,8 +195,8 @@ def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray,
         raise ArtefactError(
             f"{path}: its tokenizer numbers a code {code_ids.max()}, but the model has {size} tokens. {_REMEDY}"
         )
-    speaks_codes_alone = isinstance(model, CatalogueModel | TigerModel)
-    if (speaks_codes_alone and size != tokens) or (
+    only_codes = isinstance(model, CatalogueModel | TigerModel)
+    if (only_codes and size != tokens) or (
         isinstance(model, CatalogueModel) and not np.array_equal(model.code_tokens.cpu().numpy(), code_ids)
     ):
         raise ArtefactError(f"{path}: the model's codes are not those of {INDEX_FILE} and the tokenizer. {_REMEDY}")
@@ -214,8 +214,8 @@ class _TiedHead(logging.Filter):
     """Drops the warning that what is tied to the input embedding is not in a checkpoint."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        return not any(f"missing keys in the checkpoint model loaded: {names}." in said for names in _TIED)
+        message = record.getMessage()
+        return not any(f"missing keys in the checkpoint model loaded: {names}." in message for names in _TIED)
 
 
 def quiet_libraries() -> None:

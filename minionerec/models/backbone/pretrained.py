@@ -29,7 +29,7 @@ _MOST_HEADER = 100_000_000
 
 def load_model(
     reader: Any,
-    place: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
     *,
     error: type[MinioneRecError],
     remedy: str,
@@ -41,7 +41,7 @@ def load_model(
 
     Args:
         reader: Class with `from_pretrained`, such as `AutoModelForCausalLM`.
-        place: The directory or name.
+        folder: The directory or name.
         error: Class of the error to raise.
         remedy: Advice that ends the message.
         spare: Whether a tensor of this name may be in the files although the model has none.
@@ -52,32 +52,32 @@ def load_model(
         error: If there is no such model, it needs code of its own or holds pickled weights, or its tensors are not
             those that its configuration describes.
     """
-    _check_config(place, error, remedy)
-    with _loading(place, error, remedy):
+    _check_config(folder, error, remedy)
+    with _loading(folder, error, remedy):
         model, found = reader.from_pretrained(
-            place, trust_remote_code=False, use_safetensors=True, output_loading_info=True, **settings
+            folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True, **settings
         )
     missing = sorted(name for name in found["missing_keys"] if not absent(name))
     unexpected = sorted(name for name in found["unexpected_keys"] if not spare(name))
     for names, what in ((missing, "are missing"), (unexpected, "belong to no part of the model")):
         if names:
             raise error(
-                f"{place}: {len(names)} tensors {what}, {names[0]} among them: weights and {CONFIG_FILE} are of "
+                f"{folder}: {len(names)} tensors {what}, {names[0]} among them: weights and {CONFIG_FILE} are of "
                 f"different models. {remedy}"
             )
     if found["mismatched_keys"]:
-        raise error(f"{place}: tensors do not have the shapes of {CONFIG_FILE}. {remedy}")
+        raise error(f"{folder}: tensors do not have the shapes of {CONFIG_FILE}. {remedy}")
     return model
 
 
 def load_tokenizer(
-    reader: Any, place: str | os.PathLike[str], *, error: type[MinioneRecError], remedy: str, **settings: Any
+    reader: Any, folder: str | os.PathLike[str], *, error: type[MinioneRecError], remedy: str, **settings: Any
 ) -> Any:
     """A tokenizer from a directory or, by its name, from the hub.
 
     Args:
         reader: Class with `from_pretrained`.
-        place: The directory or name.
+        folder: The directory or name.
         error: Class of the error to raise.
         remedy: Advice that ends the message.
         settings: Other arguments of `from_pretrained`.
@@ -85,18 +85,18 @@ def load_tokenizer(
     Raises:
         error: If there is none, or it needs code of its own.
     """
-    with _loading(place, error, remedy):
-        tokenizer = reader.from_pretrained(place, **settings)
+    with _loading(folder, error, remedy):
+        tokenizer = reader.from_pretrained(folder, **settings)
     tokenizer.init_kwargs.pop("local_files_only", None)  # of this run alone, but it would be saved
     return tokenizer
 
 
 @contextmanager
-def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> Iterator[None]:
+def _loading(folder: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> Iterator[None]:
     """Turns a library's errors about files into one line, and silences its own reports."""
     from transformers.utils import logging
 
-    spoken = logging.get_verbosity()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
         yield
@@ -106,15 +106,15 @@ def _loading(place: str | os.PathLike[str], error: type[MinioneRecError], remedy
         reason = one_line(raised, 300).rstrip(".") or type(raised).__name__
         if "trust_remote_code" in reason:
             reason = "it needs code of its own, which is never run"
-        raise error(f"{place}: cannot be loaded ({reason}). {remedy}") from None
+        raise error(f"{folder}: cannot be loaded ({reason}). {remedy}") from None
     finally:
-        logging.set_verbosity(spoken)
+        logging.set_verbosity(verbosity)
 
 
-def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> None:
+def _check_config(path: str | os.PathLike[str], error: type[MinioneRecError], remedy: str) -> None:
     """Check the configuration in a directory, before anything is built."""
-    folder = Path(place)
-    _check_places(folder, error, remedy)
+    folder = Path(path)
+    _check_weight_files(folder, error, remedy)
     if not (folder / CONFIG_FILE).is_file():
         return  # a name of the hub, or nothing: the library reports it
     config = _read(folder / CONFIG_FILE, error, remedy)
@@ -139,7 +139,7 @@ def _check_config(place: str | os.PathLike[str], error: type[MinioneRecError], r
             )
 
 
-def _check_places(folder: Path, error: type[MinioneRecError], remedy: str) -> None:
+def _check_weight_files(folder: Path, error: type[MinioneRecError], remedy: str) -> None:
     """Check that no file of a directory has a library read weights from other folders, which no hash here covers."""
     if (folder / _ADAPTER).is_file():
         raise error(

@@ -117,9 +117,9 @@ class TigerBranches:
         Returns:
             float (B, K, D), the decoder's states, as the head takes them.
         """
-        place = torch.as_tensor(depth, device=tokens.device).expand_as(tokens) + 1
+        position = torch.as_tensor(depth, device=tokens.device).expand_as(tokens) + 1
         above = (parents + 1).unsqueeze(-1).expand(-1, -1, self._paths.shape[2])  # slot 0 is the start token's
-        hidden = self._grow(tokens, self._paths.gather(1, above), place)
+        hidden = self._grow(tokens, self._paths.gather(1, above), position)
         self.count += tokens.shape[1]
         return hidden
 
@@ -139,23 +139,23 @@ class TigerBranches:
         """Split float (..., H d) into (..., H, d)."""
         return x.view(*x.shape[:-1], self.model.config.num_heads, self.model.config.d_kv)
 
-    def _grow(self, tokens: torch.Tensor, above: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    def _grow(self, tokens: torch.Tensor, above: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """Run one token after each of K paths through the decoder.
 
         Args:
             tokens: int64 (B, K).
             above: int64 (B, K, L + 1), the paths before them.
-            place: int64 (B, K), their depths, 0 for the start token.
+            position: int64 (B, K), their depths, 0 for the start token.
 
         Returns:
             float (B, K, D).
         """
         slots = self._paths.shape[1] + torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        paths = above.scatter(2, place.unsqueeze(-1), slots.unsqueeze(-1))
+        paths = above.scatter(2, position.unsqueeze(-1), slots.unsqueeze(-1))
         self._paths = torch.cat([self._paths, paths], 1)
-        width = int(place.max()) + 1
-        behind = torch.arange(width, device=tokens.device) > place.unsqueeze(-1)  # (B, K, W)
-        bias = self._bias[place, :width].masked_fill(behind.unsqueeze(-1), -torch.inf)  # (B, K, W, H)
+        width = int(position.max()) + 1
+        behind = torch.arange(width, device=tokens.device) > position.unsqueeze(-1)  # (B, K, W)
+        bias = self._bias[position, :width].masked_fill(behind.unsqueeze(-1), -torch.inf)  # (B, K, W, H)
         x: torch.Tensor = self.model.shared(tokens)
         for block, own, cross in zip(self._blocks, self._own, self._cross, strict=True):
             x = x + self._attend_path(block.layer[0], x, own, paths[..., :width], bias)

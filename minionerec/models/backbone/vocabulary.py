@@ -73,7 +73,7 @@ def initialise_code_rows(
     table: SidTable,
     titles: Sequence[str],
     seed: int,
-    spoken: bool = True,
+    generated: bool = True,
 ) -> None:
     """Grow the embedding to the tokenizer's size and initialise the rows of SID tokens.
 
@@ -88,7 +88,7 @@ def initialise_code_rows(
         table: The SIDs.
         titles: Title of each item, in item order.
         seed: Seed of the noise, and of the SIDs that rows are lifted by.
-        spoken: Whether the model is to generate SIDs; one that generates titles has their tokens all the same.
+        generated: Whether the model is to generate SIDs; one that generates titles has their tokens all the same.
     """
     embedding: Any = model.get_input_embeddings()
     old_size = embedding.weight.shape[0]
@@ -118,7 +118,7 @@ def initialise_code_rows(
                         noise = torch.randn(values.shape[1], generator=generator) * (0.1 * spread)
                         row = item_means[codes == code].mean(0) + noise
                         weight[int(ids[level, code])] = row.to(weight.dtype).to(weight.device)
-    if head is not None and spoken:
+    if head is not None and generated:
         lift_code_rows(model, tokenizer, table, seed)
 
 

@@ -241,7 +241,7 @@ def _draw(
         perturbed = _with_maximum(below + _gumbel(below.shape, generator, device), keys.unsqueeze(-1))
         # SIDs that are already complete compete on with the keys they have.
         pool = torch.cat([keys.masked_fill(~complete, -torch.inf), perturbed.flatten(1)], 1)
-        places = nodes.shape[1]
+        positions = nodes.shape[1]
         keys, order = top_scores(pool, k)
         log_probs = torch.cat([log_probs, below.flatten(1)], 1).gather(1, order)
         pool_nodes = torch.cat([nodes, children.flatten(1)], 1)
@@ -250,7 +250,7 @@ def _draw(
         going = (nodes >= 0) & (sids < 0)
         if not going.any():
             break
-        parents = (order - places).clamp(min=0) // fan + branches.count - places
+        parents = (order - positions).clamp(min=0) // fan + branches.count - positions
         if depth == 0:
             parents = torch.full_like(parents, -1)
         tokens = trie.tokens(nodes.masked_fill(~going, 0), depth + 1)

@@ -210,14 +210,14 @@ def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     longest = tokens = 0
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
         padded = longest * (len(groups[-1]) + 1) if groups else 0
-        if groups and (padded <= (1 + _PADDING_SHARE) * (tokens + lengths[place]) or padded <= full_pass):
-            groups[-1].append(place)
-            tokens += lengths[place]
+        if groups and (padded <= (1 + _PADDING_SHARE) * (tokens + lengths[position]) or padded <= full_pass):
+            groups[-1].append(position)
+            tokens += lengths[position]
         else:
-            groups.append([place])
-            longest = tokens = lengths[place]
+            groups.append([position])
+            longest = tokens = lengths[position]
     return groups
 
 
@@ -235,8 +235,8 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptS
     """
     device = torch.device(model.device)
     groups = prefill_groups([len(prompt) for prompt in prompts], _FULL_PASS.get(device.type, 4096))
-    states = [_prefill_together(model, [prompts[place] for place in group]) for group in groups]
-    order = torch.tensor([place for group in groups for place in group], device=device).argsort()
+    states = [_prefill_together(model, [prompts[position] for position in group]) for group in groups]
+    order = torch.tensor([position for group in groups for position in group], device=device).argsort()
     if len(states) == 1:
         (state,) = states
         if groups[0] != list(range(len(prompts))):
@@ -343,8 +343,8 @@ class CausalBranches:
             paths = self.paths.gather(1, index).masked_fill(parents.unsqueeze(-1) < 0, -1)
         else:
             paths = self.paths.new_full((*tokens.shape, self.paths.shape[2]), -1)
-        place = (paths >= 0).sum(-1, keepdim=True).clamp(max=paths.shape[2] - 1)
-        paths = paths.scatter(2, place, parents.unsqueeze(-1))
+        position = (paths >= 0).sum(-1, keepdim=True).clamp(max=paths.shape[2] - 1)
+        paths = paths.scatter(2, position, parents.unsqueeze(-1))
         seen = torch.zeros(*tokens.shape, self.count + 1, dtype=torch.bool, device=tokens.device)
         ancestors = seen.scatter_(2, paths.masked_fill(paths < 0, self.count), True)[..., :-1]
         if sees is None:
@@ -465,7 +465,7 @@ class ForcedBranches:
         # Of each slot: its node (-1 outside of the trie) and depth; the slot that its forced tokens begin with (its own
         # where it is not forced); the inner slot of the token before it; and, where they have been run, its own inner
         # slot and the index of its state.
-        names = ("node", "depth", "begin", "parent", "inner", "place")
+        names = ("node", "depth", "begin", "parent", "inner", "cached")
         self._slots = dict.fromkeys(names, self.hidden[:, :0])
         self._states = inner.hidden.unsqueeze(1)  # (B, T, D); the first is the prompt's
         self._live = self.hidden[:, :0].bool()  # (B, inner slots), those that hold a token
@@ -486,7 +486,7 @@ class ForcedBranches:
             "begin": torch.where(forced, self._of("begin", parents, -1), slots),
             "parent": self._of("inner", parents, -1),
             "inner": torch.full_like(tokens, -1),
-            "place": torch.full_like(tokens, -1),
+            "cached": torch.full_like(tokens, -1),
         }
         self._slots = {name: torch.cat([values, new[name]], 1) for name, values in self._slots.items()}
         self.count += tokens.shape[1]
@@ -504,10 +504,12 @@ class ForcedBranches:
         slots = hidden[..., 0]
         begin = self._of("begin", slots, -1)
         self._run_model(begin, normaliser == "full")
-        place = self._of("place", begin, 0)
+        position = self._of("cached", begin, 0)
         further = self._of("depth", slots, 0) - self._of("depth", begin, 0)
-        place = torch.where(place < 0, 0, place + further)  # what was not run needs no state: its one token scores 0
-        index = place.unsqueeze(-1).expand(-1, -1, self._states.shape[-1])
+        position = torch.where(
+            position < 0, 0, position + further
+        )  # what was not run needs no state: its one token scores 0
+        index = position.unsqueeze(-1).expand(-1, -1, self._states.shape[-1])
         return self.inner.scores(self._states.gather(1, index), tokens, present, normaliser, temperature)
 
     def _of(self, name: str, slots: torch.Tensor, otherwise: int) -> torch.Tensor:
@@ -520,7 +522,7 @@ class ForcedBranches:
         """Run what has not been run yet of some slots: int64 (B, K), each with what is forced after it."""
         node = self._of("node", begin, -1)
         single = self.trie.single[node.clamp(min=0)] & (node >= 0)
-        wanted = (begin >= 0) & (node >= 0) & (self._of("place", begin, 0) < 0)
+        wanted = (begin >= 0) & (node >= 0) & (self._of("cached", begin, 0) < 0)
         if not forced_too:
             wanted &= ~single
         if not wanted.any():
@@ -541,9 +543,9 @@ class ForcedBranches:
             self._of("depth", slots, 0) + step,
             sees & exist.unsqueeze(1) | torch.eye(order.shape[1], dtype=torch.bool, device=node.device),
         )
-        row, place = (exist & (step == 0)).nonzero(as_tuple=True)
-        self._slots["place"][row, slots[row, place]] = place + self._states.shape[1]
-        self._slots["inner"][row, slots[row, place]] = place + self._live.shape[1]
+        row, position = (exist & (step == 0)).nonzero(as_tuple=True)
+        self._slots["cached"][row, slots[row, position]] = position + self._states.shape[1]
+        self._slots["inner"][row, slots[row, position]] = position + self._live.shape[1]
         self._states = torch.cat([self._states, states], 1)
         self._live = torch.cat([self._live, exist & ~single.gather(1, branch)], 1)
         if int(self._live.sum(1).max()) < _WORTH_KEEPING * self.inner.count:

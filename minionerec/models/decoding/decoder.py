@@ -23,7 +23,7 @@ def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[li
         >>> length_batches([[1, 2, 3], [4], [5, 6], [7]], 2)
         [[1, 3], [2, 0]]
     """
-    order = sorted(range(len(prompts)), key=lambda place: (len(prompts[place]), place))
+    order = sorted(range(len(prompts)), key=lambda position: (len(prompts[position]), position))
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
@@ -83,8 +83,8 @@ def decode_prompts(
     """
     trie = trie.to(model.device)
 
-    def decode(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        found = beam_search(model, [prompts[place] for place in places], trie, num_beams, normaliser)
+    def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        found = beam_search(model, [prompts[position] for position in positions], trie, num_beams, normaliser)
         return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
     with evaluating(model):
@@ -140,10 +140,10 @@ def fitting_batch_size(model: PreTrainedModel, trie: Trie, longest_prompt: int, 
         From 1 to 64 on a CPU, to 256 on a GPU: more would not be faster.
     """
     config = model.config
-    said = vars(config)
+    settings = vars(config)
     heads: int = config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = said.get("num_key_value_heads") or heads
+    kv_heads = settings.get("num_key_value_heads") or heads
     span = longest_prompt + beams * (trie.levels - 1)
     tokens = max(longest_prompt, beams)
     fan = int(trie.first_child.diff().max())

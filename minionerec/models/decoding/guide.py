@@ -85,27 +85,29 @@ class Guide:
             scores = scores.masked_fill(~self._at(self.nodes, children), -torch.inf)
         return scores.masked_fill(~present, -torch.inf)
 
-    def ends(self, totals: torch.Tensor, ends: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def ends(
+        self, totals: torch.Tensor, ends: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Scores of complete SIDs by their own bonus, and which of them are allowed.
 
         Args:
             totals: float32 (B, W), scores of prefixes.
             ends: int64 (B, W), the SID that ends at each, -1 for none.
-            places: int64 (B, W), its node.
+            positions: int64 (B, W), its node.
 
         Returns:
             Scores float32 (B, W), and `ends` with -1 for SIDs that are not allowed.
         """
         safe = ends.clamp(min=0)
         if self.own is not None and self.bonus is not None:
-            totals = totals + (self.own[safe] - self.bonus[places.clamp(min=0)])
+            totals = totals + (self.own[safe] - self.bonus[positions.clamp(min=0)])
         if self.sids is not None:
             ends = ends.masked_fill(~self._at(self.sids, safe), -1)
         return totals, ends
 
-    def _at(self, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def _at(self, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Entries of a bool (B, M) table at int64 (B, ...)."""
-        return table.gather(1, places.flatten(1)).view_as(places)
+        return table.gather(1, positions.flatten(1)).view_as(positions)
 
 
 def reached(trie: Trie, allowed: torch.Tensor) -> torch.Tensor:

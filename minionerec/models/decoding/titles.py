@@ -50,9 +50,9 @@ class Titles:
             ([1, 0, 1], 2, 3)
         """
         lengths = np.array([len(ids) for ids in tokens])
-        words, places = np.unique(np.concatenate([np.asarray(ids) for ids in tokens]), return_inverse=True)
+        words, positions = np.unique(np.concatenate([np.asarray(ids) for ids in tokens]), return_inverse=True)
         codes = np.full((len(lengths), int(lengths.max())), -1, dtype=np.int64)
-        codes[np.arange(codes.shape[1]) < lengths[:, None]] = places
+        codes[np.arange(codes.shape[1]) < lengths[:, None]] = positions
         rows, first, groups = np.unique(codes, axis=0, return_index=True, return_inverse=True)
         called = [titles[item] if titles[item].strip() else f"(no title: {titles[item]!r})" for item in first]
         groups = groups.reshape(-1).astype(np.int64)

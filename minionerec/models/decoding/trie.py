@@ -214,8 +214,8 @@ class Trie:
         keys, order = self._edges
         known = (tokens >= 0) & (tokens <= self.max_token)
         wanted = nodes * (self.max_token + 1) + tokens
-        place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-        return torch.where(known & (keys[place] == wanted), order[place], -1)
+        position = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+        return torch.where(known & (keys[position] == wanted), order[position], -1)
 
     def codes(self) -> np.ndarray:
         """Codes of every SID: int32 (n_sids, L), -1 filling the end of shorter ones, in the order of SID numbers."""
@@ -243,8 +243,8 @@ class Trie:
         longer = np.full((len(codes), self.levels + size), -1, dtype=np.int32)
         longer[:, : self.levels] = np.where(codes >= 0, codes + size, -1)
         lengths = (codes >= 0).sum(1)
-        for place in range(size):
-            longer[np.arange(len(codes)), lengths + place] = place
+        for position in range(size):
+            longer[np.arange(len(codes)), lengths + position] = position
         own = self.code_tokens.cpu().numpy()
         token_ids = np.full((self.levels + size, own.shape[1] + size), -1, dtype=np.int64)
         token_ids[:, :size] = np.asarray(tail)

@@ -284,8 +284,8 @@ class Experts(nn.Module):
         described = self.features(histories, row, slot, contexts)
         weights = described.clamp(self.least, self.most) @ self.weights
         found = torch.zeros_like(log_probs)
-        for place, term in enumerate(self.terms(log_probs, histories, row, slot)):
-            found += weights[:, place, None] * term
+        for position, term in enumerate(self.terms(log_probs, histories, row, slot)):
+            found += weights[:, position, None] * term
         return found.log_softmax(-1)
 
     @staticmethod
@@ -302,9 +302,9 @@ class Experts(nn.Module):
     def _by_text(self, values: torch.Tensor) -> torch.Tensor:
         """Values of all items, those of unsold ones replaced by the mean of their sold neighbours: (P, N)."""
         items = self.items[:, 3].nonzero()[:, 0]
-        owner, place = rows_of(self.text_offsets, items)
-        other = self.neighbours[place].long()
-        weight = self.similarities[place] * (self.items[other, 3] == 0)
+        owner, position = rows_of(self.text_offsets, items)
+        other = self.neighbours[position].long()
+        weight = self.similarities[position] * (self.items[other, 3] == 0)
         if not len(other):
             return values.index_fill(1, items, 0)
         totals = torch.zeros_like(weight[:1]).expand(len(items)).clone().index_add_(0, owner, weight)
@@ -316,10 +316,10 @@ class Experts(nn.Module):
     def _text(self, items: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Similarity of each item's text to the most similar one of the history: float32 (P, N)."""
         position, column = (items > 0).nonzero(as_tuple=True)
-        owner, place = rows_of(self.text_offsets, items[position, column] - 1)
-        where = position[owner] * like.shape[1] + self.neighbours[place].long()
+        owner, index = rows_of(self.text_offsets, items[position, column] - 1)
+        where = position[owner] * like.shape[1] + self.neighbours[index].long()
         found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
-        return found.scatter_reduce_(0, where, self.similarities[place].to(like.dtype), "amax").view_as(like)
+        return found.scatter_reduce_(0, where, self.similarities[index].to(like.dtype), "amax").view_as(like)
 
     def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Shares of items that followed the newest ones in training: float32 (P, N)."""
@@ -327,8 +327,8 @@ class Experts(nn.Module):
         position, column = ((items > 0) & (back >= 0) & (back < REACH)).nonzero(as_tuple=True)
         item = items[position, column] - 1
         weight = DECAY ** back[position, column] * self.rarity[item]
-        owner, place = rows_of(self.offsets, item)
+        owner, index = rows_of(self.offsets, item)
         found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
-        where = position[owner] * like.shape[1] + self.followers[place].long()
-        found = found.index_add_(0, where, weight[owner] * self.counts[place]).view_as(like)
+        where = position[owner] * like.shape[1] + self.followers[index].long()
+        found = found.index_add_(0, where, weight[owner] * self.counts[index]).view_as(like)
         return found / found.sum(1, keepdim=True).clamp(min=1e-12)

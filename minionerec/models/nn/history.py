@@ -52,10 +52,10 @@ def own_counts(
         Twice float32 (K, L): what was added for the target after each position, which followed the entry; and for the
         item at each position, which the entry followed.
     """
-    place = torch.arange(histories.shape[1], device=histories.device)
-    back = place[None, :] - place[:, None]  # from a position to the one whose target counts
+    position = torch.arange(histories.shape[1], device=histories.device)
+    back = position[None, :] - position[:, None]  # from a position to the one whose target counts
     weight = torch.where((back >= 0) & (back < reach), float(decay) ** back.clamp(min=0), 0.0)
-    counts = (place >= first[:, None]) & (targets > 0)
+    counts = (position >= first[:, None]) & (targets > 0)
     with torch.autocast(histories.device.type, enabled=False):  # what rounding left over would tell the answer
         after = (histories == entries[:, None]).float() @ weight
         before = ((targets == entries[:, None]) & counts).float() @ weight.T
@@ -72,7 +72,7 @@ class Entries:
         count: float32 (E,).
         cell: int64 (E,), the cell that the count belongs to.
         position: int64 (C,), of each cell.
-        follower: int64 (C,), what followed: its column in the scores, from 0.
+        follower: int64 (C,), the item that followed: its column in the scores, from 0.
         totals: float32 (N,), see `PairCounts`; or those of the items of the counts alone.
     """
 
@@ -86,7 +86,7 @@ class Entries:
 
 
 @dataclass(frozen=True)
-class Places:
+class ScoredPositions:
     """Positions of a batch of histories whose next item is predicted, and values that depend on no weight.
 
     Attributes:
@@ -154,9 +154,9 @@ class PairCounts(nn.Module):
         return None
 
     @torch.no_grad()
-    def places(
+    def positions(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> Places:
+    ) -> ScoredPositions:
         """Look up the transitions of the items up to each position.
 
         Args:
@@ -167,44 +167,44 @@ class PairCounts(nn.Module):
                 position's own and later ones added to the counts is left out.
         """
         position, ago, item = self._behind(histories, row, slot)
-        owner, place = rows_of(self.offsets, item)
-        found = [position[owner], ago[owner], item[owner], self.followers[place].long(), self.counts[place]]
+        owner, index = rows_of(self.offsets, item)
+        found = [position[owner], ago[owner], item[owner], self.followers[index].long(), self.counts[index]]
         if labels is not None:
             for which, follower, count in self._own(histories, labels, position, item, row, slot):
                 taken = (position[which], ago[which], item[which], follower, count)
                 found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
-        return Places(row, slot, _entries(found, len(row), len(self.totals), self.totals))
+        return ScoredPositions(row, slot, _entries(found, len(row), len(self.totals), self.totals))
 
     @torch.no_grad()
-    def places_at(
+    def positions_at(
         self,
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
         columns: ColumnSubset,
         labels: torch.Tensor | None = None,
-    ) -> Places:
-        """As `places`, for the scores of some items alone; nothing here is as long as there are items.
+    ) -> ScoredPositions:
+        """As `positions`, for the scores of some items alone; nothing here is as long as there are items.
 
         Args:
             histories: int64 (B, T), items from 1, 0 is padding.
             row: int64 (P,).
             slot: int64 (P,).
             columns: The items, C of N, whose scores are requested.
-            labels: See `places`.
+            labels: See `positions`.
 
         Returns:
             Positions whose entries name columns as followers, and have the totals of the items after them alone.
         """
         position, ago, item = self._behind(histories, row, slot)
         distinct, which = item.unique(return_inverse=True)
-        owner, place = rows_of(self.offsets, distinct)
-        follower = columns.find(self.followers[place].long())
+        owner, index = rows_of(self.offsets, distinct)
+        follower = columns.find(self.followers[index].long())
         kept = follower >= 0
-        owner, follower, count = owner[kept], follower[kept], self.counts[place[kept]]
+        owner, follower, count = owner[kept], follower[kept], self.counts[index[kept]]
         offsets = nn.functional.pad(torch.bincount(owner, minlength=len(distinct)).cumsum(0), (1, 0))
-        owner, place = rows_of(offsets, which)
-        found = [position[owner], ago[owner], which[owner], follower[place], count[place]]
+        owner, index = rows_of(offsets, which)
+        found = [position[owner], ago[owner], which[owner], follower[index], count[index]]
         if labels is not None:
             for own, numbers, count in self._own(histories, labels, position, item, row, slot):
                 follower = columns.find(numbers)
@@ -212,7 +212,7 @@ class PairCounts(nn.Module):
                 own = own[kept]
                 taken = (position[own], ago[own], which[own], follower[kept], count[kept])
                 found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
-        return Places(row, slot, _entries(found, len(row), len(columns), self.totals[distinct]))
+        return ScoredPositions(row, slot, _entries(found, len(row), len(columns), self.totals[distinct]))
 
     def _behind(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor
@@ -307,7 +307,7 @@ class HistoryScores(nn.Module):
         scores: torch.Tensor,
         state: torch.Tensor,
         histories: torch.Tensor,
-        places: Places,
+        positions: ScoredPositions,
     ) -> torch.Tensor:
         """Add to scores.
 
@@ -315,20 +315,20 @@ class HistoryScores(nn.Module):
             scores: float (P, C); the pointer changes them in place where they are float32.
             state: float (P, D).
             histories: int64 (B, T), items from 1, 0 is padding.
-            places: The P positions.
+            positions: The P positions.
 
         Returns:
             float32 (P, C).
         """
         scores = scores.float()
         if self.pointer is not None:
-            back = places.slot[:, None] - torch.arange(histories.shape[1], device=histories.device)  # (P, T)
-            items = histories[places.row]
+            back = positions.slot[:, None] - torch.arange(histories.shape[1], device=histories.device)  # (P, T)
+            items = histories[positions.row]
             seen = (back >= 0) & (back < self.pointer.out_features) & (items > 0)
             extra = self.pointer(state).float().gather(1, back.clamp(0, self.pointer.out_features - 1))
             scores = scores.scatter_add_(1, (items - 1 + self.first).clamp(min=0), extra.masked_fill(~seen, 0.0))
-        if places.entries is not None:
-            cells, extra = self._counts(state, places.entries, scores.shape[1])
+        if positions.entries is not None:
+            cells, extra = self._counts(state, positions.entries, scores.shape[1])
             scores = scores.flatten().index_add(0, cells, extra).view_as(scores)
         return scores
 

@@ -257,9 +257,9 @@ def length_groups(histories: torch.Tensor, padding: Side) -> list[tuple[torch.Te
     counted = torch.where(lengths == 0, width, lengths).cpu().numpy()
     groups, low = [], 0
     for high in _group_widths(counted, width):
-        places = np.flatnonzero((counted > low) & (counted <= high))
-        if len(places):
-            groups.append((torch.from_numpy(places).to(histories.device), slot_range(high, width, padding)))
+        positions = np.flatnonzero((counted > low) & (counted <= high))
+        if len(positions):
+            groups.append((torch.from_numpy(positions).to(histories.device), slot_range(high, width, padding)))
         low = high
     return groups
 
@@ -346,10 +346,10 @@ def by_length(
     """
     groups = length_groups(histories, padding)
     if len(groups) == 1:
-        places, columns = groups[0]
-        return encode(histories[:, columns], places)
-    parts = [encode(histories[places, columns], places) for places, columns in groups]
-    order = torch.cat([places for places, _ in groups])
+        positions, columns = groups[0]
+        return encode(histories[:, columns], positions)
+    parts = [encode(histories[positions, columns], positions) for positions, columns in groups]
+    order = torch.cat([positions for positions, _ in groups])
     return torch.cat(parts).index_select(0, order.argsort())
 
 

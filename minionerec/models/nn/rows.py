@@ -68,7 +68,7 @@ class ColumnSubset:
             [1, -1, 0, -1]
         """
         if self.first is not None:
-            place = numbers - self.first
-            return place.masked_fill((place < 0) | (place >= len(self)), -1)
-        place = torch.searchsorted(self.numbers, numbers.contiguous()).clamp(max=len(self) - 1)
-        return place.masked_fill(self.numbers[place] != numbers, -1)
+            position = numbers - self.first
+            return position.masked_fill((position < 0) | (position >= len(self)), -1)
+        position = torch.searchsorted(self.numbers, numbers.contiguous()).clamp(max=len(self) - 1)
+        return position.masked_fill(self.numbers[position] != numbers, -1)

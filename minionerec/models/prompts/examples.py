@@ -99,7 +99,7 @@ class ExampleBuilder:
         return bool(self.wording.session_context)
 
     def prompt_uses_context(self, task: str) -> bool:
-        """Whether the prompt of a task that asks what follows a history has a place for the session context."""
+        """Whether the prompt of a task that asks what follows a history has a placeholder for the session context."""
         without, given = (self.prompt(task, history=[], context=context) for context in (UNKNOWN, SAME))
         return without != given
 
@@ -130,8 +130,8 @@ class ExampleBuilder:
         titles, descriptions = self._last
         if history is not None:
             values["history"] = self.history_text(history)
-            values["history_titles"] = self.wording.title_separator.join(titles[place] for place in history)
-            values["closed_titles"] = "".join(titles[place] + self.specials["eos"] for place in history)
+            values["history_titles"] = self.wording.title_separator.join(titles[position] for position in history)
+            values["closed_titles"] = "".join(titles[position] + self.specials["eos"] for position in history)
         if item is not None:
             values.update(sid=self.table.sids[item], title=titles[item], description=descriptions[item])
         return self.wording.task(task).prompts[way].format_map(values)
@@ -220,10 +220,10 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], ma
         DataError: If a prompt has no token at all.
     """
     encoded: list[list[int]] = tokenizer(list(texts))["input_ids"] if texts else []
-    for place, ids in enumerate(encoded):
+    for index, ids in enumerate(encoded):
         if not ids:
             raise DataError(
-                f"prompt {place} ({texts[place]!r}) has no token; the wording must not leave prompts empty."
+                f"prompt {index} ({texts[index]!r}) has no token; the wording must not leave prompts empty."
             )
     if not max_length:
         return EncodedPrompts(encoded, 0)

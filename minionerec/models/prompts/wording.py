@@ -53,11 +53,11 @@ LONGEST_DESCRIPTION = "longest_description"
 _SESSION_CONTEXT = "session_context"
 
 
-def asked_task(tasks: Collection[str]) -> str:
+def task_of(tasks: Collection[str]) -> str:
     """The task by which a model that was trained on some tasks recommends.
 
     Example:
-        >>> asked_task(["next_sid", "title_history_to_title"]), asked_task(["title_history_to_title"])
+        >>> task_of(["next_sid", "title_history_to_title"]), task_of(["title_history_to_title"])
         ('next_sid', 'title_history_to_title')
     """
     return NEXT_TITLE if NEXT_TITLE in tasks and NEXT_SID not in tasks else NEXT_SID

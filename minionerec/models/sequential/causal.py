@@ -8,7 +8,7 @@ from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import Transitions
-from minionerec.models.nn.history import HistoryScores, PairCounts, Places
+from minionerec.models.nn.history import HistoryScores, PairCounts, ScoredPositions
 from minionerec.models.nn.layers import (
     CausalLayer,
     Dropout,
@@ -76,7 +76,7 @@ class Causal(CausalEncoder):
     An item's vector is e_i + M t_i: a learned vector, and a linear map of a fixed text vector where there is one. A
     history is read by pre-norm layers, x + Drop(attention(LN x)) and x + Drop(W2 gelu(W1 LN x)); items are scored by
     the product of the last state, after a LayerNorm, with their vectors, and, if enabled, by what
-    `minionerec.models.nn.history` adds: a pointer to the history, and counts of what followed its items in training,
+    `minionerec.models.nn.history` adds: a pointer to the history, and item transitions of training,
     from which a training position leaves out its own target and later ones. It is meant to be trained at all positions.
     """
 
@@ -205,6 +205,8 @@ class Causal(CausalEncoder):
         labels: torch.Tensor | None,
     ) -> torch.Tensor:
         """Scores at positions, float (P, V), from their vectors; with labels the counts leave theirs out."""
-        places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
-        scores: torch.Tensor = self.history(self.logits(vectors), vectors, histories, places)
+        positions = (
+            ScoredPositions(row, slot) if self.pairs is None else self.pairs.positions(histories, row, slot, labels)
+        )
+        scores: torch.Tensor = self.history(self.logits(vectors), vectors, histories, positions)
         return scores

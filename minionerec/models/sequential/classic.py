@@ -78,7 +78,7 @@ class GRU4Rec(SequentialModel):
         """See `SequentialModel`."""
         if not self.masks_padding:
             return self._last_vectors(histories)
-        return by_length(lambda rows, places: self._last_vectors(rows), histories, self.padding)
+        return by_length(lambda rows, positions: self._last_vectors(rows), histories, self.padding)
 
     def _last_vectors(self, histories: torch.Tensor) -> torch.Tensor:
         states, _ = self.gru(self.dropout(self.items(histories)))
@@ -321,7 +321,7 @@ class BERT4Rec(SequentialModel):
         asked = nn.functional.pad(histories[:, 1:], (0, 1))
         return asked.scatter(1, readout_slots(histories, self.padding)[:, None], self.mask_item)
 
-    def _newest_vectors(self, histories: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def _newest_vectors(self, histories: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x, mask = self._before_last(histories)
         vectors: torch.Tensor = self.head(self.layers[-1](x, mask, readout_slots(histories, self.padding))[:, 0])
         return vectors
@@ -372,9 +372,9 @@ class BERT4Rec(SequentialModel):
         given, wanted = self.hide(histories)
         last = cast(TransformerLayer, self.layers[-1])
         vectors, items = [], []
-        for places, columns in length_groups(given, self.padding):
-            x, mask = self._before_last(given[places, columns])
-            here = wanted[places, columns]
+        for positions, columns in length_groups(given, self.padding):
+            x, mask = self._before_last(given[positions, columns])
+            here = wanted[positions, columns]
             states = last.attention(x, mask)[here > 0]
             vectors.append(self.head(last.feed_forward(states)))
             items.append(here[here > 0])

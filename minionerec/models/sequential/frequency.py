@@ -78,8 +78,8 @@ class AutoCorrelation(nn.Module):
         if at is None:
             given, mixed = x, torch.einsum("bk,bkn->bn", weights, shifts).view(rows, length, length) @ x
         else:
-            places = (at[:, None] + delays) % length  # (B, k)
-            shifted = x[torch.arange(rows, device=x.device)[:, None], places]
+            positions = (at[:, None] + delays) % length  # (B, k)
+            shifted = x[torch.arange(rows, device=x.device)[:, None], positions]
             given, mixed = take_slots(x, at), (weights[:, None] @ shifted)[:, 0]
         weight = self.out.weight @ self.value.weight
         bias = nn.functional.linear(self.value.bias, self.out.weight, self.out.bias)

@@ -99,7 +99,7 @@ class HSTU(SequentialModel):
         """See `SequentialModel`."""
         return by_length(self._last_vectors, histories, self.padding)
 
-    def _last_vectors(self, histories: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def _last_vectors(self, histories: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x, seen = self._embed(histories)
         for block in self.blocks[:-1]:
             x = block(x, seen)
@@ -153,8 +153,8 @@ class HSTUBlock(nn.Module):
         width = x.shape[1]
         given = nn.functional.layer_norm(x, x.shape[-1:], eps=_NORM_EPS)
         u, v, q, k = nn.functional.silu(self.uvqk(given)).chunk(4, -1)
-        place = torch.arange(width, device=x.device)
-        bias = self.relative[self.slots - 1 + place[None, :] - place[:, None]][None].expand(len(x), -1, -1)
+        position = torch.arange(width, device=x.device)
+        bias = self.relative[self.slots - 1 + position[None, :] - position[:, None]][None].expand(len(x), -1, -1)
         if at is not None:
             x, u, q, bias, seen = (take_slots(part, at)[:, None] for part in (x, u, q, bias, seen[:, 0]))
             seen = seen[:, None]

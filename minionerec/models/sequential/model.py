@@ -302,10 +302,10 @@ class SequentialModel(nn.Module):
         """
         every = torch.arange(len(histories), device=histories.device), slice(0, histories.shape[1])
         vectors, rows, slots = [], [], []
-        for places, columns in length_groups(histories, self.padding) if self.masks_padding else [every]:
-            row, slot = (targets[places, columns] > 0).nonzero(as_tuple=True)
-            vectors.append(self.position_vectors(histories[places, columns])[row, slot])
-            rows.append(places[row])
+        for positions, columns in length_groups(histories, self.padding) if self.masks_padding else [every]:
+            row, slot = (targets[positions, columns] > 0).nonzero(as_tuple=True)
+            vectors.append(self.position_vectors(histories[positions, columns])[row, slot])
+            rows.append(positions[row])
             slots.append(slot + columns.start)
         row, slot = torch.cat(rows), torch.cat(slots)
         return self.asked(torch.cat(vectors), None if contexts is None else contexts[row, slot]), row, slot
@@ -346,7 +346,7 @@ class CausalEncoder(SequentialModel):
         """See `SequentialModel`."""
         return by_length(self._last_vectors, histories, self.padding)
 
-    def _last_vectors(self, histories: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def _last_vectors(self, histories: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x, mask = self.embed(histories), causal_mask(histories)
         for layer in self.layers[:-1]:
             x = layer(x, mask)

@@ -424,7 +424,7 @@ class PSWRec(SequentialModel):
     def _encode(self, histories: torch.Tensor) -> tuple[torch.Tensor, Phases]:
         histories = full_width(histories, self.max_len, self.padding)
         groups = length_groups(histories, self.padding)
-        order, sizes = torch.cat([places for places, _ in groups]), [len(places) for places, _ in groups]
+        order, sizes = torch.cat([positions for positions, _ in groups]), [len(positions) for positions, _ in groups]
         # Rows of a group are adjacent from here on, so that groups are slices without a copy.
         histories = histories[order]
         x, phases = self.embed(histories)

@@ -85,19 +85,19 @@ def masked_scores(
     histories = rows.padded(model.max_len, model.padding)
     check_items(model, rows, histories)
     size = max(16, min(1024, _SCORES_AT_ONCE // (model.num_items + 1)))
-    who = np.zeros(len(rows), dtype=np.int64) if users is None else users
+    owners = np.zeros(len(rows), dtype=np.int64) if users is None else users
     for start in progress(range(0, len(rows), size), description, unit="chunk"):
         chunk = slice(start, min(start + size, len(rows)))
         given = torch.from_numpy(histories[chunk]).to(device, torch.int64)
         chosen = None if contexts is None else torch.from_numpy(contexts[chunk]).to(device, torch.int64)
-        scores = model.scores(given, torch.from_numpy(who[chunk]).to(device), chosen)
+        scores = model.scores(given, torch.from_numpy(owners[chunk]).to(device), chosen)
         if bool(scores.isnan().any()):
             raise ConfigError("the model's scores are not numbers: training diverged. Lower learning_rate.")
         if seen != "keep":
             begins, ends = rows.begins[chunk], rows.ends[chunk]
-            place = torch.from_numpy(np.repeat(np.arange(len(begins)), ends - begins)).to(device)
+            position = torch.from_numpy(np.repeat(np.arange(len(begins)), ends - begins)).to(device)
             items = torch.from_numpy(rows.items[ranges(begins, ends)].astype(np.int64) + 1).to(device)
-            scores[place, items] = 0.0 if seen == "zero" else -torch.inf
+            scores[position, items] = 0.0 if seen == "zero" else -torch.inf
         if seen != "zero":
             scores[:, 0] = -torch.inf
         yield chunk, scores

@@ -120,19 +120,19 @@ _REMEDY = "Train it again (minionerec train-sequential)."
 _SMALL = 1000  # a hyper-parameter that is no size of a tensor, such as a number of negatives, is no larger
 
 
-def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any], place: Path) -> None:
+def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any], folder: Path) -> None:
     """Write a model into the folder of an artefact.
 
     Args:
         model: The model.
         name: Key of `minionerec.models.sequential.registry.MODELS`.
         hyper: The hyper-parameters that it was built with.
-        place: The folder.
+        folder: The folder.
     """
     about = {"model": name, "num_items": model.num_items, "max_len": model.max_len, "hyper": dict(hyper)}
     about |= {} if model.session_states is None else {"session_context": True}
-    save_file({key: value.cpu().contiguous() for key, value in model.state_dict().items()}, place / WEIGHTS_FILE)
-    (place / MODEL_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    save_file({key: value.cpu().contiguous() for key, value in model.state_dict().items()}, folder / WEIGHTS_FILE)
+    (folder / MODEL_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
 def load_sequential(path: str | Path) -> SequentialModel:
@@ -146,18 +146,18 @@ def load_sequential(path: str | Path) -> SequentialModel:
             of one model.
     """
     open_artefact(path, MODEL_KIND)
-    place = Path(path)
-    tensors = _read_weights(place / WEIGHTS_FILE)
-    model = _describe(place / MODEL_FILE, tensors)
+    folder = Path(path)
+    tensors = _read_weights(folder / WEIGHTS_FILE)
+    model = _describe(folder / MODEL_FILE, tensors)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         reason = one_line(error, 300)
         raise ArtefactError(f"{path}: {WEIGHTS_FILE} does not fit {MODEL_FILE} ({reason}). {_REMEDY}") from None
     kept = (part for part in model.modules() if isinstance(part, PairCounts | RPG))
-    wrong = next((said for part in kept if (said := part.flaw())), None)
+    wrong = next((flaw_found for part in kept if (flaw_found := part.flaw())), None)
     if wrong is not None:
-        raise ArtefactError(f"{place / WEIGHTS_FILE}: {wrong}. {_REMEDY}")
+        raise ArtefactError(f"{folder / WEIGHTS_FILE}: {wrong}. {_REMEDY}")
     return model.eval()
 
 

@@ -110,8 +110,8 @@ class RPG(CausalEncoder):
         if tuple(digits.shape) != wanted:
             raise ConfigError(f"digits have shape {tuple(digits.shape)}; expected {wanted} (num_items, num_digits).")
         self.digits[1:] = digits
-        if (said := self.flaw()) is not None:
-            raise ConfigError(f"{said}.")
+        if (flaw_found := self.flaw()) is not None:
+            raise ConfigError(f"{flaw_found}.")
 
     def flaw(self) -> str | None:
         """The error in the digits; None if there is none."""

@@ -33,13 +33,13 @@ class Grid:
     Attributes:
         rows: Number of rows, b.
         width: Length of the longest, w.
-        places: int64 (n,), index of each token of these rows among the b w slots.
+        positions: int64 (n,), index of each token of these rows among the b w slots.
         mask: float (b, 1, w, w), `causal_mask` of the rows.
     """
 
     rows: int
     width: int
-    places: torch.Tensor
+    positions: torch.Tensor
     mask: torch.Tensor
 
 
@@ -51,12 +51,12 @@ class Packed:
     keeps all its padding as tokens, because there every key is masked alike and the padding takes part.
 
     Attributes:
-        places: int64 (N,), index of each token among the B L slots of the batch.
+        positions: int64 (N,), index of each token among the B L slots of the batch.
         grids: At most three.
         newest: int64 (B,), number of the token at which each row is read.
     """
 
-    places: torch.Tensor
+    positions: torch.Tensor
     grids: list[Grid]
     newest: torch.Tensor
 
@@ -67,11 +67,11 @@ class Packed:
         kept = (histories > 0) | (histories == 0).all(1, keepdim=True)
         every = torch.arange(batch * length, device=histories.device).view(batch, length)
         grids, parts = [], []
-        for places, columns in length_groups(histories, padding):
-            rows = histories[places, columns]
-            inside = kept[places, columns].flatten().nonzero()[:, 0]
+        for positions, columns in length_groups(histories, padding):
+            rows = histories[positions, columns]
+            inside = kept[positions, columns].flatten().nonzero()[:, 0]
             grids.append(Grid(rows.shape[0], rows.shape[1], inside, causal_mask(rows)))
-            parts.append(every[places, columns].flatten()[inside])
+            parts.append(every[positions, columns].flatten()[inside])
         tokens = torch.cat(parts)
         numbers = torch.empty_like(every).flatten()
         numbers[tokens] = torch.arange(len(tokens), device=tokens.device)
@@ -88,14 +88,14 @@ class Packed:
         Returns:
             float (N, H, d).
         """
-        sizes = [len(grid.places) for grid in self.grids]
+        sizes = [len(grid.positions) for grid in self.grids]
         given = torch.stack((q, k, v), 1)  # (N, 3, H, d)
         contexts = []
         for grid, part in zip(self.grids, given.split(sizes), strict=True):
-            cells = part.new_zeros(grid.rows * grid.width, *part.shape[1:]).index_copy(0, grid.places, part)
+            cells = part.new_zeros(grid.rows * grid.width, *part.shape[1:]).index_copy(0, grid.positions, part)
             laid = cells.unflatten(0, (grid.rows, grid.width)).transpose(1, 3)  # (b, H, 3, w, d)
             context = attend(laid[:, :, 0], laid[:, :, 1], laid[:, :, 2], grid.mask).transpose(1, 2)
-            contexts.append(context.flatten(0, 1).index_select(0, grid.places))
+            contexts.append(context.flatten(0, 1).index_select(0, grid.positions))
         return torch.cat(contexts)
 
 
@@ -250,14 +250,14 @@ class TRM4Rec(SequentialModel):
         """See `SequentialModel`."""
         batch = Packed.of(histories, self.padding)
         answers = self._answers(histories, batch, newest_only=False)
-        cells = answers.new_zeros(histories.numel(), answers.shape[1]).index_copy(0, batch.places, answers)
+        cells = answers.new_zeros(histories.numel(), answers.shape[1]).index_copy(0, batch.positions, answers)
         vectors: torch.Tensor = cells.unflatten(0, histories.shape)
         return vectors
 
     def _answers(self, histories: torch.Tensor, batch: Packed, newest_only: bool) -> torch.Tensor:
         """The answer after the last cycle: float (N, D), or (B, D) with `newest_only`."""
-        slots = slot_range(histories.shape[1], self.max_len, self.padding).start + batch.places % histories.shape[1]
-        x = math.sqrt(self.items.embedding_dim) * self.items(histories.flatten()[batch.places])
+        slots = slot_range(histories.shape[1], self.max_len, self.padding).start + batch.positions % histories.shape[1]
+        x = math.sqrt(self.items.embedding_dim) * self.items(histories.flatten()[batch.positions])
         if self.positions is not None:
             x = x + self.positions(slots)
         turns = None

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from minionerec.core.artefacts import read_json
 from minionerec.core.parquet import read_parquet
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommend.rankers.baselines import EASE, NAMES, Chosen, by_place
+from minionerec.recommend.rankers.baselines import EASE, NAMES, Chosen, by_rank
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.lists import RankedSplit, as_predictions
 
@@ -24,35 +24,35 @@ FILE = "baselines.parquet"
 CONSTANTS_FILE = "baselines.json"
 
 
-def write_baseline_lists(place: Path, lists: Mapping[str, Predictions], chosen: Chosen) -> None:
+def write_baseline_lists(folder: Path, lists: Mapping[str, Predictions], chosen: Chosen) -> None:
     """Write the lists of all baselines, and their constants.
 
     Args:
-        place: Folder of the predictions.
+        folder: Folder of the predictions.
         lists: Baseline to its lists for the examples of the split.
         chosen: Their constants.
     """
     columns = {name: pa.array(found.items, pa.list_(pa.int32())) for name, found in lists.items()}
-    pq.write_table(pa.table(columns), place / FILE, compression="zstd")
-    (place / CONSTANTS_FILE).write_text(json.dumps(chosen.to_json(), indent=1) + "\n", encoding="utf-8")
+    pq.write_table(pa.table(columns), folder / FILE, compression="zstd")
+    (folder / CONSTANTS_FILE).write_text(json.dumps(chosen.to_json(), indent=1) + "\n", encoding="utf-8")
 
 
-def read_chosen(place: Path) -> Chosen:
+def read_chosen(folder: Path) -> Chosen:
     """The constants of the baselines of an evaluation.
 
     Raises:
         ArtefactError: If the file is missing or invalid.
     """
-    return Chosen.from_json(read_json(place / CONSTANTS_FILE), str(place / CONSTANTS_FILE))
+    return Chosen.from_json(read_json(folder / CONSTANTS_FILE), str(folder / CONSTANTS_FILE))
 
 
 def read_baseline_lists(
-    place: Path, rows: RankedSplit, width: int, table: CandidateGroups | None
+    folder: Path, rows: RankedSplit, width: int, table: CandidateGroups | None
 ) -> tuple[dict[str, Predictions], Chosen]:
     """The baselines' lists of an evaluation, truncated to the list length, and their constants.
 
     Args:
-        place: Folder of the predictions, with at least as many candidates.
+        folder: Folder of the predictions, with at least as many candidates.
         rows: The examples of the evaluated split.
         width: List length in candidates.
         table: SIDs of the evaluation; without them every item is a candidate.
@@ -63,14 +63,14 @@ def read_baseline_lists(
     Raises:
         ArtefactError: If the file cannot be read, or has invalid columns or items.
     """
-    chosen = read_chosen(place)
+    chosen = read_chosen(folder)
     names = [name for name in NAMES if name != EASE or chosen.ridge is not None]
     kinds = dict.fromkeys(names, "lists")
     span = dict.fromkeys(names, (0, rows.n_items - 1))
-    frame = read_parquet(place / FILE, kinds, within=span, only=True)
+    frame = read_parquet(folder / FILE, kinds, within=span, only=True)
     numbers = np.arange(rows.n_items) if table is None else table.sid_numbers
     lists = {
-        name: as_predictions(by_place([_first(items, numbers, width) for items in frame[name]]), rows, table)
+        name: as_predictions(by_rank([_first(items, numbers, width) for items in frame[name]]), rows, table)
         for name in names
     }
     return lists, chosen

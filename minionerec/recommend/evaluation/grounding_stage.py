@@ -107,8 +107,8 @@ def _generate(
     """Texts for distinct prompts, and their numbers of tokens."""
     last = end[-1] if end else None
 
-    def decode(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        some = [prompts[place] for place in places]
+    def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        some = [prompts[position] for position in positions]
         with evaluating(bundle.model):
             tokens = write_freely(
                 bundle.model, some, config.text_beams, config.max_new_tokens, last, config.length_penalty
@@ -207,17 +207,17 @@ class _Grounded:
 
     space: TitleSpace
     vectors: np.ndarray
-    place_of: Mapping[str, int]
+    index_of: Mapping[str, int]
     weigh: Weigh
     queries: Mapping[str, Queries]
 
     def parts(self, queries: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as fit into memory at a time."""
         size = max(16, _DISTANCES_AT_ONCE // len(self.space.vectors))
-        places = np.array([self.place_of[text] for text in texts], dtype=np.int64)
+        positions = np.array([self.index_of[text] for text in texts], dtype=np.int64)
         for start in range(0, len(texts), size):
             rows = slice(start, min(start + size, len(texts)))
-            distinct, back = np.unique(places[rows], return_inverse=True)
+            distinct, back = np.unique(positions[rows], return_inverse=True)
             weights = self.weigh(queries.take(np.arange(rows.start, rows.stop)))
             yield rows, self.space.ground(self.vectors[distinct])[back], weights
 
@@ -250,19 +250,19 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
                 with work.phase("ground"):
                     grounded = _ground(task, written, stage.config)
                     gamma, reached = _gamma(task, grounded, written, config)
-                    predictions, said = _rank(task, grounded, written, gamma, config)
+                    predictions, reported = _rank(task, grounded, written, gamma, config)
                 with work.phase("measure"):
                     found = measure(_measuring(task, stage.config), predictions)
-                counts = {**found.counts(), "cut_prompts": cut, **said, "gamma": gamma, "gamma_ndcg@10": reached}
-                with work.finish(seed=config.seed, counts=counts) as place:
+                counts = {**found.counts(), "cut_prompts": cut, **reported, "gamma": gamma, "gamma_ndcg@10": reached}
+                with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
                         f"{labelled(f'{config.checkpoint}, grounded', predictions.given or ())} on {config.split} "
                         f"({task.corpus.split}), {config.candidates} titles, mean [95 % interval by user]"
                     )
                     about = {"encoder": config.encoder, "weights": config.weights, "gamma": gamma}
                     rows = range(len(predictions))
-                    found.write(place, prompt_texts(task.builder, config.split, rows), title, about)
-                    written.to_parquet(place / FILE, index=False)
+                    found.write(folder, prompt_texts(task.builder, config.split, rows), title, about)
+                    written.to_parquet(folder / FILE, index=False)
     return EvalResult.load(stage.output)
 
 
@@ -318,14 +318,14 @@ def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
 
 def _ground(task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig) -> _Grounded:
     """Vectors of texts and titles, computed together so that equal texts have equal vectors."""
-    place_of = {
-        text: place for place, text in enumerate(dict.fromkeys([*task.names, *map(clean_text, written["text"])]))
+    index_of = {
+        text: position for position, text in enumerate(dict.fromkeys([*task.names, *map(clean_text, written["text"])]))
     }
-    filled = [text for text in place_of if text]
+    filled = [text for text in index_of if text]
     made = _encoder(task, config)(filled)
-    vectors = np.zeros((len(place_of), made.shape[1]), dtype=np.float32)
-    vectors[[place_of[text] for text in filled]] = made
-    space = TitleSpace(vectors[[place_of[name] for name in task.names]])
+    vectors = np.zeros((len(index_of), made.shape[1]), dtype=np.float32)
+    vectors[[index_of[text] for text in filled]] = made
+    space = TitleSpace(vectors[[index_of[name] for name in task.names]])
     model = None
     if config.weights == "sequential":
         model = load_sequential_ranker(Path(config.sequential), task.corpus, config.corpus)
@@ -336,7 +336,7 @@ def _ground(task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig
         )
         for split in _wanted_rows(task.corpus, config)
     }
-    return _Grounded(space, vectors, place_of, _weigher(task, config, model), queries)
+    return _Grounded(space, vectors, index_of, _weigher(task, config, model), queries)
 
 
 def _encoder(task: _GroundingTask, config: GroundingConfig) -> Encode:
@@ -414,7 +414,7 @@ def _rank(
             items.append(listed)
             scores.append([own[index] for index in indices])
     known, tokens = set(task.names) - {""}, written.loc[written["split"] == config.split, "tokens"]
-    said: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "in_catalogue": float(np.mean([text in known for text in texts])),
         "distinct_texts": len(set(texts)),
         "empty_texts": texts.count(""),
@@ -422,8 +422,8 @@ def _rank(
         "rows_with_context": 0 if queries.session_context is None else int(np.count_nonzero(queries.session_context)),
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
-    logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * said["in_catalogue"])
-    return as_predictions(Ranking(items, scores), rows, task.titles, queries.given), said
+    logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * reported["in_catalogue"])
+    return as_predictions(Ranking(items, scores), rows, task.titles, queries.given), reported
 
 
 def _measuring(task: _GroundingTask, config: GroundingConfig) -> Measuring:

@@ -276,8 +276,8 @@ class TrainingRows:
     def user_sets(self) -> Iterator[csr_array]:
         """Each user's candidates in training: float32 (users, C) of 0 and 1, some users at a time."""
         for _, rows in self.data.batches("train"):
-            places, owners = rows.held()
-            yield self._sets([owners, rows.user_numbers], [rows.items[places], rows.targets])
+            positions, owners = rows.held()
+            yield self._sets([owners, rows.user_numbers], [rows.items[positions], rows.targets])
 
     def _sets(self, users: Sequence[np.ndarray], items: Sequence[np.ndarray]) -> csr_array:
         """From users and items, both in as many arrays."""
@@ -319,9 +319,9 @@ class TrainingRows:
         return list(chosen)
 
 
-def by_place(lists: Sequence[Sequence[int]]) -> Ranking:
+def by_rank(lists: Sequence[Sequence[int]]) -> Ranking:
     """Lists whose scores only encode the rank."""
-    return Ranking(lists, [[-float(place) for place in range(1, len(row) + 1)] for row in lists])
+    return Ranking(lists, [[-float(position) for position in range(1, len(row) + 1)] for row in lists])
 
 
 class Popularity:
@@ -345,12 +345,12 @@ class Popularity:
         """
         self.rows.check_k(k)
         if allowed is None and not self.exclude_seen:
-            return by_place([self.rows.first_candidates(self.items, k, None)] * len(queries))
+            return by_rank([self.rows.first_candidates(self.items, k, None)] * len(queries))
         lists = [
             self.rows.first_candidates(self._ordered(history), k, None if allowed is None else allowed.row(row))
             for row, history in enumerate(queries.histories)
         ]
-        return by_place(lists)
+        return by_rank(lists)
 
     def _ordered(self, history: np.ndarray) -> Iterable[int]:
         """All items in order of popularity."""
@@ -388,7 +388,7 @@ class MostRecentItems:
             )
             for row, history in enumerate(queries.histories)
         ]
-        return by_place(lists)
+        return by_rank(lists)
 
 
 class _Scored:
@@ -422,7 +422,7 @@ class _Scored:
             if mask is not None:
                 own[~self.masks(mask[None])[0]] = -np.inf
             lists.append(list_items(self._best(own, k).tolist(), self.behind, k, mask)[0])
-        return by_place(lists)
+        return by_rank(lists)
 
     def _best(self, scores: np.ndarray, k: int) -> np.ndarray:
         """The best candidates of a row, without those at -inf: int64 (at most k,)."""
@@ -447,7 +447,7 @@ class TransitionCounts(_Scored):
     to 1, and `popularity` of them is given to the share of each candidate among the training targets. Of equal scores
     the candidate with the more popular items comes first.
 
-    Of more than `_PART` windows only those pairs are counted, anew for each question, that begin with an item which is
+    Of more than `_PART` windows only those pairs are counted, again for each query, that begin with an item which is
     asked about: all pairs of a hundred million choices would not fit into memory.
 
     Args:
@@ -750,12 +750,12 @@ class TransitionGrid:
 
     def ranks(self, how: TransitionConstants) -> np.ndarray:
         """Rank of each target, from 0: int64 (R,); not exact beyond the first ten."""
-        found, popular, place = self._found(how)
+        found, popular, position = self._found(how)
         targets, share = self.examples.targets, how.popularity
         hidden = self.examples.allowed is not None or how.exclude_seen
         values = found.data if not share else (1 - share) * found.data + share * popular
         own = share * self.scored.popularity[targets]
-        own[place >= 0] = values[place[place >= 0]]
+        own[position >= 0] = values[position[position >= 0]]
         better = np.empty(len(targets), dtype=np.int64)  # candidates whose score is above that of the target
         for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
             better[row] = np.count_nonzero(values[first:end] > own[row])
@@ -797,8 +797,8 @@ class TransitionGrid:
         if hidden:
             seen = self.seen[rows]
             row, candidate = np.repeat(np.arange(count), np.diff(seen.indptr)), seen.indices
-            place, there = _places(owner * size + found.indices, row * size + candidate)
-            won[place[there]] = False
+            index, there = _lookup(owner * size + found.indices, row * size + candidate)
+            won[index[there]] = False
             gone = row[candidate == targets[row]]
             row, candidate = row[~there], candidate[~there]
             lost = beats(share * popular[candidate], candidate, row, own[row])
@@ -815,21 +815,21 @@ class TransitionGrid:
             if self._counted is None or self._counted[0] != counting:
                 self._counted = counting, self.pairs.counts(*counting)
             found = history_scores(self.newest, self._counted[1], how.score_decay)
-            place = np.full(len(self.newest), -1)
+            position = np.full(len(self.newest), -1)
             for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
                 hit = np.flatnonzero(found.indices[first:end] == self.examples.targets[row])
                 if len(hit):
-                    place[row] = first + hit[0]
-            self._scores = (*counting, how.score_decay), found, self.scored.popularity[found.indices], place
+                    position[row] = first + hit[0]
+            self._scores = (*counting, how.score_decay), found, self.scored.popularity[found.indices], position
         return self._scores[1:]
 
 
-def _places(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _lookup(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Positions of numbers among ascending ones, int64 (W,), and whether they occur, bool (W,)."""
-    place = np.searchsorted(ordered, wanted)
-    there = place < len(ordered)
-    there[there] = ordered[place[there]] == wanted[there]
-    return place, there
+    position = np.searchsorted(ordered, wanted)
+    there = position < len(ordered)
+    there[there] = ordered[position[there]] == wanted[there]
+    return position, there
 
 
 def _seen_settings(examples: _ValidationExamples) -> tuple[bool, ...]:
@@ -866,9 +866,9 @@ def _choose_ridge(
     """The ridge that is best on validation for the most popular candidates, and whether seen items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
     gram, sets = together[np.ix_(kept, kept)], _history_sets(examples.histories, rows.numbers)[:, kept]
-    place = np.full(rows.size, -1)
-    place[kept] = np.arange(len(kept))
-    targets = place[examples.targets]
+    position = np.full(rows.size, -1)
+    position[kept] = np.arange(len(kept))
+    targets = position[examples.targets]
     inside = np.flatnonzero(targets >= 0)
     sets, targets = sets[inside], targets[inside]
     row, seen = sets.nonzero()

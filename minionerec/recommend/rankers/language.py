@@ -33,7 +33,7 @@ from minionerec.sid.table import code_token
 _WIDTH_STEP = 16
 
 # Ranks SIDs for all prompts, in whatever batches, given the width K of the lists and what decodes the prompts at some
-# places; see `decode_batches`.
+# positions; see `decode_batches`.
 DecodeAll = Callable[[Sequence[Sequence[int]], int, Decode], tuple[np.ndarray, np.ndarray]]
 
 
@@ -158,7 +158,7 @@ class LanguageRanker:
         """Their trie, on the model's device."""
         return Trie.build(self.bundle.table.codes, self.bundle.code_ids).to(torch.device(self.bundle.model.device))
 
-    def spoken(self, trie: Trie, node: int) -> str:
+    def token_text(self, trie: Trie, node: int) -> str:
         """The token of a node of its trie."""
         return code_token(int(trie.depth[node]) - 1, int(trie.code[node]))
 
@@ -230,21 +230,21 @@ class LanguageRanker:
         ]
         for row, key in enumerate(keys):
             firsts.setdefault(key, row)
-        asked, place_of = list(firsts.values()), {key: place for place, key in enumerate(firsts)}
+        asked, index_of = list(firsts.values()), {key: position for position, key in enumerate(firsts)}
         widths = [self.width(k, 0 if allowed is None else len(allowed.without[row])) for row in asked]
         if decode_all is not None:
             widths = [max(widths)] * len(widths)
         found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for width in sorted(set(widths)):
-            places = [place for place, own in enumerate(widths) if own == width]
-            distinct = [prompts.ids[asked[place]] for place in places]
-            decode = self.decode(prompts, width, [asked[place] for place in places], allowed)
+            positions = [position for position, own in enumerate(widths) if own == width]
+            distinct = [prompts.ids[asked[position]] for position in positions]
+            decode = self.decode(prompts, width, [asked[position] for position in positions], allowed)
             sids, scores = (decode_all or self.decode_all)(distinct, width, decode)
-            found |= {place: (sids[at], scores[at]) for at, place in enumerate(places)}
+            found |= {position: (sids[at], scores[at]) for at, position in enumerate(positions)}
         items: list[list[int]] = []
         values: list[list[float]] = []
         for row, key in enumerate(keys):
-            numbers, own_scores = found[place_of[key]]
+            numbers, own_scores = found[index_of[key]]
             candidates = [number for number in numbers.tolist() if number >= 0]
             listed, chosen = list_items(candidates, self.behind, k, None if allowed is None else allowed.row(row))
             items.append(listed)
@@ -268,8 +268,8 @@ class LanguageRanker:
             allowed: Items that may be listed.
         """
 
-        def search(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-            chosen = [rows[place] for place in places]
+        def search(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+            chosen = [rows[position] for position in positions]
             sids = None if allowed is None else torch.from_numpy(self._candidates(allowed.rows(chosen)))
             with evaluating(self.bundle.model):
                 found = self._search(prompts, chosen, width, sids)
@@ -336,7 +336,7 @@ class TitleRanker(LanguageRanker):
         """Their trie, on the model's device."""
         return self.table.trie.to(torch.device(self.bundle.model.device))
 
-    def spoken(self, trie: Trie, node: int) -> str:
+    def token_text(self, trie: Trie, node: int) -> str:
         """The token of a node of its trie: a piece of a title."""
         return str(self.bundle.tokenizer.decode([int(trie.token[node])]))
 

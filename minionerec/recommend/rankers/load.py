@@ -9,7 +9,7 @@ import torch
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.paths import function_at
-from minionerec.core.refit import refitted_behind
+from minionerec.core.refit import refitted_ancestor
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import KIND as CHECKPOINT
@@ -123,7 +123,7 @@ def load_ranker(
     if kind == CHECKPOINT:
         bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
-        if refitted_behind(path) is not None:
+        if refitted_ancestor(path) is not None:
             corpus = corpus.with_every_row()
         torch.nn.Module.to(bundle.model, decoding_device())
         if isinstance(bundle.model, CatalogueModel):

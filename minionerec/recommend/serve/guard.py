@@ -187,7 +187,7 @@ class Guard:
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
         fields = {"method": scope["method"], "path": path, "status": status, "ms": round(seconds * 1000, 2), **notes}
-        requests_logger.log(40 if status == 500 else 20, "request", extra={"said": fields})
+        requests_logger.log(40 if status == 500 else 20, "request", extra={"fields": fields})
 
 
 async def send_refusal(refusal: Refusal, send: "Send") -> None:

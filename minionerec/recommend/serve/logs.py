@@ -16,14 +16,14 @@ _LAST_SECONDS = 1.0
 
 
 class JsonLines(logging.Formatter):
-    """A log record as one line of JSON; the fields of `extra={"said": {...}}` replace the message."""
+    """A log record as one line of JSON; the fields of `extra={"fields": {...}}` replace the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {"time": f"{timestamp}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
-        said = getattr(record, "said", None)
-        line |= {"message": record.getMessage()} if said is None else said
+        fields = getattr(record, "fields", None)
+        line |= {"message": record.getMessage()} if fields is None else fields
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)

@@ -34,8 +34,8 @@ def pool_mean(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
 
 def pool_last(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
     """State of the last real token of each text; arguments and result as in `pool_mean`."""
-    places = mask.cumsum(dim=1).argmax(dim=1)  # the first position where the count of real tokens is full
-    return hidden[_rows(hidden), places]
+    positions = mask.cumsum(dim=1).argmax(dim=1)  # the first position where the count of real tokens is full
+    return hidden[_rows(hidden), positions]
 
 
 def pool_first(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
@@ -186,13 +186,13 @@ def _device(device: str) -> "torch.device":
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
             f"device {device!r} is not available ({str(error).splitlines()[0]}). Use auto or cpu."
         ) from None
-    return place
+    return chosen
 
 
 def _load(name: str, dtype: "torch.dtype") -> tuple[Any, Any]:
@@ -246,7 +246,7 @@ def _token_limit(tokenizer: Any, model: Any, max_length: int) -> int:
 def _tokenise(tokenizer: Any, texts: list[str], limit: int) -> tuple[list[list[int]], list[int]]:
     """Token ids of each text, truncated to `limit`, and the indices of truncated texts."""
     token_ids = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
-    long = [place for place, ids in enumerate(token_ids) if len(ids) > limit]
-    for place in long:  # tokenised again, so that the special tokens at the end survive truncation
-        token_ids[place] = tokenizer(texts[place], truncation=True, max_length=limit)["input_ids"]
+    long = [position for position, ids in enumerate(token_ids) if len(ids) > limit]
+    for position in long:  # tokenised again, so that the special tokens at the end survive truncation
+        token_ids[position] = tokenizer(texts[position], truncation=True, max_length=limit)["input_ids"]
     return token_ids, long

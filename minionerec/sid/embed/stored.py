@@ -123,12 +123,12 @@ class VectorFile:
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}.")
         found = np.empty((len(rows), self.shape[1]), dtype=np.float32)
-        places = np.argsort(rows, kind="stable")
-        ascending = rows[places]
+        positions = np.argsort(rows, kind="stable")
+        ascending = rows[positions]
         for first, last in _runs(ascending, max(1, _GAP // self._row_bytes), max(1, _RUN // self._row_bytes)):
             begin = int(ascending[first])
             block = self._read(begin, int(ascending[last - 1]) + 1)
-            found[places[first:last]] = block[ascending[first:last] - begin]
+            found[positions[first:last]] = block[ascending[first:last] - begin]
         return found
 
     def _read(self, start: int, stop: int) -> np.ndarray:
@@ -331,14 +331,14 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
         ) from None
     if ids.has_duplicates:
         raise DataError(f"{path}: item {ids[ids.duplicated()][0]!r} has two rows. Keep one row an item.")
-    places = ids.get_indexer(pd.Index(item_ids))
-    lost = np.flatnonzero(places < 0)
+    positions = ids.get_indexer(pd.Index(item_ids))
+    lost = np.flatnonzero(positions < 0)
     if len(lost):
         raise DataError(
             f"{path}: has no row for item {item_ids[lost[0]]!r} ({len(lost)} such of {len(item_ids)}). "
             "Add their vectors."
         )
-    chosen = table["vector"].iloc[places]
+    chosen = table["vector"].iloc[positions]
     try:
         vectors = np.stack([np.asarray(vector, dtype=np.float64) for vector in chosen])
     except (ValueError, TypeError):
@@ -389,8 +389,8 @@ def _check_items(path: Path, item_ids: Sequence[str]) -> None:
     ours = read_json(path / ITEMS_FILE)
     if ours != list(item_ids):
         pairs = zip(ours, item_ids, strict=False)
-        place = next((i for i, (mine, other) in enumerate(pairs) if mine != other), min(len(ours), len(item_ids)))
+        where = next((i for i, (mine, other) in enumerate(pairs) if mine != other), min(len(ours), len(item_ids)))
         raise DataError(
             f"{path}: its {len(ours)} vectors are not those of the corpus's {len(item_ids)} items; they first differ "
-            f"at item {place}. Make the vectors from this corpus."
+            f"at item {where}. Make the vectors from this corpus."
         )

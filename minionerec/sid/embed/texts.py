@@ -252,10 +252,10 @@ class FittedTexts:
     texts: Sequence[str]
     gone: Mapping[str, str] = field(default_factory=dict)
 
-    def save(self, place: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Write the ids, and the texts of removed items, into an artefact."""
         content = {"items": list(self.item_ids), "gone": dict(self.gone)}
-        write_text_atomic(place / FITTED_FILE, json.dumps(content) + "\n")
+        write_text_atomic(folder / FITTED_FILE, json.dumps(content) + "\n")
 
     @classmethod
     def of(cls, folder: Path, own_items: Sequence[str], corpus: HasItems) -> "FittedTexts":
@@ -298,5 +298,5 @@ def _texts(corpus: HasItems) -> dict[str, str]:
 
 def _corpus_before(folder: Path) -> HasItems | None:
     """The corpus that an artefact was made from; None where it has changed."""
-    place = unchanged_input(folder, "corpus")
-    return None if place is None else ItemTexts.load(place)
+    corpus = unchanged_input(folder, "corpus")
+    return None if corpus is None else ItemTexts.load(corpus)

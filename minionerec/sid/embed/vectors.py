@@ -108,10 +108,10 @@ class VectorCache:
         for part in self._parts():
             if vectors is None:
                 vectors = np.zeros((len(texts), part["vectors"].shape[1]), dtype=np.float32)
-            for place, key in enumerate(part["keys"]):
+            for position, key in enumerate(part["keys"]):
                 for row in rows.pop(key.tobytes(), ()):
-                    vectors[row], tokens[row] = part["vectors"][place], part["tokens"][place]
-                    truncated[row] = part["truncated"][place]
+                    vectors[row], tokens[row] = part["vectors"][position], part["tokens"][position]
+                    truncated[row] = part["truncated"][position]
         if rows or vectors is None:
             raise ArtefactError(f"{self.folder}: lacks {len(rows)} vectors. Was it changed meanwhile? Run again.")
         return TextVectors(vectors, tokens, truncated)
@@ -144,8 +144,8 @@ def encode_cached(
     if processes > 1:
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             work = [
-                pool.submit(_encode_parts, parts[place::processes], cache, place, processes, device, encoder)
-                for place in range(processes)
+                pool.submit(_encode_parts, parts[rank::processes], cache, rank, processes, device, encoder)
+                for rank in range(processes)
             ]
             for done in progress(as_completed(work), "encoding texts", total=processes, unit="process"):
                 done.result()
@@ -157,14 +157,14 @@ def encode_cached(
 
 
 def _encode_parts(
-    parts: list[list[str]], cache: VectorCache, place: int, processes: int, device: str, encoder: dict[str, Any]
+    parts: list[list[str]], cache: VectorCache, rank: int, processes: int, device: str, encoder: dict[str, Any]
 ) -> None:
     """The work of one of several processes."""
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
     if device == "auto" and torch.cuda.is_available():
-        device = f"cuda:{place % torch.cuda.device_count()}"
+        device = f"cuda:{rank % torch.cuda.device_count()}"
     model = HFEncoder(device=device, **encoder)
     for part in parts:
         cache.write(part, model.encode(part))
@@ -251,10 +251,10 @@ def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[
 
 
 def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any]) -> np.ndarray:
-    filled = [place for place, text in enumerate(texts) if text]
+    filled = [position for position, text in enumerate(texts) if text]
     with tempfile.TemporaryDirectory() as scratch:
         encoded = encode_cached(
-            [texts[place] for place in filled],
+            [texts[position] for position in filled],
             VectorCache(Path(settings.cache or scratch) / _encoder_key(settings)),
             settings.processes,
             model_name_or_path=settings.encoder,
@@ -340,8 +340,8 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
         cache = config.cache or f"{stage.output}.cache"
         with work.phase("embed"):
             vectors = vectors_in_blocks(items, replace(config, cache=cache), counts)
-        with work.finish(seed=config.seed, counts=counts) as place:
-            save_vectors(place / VECTORS_FILE, vectors)
-            write_text_atomic(place / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")
+        with work.finish(seed=config.seed, counts=counts) as folder:
+            save_vectors(folder / VECTORS_FILE, vectors)
+            write_text_atomic(folder / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")
     logger.info("Vectors of %d items, %d dimensions, are in %s.", *vectors.shape, stage.output)
     return EmbedResult(stage.output, to_plain(counts), up_to_date=False)

@@ -114,7 +114,7 @@ class _Candidates:
         of_target: float32 (E, experts), of the target.
         others: bool (E, M), whether a candidate competes with the target: once, and not itself.
         features: float32 (E, features).
-        place: int64 (E,), which of the R examples.
+        example: int64 (E,), which of the R examples.
         unsold: bool (E,), whether the target has no training example.
         count: R.
     """
@@ -148,7 +148,7 @@ class _Candidates:
                 )
             )
         columns = [torch.cat(column).cpu() for column in zip(*found, strict=True)]
-        self.terms, self.of_target, self.others, self.features, self.place, self.unsold = columns
+        self.terms, self.of_target, self.others, self.features, self.example, self.unsold = columns
 
     def loss(self, weights: torch.Tensor, rows: torch.Tensor, width: float) -> torch.Tensor:
         """Minus the summed gain 1 / log2(1 + rank) of some examples, each step of rank smoothed by a sigmoid."""
@@ -235,7 +235,7 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
     if count:
         with torch.inference_mode():
             candidates = _Candidates(model, examples, contexts)
-        if len(candidates.place) >= _FEWEST:
+        if len(candidates.example) >= _FEWEST:
             found = _fit(model, candidates, examples, contexts, len(contexts) // count)
     model.train(training)
     return found
@@ -248,7 +248,7 @@ def _fit(
     experts = model.experts
     assert experts is not None
     raw = candidates.features.clone()  # no inference tensor
-    for name in ("terms", "of_target", "others", "place", "unsold"):
+    for name in ("terms", "of_target", "others", "example", "unsold"):
         setattr(candidates, name, getattr(candidates, name).clone())
     mean, spread = raw.mean(0), raw.std(0, correction=0)
     mean[0], spread[0] = 0, 1
@@ -259,7 +259,7 @@ def _fit(
     plain[:, 0] = 1
     before = float(candidates.gains(plain, everything).sum()) / candidates.count
     distinct = candidates.count // rounds
-    fold, after = candidates.place % distinct * _FOLDS // distinct, 0.0
+    fold, after = candidates.example % distinct * _FOLDS // distinct, 0.0
     for number in range(_FOLDS):
         inside, outside = (fold == number).nonzero()[:, 0], (fold != number).nonzero()[:, 0]
         weights = _fitted(candidates, features, outside)
@@ -291,8 +291,8 @@ def _scale(model: CatalogueModel, weights: torch.Tensor, examples: SidWindows, c
     for begin in range(0, len(chosen), _ROWS):
         terms, features, wanted = _asked(model, examples, contexts[chosen], slice(begin, begin + _ROWS))
         pooled = torch.einsum("enk,ek->en", terms, features @ weights)
-        for place, scale in enumerate(_SCALES):
-            losses[place] += float(torch.nn.functional.cross_entropy(scale * pooled, wanted, reduction="sum"))
+        for position, scale in enumerate(_SCALES):
+            losses[position] += float(torch.nn.functional.cross_entropy(scale * pooled, wanted, reduction="sum"))
     return _SCALES[int(losses.argmin())]
 
 

@@ -219,11 +219,11 @@ class RowAdamW(torch.optim.Optimizer):
 
     def _numbers(self, group: dict[str, Any], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Values kept of each step, `decayed` and `push`, on a device, brought there once a step."""
-        step, place = group["steps"], (id(group), device)
-        if place not in self._brought or self._brought[place][0] != step:
+        step, key = group["steps"], (id(group), device)
+        if key not in self._brought or self._brought[key][0] != step:
             decayed, push = (group[name][: step + 1].to(device) for name in ("decayed", "push"))
-            self._brought[place] = (step, decayed, push)
-        return self._brought[place][1:]
+            self._brought[key] = (step, decayed, push)
+        return self._brought[key][1:]
 
     def _state(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
         state: dict[str, torch.Tensor] = self.state[param]

@@ -104,7 +104,7 @@ def read_windows(folder: Path) -> SidWindows:
 
     Returns:
         `histories` and `labels`, int32 (W, H), 0 padding on the right and -100 where there is no loss, and `weights`,
-        float32, of mean 1 over the labels; where requested `contexts`, int8, places in
+        float32, of mean 1 over the labels; where requested `contexts`, int8, indices into
         `minionerec.data.session.SESSION_CONTEXTS`. There is a loss at every target of a window.
     """
     files = {name: folder / f"{name}.npy" for name in _TYPES}

@@ -137,7 +137,10 @@ def completion_logps(
     if not scored:
         return _nothing(model, backbone, groups)
     logps, entropies = shared_prefix_logps(
-        model, backbone, [groups.prompts[place] for place in scored], [groups.completions[place] for place in scored]
+        model,
+        backbone,
+        [groups.prompts[position] for position in scored],
+        [groups.completions[position] for position in scored],
     )
     mask = groups.scored_mask
     empty = torch.zeros(mask.shape, device=logps.device)

@@ -189,11 +189,11 @@ def samples(trie: Trie, generations: int, end_token: int) -> Search:
         sids = np.zeros((len(prompts), generations), dtype=np.int64)
         scores = np.zeros((len(prompts), generations), dtype=np.float32)
         with evaluating(model):
-            for places in length_batches(prompts, PROMPTS_AT_ONCE):
-                found = sample_search(model, [prompts[place] for place in places], drawn, generations)
+            for positions in length_batches(prompts, PROMPTS_AT_ONCE):
+                found = sample_search(model, [prompts[position] for position in positions], drawn, generations)
                 log_probs, order = found.log_probs.sort(dim=1, descending=True)
-                sids[places] = found.sids.gather(1, order).cpu().numpy()
-                scores[places] = log_probs.float().cpu().numpy()
+                sids[positions] = found.sids.gather(1, order).cpu().numpy()
+                scores[positions] = log_probs.float().cpu().numpy()
         return sids, scores
 
     return search

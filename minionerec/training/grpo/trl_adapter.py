@@ -164,11 +164,11 @@ class StepTrainer(GRPOTrainer):
         """The slices of a step, which know their step."""
         rows, count = super().get_batch_samples(epoch_iterator, num_batches, device)
         step = DeferredStep(rows, self.make_step)
-        return [{"step": step, "place": place} for place in range(len(rows))], count
+        return [{"step": step, "group": position} for position in range(len(rows))], count
 
     def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:
         """A slice, ready for the loss; TRL's own would roll out, and mix the completions of all groups."""
-        return {"groups": generation_batch["step"].slices[generation_batch["place"]]}
+        return {"groups": generation_batch["step"].slices[generation_batch["group"]]}
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

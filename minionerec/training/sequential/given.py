@@ -79,7 +79,7 @@ class ModelInputs:
         return found
 
     def asked(self, model: SequentialModel, rows: SplitRows) -> dict[str, Any]:
-        """What a model is asked about rows beside their histories: `users` and `contexts`, as ranking takes them."""
+        """Inputs of a model beside histories: `users` and `contexts`, as ranking takes them."""
         conditioned = model.session_states is not None and rows.times is not None
         return {
             "users": self.user_numbers(rows) if model.needs_users else None,
@@ -94,11 +94,11 @@ def check_corpus(config: SequentialConfig) -> None:
         DataError: If there is no such file.
         ArtefactError: If there is no such corpus.
     """
-    place = Path(config.corpus)
-    if config.protocol == ROWS or place.is_dir():
-        read_manifest(place, "corpus")
-    elif not place.is_file():
-        raise DataError(f"{place}: no such file. Give --corpus a file of 'user item item ...' lines.")
+    folder = Path(config.corpus)
+    if config.protocol == ROWS or folder.is_dir():
+        read_manifest(folder, "corpus")
+    elif not folder.is_file():
+        raise DataError(f"{folder}: no such file. Give --corpus a file of 'user item item ...' lines.")
 
 
 def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:

@@ -222,7 +222,7 @@ def _train(
             seed=seed,
             shuffle_rows=config.shuffle_rows or (SHUFFLED if data.corpus.in_files else 0),
         )
-        work.tell_batch(wanted.batch_size, 1, wanted.batch_size)
+        work.log_batch(wanted.batch_size, 1, wanted.batch_size)
 
         def valid_ranks(model: SequentialModel) -> np.ndarray:
             rows = data.held_out["valid"]
@@ -236,9 +236,9 @@ def _train(
             "epochs": done.epoch,
             "best_epoch": done.best_epoch,
         }
-        with work.finish(seed=seed, counts=counts) as place:
-            save_sequential(model, config.model, data.hyper, place)
-            _write_json(place / HISTORY_FILE, done.history)
+        with work.finish(seed=seed, counts=counts) as path:
+            save_sequential(model, config.model, data.hyper, path)
+            _write_json(path / HISTORY_FILE, done.history)
         logger.info("seed %d: %d epochs in %.0f s.", seed, done.epoch, time.perf_counter() - started)
     return True
 
@@ -261,11 +261,11 @@ def _predict(
         with work.phase("measure"):
             metrics = measure(ranked, protocol, config.resamples)
         counts = {"rows": len(lists), "split": "test", "beams": length, GIVEN: list(lists.given or ())}
-        with work.finish(seed=protocol.seed, counts=counts) as place:
-            lists.to_frame().to_parquet(place / LISTS_FILE, index=False)
-            write_ranks(place, ranked)
-            _write_json(place / METRICS_FILE, metrics)
+        with work.finish(seed=protocol.seed, counts=counts) as folder:
+            lists.to_frame().to_parquet(folder / LISTS_FILE, index=False)
+            write_ranks(folder, ranked)
+            _write_json(folder / METRICS_FILE, metrics)
 
 
-def _write_json(place: Path, content: Any) -> None:
-    place.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+def _write_json(folder: Path, content: Any) -> None:
+    folder.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -257,13 +257,13 @@ def fit(
     valid: Callable[[SequentialModel], np.ndarray],
     protocol: Protocol,
     settings: TrainSettings,
-    place: Path,
+    folder: Path,
     device: torch.device,
     clock: Clock = NO_CLOCK,
 ) -> Progress:
     """Train until the protocol's early stopping; the model ends with the weights of its best epoch.
 
-    After every epoch the state is written to `place` in one file, and a run that finds one there continues from it: the
+    After every epoch the state is written to one file in `folder`, and a run that finds one there continues: the
     result is the same as without the break.
 
     Args:
@@ -272,7 +272,7 @@ def fit(
         valid: Gives the ranks of the validation examples' targets, int64 (R,).
         protocol: How to validate and when to stop.
         settings: How to optimise.
-        place: File of the state; its folder exists.
+        folder: File of the state; its folder exists.
         device: Where to compute.
         clock: Who counts the seconds of training and validation, and hears of finished epochs.
 
@@ -295,8 +295,8 @@ def fit(
     optimizer = make_optimizer(model, settings)
     best_weights = {name: value.clone() for name, value in model.state_dict().items()}
     done = Progress(0, -1, -math.inf, 0, [])
-    if place.is_file():
-        done, best_weights = _read_state(place, model, optimizer)
+    if folder.is_file():
+        done, best_weights = _read_state(folder, model, optimizer)
         logger.info("Resuming after epoch %d.", done.epoch - 1)
     clock.reached(done.epoch)
     stopper = protocol.stopper()
@@ -313,14 +313,14 @@ def fit(
         logger.info("epoch %d  loss %.4f  valid %s %.4f", done.epoch, loss, protocol.monitor, figures[protocol.monitor])
         done.history.append({"epoch": done.epoch, "loss": loss, **figures})
         done.epoch, done.best, done.worse = done.epoch + 1, stopper.best, stopper.worse
-        _write_state(place, model, optimizer, done, best_weights)
+        _write_state(folder, model, optimizer, done, best_weights)
         clock.reached(done.epoch)
     model.load_state_dict(best_weights)
     return done
 
 
 def _write_state(
-    place: Path,
+    folder: Path,
     model: SequentialModel,
     optimizer: torch.optim.Optimizer,
     done: Progress,
@@ -332,15 +332,15 @@ def _write_state(
         for key in _ADAM_STATE if parameter in optimizer.state else ():
             tensors[f"{key}/{name}"] = optimizer.state[parameter][key]
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    fresh = place.with_name(f".{place.name}.writing")
+    fresh = folder.with_name(f".{folder.name}.writing")
     save_file(tensors, fresh, metadata={"progress": json.dumps(asdict(done))})
-    os.replace(fresh, place)
+    os.replace(fresh, folder)
 
 
 def _read_state(
-    place: Path, model: SequentialModel, optimizer: torch.optim.Optimizer
+    folder: Path, model: SequentialModel, optimizer: torch.optim.Optimizer
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
-    with safe_open(place, "pt") as file:
+    with safe_open(folder, "pt") as file:
         done = Progress(**json.loads(file.metadata()["progress"]))
         tensors: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     parts: dict[str, dict[str, torch.Tensor]] = {}

@@ -59,7 +59,7 @@ def init(monkeypatch, *words):
     ids=["small", "demo", "steam", "games"],
 )
 def test_shapes_and_their_settings(shape, wanted):
-    found = {step: said.values for step, said in choose(shape).items()}
+    found = {step: message.values for step, message in choose(shape).items()}
     assert [found["sids"][name] for name in ("dimensions", "codebook_sizes")] == wanted["sids"]
     names = ("hidden_size", "towers", "epochs", "batch_size")
     assert [found["catalogue"][name] for name in names] == wanted["catalogue"]
@@ -85,7 +85,7 @@ def test_more_data_never_gives_a_smaller_size(what):
         for factor in [0.1 * 1.5**step for step in range(24)]:
             value = getattr(shape, what) * factor
             now = choose(replace(shape, **{what: value if what == "before" else max(10, int(value))}))
-            assert all(set(said.why) <= set(said.values) for said in now.values())
+            assert all(set(message.why) <= set(message.values) for message in now.values())
             if before is not None:
                 for step, names in GROWING[what].items():
                     for name in names:
@@ -121,9 +121,9 @@ def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tables(tmp_path)
     init(monkeypatch, "items.csv", "interactions.csv", "mine")
-    said = capsys.readouterr().out
-    assert said.startswith("mine.yaml: 7 steps for 50 items, 100 users and 500 interactions, about ")
-    assert said.endswith("Run them with: minionerec run mine\n")
+    message = capsys.readouterr().out
+    assert message.startswith("mine.yaml: 7 steps for 50 items, 100 users and 500 interactions, about ")
+    assert message.endswith("Run them with: minionerec run mine\n")
     recipe = read_recipe("mine")
     assert recipe.settings.output == "runs/mine"
     jobs = plan_of("mine")
@@ -141,8 +141,8 @@ def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch
 
 
 def test_the_shipped_recipe_of_steam_is_what_init_writes():
-    places = {name: f"$MINIONEREC_DATA/steam/{name}.csv" for name in ("items", "interactions")}
-    text = recipe_text(PrepareConfig(source="tables", output="x", **places), STEAM, "steam", 40)
+    positions = {name: f"$MINIONEREC_DATA/steam/{name}.csv" for name in ("items", "interactions")}
+    text = recipe_text(PrepareConfig(source="tables", output="x", **positions), STEAM, "steam", 40)
     assert (ROOT / "configs/steam/language.yaml").read_text() == text
 
 

@@ -102,7 +102,7 @@ def test_the_demo_recipe_makes_what_its_settings_name():
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
+    ("name", "folder"),
     [
         ("demo", "demo/language.yaml"),
         ("industrial/catalogue", "industrial/catalogue.yaml"),
@@ -110,9 +110,9 @@ def test_the_demo_recipe_makes_what_its_settings_name():
         ("configs/industrial/catalogue", "industrial/catalogue.yaml"),
     ],
 )
-def test_a_shipped_recipe_is_found_from_anywhere(tmp_path, monkeypatch, name, place):
+def test_a_shipped_recipe_is_found_from_anywhere(tmp_path, monkeypatch, name, folder):
     monkeypatch.chdir(tmp_path)
-    assert find_recipe(name) == CONFIGS / place
+    assert find_recipe(name) == CONFIGS / folder
 
 
 def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_a_base_is_changed_step_by_step(tmp_path):
     assert [job.settings.output for job in first.values()][:2] == ["runs/corpus", "runs/first/sids"]
 
 
-def test_settings_are_taken_from_a_step_of_another_recipe_but_not_its_place(tmp_path):
+def test_settings_are_taken_from_a_step_of_another_recipe_but_not_its_path(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "output: runs/mine\nsteps:\n  sft: {config: industrial/labels#sft, epochs: 1}\n"
     )
@@ -301,7 +301,7 @@ def test_steps_before_are_those_that_are_read():
     ]
 
 
-def test_what_cannot_be_told_is_not_current(monkeypatch):
+def test_what_cannot_be_conditioned_is_not_current(monkeypatch):
     step = steps_of("demo")[0]
     for error in (ArtefactError("gone"), OSError("gone"), KeyError("settings")):
 

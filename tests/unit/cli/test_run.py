@@ -111,15 +111,15 @@ def test_of_several_steps_those_go_on_that_do_not_need_what_failed(jobs, tmp_pat
     words = [sys.executable, "-m", "minionerec", "run", "mine.yaml"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
-    said = done.stderr.splitlines()
+    message = done.stderr.splitlines()
     if jobs == 1:
-        assert said.pop(0).startswith("error: nowhere: no such directory")  # printed as it went
-        assert said[-3] == "broken: failed with status 2: its output is above"
+        assert message.pop(0).startswith("error: nowhere: no such directory")  # printed as it went
+        assert message[-3] == "broken: failed with status 2: its output is above"
     else:
-        assert len(said) == 3
-        assert said[0].startswith("broken: failed with status 2: error: nowhere: no such directory")
-        assert said[0].endswith("(there.log)")
-    assert said[-2:] == ["left out, since they need what failed: never", "Fix it and run again to resume."]
+        assert len(message) == 3
+        assert message[0].startswith("broken: failed with status 2: error: nowhere: no such directory")
+        assert message[0].endswith("(there.log)")
+    assert message[-2:] == ["left out, since they need what failed: never", "Fix it and run again to resume."]
     assert "good: done in" in done.stdout and "broken: failed with status 2 after" in done.stdout
     assert "never" not in done.stdout
 
@@ -197,13 +197,13 @@ def test_several_steps_at_a_time_each_after_what_it_reads(jobs, tmp_path, monkey
 )
 def test_what_is_not_there_is_one_line_and_status_2(words, message, tmp_path):
     done = command(tmp_path, *words)
-    assert done.said.startswith(f"error: {message}")
-    assert done.err == f"{done.said}\n" and done.out == ""
+    assert done.reported.startswith(f"error: {message}")
+    assert done.err == f"{done.reported}\n" and done.out == ""
 
 
 def test_the_version_and_the_command_that_was_meant(tmp_path):
     assert command(tmp_path, "--version") == (0, f"minionerec {__version__}\n", "")
-    assert command(tmp_path, "train-catalog").said.endswith(". Did you mean train-catalogue?")
+    assert command(tmp_path, "train-catalog").reported.endswith(". Did you mean train-catalogue?")
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("bacth_size: 3\n")
-    assert command(tmp_path, "sft", "--config", "wrong.yaml").said.endswith(". Did you mean batch_size?")
+    assert command(tmp_path, "sft", "--config", "wrong.yaml").reported.endswith(". Did you mean batch_size?")

@@ -96,14 +96,14 @@ def test_what_failed_is_named_and_the_others_go_on(played, tmp_path, monkeypatch
     assert study(monkeypatch, path) == 2
     assert list(table(path)) == ["labels", "a slower rate", "sharpened"]
     assert "shop/bad/model, seed 1: failed with status 2 after" in capsys.readouterr().out
-    said = [record.getMessage() for record in caplog.records]
-    assert said[-4] == "10 of 29 steps have no result; fix what failed and run again to resume:"
-    assert said[-3].startswith("  shop/bad/model, seed 1: failed with status 2: error: learning_rate is too bad. (")
-    assert said[-3].endswith("runs/shop/bad/model/seed-1.log)")
-    assert said[-1].startswith(
+    message = [record.getMessage() for record in caplog.records]
+    assert message[-4] == "10 of 29 steps have no result; fix what failed and run again to resume:"
+    assert message[-3].startswith("  shop/bad/model, seed 1: failed with status 2: error: learning_rate is too bad. (")
+    assert message[-3].endswith("runs/shop/bad/model/seed-1.log)")
+    assert message[-1].startswith(
         "  left out, since they need what failed: shop/bad/valid, seed 1; shop/bad/test, seed 1; "
     )
-    assert "shop/after/grpo, seed 2" in said[-1]
+    assert "shop/after/grpo, seed 2" in message[-1]
     before = len(played.names)
     cases["bad"]["steps"]["model"]["learning_rate"] = 0.04
     assert study(monkeypatch, write_study(tmp_path, cases=cases)) == 0
@@ -154,11 +154,11 @@ def test_trainings_that_write_predictions_have_all_seeds_in_the_table(played, tm
     lines = [f"{user} {' '.join(map(str, items))}" for user, items in enumerate(users, 1)]
     (tmp_path / "circle.txt").write_text("\n".join(lines) + "\n")
     shape = {"hidden_size": 8, "inner_size": 8, "num_layers": 1}
-    said = {"corpus": str(tmp_path / "circle.txt"), "protocol": "a", "epochs": 1, "hyper": shape, "list_length": 10}
+    message = {"corpus": str(tmp_path / "circle.txt"), "protocol": "a", "epochs": 1, "hyper": shape, "list_length": 10}
     changes = {
         "seeds": [3, 4],
         "data": {"shop": {}},
-        "steps": {"rows": {"stage": "train-sequential", **said, "model": "{case}"}},
+        "steps": {"rows": {"stage": "train-sequential", **message, "model": "{case}"}},
         "cases": {"sasrec": None, "causal": {"label": "ours"}},
         "compare": {"test": {"of": "rows", "metrics": ["HR@5"], "resamples": 20}},
     }
@@ -197,7 +197,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_every_child_and_the_next_call_goes_on(number, played, tmp_path, monkeypatch, capsys):
+def test_a_signal_ends_every_child_and_the_next_call_resumes(number, played, tmp_path, monkeypatch, capsys):
     """The children sleep, as many as may run at a time; nothing of them is left, nor is the lock."""
     mark = tmp_path / "at work"
     path = write_study(tmp_path, jobs=2)
@@ -222,9 +222,9 @@ main()
     while len(list(tmp_path.glob("at work.*"))) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     runner.send_signal(number)
-    _, said = runner.communicate(timeout=60)
+    _, message = runner.communicate(timeout=60)
     assert runner.returncode == 128 + number
-    assert said.splitlines()[-1].endswith("run the same command again to resume")
+    assert message.splitlines()[-1].endswith("run the same command again to resume")
     groups = [int(file.suffix[1:]) for file in tmp_path.glob("at work.*")]
     assert len(groups) == 2
     for group in groups:

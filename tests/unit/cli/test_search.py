@@ -60,7 +60,7 @@ def test_the_winner_is_a_file_and_a_case_of_its_own(played, tmp_path, monkeypatc
         with_winner(read_recipe(str(path)))
 
 
-def test_a_search_that_was_killed_goes_on_with_the_same_trials(played, tmp_path, monkeypatch, capsys):
+def test_a_search_that_was_killed_resumes_with_the_same_trials(played, tmp_path, monkeypatch, capsys):
     """Cut off within its second trial, it ends as one that was not."""
     (tmp_path / "whole").mkdir()
     assert study(monkeypatch, write_study(tmp_path / "whole", search=SEARCH), "--only", "best") == 0
@@ -84,7 +84,7 @@ def test_a_search_that_was_killed_goes_on_with_the_same_trials(played, tmp_path,
     assert first + trials(capsys.readouterr().out) == wanted
 
 
-def test_a_failed_trial_is_told_and_named(played, tmp_path, monkeypatch, capsys, caplog):
+def test_a_failed_trial_is_reported_and_named(played, tmp_path, monkeypatch, capsys, caplog):
     over = {"learning_rate": {"among": [BROKEN]}}
     with pytest.raises(MinioneRecError, match="no trial has a value; fix what failed"):
         study(monkeypatch, write_study(tmp_path, search={**SEARCH, "trials": 2, "over": over}))
@@ -132,7 +132,7 @@ def test_trials_of_another_search_are_not_mixed(played, tmp_path, monkeypatch):
         ({"over": {"epochs": {"among": [[1]]}}}, r"expected texts, numbers, true or false"),
     ],
 )
-def test_a_mistake_is_said_before_anything_runs(changes, message, tmp_path, monkeypatch):
+def test_a_mistake_is_reported_before_anything_runs(changes, message, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError, match=message):
         check_search(read_recipe(str(write_study(tmp_path, search={**SEARCH, **changes}))))

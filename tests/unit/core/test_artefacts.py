@@ -32,9 +32,9 @@ def test_user_errors_are_one_line_and_status_2(capsys):
 
 
 def make(path, text="x", config=None, inputs=None):
-    with write_artefact(path, "cups", config=config or {"a": 1}, inputs=inputs, seed=4, counts={"n": 1}) as place:
-        (place / "sub").mkdir()
-        (place / "sub" / "f.txt").write_text(text)
+    with write_artefact(path, "cups", config=config or {"a": 1}, inputs=inputs, seed=4, counts={"n": 1}) as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "f.txt").write_text(text)
 
 
 def test_artefacts_are_equal_when_made_alike(tmp_path):
@@ -51,8 +51,8 @@ def test_artefacts_are_equal_when_made_alike(tmp_path):
 def test_a_failing_stage_leaves_the_old_output(tmp_path):
     make(tmp_path / "one")
     before = fingerprint(tmp_path / "one")
-    with pytest.raises(RuntimeError), write_artefact(tmp_path / "one", "cups", config={}) as place:
-        (place / "half").write_text("h")
+    with pytest.raises(RuntimeError), write_artefact(tmp_path / "one", "cups", config={}) as folder:
+        (folder / "half").write_text("h")
         raise RuntimeError
     assert fingerprint(tmp_path / "one") == before
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
@@ -96,7 +96,7 @@ def test_writers_replace_only_artefacts(tmp_path):
         require_writable(tmp_path / "one", "plates")
 
 
-def test_broken_json_names_its_place(tmp_path):
+def test_broken_json_names_its_position(tmp_path):
     (tmp_path / "a.json").write_text('{"a":\n tru}')
     with pytest.raises(ArtefactError, match=r"a.json: not valid JSON .*line 2 column 2"):
         read_json(tmp_path / "a.json")
@@ -107,8 +107,8 @@ def test_broken_json_names_its_place(tmp_path):
 
 
 def test_a_manifest_of_very_many_files_is_refused_soon(tmp_path):
-    said = {name: {} for name in ("config", "inputs", "counts", "versions")}
-    manifest = {"kind": "corpus", "seed": None, **said, "files": dict.fromkeys(map(str, range(100_000)), "0" * 64)}
+    reported = {name: {} for name in ("config", "inputs", "counts", "versions")}
+    manifest = {"kind": "corpus", "seed": None, **reported, "files": dict.fromkeys(map(str, range(100_000)), "0" * 64)}
     manifest[DIGEST] = digest_of(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     began = time.process_time()

@@ -51,34 +51,34 @@ def excluded(config: type[Settings]) -> typing.Iterator[tuple[str, typing.Any, s
     """Of every setting: its name, a value that its declaration excludes, and what must be said of it."""
     hints = typing.get_type_hints(config)
     for each in fields(config):
-        said, hint = description(each), hints[each.name]
+        reported, hint = description(each), hints[each.name]
         step = 1 if "int" in str(hint) else 0.5
         low = (
-            f"at least {said.least:g}"
-            if said.least is not None
-            else f"above {said.above:g}"
-            if said.above is not None
+            f"at least {reported.least:g}"
+            if reported.least is not None
+            else f"above {reported.above:g}"
+            if reported.above is not None
             else ""
         )
         high = (
-            f"at most {said.most:g}"
-            if said.most is not None
-            else f"below {said.below:g}"
-            if said.below is not None
+            f"at most {reported.most:g}"
+            if reported.most is not None
+            else f"below {reported.below:g}"
+            if reported.below is not None
             else ""
         )
         words = "; it must be " + " and ".join(filter(None, (low, high))) + "."
-        for bound, beyond in ((said.least, -step), (said.above, 0), (said.most, step), (said.below, 0)):
+        for bound, beyond in ((reported.least, -step), (reported.above, 0), (reported.most, step), (reported.below, 0)):
             if bound is not None:
-                yield each.name, in_its_form(hint, said.known, bound + beyond), words
-        if said.known:
-            unknown = "no-such" if isinstance(said.known[0], str) else 10**6
+                yield each.name, in_its_form(hint, reported.known, bound + beyond), words
+        if reported.known:
+            unknown = "no-such" if isinstance(reported.known[0], str) else 10**6
             kind = typing.get_origin(without_none(hint))
             value = {unknown: 1.0} if kind is dict else in_its_form(hint, (), unknown)
             yield each.name, value, f"unknown {each.name} {unknown!r}; known: "
-        if said.required:
+        if reported.required:
             kind = typing.get_origin(without_none(hint)) or without_none(hint)
-            yield each.name, kind(), f"{each.name} is empty; give --{each.name}: {said.help}."
+            yield each.name, kind(), f"{each.name} is empty; give --{each.name}: {reported.help}."
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -112,9 +112,9 @@ def test_every_number_has_bounds():
     for config in CONFIGS.values():
         hints = typing.get_type_hints(config)
         for each in fields(config):
-            said = description(each)
+            reported = description(each)
             if "int" in str(hints[each.name]) or "float" in str(hints[each.name]):
-                bound = said.least is not None or said.above is not None or said.known
+                bound = reported.least is not None or reported.above is not None or reported.known
                 assert bound or each.name in free, f"{config.__name__}.{each.name} has no bound"
 
 

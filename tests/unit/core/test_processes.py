@@ -57,12 +57,12 @@ def test_a_refusal_of_the_first_process_is_no_traceback_in_the_others():
     assert "Traceback" not in second
 
 
-def test_processes_with_other_settings_are_told_in_each_of_them():
-    for said, status in launch(AGREE, 2):
+def test_processes_with_other_settings_are_reported_in_each_of_them():
+    for reported, status in launch(AGREE, 2):
         line = (
             "error: the processes of this launch differ in epochs: 3 in process 1, 2 in process 0. Start all with the"
         )
-        assert status == 2 and said.splitlines()[-1].startswith(line)
+        assert status == 2 and reported.splitlines()[-1].startswith(line)
 
 
 def test_a_launch_that_cannot_be_joined_is_one_line():
@@ -73,9 +73,9 @@ def test_a_launch_that_cannot_be_joined_is_one_line():
             ({"MASTER_PORT": "x"}, "process 0 cannot join the 2 of its launch ("),
             ({"WORLD_SIZE": "two"}, "the environment variable WORLD_SIZE is 'two'; launchers set a whole number."),
         ):
-            ((said, status),) = launch(WAIT, 1, **{"WORLD_SIZE": "2", **changes})
-            assert status == 2 and said.splitlines()[-1].startswith(f"error: {message}"), said
-            assert "Traceback" not in said
+            ((reported, status),) = launch(WAIT, 1, **{"WORLD_SIZE": "2", **changes})
+            assert status == 2 and reported.splitlines()[-1].startswith(f"error: {message}"), reported
+            assert "Traceback" not in reported
 
 
 def test_a_new_launch_begins_without_the_old_ones_variables(monkeypatch):

@@ -69,9 +69,9 @@ def climb(config, time, die_after=None):
         return
     with stage.work() as work:
         time.now += 0.5
-        place = work.folder / "steps"
-        done = int(place.read_text()) if place.is_file() else 0
-        work.tell_batch(2, 3, 6)
+        folder = work.folder / "steps"
+        done = int(folder.read_text()) if folder.is_file() else 0
+        work.log_batch(2, 3, 6)
         work.reached(done)
         with work.phase("climb"):
             while done < config.steps:
@@ -81,10 +81,10 @@ def climb(config, time, die_after=None):
                 done += 1
                 if done == die_after:
                     raise Killed
-                place.write_text(str(done))
+                folder.write_text(str(done))
                 work.reached(done)
-        with work.finish(keep_state=True) as place:
-            (place / "top.txt").write_text(str(done))
+        with work.finish(keep_state=True) as folder:
+            (folder / "top.txt").write_text(str(done))
             time.now += 2.0
 
 
@@ -97,7 +97,7 @@ def record_of(config):
     return read_run_record(Path(config.output))
 
 
-def test_phases_are_told_apart(config, time):
+def test_phases_are_distinguished(config, time):
     climb(config, time)
     found = record_of(config)
     assert found.seconds == {"all": 7.5, "climb": 4.0, "look": 1.0, "write": 2.0}
@@ -107,7 +107,7 @@ def test_phases_are_told_apart(config, time):
     assert found.started <= found.ended and found.started.endswith("Z")
 
 
-def test_a_run_that_goes_on_adds_up(config, time):
+def test_a_run_that_resumes_adds_up(config, time):
     with pytest.raises(Killed):
         climb(config, time, die_after=3)  # half a second, three steps, of which two are kept
     assert record_of(config) is None
@@ -238,8 +238,8 @@ def test_what_a_kill_left_of_its_writing_is_removed(config, time, tmp_path):
 def test_a_record_comes_back_as_it_was_written():
     for record in (WHOLE, replace(WHOLE, commit=None, resumed_from=None, batch=None, peak_gpu_memory_bytes=None)):
         assert parse_record(json.loads(json.dumps(to_json(record)))) == record
-    said = to_json(WHOLE)
-    assert said["batch"] == {"per_device": 4, "accumulation": 8, "global": 64}
+    reported = to_json(WHOLE)
+    assert reported["batch"] == {"per_device": 4, "accumulation": 8, "global": 64}
     assert not {"batch", "peak_gpu_memory_bytes"} & set(to_json(replace(WHOLE, batch=None, peak_gpu_memory_bytes=None)))
 
 
@@ -283,8 +283,8 @@ def test_a_record_belongs_to_one_artefact(artefact):
     ],
 )
 def test_a_record_of_another_form_is_none(artefact, name, value):
-    said = {**to_json(WHOLE), "artefact": read_manifest(artefact)["sha256"], name: value}
-    record_path(artefact).write_text(json.dumps(said))
+    reported = {**to_json(WHOLE), "artefact": read_manifest(artefact)["sha256"], name: value}
+    record_path(artefact).write_text(json.dumps(reported))
     assert read_run_record(artefact) is None
 
 

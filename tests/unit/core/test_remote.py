@@ -65,12 +65,12 @@ def opened(monkeypatch):
     return names
 
 
-def artefact(place, files=FILES, seed=1):
-    with write_artefact(place, "corpus", config={"seed": seed}, seed=seed) as folder:
+def artefact(path, files=FILES, seed=1):
+    with write_artefact(path, "corpus", config={"seed": seed}, seed=seed) as folder:
         for name, text in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
-    return place
+    return path
 
 
 def memory():
@@ -131,24 +131,24 @@ def test_a_run_reads_one_state_and_the_next_looks_again(tmp_path):
     assert read_manifest(find_path("memory://shop/corpus"))["seed"] == 5
 
 
-def test_a_fetch_that_was_cut_off_leaves_nothing_to_be_found_and_goes_on(tmp_path, cache, opened, monkeypatch):
+def test_a_fetch_that_was_interrupted_leaves_nothing_to_be_found_and_resumes(tmp_path, cache, opened, monkeypatch):
     put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    whole = urls.Place.blocks
+    whole = urls.RemotePath.blocks
 
-    def cut_off(parts):
+    def interrupted(parts):
         yield next(parts)[:100]
         raise KeyboardInterrupt
 
     def breaking(self, path, *how):
         begin, parts = whole(self, path, *how)
-        return begin, cut_off(parts) if path.endswith("00000.bin") else parts
+        return begin, interrupted(parts) if path.endswith("00000.bin") else parts
 
-    monkeypatch.setattr(urls.Place, "blocks", breaking)
+    monkeypatch.setattr(urls.RemotePath, "blocks", breaking)
     with pytest.raises(KeyboardInterrupt):
         fetched("memory://shop/corpus")
     assert not list(cache.glob("artefacts/*/corpus"))
     assert [file.stat().st_size for file in cache.rglob("00000.bin")] == [100]
-    monkeypatch.setattr(urls.Place, "blocks", whole)
+    monkeypatch.setattr(urls.RemotePath, "blocks", whole)
     opened.clear()
     verify_files(fetched("memory://shop/corpus"))
     assert opened == [MANIFEST, "00000.bin", "00001.bin"]  # items.csv had come
@@ -204,7 +204,7 @@ def test_a_manifest_edited_by_hand_is_refused(tmp_path):
         fetched("memory://shop/corpus")
 
 
-def test_a_plain_file_keeps_its_name_and_a_changed_one_is_fetched_anew(opened):
+def test_a_plain_file_keeps_its_name_and_a_changed_one_is_fetched_again(opened):
     memory().pipe_file("/raw/ratings.csv", b"user,item\n")
     one = fetched("memory://raw/ratings.csv")
     assert (one.name, one.read_bytes()) == ("ratings.csv", b"user,item\n")
@@ -227,7 +227,7 @@ def test_a_file_of_which_nothing_tells_the_version_is_fetched_every_time(monkeyp
 
 def test_a_file_that_comes_short_is_not_kept(cache, monkeypatch):
     memory().pipe_file("/raw/ratings.csv", b"user,item\n")
-    monkeypatch.setattr(urls.Place, "blocks", lambda self, *given: (0, iter([b"user"])))
+    monkeypatch.setattr(urls.RemotePath, "blocks", lambda self, *given: (0, iter([b"user"])))
     with pytest.raises(ArtefactError, match="only 4 of 10 bytes were received"):
         fetched("memory://raw/ratings.csv")
     assert not list(cache.glob("files/*/ratings.csv"))
@@ -342,9 +342,9 @@ class Elsewhere(LocalFileSystem):
 fsspec.register_implementation("elsewhere", Elsewhere)
 from minionerec.core.artefacts import verify_files
 from minionerec.core.remote import fetched
-place = fetched("elsewhere://" + sys.argv[1])
-verify_files(place)
-print(place)
+path = fetched("elsewhere://" + sys.argv[1])
+verify_files(path)
+print(path)
 """
 
 
@@ -359,13 +359,13 @@ def test_of_the_processes_of_a_launch_one_copies_and_the_others_wait(tmp_path):
         )
         for rank in range(3)
     ]
-    said = {process.communicate(timeout=60)[0] for process in started}
-    assert [process.returncode for process in started] == [0, 0, 0] and len(said) == 1
+    reported = {process.communicate(timeout=60)[0] for process in started}
+    assert [process.returncode for process in started] == [0, 0, 0] and len(reported) == 1
     read = sorted(log.read_text().split())
     assert read == ["00000.bin", "00001.bin", "items.csv", *[MANIFEST] * 3]
 
 
-def test_put_leaves_what_is_there_and_replaces_only_when_told(tmp_path):
+def test_put_leaves_what_is_there_and_replaces_only_when_asked(tmp_path):
     mine = artefact(tmp_path / "corpus")
     put(mine, "memory://shop/corpus")
     again = put(mine, "memory://shop/corpus")
@@ -379,7 +379,7 @@ def test_put_leaves_what_is_there_and_replaces_only_when_told(tmp_path):
     verify_files(fetched("memory://shop/corpus"))
 
 
-def test_put_sends_what_is_missing_of_the_same_artefact_and_all_of_it_when_told(tmp_path):
+def test_put_sends_what_is_missing_of_the_same_artefact_and_all_of_it_when_asked(tmp_path):
     mine = artefact(tmp_path / "corpus")
     put(mine, "memory://shop/corpus")
     memory().rm_file("/shop/corpus/items.csv")
@@ -397,7 +397,7 @@ def test_put_sends_what_is_missing_of_the_same_artefact_and_all_of_it_when_told(
     assert put(mine, "memory://shop/corpus").sent == 4
 
 
-def test_a_bucket_that_is_not_there_is_said(tmp_path, monkeypatch):
+def test_a_bucket_that_is_not_there_is_reported(tmp_path, monkeypatch):
     def missing(self, path, value, **more):
         raise FileNotFoundError("The specified bucket does not exist")
 
@@ -414,7 +414,7 @@ def test_put_writes_over_no_strangers_files(tmp_path):
     assert not memory().exists(f"/shop/corpus/{UNFINISHED}")
 
 
-def test_a_put_that_was_cut_off_is_no_artefact_and_goes_on(tmp_path, monkeypatch):
+def test_a_put_that_was_interrupted_is_no_artefact_and_resumes(tmp_path, monkeypatch):
     mine = artefact(tmp_path / "corpus")
     whole = MemoryFileSystem.put_file
 
@@ -446,7 +446,7 @@ def test_put_to_a_folder_of_this_machine(tmp_path):
     ("url", "message"),
     [("runs/there", "is not a URL"), ("https://host/corpus", "can only be read"), ("nope://x/y", "unknown protocol")],
 )
-def test_places_that_nothing_can_be_put_at(tmp_path, url, message):
+def test_paths_that_nothing_can_be_put_at(tmp_path, url, message):
     with pytest.raises(ConfigError, match=message):
         put(artefact(tmp_path / "corpus"), url)
 
@@ -482,7 +482,7 @@ def test_settings_that_read_may_be_urls(tmp_path, opened):
 @dataclass
 class PartsConfig(StageConfig):
     output: str = setting("runs/x", "directory", affects_result=False)
-    visits: str = setting("", "file, or a folder of files", input_kind="any", parts=True)
+    interactions: str = setting("", "file, or a folder of files", input_kind="any", parts=True)
     other: str = setting("", "file", input_kind="any")
 
 
@@ -499,8 +499,8 @@ def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):
     ):
         look_again()
         opened.clear()
-        found = PartsConfig(visits=where).local().inputs()
-        assert list(found) == ["visits 00000", "visits 00001", "visits 00002"]
+        found = PartsConfig(interactions=where).local().inputs()
+        assert list(found) == ["interactions 00000", "interactions 00001", "interactions 00002"]
         assert [(path.name, path.read_text()) for path in found.values()] == [
             ("10.csv", "3"),
             ("a.csv", "1"),
@@ -508,15 +508,17 @@ def test_a_folder_of_files_is_its_files(tmp_path, cache, opened):
         ]
         assert opened == (["10.csv", "a.csv", "b.csv"] if where == "memory://lake/visits" else [])
     assert not list(cache.rglob("*SUCCESS*"))
-    assert PartsConfig(visits="memory://lake/visits/a.csv").local().inputs()["visits"].read_text() == "1"
-    assert PartsConfig(visits=str(tmp_path / "visits" / "a.csv")).local().inputs()["visits"].read_text() == "1"
+    assert PartsConfig(interactions="memory://lake/visits/a.csv").local().inputs()["interactions"].read_text() == "1"
+    assert (
+        PartsConfig(interactions=str(tmp_path / "visits" / "a.csv")).local().inputs()["interactions"].read_text() == "1"
+    )
     with pytest.raises(ArtefactError, match=r"has no manifest\.json"):
         PartsConfig(other="memory://lake/visits").local().inputs()
 
 
 def test_a_folder_of_files_is_read_in_one_state(tmp_path):
     memory().pipe_file("/lake/visits/a.csv", b"1")
-    config = PartsConfig(visits="memory://lake/visits")
+    config = PartsConfig(interactions="memory://lake/visits")
     before = config.local().inputs()
     memory().pipe_file("/lake/visits/a.csv", b"12")
     memory().pipe_file("/lake/visits/b.csv", b"3")
@@ -533,11 +535,11 @@ def test_folders_of_files_that_are_none(tmp_path):
             (tmp_path / "visits" / "day=1").mkdir(parents=True)
             (tmp_path / "marks").mkdir()
         with pytest.raises(ArtefactError, match=r"visits: holds the folder 'day=1', but only the files"):
-            PartsConfig(visits=f"{root}/visits").local().inputs()
+            PartsConfig(interactions=f"{root}/visits").local().inputs()
         with pytest.raises(ArtefactError, match="marks: is a folder without files to read"):
-            PartsConfig(visits=f"{root}/marks").local().inputs()
+            PartsConfig(interactions=f"{root}/marks").local().inputs()
     with pytest.raises(ArtefactError, match="no such artefact or file"):
-        PartsConfig(visits="memory://lake/nowhere").local().inputs()
+        PartsConfig(interactions="memory://lake/nowhere").local().inputs()
 
 
 @pytest.mark.parametrize("name", ["output", "page"])

@@ -54,7 +54,7 @@ def test_flags_win_over_yaml_and_yaml_over_defaults(tmp_path):
     assert parse_settings(Cups, ["--flag", "false", "--stamp", "none"]) == Cups(flag=False)
 
 
-def test_without_config_the_fallback_is_taken_and_said(tmp_path, caplog):
+def test_without_config_the_fallback_is_taken_and_reported(tmp_path, caplog):
     path = yaml(tmp_path, "steps: 8\n")
     with caplog.at_level("INFO", "minionerec"):
         assert parse_settings(Cups, ["--output", "b"], fallback=path) == Cups(output="b", steps=8)
@@ -104,7 +104,7 @@ def test_values_take_the_type_of_their_setting(value, hint, wanted):
         ("steps: 1\n", ["--others", "a"], r"--others has 'a'; expected NAME=VALUE"),
     ],
 )
-def test_bad_settings_name_place_value_and_remedy(tmp_path, text, words, message):
+def test_bad_settings_name_path_value_and_remedy(tmp_path, text, words, message):
     with pytest.raises(ConfigError, match=message) as error:
         parse_settings(Cups, ["--config", yaml(tmp_path, text), *words])
     assert "\n" not in str(error.value)
@@ -149,10 +149,10 @@ class Sets(Cups):
 
 
 def test_all_contradictions_are_named_at_once_where_every_value_is_right():
-    said = ["saucers is 5, but steps 3; give fewer saucers.", "stamp is 'x', but flag is false; leave stamp out."]
+    reported = ["saucers is 5, but steps 3; give fewer saucers.", "stamp is 'x', but flag is false; leave stamp out."]
     with pytest.raises(ConfigError) as error:
         Sets(saucers=5, stamp="x", flag=False)
-    assert error.value.lines() == said and str(error.value) == " ".join(said)
+    assert error.value.lines() == reported and str(error.value) == " ".join(reported)
     with pytest.raises(ConfigError, match=r"^steps is 0; it must be at least 1\.$"):
         Sets(saucers=5, steps=0)
 
@@ -167,12 +167,12 @@ def test_missing_config_file(tmp_path):
 def test_help_shows_defaults_and_choices_once(capsys):
     with pytest.raises(SystemExit):
         parse_settings(Cups, ["--help"], program="minionerec cups", summary="Make cups.")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "usage: minionerec cups" in said
-    assert "--no_flag" not in said
-    assert "whether (default: true)" in said
-    assert "rewards with weights; one of rule, ndcg (default: rule=1.0)" in said
-    assert "its colour; one of blue, white (default: blue)" in said
+    reported = " ".join(capsys.readouterr().out.split())
+    assert "usage: minionerec cups" in reported
+    assert "--no_flag" not in reported
+    assert "whether (default: true)" in reported
+    assert "rewards with weights; one of rule, ndcg (default: rule=1.0)" in reported
+    assert "its colour; one of blue, white (default: blue)" in reported
 
 
 def test_a_description_says_what_decides_what_is_read_and_what_may_grow(tmp_path):
@@ -237,7 +237,7 @@ def test_homes_of_users_in_paths_and_in_nothing_else(tmp_path, monkeypatch):
     assert found.entries == {"x": f"{home}/x", "y": {"sids": f"{home}/y", "note": "~3 % better"}, "z": [f"{home}/z"]}
 
 
-def test_the_home_of_nobody_is_an_error():
+def test_the_home_of_no_user_is_an_error():
     with pytest.raises(ConfigError, match=r"output is '~nobodys/cups', but there is no such user. Fix .*\./~nobodys"):
         Cups(output="~nobodys/cups")
     assert Cups(output="./~nobodys/cups").output == "./~nobodys/cups"
@@ -247,10 +247,14 @@ def test_the_home_of_nobody_is_an_error():
 def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
     words = ("directory", "folder", "path of", "file ", "file,", ".npy", "the output of")
     for each in fields(STAGES[stage].config_class()):
-        said = description(each)
-        if each.type in ("str", str, "str | None", str | None) and any(word in said.help for word in words):
-            known = said.input_kind or said.writes or said.path or each.name == "output" or said.known
-            assert known or "dotted path" in said.help or "file names" in said.help, (stage, each.name, said.help)
+        reported = description(each)
+        if each.type in ("str", str, "str | None", str | None) and any(word in reported.help for word in words):
+            known = reported.input_kind or reported.writes or reported.path or each.name == "output" or reported.known
+            assert known or "dotted path" in reported.help or "file names" in reported.help, (
+                stage,
+                each.name,
+                reported.help,
+            )
 
 
 @pytest.mark.parametrize("stage", ["sft", "train-catalogue", "train-sequential", "eval-beam", "recommend"])

@@ -46,14 +46,14 @@ def run_sum(config, die_after=None):
             state.write_text(json.dumps([done, total]))
             if die_after == done:
                 raise Killed
-        with work.finish(seed=3, counts={"total": total}, keep_state=True) as place:
-            (place / "sum.txt").write_text(str(total))
+        with work.finish(seed=3, counts={"total": total}, keep_state=True) as folder:
+            (folder / "sum.txt").write_text(str(total))
     return total, True, done - began
 
 
 def write_numbers(path, numbers):
-    with write_artefact(path, "numbers", config={}) as place:
-        (place / "numbers.json").write_text(json.dumps(numbers))
+    with write_artefact(path, "numbers", config={}) as folder:
+        (folder / "numbers.json").write_text(json.dumps(numbers))
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_more_epochs_go_on_from_a_finished_run(config):
     assert run_sum(replace(config, epochs=4)) == (12, True, 4)
 
 
-def test_a_killed_run_goes_on(config, tmp_path):
+def test_a_killed_run_resumes(config, tmp_path):
     with pytest.raises(Killed):
         run_sum(config, die_after=1)
     assert not (tmp_path / "sum").exists()
@@ -157,8 +157,8 @@ def test_inputs_are_recorded_as_they_were_read(config, tmp_path):
     stage = Stage(config)
     with stage.work() as work:
         write_numbers(tmp_path / "numbers", [100])  # while it is at work
-        with work.finish() as place:
-            (place / "sum.txt").write_text("6")
+        with work.finish() as folder:
+            (folder / "sum.txt").write_text("6")
     assert not config.up_to_date()
 
 

@@ -15,7 +15,7 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.machine import command_words
 from minionerec.core.paths import find_path
 from minionerec.core.remote import fetched, look_again
-from minionerec.core.urls import Place, without_query
+from minionerec.core.urls import RemotePath, without_query
 from minionerec.data.sources.tables import read_tables
 
 CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 500
@@ -29,8 +29,8 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def honest(path, said):
-    return [head("404 Not Found")] if path.endswith("manifest.json") else of_file(CONTENT, said)
+def honest(path, reported):
+    return [head("404 Not Found")] if path.endswith("manifest.json") else of_file(CONTENT, reported)
 
 
 def test_a_file_comes_once_and_a_line_says_that_it_is_asked_for(caplog):
@@ -39,15 +39,15 @@ def test_a_file_comes_once_and_a_line_says_that_it_is_asked_for(caplog):
         assert (copy.name, copy.read_bytes()) == ("bought.csv", CONTENT)
         before = len(server.asked)
         assert fetched(f"{server.url}/bought.csv") == copy
-        assert [said.get("range") for _, said in server.asked[before:]] == ["bytes=0-0", None]
+        assert [reported.get("range") for _, reported in server.asked[before:]] == ["bytes=0-0", None]
     assert caplog.messages[:2] == [f"Asking for {server.url}/bought.csv.", f"Fetching {server.url}/bought.csv."]
-    assert {said["accept-encoding"] for _, said in server.asked} == {"identity"}
+    assert {reported["accept-encoding"] for _, reported in server.asked} == {"identity"}
 
 
 def test_a_server_that_drips_takes_longer_than_it_may_be_silent():
-    def drip(path, said):
-        whole = honest(path, said)
-        if "range" in said or len(whole) < 2:
+    def drip(path, reported):
+        whole = honest(path, reported)
+        if "range" in reported or len(whole) < 2:
             return whole
         return [whole[0], *(part for n in range(0, len(CONTENT), 400) for part in (0.1, CONTENT[n : n + 400]))]
 
@@ -59,7 +59,7 @@ def test_a_server_that_drips_takes_longer_than_it_may_be_silent():
 
 @pytest.mark.parametrize("after", [None, [], [b"HTTP/1.1 200 OK\r\n", 9.0], [head(Content_Length=9), b"abc", 9.0]])
 def test_a_server_that_says_nothing_more_is_given_up(after):
-    with loopback(lambda path, said: after) as server:
+    with loopback(lambda path, reported: after) as server:
         began = time.monotonic()
         with pytest.raises(ArtefactError, match=r"bought.csv: .*(sent nothing for 0.3 seconds|closed connection)"):
             fetched(f"{server.url}/bought.csv")
@@ -67,13 +67,13 @@ def test_a_server_that_says_nothing_more_is_given_up(after):
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_copy_that_was_cut_off_goes_on_where_the_server_can(ranges, cache):
+def test_a_copy_that_was_interrupted_resumes_where_the_server_can(ranges, cache):
     cut = {"upto": 1000}
 
-    def answer(path, said):
+    def answer(path, reported):
         if path.endswith("manifest.json"):
             return [head("404 Not Found")]
-        return of_file(CONTENT, said, ranges=ranges, **({} if said.get("range") == "bytes=0-0" else cut))
+        return of_file(CONTENT, reported, ranges=ranges, **({} if reported.get("range") == "bytes=0-0" else cut))
 
     with loopback(answer) as server:
         with pytest.raises(ArtefactError, match=r"cannot be reached \(OSError: only 1,000 bytes were received\)"):
@@ -85,16 +85,16 @@ def test_a_copy_that_was_cut_off_goes_on_where_the_server_can(ranges, cache):
     assert (last["range"], last["if-range"]) == ("bytes=1000-", '"1"')
 
 
-def test_what_goes_on_is_of_the_same_content():
+def test_what_resumes_is_of_the_same_content():
     state = {"content": CONTENT, "mark": '"1"', "upto": 1000}
 
-    def answer(path, said):
+    def answer(path, reported):
         if path.endswith("manifest.json"):
             return [head("404 Not Found")]
-        if said.get("range") == "bytes=0-0":
-            return of_file(CONTENT, said)
-        said.pop("range", None)  # the content is another now: all of it comes
-        return of_file(state["content"], said, upto=state.get("upto"))
+        if reported.get("range") == "bytes=0-0":
+            return of_file(CONTENT, reported)
+        reported.pop("range", None)  # the content is another now: all of it comes
+        return of_file(state["content"], reported, upto=state.get("upto"))
 
     with loopback(answer) as server:
         with pytest.raises(ArtefactError, match="only 1,000 bytes were received"):
@@ -104,7 +104,7 @@ def test_what_goes_on_is_of_the_same_content():
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "reported"),
     [
         ([head(Content_Length=5), b"abc"], "only 3 bytes were received"),
         ([head("206 Partial Content", Content_Range="bytes 7-9/10", Content_Length=3), b"abc"], "sent a part of the"),
@@ -122,11 +122,11 @@ def test_what_goes_on_is_of_the_same_content():
     ],
     ids=str,
 )
-def test_servers_that_lie_are_one_line(answer, said, cache):
+def test_servers_that_lie_are_one_line(answer, reported, cache):
     def all_but_the_manifest(path, asked):
         return [head("404 Not Found")] if path.endswith("manifest.json") else answer
 
-    with loopback(all_but_the_manifest) as server, pytest.raises(ArtefactError, match=said) as refused:
+    with loopback(all_but_the_manifest) as server, pytest.raises(ArtefactError, match=reported) as refused:
         fetched(f"{server.url}/bought.csv")
     assert str(refused.value).startswith(f"{server.url}/bought.csv: ")
     assert not list(cache.glob("files/*/bought.csv"))
@@ -136,7 +136,7 @@ def test_what_is_packed_is_unpacked_up_to_a_ratio(monkeypatch):
     monkeypatch.setattr(web, "FREE", 1 << 20)
     state = {"content": gzip.compress(CONTENT, mtime=0) + gzip.compress(b"more")}
 
-    def answer(path, said):
+    def answer(path, reported):
         packed = [head(Content_Encoding="gzip", Content_Length=len(state["content"])), state["content"]]
         return [head("404 Not Found")] if path.endswith("manifest.json") else packed
 
@@ -151,7 +151,7 @@ def test_a_manifest_has_a_size(monkeypatch):
     monkeypatch.setattr(web, "SMALL", 1000)
     with (
         loopback(
-            lambda path, said: [head(Transfer_Encoding="chunked"), *[b"100\r\n" + b"a" * 256 + b"\r\n"] * 50]
+            lambda path, reported: [head(Transfer_Encoding="chunked"), *[b"100\r\n" + b"a" * 256 + b"\r\n"] * 50]
         ) as server,
         pytest.raises(ArtefactError, match="it is larger than 0 MiB"),
     ):
@@ -159,16 +159,19 @@ def test_a_manifest_has_a_size(monkeypatch):
 
 
 def test_an_empty_file():
-    with loopback(lambda path, said: [head("404 No")] if "manifest" in path else of_file(b"", said)) as server:
-        assert Place.at(f"{server.url}/none.csv").info()["size"] == 0
+    with loopback(lambda path, reported: [head("404 No")] if "manifest" in path else of_file(b"", reported)) as server:
+        assert RemotePath.at(f"{server.url}/none.csv").info()["size"] == 0
         assert fetched(f"{server.url}/none.csv").read_bytes() == b""
 
 
-def test_queries_are_sent_and_never_told(caplog):
+def test_queries_are_sent_and_never_shown(caplog):
     with loopback(honest) as server, caplog.at_level("INFO", "minionerec"):
         copies = [fetched(f"{server.url}/bought.csv?X-Amz-Signature={name}") for name in ("secret", "other")]
         assert copies[0] != copies[1]
-        with pytest.raises(ArtefactError) as refused, loopback(lambda path, said: [head("403 Forbidden")]) as closed:
+        with (
+            pytest.raises(ArtefactError) as refused,
+            loopback(lambda path, reported: [head("403 Forbidden")]) as closed,
+        ):
             fetched(f"{closed.url}/bought.csv?X-Amz-Signature=secret")
     assert {path for path, _ in server.asked} >= {"/bought.csv?X-Amz-Signature=secret"}
     for text in (*caplog.messages, str(refused.value), copies[0].name):
@@ -204,6 +207,6 @@ def test_an_error_in_a_fetched_table_names_its_url(capsys):
 
     with loopback(honest) as server, pytest.raises(SystemExit):
         run_command(read)
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith(f"error: {server.url}/bought.csv (copied to /")
-    assert "column 'title' is missing" in said
+    reported = capsys.readouterr().err.splitlines()[-1]
+    assert reported.startswith(f"error: {server.url}/bought.csv (copied to /")
+    assert "column 'title' is missing" in reported

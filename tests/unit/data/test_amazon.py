@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builder import build
+from support.interactions import DAY, ITEMS, corpus_rows, random_interactions
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
-from support.visits import DAY, ITEMS, corpus_rows, random_visits
 
 from minionerec.cli.plan import config_values
 from minionerec.core.errors import ConfigError, DataError
@@ -25,20 +25,20 @@ from minionerec.data.source import BadRows, Source, item_table
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon, read_blocks
 
 
-def plain_rows(visits, core=0, max_history=10, by_user=False):
+def plain_rows(interactions, core=0, max_history=10, by_user=False):
     """(time, user, history, target), all rows in order, by plain loops over Python lists."""
     while core:
         counts = [{}, {}]
-        for visit in visits:
+        for visit in interactions:
             for side in range(2):
                 counts[side][visit[side]] = counts[side].get(visit[side], 0) + 1
-        left = [v for v in visits if counts[0][v[0]] >= core and counts[1][v[1]] >= core]
-        if len(left) == len(visits):
+        left = [v for v in interactions if counts[0][v[0]] >= core and counts[1][v[1]] >= core]
+        if len(left) == len(interactions):
             break
-        visits = left
-    first = {user: place for place, user in reversed(list(enumerate(user for user, _, _ in visits)))}
+        interactions = left
+    first = {user: position for position, user in reversed(list(enumerate(user for user, _, _ in interactions)))}
     past, rows = {}, []
-    for user, item, _ in sorted(visits, key=lambda v: (v[2], first[v[0]] if by_user else 0)):
+    for user, item, _ in sorted(interactions, key=lambda v: (v[2], first[v[0]] if by_user else 0)):
         history = past.setdefault(user, [])
         if history:
             rows.append((user, history[-max_history:], item))
@@ -49,12 +49,12 @@ def plain_rows(visits, core=0, max_history=10, by_user=False):
 @pytest.mark.parametrize("edition", list(MAKERS))
 @pytest.mark.parametrize("suffix", [".json.gz", ".jsonl"])
 def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
-    visits = random_visits()
-    paths = write_amazon(tmp_path, edition, visits, ITEMS[::-1], suffix)
+    interactions = random_interactions()
+    paths = write_amazon(tmp_path, edition, interactions, ITEMS[::-1], suffix)
     config = PrepareConfig(source=edition, **paths, core=5, output=str(tmp_path / "out"), max_history=4)
     counts = run_prepare(config).counts
     corpus = Corpus.load(tmp_path / "out")
-    rows = plain_rows(visits, core=5, max_history=4)
+    rows = plain_rows(interactions, core=5, max_history=4)
     assert corpus_rows(corpus) == rows
     assert [len(corpus.rows(split)) for split in SPLITS] == [
         len(rows) * 8 // 10,
@@ -78,10 +78,10 @@ def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
     st.integers(1, 4),
     st.booleans(),
 )
-def test_no_history_holds_its_future(visits, max_history, by_time):
+def test_no_history_holds_its_future(interactions, max_history, by_time):
     """Every interaction has its own mark, so that each row can be traced to the timestamps it is made of."""
-    users, _, times = (np.array(column) for column in zip(*visits, strict=True))
-    marks = np.arange(len(visits))
+    users, _, times = (np.array(column) for column in zip(*interactions, strict=True))
+    marks = np.arange(len(interactions))
     source = Source(
         items=item_table([str(mark) for mark in marks]),
         users=users.astype(np.int32),
@@ -116,8 +116,8 @@ def test_no_history_holds_its_future(visits, max_history, by_time):
         newest |= here
 
 
-def read(tmp_path, visits=None, items=ITEMS, edition="amazon2018", bad=None, edit=None, **options):
-    paths = write_amazon(tmp_path, edition, random_visits() if visits is None else visits, items)
+def read(tmp_path, interactions=None, items=ITEMS, edition="amazon2018", bad=None, edit=None, **options):
+    paths = write_amazon(tmp_path, edition, random_interactions() if interactions is None else interactions, items)
     for name, change in (edit or {}).items():
         path = tmp_path / f"{name}.json.gz"
         lines = read_text(path).splitlines()
@@ -127,37 +127,37 @@ def read(tmp_path, visits=None, items=ITEMS, edition="amazon2018", bad=None, edi
 
 
 def test_the_published_order(tmp_path):
-    visits = random_visits()
+    interactions = random_interactions()
     corpus = build(read(tmp_path), core=3, quirks=["published_order"]).corpus()
-    rows = plain_rows(visits, core=3, by_user=True)
+    rows = plain_rows(interactions, core=3, by_user=True)
     assert corpus_rows(corpus) == rows
-    assert rows != plain_rows(visits, core=3)
-    walked = {}
-    first_of = dict.fromkeys(user for user, _, _ in visits)
+    assert rows != plain_rows(interactions, core=3)
+    visited = {}
+    first_of = dict.fromkeys(user for user, _, _ in interactions)
     kept = {user: [history[0] for u, history, _ in rows if u == user and len(history) == 1] for user in first_of}
     for user in first_of:  # each user's first item, then the targets in order
         for item in kept[user] + [target for u, _, target in rows if u == user]:
-            walked.setdefault(item)
-    assert corpus.items["item_id"].tolist() == list(walked)
+            visited.setdefault(item)
+    assert corpus.items["item_id"].tolist() == list(visited)
 
 
 def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
-    visits = random_visits()
-    paths = write_amazon(tmp_path, "amazon2023", visits, ITEMS)
+    interactions = random_interactions()
+    paths = write_amazon(tmp_path, "amazon2023", interactions, ITEMS)
     records = [json.loads(line) for line in read_text(tmp_path / "reviews.json.gz").splitlines()]
-    for place, record in enumerate(records):
-        record["timestamp"] += 999 - 6 * place  # within the second, against the order of the file
+    for position, record in enumerate(records):
+        record["timestamp"] += 999 - 6 * position  # within the second, against the order of the file
     write_text(tmp_path / "reviews.json.gz", "".join(json.dumps(record) + "\n" for record in records))
     source = read_amazon("amazon2023", **paths)
-    fine = [(user, item, record["timestamp"]) for (user, item, _), record in zip(visits, records, strict=True)]
+    fine = [(user, item, record["timestamp"]) for (user, item, _), record in zip(interactions, records, strict=True)]
     assert corpus_rows(build(source).corpus()) == plain_rows(fine)
-    assert corpus_rows(build(source, quirks=["published_order"]).corpus()) == plain_rows(visits, by_user=True)
+    assert corpus_rows(build(source, quirks=["published_order"]).corpus()) == plain_rows(interactions, by_user=True)
 
 
 def test_the_window_and_its_widening(tmp_path):
     days = [1_475_280_000 + day * DAY for day in range(400)]  # from 2016-10-01
-    visits = [(f"R{place % 3}", f"B{place % 8}", time) for place, time in enumerate(days)]
-    source = read(tmp_path, visits)
+    interactions = [(f"R{position % 3}", f"B{position % 8}", time) for position, time in enumerate(days)]
+    source = read(tmp_path, interactions)
     counts = build(source, start="2016-12-01", end="2017-01-01", core=2).counts
     assert counts["interactions"] == 32 and counts["interactions_outside_window"] == 368
     wide = build(source, start="2017-01-01", end="2017-10-01", quirks=["widen_window"])
@@ -192,8 +192,8 @@ def test_items_without_a_title_take_their_reviews_along(tmp_path):
     items = [*ITEMS[:2], ("B2", "<span id", ""), ("B3", "too many words here", ""), *ITEMS[4:7], ("B99", "Unseen", "")]
     source = read(tmp_path, items=items, max_title_words=3)
     assert source.items["item_id"].tolist() == ["B0", "B1", "B4", "B5", "B6"]
-    visits = random_visits()
-    kept = [visit for visit in visits if visit[1] in set(source.items["item_id"])]
+    interactions = random_interactions()
+    kept = [visit for visit in interactions if visit[1] in set(source.items["item_id"])]
     assert corpus_rows(build(source).corpus()) == plain_rows(kept)
     assert source.counts == {
         "reviews": 160,
@@ -253,12 +253,12 @@ def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, change, kind, me
     bad = BadRows(1)
     source = read(tmp_path, edit={name: change}, bad=bad)
     assert bad.counts() == {"bad_rows": 1, f"bad_rows_{kind}": 1}
-    visits = random_visits()
+    interactions = random_interactions()
     if name == "reviews":
-        del visits[change[0]]
+        del interactions[change[0]]
     else:
-        visits = [visit for visit in visits if visit[1] != "B1"]
-    assert corpus_rows(build(source).corpus()) == plain_rows(visits)
+        interactions = [visit for visit in interactions if visit[1] != "B1"]
+    assert corpus_rows(build(source).corpus()) == plain_rows(interactions)
 
 
 def test_two_bad_lines_are_too_many_for_one(tmp_path):
@@ -268,7 +268,7 @@ def test_two_bad_lines_are_too_many_for_one(tmp_path):
 
 
 def test_bytes_that_are_no_text(tmp_path):
-    paths = write_amazon(tmp_path, "amazon2018", random_visits(), ITEMS, ".json")
+    paths = write_amazon(tmp_path, "amazon2018", random_interactions(), ITEMS, ".json")
     path = tmp_path / "reviews.json"
     path.write_bytes(path.read_bytes().replace(b'"reviewerID": "R', b'"reviewerID": "\xff', 1))
     with pytest.raises(DataError, match="line 1: 'utf-8' codec can't decode"):
@@ -279,8 +279,8 @@ def test_an_item_that_comes_again_unchanged_is_counted(tmp_path):
     assert read(tmp_path, items=[*ITEMS, ITEMS[3]]).counts["items_repeated"] == 1
 
 
-def test_a_file_that_is_cut_off(tmp_path):
-    paths = write_amazon(tmp_path, "amazon2018", random_visits(), ITEMS)
+def test_a_file_that_is_truncated(tmp_path):
+    paths = write_amazon(tmp_path, "amazon2018", random_interactions(), ITEMS)
     path = tmp_path / "reviews.json.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
@@ -329,17 +329,17 @@ def published_as_raw(folder, corpus):
     first interaction of a user comes just before.
     """
     rows = joined([corpus.rows(split) for split in SPLITS])
-    visits = []
+    interactions = []
     for user, own in pd.Series(np.arange(len(rows))).groupby(rows.users, sort=False):
-        past, places = rows.histories[int(own.iloc[0])].tolist(), own.tolist()
-        times = [1_000_000_000 + places[0] - len(past) + place for place in range(len(past))]
-        times += [1_000_000_000 + row for row in places]
-        items = [*past, *rows.targets[places]]
-        visits += [(int(user[1:]), f"B{item}", time) for item, time in zip(items, times, strict=True)]
-    visits.sort(key=lambda visit: visit[0])
+        past, positions = rows.histories[int(own.iloc[0])].tolist(), own.tolist()
+        times = [1_000_000_000 + positions[0] - len(past) + position for position in range(len(past))]
+        times += [1_000_000_000 + row for row in positions]
+        items = [*past, *rows.targets[positions]]
+        interactions += [(int(user[1:]), f"B{item}", time) for item, time in zip(items, times, strict=True)]
+    interactions.sort(key=lambda visit: visit[0])
     texts = zip(corpus.items["title"], corpus.items["description"], strict=True)
-    items = [(f"B{place}", title, description) for place, (title, description) in enumerate(texts)]
-    return write_amazon(folder, "amazon2018", [(f"A{user}", item, time) for user, item, time in visits], items)
+    items = [(f"B{position}", title, description) for position, (title, description) in enumerate(texts)]
+    return write_amazon(folder, "amazon2018", [(f"A{user}", item, time) for user, item, time in interactions], items)
 
 
 def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, industrial):
@@ -354,7 +354,7 @@ def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, industrial):
     )
     run_prepare(config)
     corpus = Corpus.load(tmp_path / "c")
-    assert corpus.items["item_id"].tolist() == [f"B{place}" for place in range(3_686)]
+    assert corpus.items["item_id"].tolist() == [f"B{position}" for position in range(3_686)]
     assert corpus.items["title"].tolist() == industrial.items["title"].tolist()
     for split in SPLITS:
         ours, theirs = corpus.rows(split), industrial.rows(split)
@@ -374,8 +374,8 @@ def test_committed_configurations(edition, tmp_path):
     config = parse_settings(PrepareConfig, words, read=config_values)
     assert (config.source, config.core, config.max_history) == (edition, 5, 10)
     years = {"amazon2018": 1, "amazon2023": 4}[edition]  # into the configuration's window
-    visits = [(user, item, time + years * 365 * DAY) for user, item, time in random_visits()]
-    paths = write_amazon(tmp_path, edition, visits, ITEMS)
+    interactions = [(user, item, time + years * 365 * DAY) for user, item, time in random_interactions()]
+    paths = write_amazon(tmp_path, edition, interactions, ITEMS)
     words += ["--interactions", paths["interactions"], "--items", paths["items"]]
     counts = run_prepare(parse_settings(PrepareConfig, words, read=config_values)).counts
     assert (counts["bad_rows"], counts["interactions_outside_window"]) == (0, 0)

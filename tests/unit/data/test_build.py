@@ -123,10 +123,10 @@ def test_files_are_those_of_the_same_examples_written_at_once(engine, tmp_path, 
 
 def test_a_first_timestamp_of_more_items_than_a_history_holds(engine):
     """Users 0 to 9 begin with items 0 to 4 at once; only the newest two of them are in any history."""
-    visits = [(user, item, 1_500_000_000) for user in range(10) for item in range(5)]
-    visits += [(user, 5 + user % 3, 1_500_000_000 + 60 * step) for step in range(1, 9) for user in range(10)]
-    visits += [(10 + user, user % 5, 1_500_001_000 + place) for user in range(10) for place in range(2)]
-    users, items, times = np.array(visits).T
+    interactions = [(user, item, 1_500_000_000) for user in range(10) for item in range(5)]
+    interactions += [(user, 5 + user % 3, 1_500_000_000 + 60 * step) for step in range(1, 9) for user in range(10)]
+    interactions += [(10 + user, user % 5, 1_500_001_000 + position) for user in range(10) for position in range(2)]
+    users, items, times = np.array(interactions).T
     source = Source(
         items=item_table(list("abcdefgh")),
         users=users.astype(np.int32),
@@ -193,8 +193,8 @@ def test_settings_that_cannot_be(engine):
 
 @pytest.mark.parametrize("size", ["99999999TB"])
 def test_what_duckdb_does_not_begin_with_is_one_line(tmp_path, size):
-    said = r"a.*: DuckDB cannot start there \(.*\)\. Give another engine_folder"
-    with pytest.raises(ConfigError, match=said), started("duckdb", size, tmp_path / "a"):
+    reported = r"a.*: DuckDB cannot start there \(.*\)\. Give another engine_folder"
+    with pytest.raises(ConfigError, match=reported), started("duckdb", size, tmp_path / "a"):
         pass
     assert not list((tmp_path / "a").glob(".minionerec*"))
 
@@ -203,8 +203,8 @@ def test_folders_that_killed_engines_left_are_named(tmp_path, caplog):
     (tmp_path / ".minionerec-engine-old").mkdir()
     with started("duckdb", "1GB", tmp_path), started("duckdb", "1GB", tmp_path):
         pass
-    (said,) = {record.message for record in caplog.records}
-    assert said.startswith(f"{tmp_path}/.minionerec-engine-old: left by interrupted runs")
+    (reported,) = {record.message for record in caplog.records}
+    assert reported.startswith(f"{tmp_path}/.minionerec-engine-old: left by interrupted runs")
 
 
 def test_splits_are_those_of_the_statements():

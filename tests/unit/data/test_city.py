@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minionerec.data.city.choices import LOYAL, SHARES, choices_of, free_styles
 from minionerec.data.city.law import ChoiceContexts, likeliest, probabilities, probability_of
-from minionerec.data.city.people import likes_of, people_of, visits_of
+from minionerec.data.city.people import interactions_of, likes_of, people_of
 from minionerec.data.city.sizes import DAY, DEPARTMENT, SHELF, seconds_a_choice
 from minionerec.data.city.text import _departments, items_table
 from minionerec.data.city.world import BEGAN, RANK_SHARES, World, taken_instead
@@ -23,21 +23,23 @@ SHOP = people_of(items=200, users=1500, mean=9, days=300, epoch_days=20, seed=3,
 
 def all_contexts(people, block=0):
     """Every choice of a block as what it depends on, and what was chosen."""
-    choices, visits = choices_of(people, block), visits_of(people, block)
+    choices, interactions = choices_of(people, block), interactions_of(people, block)
     rows = choices.rows.astype(np.int64)
-    numbers = np.arange(len(rows)) - np.repeat(np.cumsum(visits.counts) - visits.counts, visits.counts)
+    numbers = np.arange(len(rows)) - np.repeat(
+        np.cumsum(interactions.counts) - interactions.counts, interactions.counts
+    )
     back = np.arange(1, max(1, people.memory) + 1)
     recent = np.where(numbers[:, None] >= back, rows[np.arange(len(rows))[:, None] - back], -1)
     held = recent if people.memory else None
-    return ChoiceContexts(choices.users, recent[:, 0], choices.times, visits.pauses, held), rows
+    return ChoiceContexts(choices.users, recent[:, 0], choices.times, interactions.pauses, held), rows
 
 
 SESSION_CONTEXTS, CHOSEN = all_contexts(PEOPLE)
 
 
 def some(count, seed=0):
-    places = np.random.default_rng(seed).choice(len(CHOSEN), count, replace=False)
-    return SESSION_CONTEXTS.take(places), CHOSEN[places]
+    positions = np.random.default_rng(seed).choice(len(CHOSEN), count, replace=False)
+    return SESSION_CONTEXTS.take(positions), CHOSEN[positions]
 
 
 def test_rows_and_ranks_have_an_inverse():
@@ -71,13 +73,13 @@ def test_the_world_fits_into_its_tree_and_drifts():
 
 
 def test_people_come_within_the_citys_days_in_sessions():
-    visits = visits_of(PEOPLE, 0)
-    assert visits.counts.min() == 2 and visits.counts.max() <= PEOPLE.most
-    assert visits.counts.mean() == pytest.approx(PEOPLE.mean, rel=0.03)
-    assert visits.times.min() >= BEGAN and visits.times.max() < BEGAN + 400 * DAY
-    firsts = np.cumsum(visits.counts) - visits.counts
-    assert np.array_equal(np.flatnonzero(visits.pauses < 0), firsts)
-    later = visits.pauses[visits.pauses >= 0]
+    interactions = interactions_of(PEOPLE, 0)
+    assert interactions.counts.min() == 2 and interactions.counts.max() <= PEOPLE.most
+    assert interactions.counts.mean() == pytest.approx(PEOPLE.mean, rel=0.03)
+    assert interactions.times.min() >= BEGAN and interactions.times.max() < BEGAN + 400 * DAY
+    firsts = np.cumsum(interactions.counts) - interactions.counts
+    assert np.array_equal(np.flatnonzero(interactions.pauses < 0), firsts)
+    later = interactions.pauses[interactions.pauses >= 0]
     assert later.min() > 0
     assert not ((later > 1501) & (later < 3599)).any()  # so that half an hour tells what belongs to a session
     assert (later < 1800).mean() == pytest.approx(0.8, abs=0.01)
@@ -85,9 +87,9 @@ def test_people_come_within_the_citys_days_in_sessions():
 
 def test_days_that_just_suffice_hold_everybody():
     crowded = people_of(items=40, users=300, mean=50, days=-(-400 * seconds_a_choice(0.2) // DAY), epoch_days=1, seed=1)
-    visits = visits_of(crowded, 0)
-    assert visits.times.min() >= BEGAN and visits.times.max() < BEGAN + crowded.world.days * DAY
-    assert (visits.pauses[visits.pauses >= 0] >= 0).all()
+    interactions = interactions_of(crowded, 0)
+    assert interactions.times.min() >= BEGAN and interactions.times.max() < BEGAN + crowded.world.days * DAY
+    assert (interactions.pauses[interactions.pauses >= 0] >= 0).all()
 
 
 def test_a_block_stands_alone():
@@ -226,9 +228,9 @@ def test_where_all_was_taken_lately_it_is_taken_again():
     assert taken_instead(free)[1, [0, 2, 3, 5, 6, 19]].tolist() == [2, 2, 5, 5, 2, 2]
 
 
-def test_visits_begin_as_often_as_asked():
-    visits = visits_of(SHOP, 0)
-    assert (visits.pauses[visits.pauses >= 0] > 1800).mean() == pytest.approx(0.5, abs=0.02)
+def test_sessions_begin_as_often_as_asked():
+    interactions = interactions_of(SHOP, 0)
+    assert (interactions.pauses[interactions.pauses >= 0] > 1800).mean() == pytest.approx(0.5, abs=0.02)
 
 
 def test_what_people_like_tells_much():

@@ -22,13 +22,13 @@ DEMO = ROOT / "data" / "demo"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """The city, the corpus and the ceiling of the shop's settings, as make demo-shop makes them."""
-    place = tmp_path_factory.mktemp("made")
-    settings = yaml.safe_load((DEMO / "shop.yaml").read_text()) | {"output": str(place / "city")}
+    folder = tmp_path_factory.mktemp("made")
+    settings = yaml.safe_load((DEMO / "shop.yaml").read_text()) | {"output": str(folder / "city")}
     run_make_city(MakeCityConfig(**settings))
-    run_prepare(PrepareConfig(source="demo", output=str(place / "corpus")))
-    paths = {name: str(place / name) for name in ("city", "corpus")}
-    run_city_ceiling(CeilingConfig(**paths, output=str(place / "ceiling")))
-    return place
+    run_prepare(PrepareConfig(source="demo", output=str(folder / "corpus")))
+    paths = {name: str(folder / name) for name in ("city", "corpus")}
+    run_city_ceiling(CeilingConfig(**paths, output=str(folder / "ceiling")))
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 from minionerec.core.errors import ConfigError
 from minionerec.data.filters import k_core, number_by_appearance, parse_time, year_before
 
-visits = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
+interactions = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
 
 
 def columns(pairs):
-    return (np.array([pair[place] for pair in pairs], dtype=np.int32) for place in range(2))
+    return (np.array([pair[position] for pair in pairs], dtype=np.int32) for position in range(2))
 
 
 def slow_core(pairs, k):
-    """One user or item at a time, whichever is found first; the places that stay."""
+    """One user or item at a time, whichever is found first; the positions that stay."""
     left = set(range(len(pairs)))
     while True:
         for side in range(2):
             for value in range(7):
-                those = {place for place in left if pairs[place][side] == value}
+                those = {position for position in left if pairs[position][side] == value}
                 if 0 < len(those) < k:
                     left -= those
                     break
@@ -32,7 +32,7 @@ def slow_core(pairs, k):
             return sorted(left)
 
 
-@given(visits, st.integers(0, 5))
+@given(interactions, st.integers(0, 5))
 def test_core_is_the_fixpoint_that_a_slow_loop_finds(pairs, k):
     users, items = columns(pairs)
     kept = k_core(users, items, k)
@@ -42,16 +42,16 @@ def test_core_is_the_fixpoint_that_a_slow_loop_finds(pairs, k):
     assert k_core(users[kept], items[kept], k).tolist() == list(range(len(kept)))
 
 
-@given(visits, st.integers(2, 4), st.randoms(use_true_random=False))
+@given(interactions, st.integers(2, 4), st.randoms(use_true_random=False))
 def test_core_does_not_depend_on_the_order(pairs, k, random):
-    places = list(range(len(pairs)))
-    random.shuffle(places)
+    positions = list(range(len(pairs)))
+    random.shuffle(positions)
     straight = k_core(*columns(pairs), k)
-    mixed = k_core(*columns([pairs[place] for place in places]), k)
-    assert sorted(places[place] for place in mixed) == straight.tolist()
+    mixed = k_core(*columns([pairs[position] for position in positions]), k)
+    assert sorted(positions[position] for position in mixed) == straight.tolist()
 
 
-@given(visits, st.integers(2, 4))
+@given(interactions, st.integers(2, 4))
 def test_a_larger_core_lies_within_a_smaller(pairs, k):
     assert set(k_core(*columns(pairs), k + 1)) <= set(k_core(*columns(pairs), k))
 

@@ -66,7 +66,7 @@ def test_training_rows_are_not_looked_up_in_training():
     assert list(row_kinds(corpus, RankedSplit.of(corpus, "train"), "train", None)) == ["repeat", "history"]
 
 
-def test_every_kind_can_be_told_in_a_sentence():
+def test_every_kind_can_be_reported_in_a_sentence():
     corpus = corpus_of(TRAIN, TEST)
     times = RowTimes(np.zeros(5, np.int64), np.zeros(5, np.int64))
     kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", times)

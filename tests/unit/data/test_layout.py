@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from support.interactions import ITEMS, corpus_rows, random_interactions
 from support.raw_files import write_amazon
-from support.visits import ITEMS, corpus_rows, random_visits
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.config import PrepareConfig
@@ -39,7 +39,7 @@ def test_industrial_comes_back_byte_for_byte(tmp_path, data_root):
 
 @pytest.fixture
 def settings(tmp_path):
-    paths = write_amazon(tmp_path, "amazon2018", random_visits(), ITEMS)
+    paths = write_amazon(tmp_path, "amazon2018", random_interactions(), ITEMS)
     return {"source": "amazon2018", **paths, "output": str(tmp_path / "c"), "layout": str(tmp_path / "l")}
 
 
@@ -59,8 +59,11 @@ def test_any_corpus_can_be_written_and_read_again(tmp_path, settings):
     again = read_published(tmp_path / "l", "corpus")
     assert again.items["title"].tolist() == corpus.items["title"].tolist()
     assert again.items["description"].tolist() == corpus.items["description"].tolist()
-    numbers = {user: f"A{place}" for place, user in enumerate(dict.fromkeys(user for user, _, _ in random_visits()))}
-    item_number = {item: str(place) for place, item in enumerate(corpus.items["item_id"])}
+    numbers = {
+        user: f"A{position}"
+        for position, user in enumerate(dict.fromkeys(user for user, _, _ in random_interactions()))
+    }
+    item_number = {item: str(position) for position, item in enumerate(corpus.items["item_id"])}
     assert corpus_rows(again) == [
         (numbers[user], [item_number[item] for item in history], item_number[target])
         for user, history, target in corpus_rows(corpus)
@@ -83,7 +86,7 @@ def test_bad_indices(tmp_path):
             read_index(path, 2)
 
 
-def test_settings_and_places(tmp_path, settings):
+def test_settings_and_paths(tmp_path, settings):
     with pytest.raises(ConfigError, match="layout_index is 'x', but layout is not given"):
         PrepareConfig(source="demo", layout_index="x", output="y")
     with pytest.raises(DataError, match=r"no\.json: no such file\. Give --layout_index"):

@@ -27,8 +27,8 @@ NAMES = ("part-00002.b", "part-00010", "part-00010x", "part-1 [x]*'\"`{é}")
 
 @pytest.fixture
 def folder(tmp_path):
-    goods = pd.DataFrame({"item_id": [*NASTY, *"bcde8"], "title": "t"}).drop_duplicates("item_id")
-    goods.to_parquet(tmp_path / "items.parquet")
+    items = pd.DataFrame({"item_id": [*NASTY, *"bcde8"], "title": "t"}).drop_duplicates("item_id")
+    items.to_parquet(tmp_path / "items.parquet")
     return tmp_path
 
 
@@ -74,8 +74,8 @@ def read(path, items, allowed=0, size=1 << 20, **columns):
     except MinioneRecError as error:
         return str(error)
     users = source.user_ids.take(pa.array(source.users)).to_pylist()
-    visits = list(zip(users, source.item_index.tolist(), source.times.tolist(), strict=True))
-    return visits, (source.ticks, source.times.dtype.kind), source.counts, bad.counts()
+    interactions = list(zip(users, source.item_index.tolist(), source.times.tolist(), strict=True))
+    return interactions, (source.ticks, source.times.dtype.kind), source.counts, bad.counts()
 
 
 @pytest.fixture
@@ -125,27 +125,27 @@ TIMES = {
 def test_times_of_every_kind(check, kind, times):
     table = bought(20)
     column = TIMES[times](table["timestamp"])
-    visits, (ticks, _), _, bad = check(table.assign(timestamp=column), kind)
+    interactions, (ticks, _), _, bad = check(table.assign(timestamp=column), kind)
     if ticks > 1:
         dates = pd.to_datetime(column, utc=True).astype("datetime64[ns, UTC]")
-        assert [time for *_, time in visits] == dates.astype("int64").tolist()
+        assert [time for *_, time in interactions] == dates.astype("int64").tolist()
     else:
-        assert [time for *_, time in visits] == pd.to_numeric(column).tolist()
-    assert [user for user, *_ in visits] == table["user_id"].tolist() and not bad["bad_rows"]
+        assert [time for *_, time in interactions] == pd.to_numeric(column).tolist()
+    assert [user for user, *_ in interactions] == table["user_id"].tolist() and not bad["bad_rows"]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_numbers_that_are_whole_in_one_part_and_not_in_another(check, kind):
-    times = [str(1_500_000_000 + place) for place in range(60)]
+    times = [str(1_500_000_000 + position) for position in range(60)]
     times[45] += ".5"
     assert check(bought(timestamp=times), kind)[1] == (1, "f")
 
 
 def test_a_number_of_another_unit_costs_no_digit_of_others(check):
-    times = [str(10**18 + place) for place in range(60)]
+    times = [str(10**18 + position) for position in range(60)]
     times[45] = "5.5"
-    visits, kind, _, bad = check(bought(timestamp=times), "csv", 1)
-    assert kind == (1, "i") and bad["bad_rows"] == 1 and visits[45][2] == 10**18 + 46
+    interactions, kind, _, bad = check(bought(timestamp=times), "csv", 1)
+    assert kind == (1, "i") and bad["bad_rows"] == 1 and interactions[45][2] == 10**18 + 46
 
 
 ROW_ERRORS = {
@@ -171,11 +171,11 @@ def test_rows_that_cannot_be_used(check, kind, allowed, wrong):
     changes, message = ROW_ERRORS[wrong]
     for column, (row, value) in changes.items():
         table.loc[row, column] = value
-    said = check(table, kind, allowed, parts=bool(allowed) or len(changes) == 1)
+    reported = check(table, kind, allowed, parts=bool(allowed) or len(changes) == 1)
     if allowed:
-        assert said[-1]["bad_rows"] == len(changes) + (wrong == "user of two lines" and kind == "csv")
+        assert reported[-1]["bad_rows"] == len(changes) + (wrong == "user of two lines" and kind == "csv")
     else:
-        assert pd.Series([said]).str.contains(message).all(), said
+        assert pd.Series([reported]).str.contains(message).all(), reported
 
 
 def test_times_that_no_timestamp_fits_are_refused(check):
@@ -203,17 +203,17 @@ def test_ids_that_are_whole_numbers(check, folder, kind):
         table = table.astype({"item_id": kind, "user_id": kind})
         table.loc[3, ["item_id", "user_id"]] = pd.NA
         table.loc[5, "user_id"] = 2**53 + 1  # beside a gap no double holds it
-    visits, *_ = check(table, "parquet", 9, items)
-    assert {user for user, *_ in visits} <= {str(user) for user in range(9)} | {str(2**53 + 1)}
-    assert len(visits) == 60 - (kind == "Int64")
-    assert check(table.astype({"timestamp": str}), "parquet", 9, items)[0] == visits
+    interactions, *_ = check(table, "parquet", 9, items)
+    assert {user for user, *_ in interactions} <= {str(user) for user in range(9)} | {str(2**53 + 1)}
+    assert len(interactions) == 60 - (kind == "Int64")
+    assert check(table.astype({"timestamp": str}), "parquet", 9, items)[0] == interactions
 
 
 def test_a_fraction_among_ids_changes_no_other(check):
     users = np.arange(60.0)
     users[50] += 0.5
-    visits, *_ = check(bought(user_id=users), "parquet")
-    assert [visits[row][0] for row in (0, 50, 51)] == ["0", "50.5", "51"]
+    interactions, *_ = check(bought(user_id=users), "parquet")
+    assert [interactions[row][0] for row in (0, 50, 51)] == ["0", "50.5", "51"]
 
 
 def test_a_gap_in_one_file_is_one_in_all(check):
@@ -258,7 +258,7 @@ def test_quoted_cells_over_lines_and_files_of_no_bytes(check, folder):
 
 
 @pytest.mark.parametrize(
-    ("kind", "column", "row", "value", "said"),
+    ("kind", "column", "row", "value", "reported"),
     [
         ("csv", "item_id", 33, "?", "part-3.csv, line 4, column 'item_id': item '?' is not in"),
         ("parquet", "item_id", 33, "?", "part-3.parquet, row 3, column 'item_id': item '?' is not in"),
@@ -270,12 +270,14 @@ def test_quoted_cells_over_lines_and_files_of_no_bytes(check, folder):
     ],
 )
 @pytest.mark.parametrize("size", [SIZE, 1 << 20])
-def test_a_row_that_cannot_be_used_is_named_by_file_and_line(folder, kind, column, row, value, said, size, monkeypatch):
+def test_a_row_that_cannot_be_used_is_named_by_file_and_line(
+    folder, kind, column, row, value, reported, size, monkeypatch
+):
     monkeypatch.setattr("minionerec.data.sources.tables.ROWS", size // 9)
     table = bought(note="").astype(object if kind == "csv" else {"timestamp": "int64"})
     table.loc[row, column] = value
     many = parted(folder, table, kind, (0, 7, 7, 31, 60), ("part-0", "part-1", "part-2", "part-3"))
-    assert f"{many}/{said}" in read(many, folder / "items.parquet", size=size)
+    assert f"{many}/{reported}" in read(many, folder / "items.parquet", size=size)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -332,8 +334,8 @@ SPOILT = ["another kind", "no table", "a folder", "nothing", "fewer columns", "o
 )
 def test_folders_that_are_no_table(folder, kind, how):
     many = parted(folder, bought(), kind)
-    said = _spoil(many, how)
-    assert said in read(many, folder / "items.parquet")
+    reported = _spoil(many, how)
+    assert reported in read(many, folder / "items.parquet")
 
 
 def test_folders_in_the_order_of_names_and_folders_of_empty_files(folder):
@@ -352,7 +354,9 @@ def test_folders_in_the_order_of_names_and_folders_of_empty_files(folder):
 @pytest.mark.parametrize("name", ["none.csv", "none.parquet", "bought.txt"])
 def test_files_that_are_none(folder, name):
     (folder / "bought.txt").write_text("x")
-    assert any(said in read(folder / name, folder / "items.parquet") for said in ("no such file", "unknown kind"))
+    assert any(
+        reported in read(folder / name, folder / "items.parquet") for reported in ("no such file", "unknown kind")
+    )
 
 
 @given(rows=st.lists(st.tuples(ids, st.sampled_from(NASTY), st.integers(-9, 2**40)), min_size=1, max_size=25))
@@ -440,7 +444,7 @@ _SECONDS = np.array([int(day.timestamp()) for day in _DAYS])
     ],
     ids=repr,
 )
-def test_units_and_digits_of_dates_are_told_of_all_parts_together(check, times, kind):
+def test_units_and_digits_of_dates_are_reported_of_all_parts_together(check, times, kind):
     table = pd.DataFrame({"user_id": "u", "item_id": "7", "timestamp": times})
     for allowed in (0, 1, 40):
         check(table, kind, allowed)

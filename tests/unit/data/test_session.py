@@ -59,7 +59,7 @@ def test_times_by_order_say_what_a_plain_search_says(splits):
     ]
 
 
-VISITS = [  # user and the items of one visit, in order of time; 20 rows follow
+INTERACTIONS = [  # user and the items of one visit, in order of time; 20 rows follow
     ("u1", [0, 1, 2]), ("u2", [3]), ("u1", [4]), ("u3", [2, 0]), ("u2", [1, 5]), ("u1", [0, 0]),
     ("u3", [1]), ("u2", [2]), ("u4", [3, 4, 5]), ("u1", [2]), ("u4", [0, 1]), ("u3", [5, 4]), ("u1", [3, 1, 0]),
 ]  # fmt: skip
@@ -72,7 +72,7 @@ def layout(tmp_path):
     histories: dict[str, list[int]] = {}
     rows, wanted = [], []
     newest = None
-    for user, visit in VISITS:
+    for user, visit in INTERACTIONS:
         seen = histories.setdefault(user, [])
         for item in visit:
             if seen:
@@ -145,7 +145,7 @@ def test_other_sources_have_times_of_their_own(source):
         PrepareConfig(output="x", **source, times_by_order=True)
 
 
-def test_where_rows_are_missing_nobody_knows_when_the_newest_item_came(layout, tmp_path):
+def test_where_rows_are_missing_no_one_knows_when_the_newest_item_came(layout, tmp_path):
     """An empty history has no newest item, and one that the user's row before did not add came at any time."""
     folder, _ = layout
     corpus = read_published(folder / "Amazon", "Pots")

@@ -17,7 +17,7 @@ from support.small_shop import sign
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data import shards
-from minionerec.data.chains import NOBODY, Chains, chain_rows, concatenated
+from minionerec.data.chains import NO_INDEX, Chains, chain_rows, concatenated
 from minionerec.data.corpus import Corpus, write_corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitRows, joined
@@ -33,10 +33,10 @@ made_rows = st.tuples(*(st.lists(made_row, max_size=8) for _ in SPLITS))
 
 
 def as_rows(triples, times=None):
-    return SplitRows.of(*([column[place] for column in triples] for place in range(3)), times)
+    return SplitRows.of(*([column[position] for column in triples] for position in range(3)), times)
 
 
-def said(rows):
+def reported(rows):
     times = [()] * len(rows) if rows.times is None else zip(rows.times.time, rows.times.previous, strict=True)
     return [(user, past.tolist(), target, *time) for (user, past, target), time in zip(rows, times, strict=True)]
 
@@ -61,10 +61,10 @@ def test_any_rows_come_back_as_they_were(tmp_path_factory, splits, timed):
         timestamps[1, [not past for _, past, _ in triples]] = NO_TIME
         tables.append(as_rows(triples, RowTimes(*timestamps) if timed else None))
     corpus = corpus_of(*tables)
-    place = tmp_path_factory.mktemp("corpus") / "corpus"
-    corpus.save(place, config={}, inputs={})
-    loaded = Corpus.load(place)
-    assert [said(rows) for rows in loaded.splits().values()] == [said(rows) for rows in tables]
+    folder = tmp_path_factory.mktemp("corpus") / "corpus"
+    corpus.save(folder, config={}, inputs={})
+    loaded = Corpus.load(folder)
+    assert [reported(rows) for rows in loaded.splits().values()] == [reported(rows) for rows in tables]
 
 
 @pytest.mark.parametrize("ties", ["keep", "together", "shuffle"])
@@ -72,8 +72,8 @@ def test_any_rows_come_back_as_they_were(tmp_path_factory, splits, timed):
 def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, monkeypatch, ties, split):
     small_shards(monkeypatch, 20)
     built = build(source_of(EVENLY), split=split, max_history=4, ties=ties)
-    with write_artefact(tmp_path / "one", "corpus", config={}, counts=built.counts) as place:
-        write_corpus(place, built.items, built.chains)
+    with write_artefact(tmp_path / "one", "corpus", config={}, counts=built.counts) as folder:
+        write_corpus(folder, built.items, built.chains)
     corpus = built.corpus()
     corpus.save(tmp_path / "two", config={}, inputs={})
     files = [shard_files(tmp_path / name) for name in ("one", "two")]
@@ -83,15 +83,15 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
     loaded, stored = Corpus.load(tmp_path / "one"), in_files(tmp_path / "one")
     assert loaded.popularity().tolist() == stored.popularity().tolist() == corpus.popularity().tolist()
     for name in SPLITS:
-        wanted = said(corpus.rows(name))
-        assert said(loaded.rows(name)) == wanted and stored.sizes[name] == len(wanted)
-        parts = [(numbers.tolist(), said(rows)) for numbers, rows in stored.batches(name)]
+        wanted = reported(corpus.rows(name))
+        assert reported(loaded.rows(name)) == wanted and stored.sizes[name] == len(wanted)
+        parts = [(numbers.tolist(), reported(rows)) for numbers, rows in stored.batches(name)]
         assert len(parts) > 1
         assert {n: row for numbers, rows in parts for n, row in zip(numbers, rows, strict=True)} == dict(
             enumerate(wanted)
         )
         some = np.random.default_rng(1).permutation(len(wanted))[:5]
-        assert said(stored.chosen(name, some)) == [wanted[number] for number in some]
+        assert reported(stored.chosen(name, some)) == [wanted[number] for number in some]
 
 
 def test_fewer_rows_to_measure_on(tmp_path):
@@ -100,23 +100,23 @@ def test_fewer_rows_to_measure_on(tmp_path):
     sizes = {split: len(rows) for split, rows in whole.corpus().splits().items()}
     assert min(sizes["valid"], sizes["test"]) > 4
     corpus = fewer.corpus()
-    assert said(corpus.train) == said(whole.corpus().train)
+    assert reported(corpus.train) == reported(whole.corpus().train)
     for split in ("valid", "test"):
-        kept = [place for place in range(sizes[split]) if place * 4 % sizes[split] < 4]
-        assert len(kept) == 4 and said(corpus.rows(split)) == [
-            said(whole.corpus().rows(split))[place] for place in kept
+        kept = [position for position in range(sizes[split]) if position * 4 % sizes[split] < 4]
+        assert len(kept) == 4 and reported(corpus.rows(split)) == [
+            reported(whole.corpus().rows(split))[position] for position in kept
         ]
     assert fewer.counts["rows_left_out"] == sizes["valid"] + sizes["test"] - 8
     assert fewer.counts["rows"] == sum(len(rows) for rows in corpus.splits().values())
     corpus.save(tmp_path / "c", config={}, inputs={})
-    assert said(Corpus.load(tmp_path / "c").test) == said(corpus.test)
+    assert reported(Corpus.load(tmp_path / "c").test) == reported(corpus.test)
 
 
 def test_a_users_interactions_are_stored_once():
     corpus = build(source_of(EVENLY), split="leave_last_out", max_history=4).corpus()
     (chains,) = corpus.chains()
     assert len(chains) == len(set(chains.users)) and len(chains.items) == len(EVENLY)
-    assert (chains.rows == NOBODY).sum() == len(chains)  # a user's first interaction is nobody's target
+    assert (chains.rows == NO_INDEX).sum() == len(chains)  # a user's first interaction is nobody's target
 
 
 def test_rows_that_do_not_continue_begin_a_sequence():
@@ -175,9 +175,9 @@ def column(name, change):
     return changed
 
 
-def put(place, value):
+def put(position, value):
     def change(values):
-        values[0][place] = value
+        values[0][position] = value
 
     return change
 
@@ -223,8 +223,8 @@ def test_files_with_and_without_times_do_not_go_together(tmp_path, monkeypatch):
 
 
 def test_a_corpus_without_files_of_sequences(tmp_path):
-    with write_artefact(tmp_path / "c", "corpus", config={}, counts={"split": "s", "max_history": 3}) as place:
-        make_corpus(["a"]).items.to_parquet(place / "items.parquet", index=False)
+    with write_artefact(tmp_path / "c", "corpus", config={}, counts={"split": "s", "max_history": 3}) as folder:
+        make_corpus(["a"]).items.to_parquet(folder / "items.parquet", index=False)
     with pytest.raises(ArtefactError, match="holds no sequences; it may be of an earlier version"):
         Corpus.load(tmp_path / "c")
 
@@ -245,11 +245,11 @@ def test_rows_as_arrays():
     rows = as_rows([("u", [0, 1], 2), ("v", [], 3), ("u", [4], 5)])
     assert rows.newest.tolist() == [1, -1, 4] and rows.lengths.tolist() == [2, 0, 1] and len(rows) == 3
     assert rows.histories[0].tolist() == [0, 1] and [h.tolist() for h in rows.histories[1:]] == [[], [4]]
-    assert said(rows.take(np.array([2, 0]))) == [("u", [4], 5), ("u", [0, 1], 2)]
-    assert said(rows.take(np.array([False, True, False]))) == [("v", [], 3)]
-    assert said(joined([rows.take(slice(2, 3)), rows])) == [("u", [4], 5), *said(rows)]
+    assert reported(rows.take(np.array([2, 0]))) == [("u", [4], 5), ("u", [0, 1], 2)]
+    assert reported(rows.take(np.array([False, True, False]))) == [("v", [], 3)]
+    assert reported(joined([rows.take(slice(2, 3)), rows])) == [("u", [4], 5), *reported(rows)]
     assert rows.take(slice(2, 3)).compact().items.tolist() == [4]
-    assert said(rows.with_items(np.arange(6)[::-1])) == [("u", [5, 4], 3), ("v", [], 2), ("u", [1], 0)]
+    assert reported(rows.with_items(np.arange(6)[::-1])) == [("u", [5, 4], 3), ("v", [], 2), ("u", [1], 0)]
     with pytest.raises(DataError, match="got 1 users, 2 histories, 1 targets"):
         SplitRows.of(["u"], [[], []], [1])
 

@@ -25,11 +25,11 @@ def made(folder, seed, ties="before", users=30):
         size = int(rng.integers(2, 31))
         items = rng.integers(500, size=size)
         times = np.sort(rng.integers(40, size=size) if ties == "together" else rng.permutation(10_000)[:size])
-        for place in range(size):
-            end = int(np.searchsorted(times, times[place])) if ties == "together" else place
-            if end or (place and rng.random() < 0.3):
+        for position in range(size):
+            end = int(np.searchsorted(times, times[position])) if ties == "together" else position
+            if end or (position and rng.random() < 0.3):
                 newest = times[end - 1] if end else NO_TIME
-                rows.append((times[place], f"u{user}", items[max(0, end - HISTORY) : end], items[place], newest))
+                rows.append((times[position], f"u{user}", items[max(0, end - HISTORY) : end], items[position], newest))
     rows.sort(key=lambda row: row[0])
     cuts = {"train": (0, 0.7), "valid": (0.7, 0.85), "test": (0.85, 1.0)}
     splits = {}
@@ -81,7 +81,7 @@ def test_windows_of_all_rows_are_those_of_a_refit(tmp_path, ties):
     assert plain(found) == plain(user_windows(every))
 
 
-def test_a_killed_writer_goes_on(tmp_path, monkeypatch):
+def test_a_killed_writer_resumes(tmp_path, monkeypatch):
     """Whatever it had written behind its last commit."""
     monkeypatch.setattr("minionerec.data.shards.GROUP", 4)
     _, stored = made(tmp_path, 3)

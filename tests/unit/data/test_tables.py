@@ -62,7 +62,7 @@ def test_rows_against_a_plain_loop(tmp_path, split):
     if split == "global_time":
         expected = [rows[:16], rows[16:18], rows[18:]]
     else:
-        later = [sum(row[0] == user for row in rows[place + 1 :]) for place, (user, _, _) in enumerate(rows)]
+        later = [sum(row[0] == user for row in rows[position + 1 :]) for position, (user, _, _) in enumerate(rows)]
         expected = [[row for row, n in zip(rows, later, strict=True) if min(n, 2) == want] for want in (2, 1, 0)]
     assert plain(corpus) == expected
     assert corpus.max_history == 3

@@ -87,19 +87,21 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history):
     met = Counter()
     for window in windows:
         assert len(window.items) <= max_history + 1 and window.together
-        for place in range(window.first_target, len(window.items)):
-            target, history = train.targets[window.rows[place]], train.histories[window.rows[place]].tolist()
-            shown = window.items[:place].tolist()
-            assert target == window.items[place]
+        for position in range(window.first_target, len(window.items)):
+            target, history = train.targets[window.rows[position]], train.histories[window.rows[position]].tolist()
+            shown = window.items[:position].tolist()
+            assert target == window.items[position]
             assert shown == history[-len(shown) :]
             assert len(shown) >= min(len(history), max_history // 2)
-            met[int(window.rows[place])] += 1
+            met[int(window.rows[position])] += 1
     assert met == Counter(range(len(train)))
     context_of = dict(enumerate(timestamp for _, timestamp in pairs))
     for variant in varied_windows(windows, 3, seed=0):
-        for place in range(variant.first_target, len(variant.items)):
-            assert variant.rows[place] >= 0
-            assert all(context_of[item] < context_of[variant.items[place]] for item in variant.items[:place].tolist())
+        for position in range(variant.first_target, len(variant.items)):
+            assert variant.rows[position] >= 0
+            assert all(
+                context_of[item] < context_of[variant.items[position]] for item in variant.items[:position].tolist()
+            )
 
 
 @settings(deadline=None, max_examples=25)
@@ -159,7 +161,7 @@ def test_shuffling_changes_ties_and_nothing_else():
 
 
 def test_without_ties_all_settings_are_one():
-    pairs = [(place % 3, place) for place in range(40)]
+    pairs = [(position % 3, position) for position in range(40)]
     tables = [build(source_of(pairs), ties=ties).corpus() for ties in ("keep", "shuffle", "together")]
     for corpus in tables[1:]:
         assert by_target(corpus) == by_target(tables[0])

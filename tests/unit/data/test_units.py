@@ -48,15 +48,17 @@ def test_every_unit_has_the_years_1973_to_2100():
 )
 def test_a_number_of_another_unit_among_seconds_is_a_bad_row(tmp_path, number, what, kind):
     times = [*SECONDS[:4], number, *SECONDS[4:]]
-    place = "line 6" if kind == "csv" else "row 5"
-    said = f"{place}, column 'timestamp': '{number}' looks like {what}, but most rows like seconds \\(1 such rows\\)"
-    with pytest.raises(DataError, match=said):
+    folder = "line 6" if kind == "csv" else "row 5"
+    reported = (
+        f"{folder}, column 'timestamp': '{number}' looks like {what}, but most rows like seconds \\(1 such rows\\)"
+    )
+    with pytest.raises(DataError, match=reported):
         read(tmp_path, times, kind=kind)
     assert read(tmp_path, times, allowed=1, kind=kind) == (SECONDS, 1)
 
 
 def test_every_second_row_in_days_is_an_error(tmp_path):
-    times = [time // 86_400 if place % 2 else time for place, time in enumerate(SECONDS)]
+    times = [time // 86_400 if position % 2 else time for position, time in enumerate(SECONDS)]
     with pytest.raises(DataError, match=r"line 3, .* looks like days since 1970, .* \(6 such rows\)"):
         read(tmp_path, times)
 
@@ -69,7 +71,7 @@ def test_numbers_too_small_to_tell_stay_and_a_single_timestamp_among_them_is_str
 
 
 def test_times_that_run_on_through_1973_are_of_one_unit(tmp_path):
-    times = [90_000_000 + 3_000_000 * place for place in range(N)]
+    times = [90_000_000 + 3_000_000 * position for position in range(N)]
     assert read(tmp_path, times) == (times, 0)
 
 
@@ -87,13 +89,15 @@ def test_times_that_run_on_through_1973_are_of_one_unit(tmp_path):
 )
 def test_digits_of_dates_are_never_taken_for_a_unit(tmp_path, form, kind):
     times = [int(text) for text in DAYS.strftime(form[1])]
-    said = f"'{times[0]}' looks like a date written as {form[0]}, as most rows do. Write dates as 2018-01-31T12:30:00"
+    reported = (
+        f"'{times[0]}' looks like a date written as {form[0]}, as most rows do. Write dates as 2018-01-31T12:30:00"
+    )
     for allowed in (0, 5):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=reported):
             read(tmp_path, times, allowed=allowed, kind=kind)
 
 
-def test_numbers_behind_2100_in_every_unit_are_an_error(tmp_path):
+def test_numbers_after_2100_in_every_unit_are_an_error(tmp_path):
     with pytest.raises(DataError, match=r"line 2, .* looks like a time after 2100 in seconds, milli-, micro- and nano"):
         read(tmp_path, [int(text) * 1000 for text in DAYS.strftime("%Y%m%d%H%M%S")])
 

@@ -28,7 +28,7 @@ def rows_of(table):
     return [(user, history.tolist(), target) for user, history, target in table]
 
 
-def test_each_line_is_split_by_place(tmp_path):
+def test_each_line_is_split_by_position(tmp_path):
     corpus = build(read(tmp_path), split="leave_last_out", max_history=2).corpus()
     assert corpus.items["item_id"].tolist() == ["1", "2", "3", "10"]
     assert rows_of(corpus.train) == [("ann", [2], 0)]

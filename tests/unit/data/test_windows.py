@@ -44,9 +44,9 @@ def test_windows_hold_every_target_once_with_its_past_before_it(lengths, max_len
     for history, targets in zip(windows.histories, windows.targets, strict=True):
         items = unpad(history)
         assert items == list(range(items[0], items[-1] + 1))
-        for place in np.flatnonzero(targets):
-            target = int(targets[place])
-            assert history[place] == target - 1  # the item before it stands where the loss is
+        for position in np.flatnonzero(targets):
+            target = int(targets[position])
+            assert history[position] == target - 1  # the item before it stands where the loss is
             user = int(np.searchsorted(ends, target - 1, side="right"))
             before = target - 1 - int(begins[user])
             assert target - items[0] >= min(before, max(1, max_len // 2))
@@ -87,8 +87,8 @@ def test_variants_leave_items_out_and_keep_their_order_and_end():
     windows = [window(*range(8)), window(5, 6), window(3, 3, 4)]
     varied = varied_windows(windows, 200, seed=0)
     assert len(varied) == 600
-    for place, variant in enumerate(varied):
-        origin = windows[place // 200]
+    for position, variant in enumerate(varied):
+        origin = windows[position // 200]
         assert variant.first_target == 1
         assert 2 <= len(variant.items) <= len(origin.items)
         assert variant.items[-1] == origin.items[-1]

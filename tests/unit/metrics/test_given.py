@@ -11,10 +11,10 @@ from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, l
 from minionerec.metrics.ranked import Ranked
 
 LISTS = lists_of([1, 2, 3], [4, 5, 6])
-TOLD = replace(LISTS, given=(SESSION_CONTEXT,))
+REPORTED = replace(LISTS, given=(SESSION_CONTEXT,))
 
 
-@pytest.mark.parametrize("lists", [LISTS, TOLD])
+@pytest.mark.parametrize("lists", [LISTS, REPORTED])
 def test_it_goes_with_the_lists_and_their_ranks(lists, tmp_path):
     lists.save(tmp_path / "p", config={}, inputs={})
     for path in (tmp_path / "p", tmp_path / "p" / FILE):
@@ -26,8 +26,8 @@ def test_it_goes_with_the_lists_and_their_ranks(lists, tmp_path):
 
 def test_full_ranks_have_it_from_the_manifest(tmp_path):
     write_run(tmp_path, [[1, 2, 3]], [4, 5, 6], given=[SESSION_CONTEXT])
-    place = tmp_path / "seed-9" / "predictions"
-    assert [Ranked.load(place, split).given for split in ("valid", "test")] == [(SESSION_CONTEXT,)] * 2
+    folder = tmp_path / "seed-9" / "predictions"
+    assert [Ranked.load(folder, split).given for split in ("valid", "test")] == [(SESSION_CONTEXT,)] * 2
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_full_ranks_have_it_from_the_manifest(tmp_path):
     ],
 )
 def test_what_older_manifests_tell_by_their_settings(config, counts, given, tmp_path):
-    with write_artefact(tmp_path / "old", "predictions", config=config, counts=counts) as place:
-        LISTS.to_frame().to_parquet(place / FILE, index=False)
+    with write_artefact(tmp_path / "old", "predictions", config=config, counts=counts) as folder:
+        LISTS.to_frame().to_parquet(folder / FILE, index=False)
     assert read_given(tmp_path / "old") == given
     assert Predictions.load(tmp_path / "old").given == given
     if given is None:
@@ -55,7 +55,7 @@ def test_what_older_manifests_tell_by_their_settings(config, counts, given, tmp_
 
 
 def test_a_file_by_itself_does_not_say_it_and_is_not_made_to(tmp_path):
-    TOLD.to_frame().to_parquet(tmp_path / FILE, index=False)
+    REPORTED.to_frame().to_parquet(tmp_path / FILE, index=False)
     found = Predictions.load(tmp_path / FILE)
     assert found.given is None
     found.save(tmp_path / "saved", config={}, inputs={})
@@ -66,8 +66,8 @@ def test_a_file_by_itself_does_not_say_it_and_is_not_made_to(tmp_path):
 
 @pytest.mark.parametrize("wrong", ["session context", [1], [""]])
 def test_what_is_no_list_of_names_is_refused(wrong, tmp_path):
-    with write_artefact(tmp_path / "p", "predictions", config={}, counts={"given": wrong}) as place:
-        LISTS.to_frame().to_parquet(place / FILE, index=False)
+    with write_artefact(tmp_path / "p", "predictions", config={}, counts={"given": wrong}) as folder:
+        LISTS.to_frame().to_parquet(folder / FILE, index=False)
     with pytest.raises(ArtefactError, match=r"manifest\.json: given is .*, expected a list of names"):
         read_given(tmp_path / "p")
 

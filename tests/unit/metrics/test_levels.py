@@ -68,13 +68,13 @@ def test_codes_below_a_wrong_prefix_are_independent_hits_alone():
     assert found.cumulative.tolist() == [[0, 0, 0]]
 
 
-def test_duplicates_take_places_in_a_list_as_it_stands_and_none_otherwise():
+def test_duplicates_take_ranks_in_a_list_as_it_stands_and_none_otherwise():
     lists = [["<a_9><b_9><c_9>", "<a_9><b_9><c_9>", T]]
     assert level_analysis(make([T], lists), [2], keep_duplicates=True).independent[0, 3] == 0
     assert level_analysis(make([T], lists), [2]).independent[0, 3] == 1
 
 
-def test_unparsable_predictions_miss_and_keep_their_place():
+def test_unparsable_predictions_miss_and_keep_their_position():
     lists = ["nothing", "<a_1><b_2>", "<b_2><a_1><c_3>", "", T]
     found = analyse(T, lists, [1, 4, 5])
     assert found.independent[:, 3].tolist() == [0, 0, 1]
@@ -120,15 +120,15 @@ def test_equals_a_walk_over_rows_and_lists(rows):
     rows = [*rows, (T, [T] * 4)]
     found = level_analysis(make([t for t, _ in rows], [p for _, p in rows]), [1, 2, 4], keep_duplicates=True)
     counted = [(re.findall(r"<[abc]_\d+>", t), p) for t, p in rows if t != "junk"]
-    for place, k in enumerate((1, 2, 4)):
+    for position, k in enumerate((1, 2, 4)):
         independent, cumulative = np.zeros(4), np.zeros(3)
         for target, predicted in counted:
             parts = [re.findall(r"<[abc]_\d+>", text) for text in predicted[:k] if text != "junk"]
             independent[:3] += [any(p[level] == target[level] for p in parts) for level in range(3)]
             independent[3] += target in parts
             cumulative += [any(p[: level + 1] == target[: level + 1] for p in parts) for level in range(3)]
-        np.testing.assert_allclose(found.independent[place], independent / len(counted))
-        np.testing.assert_allclose(found.cumulative[place], cumulative / len(counted))
+        np.testing.assert_allclose(found.independent[position], independent / len(counted))
+        np.testing.assert_allclose(found.cumulative[position], cumulative / len(counted))
     assert (found.rows, found.excluded) == (len(counted), len(rows) - len(counted))
 
 

@@ -28,7 +28,7 @@ def make(targets, items, sid_of) -> Predictions:
         target_sids=[sid_of(target) for target in targets],
         items=items,
         sids=[[sid_of(item) for item in row] for row in items],
-        scores=[[-float(place) for place in range(len(row))] for row in items],
+        scores=[[-float(position) for position in range(len(row))] for row in items],
     )
 
 
@@ -59,7 +59,7 @@ def test_unknown_targets_are_never_hits():
     assert item_ranks(predictions).tolist() == [0]
 
 
-def test_entries_that_are_no_item_keep_their_place():
+def test_entries_that_are_no_item_keep_their_position():
     assert item_ranks(make([4], [[-1, -1, 2, 2, 4]], pair_sid)).tolist() == [4]
 
 
@@ -81,7 +81,7 @@ def test_metrics_equal_scikit_learn_and_brute_force(ranks):
         assert values["MRR@50"][row] == pytest.approx(1 / rank if 1 <= rank <= 50 else 0)
 
 
-def test_a_cut_off_beyond_the_lists_names_both_numbers():
+def test_a_cutoff_beyond_the_lists_names_both_numbers():
     with pytest.raises(ConfigError, match=r"K = 50 .* hold 20 candidates"):
         ranking_metrics(np.array([1]), [1, 50], width=20)
     with pytest.raises(ConfigError, match=r"K = 5 .* hold 2 candidates"):
@@ -92,7 +92,7 @@ def test_a_cut_off_beyond_the_lists_names_both_numbers():
         ranking_metrics(np.array([1]), [])
 
 
-def test_invalid_predictions_are_counted_in_all_rows_and_behind_hits():
+def test_invalid_predictions_are_counted_in_all_rows_and_after_hits():
     predictions = make([0, 4, 2], [[-1, 0, -1, -1], [-1, 2], []], pair_sid)
     valid = {pair_sid(item) for item in range(12)}
     assert invalid_count(predictions, valid) == 4

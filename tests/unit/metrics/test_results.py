@@ -70,20 +70,20 @@ def test_one_seed_is_measured_to_the_bit_as_its_lists_are():
 
 
 def test_lists_end_where_they_end():
-    who = results_of(RANKS, METRICS, width=20).recommenders["one"]
+    recommender = results_of(RANKS, METRICS, width=20).recommenders["one"]
     with pytest.raises(ConfigError, match="HR@50 needs lists of 50, but those of one hold 20"):
-        who.values("item", ["HR@20", "HR@50"])
+        recommender.values("item", ["HR@20", "HR@50"])
     with pytest.raises(ArtefactError, match="one: has no ranks at level sid"):
-        who.values("sid", ["HR@1"])
+        recommender.values("sid", ["HR@1"])
 
 
 def test_full_ranks_are_taken_before_lists_and_seeds_in_their_order(tmp_path):
     write_run(tmp_path / "run", RANKS["one"], TARGETS)
-    places = [tmp_path / "run" / f"seed-{seed}" / "predictions" for seed in (9, 10, 11)]
-    found = RecommenderResults.load("x", places, "test")
+    positions = [tmp_path / "run" / f"seed-{seed}" / "predictions" for seed in (9, 10, 11)]
+    found = RecommenderResults.load("x", positions, "test")
     assert np.array_equal([run.ranks["item"] for run in found.runs], RANKS["one"])
     assert (found.width, dict(found.about)) == (None, {"parameters": 1234, "recipe": "all positions"})
-    assert (RecommenderResults.load("x", places, "valid").runs[0].ranks["item"] == 1).all()
+    assert (RecommenderResults.load("x", positions, "valid").runs[0].ranks["item"] == 1).all()
     assert splits_of(tmp_path / "run") == ["test", "valid"]
 
 
@@ -96,8 +96,8 @@ def test_lists_give_ranks_at_both_levels_and_written_ranks_are_the_same(tmp_path
     assert (found.width, dict(found.about), splits_of(tmp_path / "lists")) == (20, {}, ["test"])
     with pytest.raises(ArtefactError, match="is about the test examples, not the valid examples"):
         RecommenderResults.load("x", [tmp_path / "lists"], "valid")
-    with write_artefact(tmp_path / "ranked", "predictions", config={}, counts={"split": "test", "given": []}) as place:
-        write_ranks(place, {"test": found.runs[0]})
+    with write_artefact(tmp_path / "ranked", "predictions", config={}, counts={"split": "test", "given": []}) as folder:
+        write_ranks(folder, {"test": found.runs[0]})
     read = Ranked.load(tmp_path / "ranked", "test")
     assert read.width == 20 and {level: of.tolist() for level, of in read.ranks.items()} == {
         level: of.tolist() for level, of in found.runs[0].ranks.items()
@@ -127,8 +127,8 @@ def test_figures_of_a_slice_are_those_of_its_examples_alone(users):
     assert (found.mean, found.sd) == pytest.approx((ours.mean(), ours.mean(1).std(ddof=1)))
     assert (found.low, found.high) == pytest.approx(bootstrap_interval(ours.mean(0), 4, 200, **own))
     gap = paired_bootstrap(theirs, ours.mean(0), 4, 200, **own)
-    said = results.slices_json("two")[0]
-    assert said["share"] == 0.34 and said["against"]["NDCG@10"] == pytest.approx(list(gap))
+    reported = results.slices_json("two")[0]
+    assert reported["share"] == 0.34 and reported["against"]["NDCG@10"] == pytest.approx(list(gap))
     assert results.slices_json("one")[0]["against"] == {}
 
 
@@ -147,7 +147,7 @@ def test_of_few_examples_or_users_nothing_is_measured():
     assert of_one_user.by_slice[0][1] is None
 
 
-def test_groups_that_tell_nothing_apart_are_told_in_words():
+def test_groups_that_tell_nothing_apart_are_reported_in_words():
     everyone, half = np.ones(4, bool), np.arange(4) < 2
     kinds = {"user": {"in training": everyone, "new": ~everyone}, "g": {"a": half, "b": ~half}}
     assert [each.group for each in list_slices(kinds)] == ["g", "g"]
@@ -162,7 +162,7 @@ def test_levels_by_slice_are_the_levels_of_those_examples():
 
     targets = [sid() for _ in range(ROWS - 1)] + ["junk"]
     lists = [[sid() for _ in range(12)] for _ in range(ROWS)]
-    items, scores = [[0] * 12 for _ in lists], [[-float(place) for place in range(12)] for _ in lists]
+    items, scores = [[0] * 12 for _ in lists], [[-float(position) for position in range(12)] for _ in lists]
     predictions = Predictions(
         [str(row) for row in range(ROWS)], np.zeros(ROWS, np.int32), targets, items, lists, scores
     )

@@ -22,7 +22,7 @@ def test_clusters_match_a_plain_loop_over_their_examples():
     means = bootstrap_means(values, seed=5, resamples=11, clusters=users)
     names = ["c", "a", "b", "d"]  # by their first example
     drawn = np.random.default_rng(5).integers(0, 4, size=(11, 4))
-    expected = [np.concatenate([values[users == names[place]] for place in row]).mean(0) for row in drawn]
+    expected = [np.concatenate([values[users == names[position]] for position in row]).mean(0) for row in drawn]
     np.testing.assert_allclose(means, expected, rtol=1e-12)
     np.testing.assert_allclose(bootstrap_means(values[:, 1], 5, 11, users), means[:, 1], rtol=1e-12)
 

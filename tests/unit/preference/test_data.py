@@ -104,7 +104,7 @@ def test_blank_numeric_cells_of_parquet_stay_blank(tmp_path):
 
 
 def test_a_table_with_an_index_of_its_own_reads_the_same(tmp_path):
-    """Rows are counted by their place, whatever a parquet file calls them."""
+    """Rows are counted by their position, whatever a parquet file calls them."""
     table = pd.DataFrame(
         {
             "comparison_id": ["c0", "c1", "c2"],
@@ -155,12 +155,12 @@ def test_no_comparison_is_swallowed_or_lost(tmp_path):
     rows = [f"c{n},u{n % 3},i{n % 5},i{n % 5 + 1},{'ab'[n % 2]},ok" for n in range(12)]
     header = "comparison_id,user_id,item_a,item_b,smart,comment\n"
 
-    def said(lines, name="rows.csv"):
+    def reported(lines, name="rows.csv"):
         (tmp_path / name).write_text(header * name.endswith("csv") + "\n".join(lines))
         return read_comparisons(tmp_path / name, features, ["smart"], {})
 
     honest = [*rows[:3], 'c3,u0,i3,i4,b,"well, if\na little ""late"""', *rows[4:]]
-    assert said(honest).counts == {**said(rows).counts, "lines_inside_cells": 1}
+    assert reported(honest).counts == {**reported(rows).counts, "lines_inside_cells": 1}
     for opening, closing, why in (
         ('c3,u0,i3,i4,b,"ok', 'c5,u2,i0,i1,b,ok"', "the row holds 'c4,u1,i4,i5,a,ok', which is a row itself"),
         ('"c3,u0,i3,i4,b,ok', 'c5,u2,i0,i1,b,"ok', "column 'comparison_id' is"),
@@ -168,9 +168,9 @@ def test_no_comparison_is_swallowed_or_lost(tmp_path):
     ):
         torn = [*rows[:3], opening, rows[4], closing, *rows[6:]]
         with pytest.raises(DataError, match=f"rows.csv, line 5: {why}"):
-            said(torn)
+            reported(torn)
     good = [json.dumps({**dict(zip(header.strip().split(","), row.split(","), strict=True))}) for row in rows]
-    assert said(good, "rows.jsonl").counts == said(rows).counts
+    assert reported(good, "rows.jsonl").counts == reported(rows).counts
     for bad, why in (
         ("[1]", "a JSON list, expected an object"),
         (good[2].replace("comment", "smart"), "the key 'smart' is given twice"),
@@ -178,9 +178,9 @@ def test_no_comparison_is_swallowed_or_lost(tmp_path):
         (good[2][:-3], "line 4"),
     ):
         with pytest.raises(DataError, match=rf"rows\.jsonl, line 4: .*{why if why != 'line 4' else ''}"):
-            said([*good[:3], bad, *good[3:]], "rows.jsonl")
+            reported([*good[:3], bad, *good[3:]], "rows.jsonl")
     with pytest.raises(DataError, match="a lone surrogate"):
-        said([*good[:3], good[3].replace("u0", "\\ud800")], "rows.jsonl")
+        reported([*good[:3], good[3].replace("u0", "\\ud800")], "rows.jsonl")
 
 
 def test_features_are_refused(tmp_path):

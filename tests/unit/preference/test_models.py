@@ -73,8 +73,8 @@ def test_network_equals_the_published_one_written_plainly():
         linear_layer.load_state_dict(layer.state_dict())
         blocks += [linear_layer, nn.BatchNorm1d(o), nn.LeakyReLU(0.01)]
     encoder, vectors = nn.Sequential(*blocks), network.user_vectors.detach().clone().requires_grad_()
-    first, second, who = torch.cat([a, b]), torch.cat([b, a]), vectors[torch.cat([user, user])]
-    codes = [encoder(torch.cat([items[side], who], 1)) for side in (first, second)]
+    first, second, recommender = torch.cat([a, b]), torch.cat([b, a]), vectors[torch.cat([user, user])]
+    codes = [encoder(torch.cat([items[side], recommender], 1)) for side in (first, second)]
     head = nn.functional.linear(torch.cat(codes, 1), network.heads.weight.detach(), network.heads.bias.detach())
     plain = nn.functional.binary_cross_entropy(torch.sigmoid(head[:, 1]), torch.cat([y, 1 - y]).float())
     plain.backward()

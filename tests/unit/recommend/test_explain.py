@@ -41,8 +41,8 @@ def recommender_of(ranker, corpus):
 def shop(tmp_path_factory):
     """A catalogue model over chains of 24 items, its weights drawn at random so that every part has a say."""
     folder = tmp_path_factory.mktemp("shop")
-    place, sids = make_inputs(folder)
-    corpus = Corpus.load(place)
+    path, sids = make_inputs(folder)
+    corpus = Corpus.load(path)
     table = SidTable.load_index(f"{sids}/index.json", corpus.items["item_id"].tolist())
     bundle = new_bundle(catalogue_config(folder), corpus, table, sid_windows(corpus, table, 0.0)[0])
     torch.manual_seed(0)
@@ -87,7 +87,7 @@ def stock_probability(ranker, history, sid):
     with torch.no_grad():
         logits = ranker.bundle.model(input_ids=torch.tensor([[*prompt, *codes]])).logits[0].log_softmax(-1)
     first = len(prompt) - 1
-    return math.exp(sum(float(logits[first + place, code]) for place, code in enumerate(codes)))
+    return math.exp(sum(float(logits[first + position, code]) for position, code in enumerate(codes)))
 
 
 def test_the_tree_of_a_language_model_has_the_probabilities_of_stock_logits(speaker):
@@ -247,12 +247,12 @@ def test_a_ranker_without_sids_has_score_changes_and_no_tree(shop):
 
 
 def test_of_long_histories_the_newest_items_are_explained(shop):
-    history = [f"i{place}" for place in (*range(SOURCES + 5), SOURCES + 4)]
+    history = [f"i{position}" for position in (*range(SOURCES + 5), SOURCES + 4)]
     shop_of_long = Recommender(shop.ranker, shop.items, "model", "0" * 12, 50)
     found = by_kind(
         explanation := explain(shop_of_long, Request(history, k=1)), next(iter(explanation.reasons)), "history"
     )
-    assert list(found) == [f"i{place}" for place in range(SOURCES + 4, 4, -1)]
+    assert list(found) == [f"i{position}" for position in range(SOURCES + 4, 4, -1)]
 
 
 def test_without_a_history_or_a_list_there_are_no_reasons(shop):

@@ -125,7 +125,7 @@ def test_filters_equal_filtering_the_whole_ranking(recommenders, kind, data):
         }
         wanted = [item for item in everything if item.item_id in allowed][: request.k]
         assert [item.item_id for item in answer.items] == [item.item_id for item in wanted]
-        if kind != "baseline":  # whose scores are places
+        if kind != "baseline":  # whose scores are ranks
             assert [item.score for item in answer.items] == pytest.approx([item.score for item in wanted], abs=1e-4)
 
 
@@ -226,7 +226,7 @@ def test_every_search_gets_the_session_context(telling, kind):
         assert scores_of(answer) == pytest.approx(scores_of(exact), abs=1e-4), request
 
 
-def test_behind_an_empty_history_nothing_is_told(telling):
+def test_after_an_empty_history_nothing_is_conditioned(telling):
     requests = [
         Request(history, 24, session_context=context) for history in ([], ["nobody"]) for context in SESSION_CONTEXTS
     ]

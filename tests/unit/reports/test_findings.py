@@ -26,7 +26,7 @@ def page(kinds=None, means=None, **changes):
     return results_of(ranks, ["HR@1", "HR@10", "NDCG@10"], kinds, kind=PageResults, **settings)
 
 
-def told(results, *rules):
+def found_texts(results, *rules):
     """The sentences, with a hyphen for the minus sign."""
     return [found.text.replace(MINUS, "-") for found in findings(results, *rules)]
 
@@ -35,18 +35,18 @@ def shown(gap):
     return f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
 
 
-def test_a_lead_has_its_size_and_interval_and_of_a_tie_none_is_said():
+def test_a_lead_has_its_size_and_interval_and_of_a_tie_none_is_reported():
     results = page()
     gap = results.difference("GRPO", "SFT", "item", "NDCG@10")
-    assert gap.low > 0 and told(results, "best") == [
+    assert gap.low > 0 and found_texts(results, "best") == [
         f"GRPO has the highest NDCG@10, 0.9500, and is ahead of the next, SFT: {shown(gap)}."
     ]
     level = page(means={"A": 0.5, "B": 0.5})
-    assert told(level, "best") == [
+    assert found_texts(level, "best") == [
         "A has the highest NDCG@10, 0.7500, with no significant difference from the next, B: "
         "+0.0000 [+0.0000, +0.0000]."
     ]
-    assert told(page(means={"A": 0.5}), "best") == [
+    assert found_texts(page(means={"A": 0.5}), "best") == [
         "A has NDCG@10 0.7500; there is no other recommender to compare it with."
     ]
 
@@ -63,34 +63,35 @@ def test_everyone_beside_the_baseline_that_validation_chose():
     means = {"SFT": 0.5, "my model": 0.3, "popularity": 0.9, "EASE": 0.5}
     results = page(means=means, baselines=["popularity", "EASE"], chosen=Chosen(valid={"popularity": 0.1, "EASE": 0.2}))
     gap = results.difference("my model", "EASE", "item", "NDCG@10")
-    assert told(results, "baseline") == [
+    assert found_texts(results, "baseline") == [
         f'Compared with the strongest baseline on validation, EASE: behind "my model" ({shown(gap)}); no significant '
         "difference for SFT (+0.0000 [+0.0000, +0.0000])."
     ]
     lead = results.difference("popularity", "SFT", "item", "NDCG@10")
-    assert told(results, "best")[0].startswith(
+    assert found_texts(results, "best")[0].startswith(
         f"The baseline popularity has the highest NDCG@10, 0.9500, and is ahead of the next, SFT: {shown(lead)}"
     )
     unknown = page(means=means, baselines=["popularity", "EASE"])
-    assert "on these examples (no validation results), popularity:" in told(unknown, "baseline")[0]
-    assert told(page(), "baseline") == []
+    assert "on these examples (no validation results), popularity:" in found_texts(unknown, "baseline")[0]
+    assert found_texts(page(), "baseline") == []
 
 
 def test_a_trained_recommender_behind_a_baseline_is_named():
     means = {"A": 0.40, "B": 0.39, "popularity": 0.395, "EASE": 0.1}
-    said = told(page(means={**means, "popularity": 0.30}, baselines=["popularity", "EASE"]), "best")
-    assert len(said) == 1  # ahead of it
+    reported = found_texts(page(means={**means, "popularity": 0.30}, baselines=["popularity", "EASE"]), "best")
+    assert len(reported) == 1  # ahead of it
     behind = page(means={"A": 0.4, "popularity": 0.9, "EASE": 0.8}, baselines=["popularity", "EASE"])
     gap = behind.difference("A", "popularity", "item", "NDCG@10")
     assert (
-        told(behind, "best")[1] == f"The best trained recommender, A, is behind the baseline popularity: {shown(gap)}."
+        found_texts(behind, "best")[1]
+        == f"The best trained recommender, A, is behind the baseline popularity: {shown(gap)}."
     )
 
 
 def test_step_by_step_with_the_metrics_that_fall_and_of_many_beside_the_best():
     other = np.where(np.arange(ROWS) % 2 == 0, 1, 11)  # HR@10 falls, HR@1 stays
     results = page(means={"SFT": 0.5, "GRPO": other, "x": 0.9})
-    first, second = told(results, "steps")
+    first, second = found_texts(results, "steps")
     gap = results.difference("GRPO", "SFT", "item", "NDCG@10")
     assert first == (
         f"Compared with the previous one, SFT: behind GRPO ({shown(gap)}). "
@@ -98,8 +99,8 @@ def test_step_by_step_with_the_metrics_that_fall_and_of_many_beside_the_best():
     )
     assert second.startswith("Compared with the previous one, GRPO: ahead x (") and second.endswith("significantly.")
     many = {f"m{n}": 0.1 * n for n in range(1, 7)}
-    (said,) = told(page(means=many), "steps")
-    assert said.startswith("Compared with the best, m6: behind m5 (-0.05") and "[" not in said
+    (reported,) = found_texts(page(means=many), "steps")
+    assert reported.startswith("Compared with the best, m6: behind m5 (-0.05") and "[" not in reported
 
 
 def test_published_figures_above_inside_and_below():
@@ -107,12 +108,12 @@ def test_published_figures_above_inside_and_below():
     theirs = next(row.metrics["NDCG@10"] for row in reference.rows if row.name == "SASRec")
     means = {"SASRec": np.where(np.arange(ROWS) < 2 * theirs * ROWS, 3, 30), "GRU4Rec": 0.9, "Caser": np.full(ROWS, 30)}
     results = page(means=means, reference=reference)
-    beside = {each.split(" the published")[0]: each for each in told(results, "published")}
+    beside = {each.split(" the published")[0]: each for each in found_texts(results, "published")}
     assert list(beside) == ["Above", "Within our 95 % interval of", "Below"]
     assert "SASRec (" in beside["Within our 95 % interval of"] and "GRU4Rec (0.9500, published" in beside["Above"]
     assert "Caser (0.0000, published" in beside["Below"] and "Caser vs. MiniOneRec" in beside["Below"]
     assert "all 2 figures -100.0 % to -100.0 %, 0 inside)" in beside["Below"]
-    assert told(page(), "published") == []
+    assert found_texts(page(), "published") == []
 
 
 SLICES = {
@@ -123,7 +124,7 @@ SLICES = {
 
 def test_slices_that_make_up_a_metric_and_turn_the_order():
     results = page(SLICES, {"batch": 0.5, "popularity": np.full(ROWS, 3), "later one": np.where(WORSE == 1, 2, 1)})
-    share, order = told(results, "slices")
+    share, order = found_texts(results, "slices")
     there, rest = (found.estimates("item")["batch"]["NDCG@10"] for _, found in results.by_slice[:2])
     assert share == (
         f"{100 * 0.5 * there.mean / 0.75:.0f} % of the NDCG@10 of batch comes from 50 % of the examples, those whose "
@@ -133,20 +134,20 @@ def test_slices_that_make_up_a_metric_and_turn_the_order():
     gap = results.by_slice[1][1].difference("later one", "batch", "item", "NDCG@10")
     assert order.startswith('Of batch, popularity and "later one", batch has the highest NDCG@10 over all examples')
     assert f'came later than the newest history item "later one" is ahead of it: {shown(gap)}' in order
-    assert told(results, "later examples") == []  # "later one" is ahead of popularity there
+    assert found_texts(results, "later examples") == []  # "later one" is ahead of popularity there
     behind = page(SLICES, {"batch": 0.5, "popularity": np.where(np.arange(ROWS) < 40, 9, 2)})
     gap = behind.by_slice[1][1].difference("batch", "popularity", "item", "NDCG@10")
-    assert told(behind, "later examples") == [
+    assert found_texts(behind, "later examples") == [
         "On the 50 % of examples whose target came later than the newest history item, the best trained recommender, "
         f"batch, is behind the baseline popularity: {shown(gap)}."
     ]
-    assert "in no slice is another one significantly ahead" in told(page(SLICES), "slices")[1]
+    assert "in no slice is another one significantly ahead" in found_texts(page(SLICES), "slices")[1]
 
 
 def test_a_lead_that_the_other_slice_does_not_show():
     same = np.where(np.arange(ROWS) < 40, 1, 3)
     results = page(SLICES, {"batch": same, "other": np.full(ROWS, 3)})
-    assert told(results, "slices")[1].endswith(
+    assert found_texts(results, "slices")[1].endswith(
         "Its lead over the next, other, is not significant on examples whose target came later than the newest history "
         "item, +0.0000 [+0.0000, +0.0000]."
     )
@@ -154,16 +155,16 @@ def test_a_lead_that_the_other_slice_does_not_show():
 
 def test_the_share_of_the_ceiling():
     results = page(means={"A": 0.5, "popularity": 0.9}, baselines=["popularity"], ceiling={"NDCG@10": 0.96})
-    assert told(results, "ceiling") == [
+    assert found_texts(results, "ceiling") == [
         "Share of the ceiling, 0.9600 (expected of the best possible ranking): the baseline popularity 99 % and A 78 %."
     ]
-    assert told(page(), "ceiling") == []
+    assert found_texts(page(), "ceiling") == []
 
 
 def test_all_rules_make_few_sentences(tmp_path):
-    with write_artefact(tmp_path / "p", "predictions", config={}) as place:
-        (place / "x").write_text("")
-    assert 3 <= len(told(page(SLICES))) <= 10
+    with write_artefact(tmp_path / "p", "predictions", config={}) as folder:
+        (folder / "x").write_text("")
+    assert 3 <= len(found_texts(page(SLICES))) <= 10
 
 
 def test_gaps_and_settings_beside_published_ones():

@@ -26,9 +26,9 @@ def scale():
 def test_a_picture_names_its_lines_and_sizes(scale):
     text = scale.growth_lines({"sort": {1e6: 0.5, 1e8: 70.0}, "read": {1e6: 1.0, 1e7: 9.0}}, "rows", "seconds")
     ElementTree.fromstring(text)
-    said = re.sub(r"<[^>]+>", " ", text)
+    reported = re.sub(r"<[^>]+>", " ", text)
     for word in ("sort", "read", "rows", "seconds", "1 M", "10 M", "100 M"):
-        assert word in said
+        assert word in reported
     assert "mathdefault" not in text
 
 

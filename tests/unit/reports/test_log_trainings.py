@@ -36,7 +36,7 @@ def test_the_walk_finds_its_way_from_another_folder(shop, monkeypatch, tmp_path_
     assert [each.path for each in lineage.trainings] == [shop / "made" / "sft", shop / "made" / "grpo"]
 
 
-def test_a_training_that_was_made_anew_is_not_taken_for_the_old_one(shop):
+def test_a_training_that_was_rebuilt_is_not_taken_for_the_old_one(shop):
     checkpoint("made/sft", {**SFT, "epochs": 1.0}, {}, {}, [{"step": 1}])
     lineage = trace("RL", Path("made/eval_grpo"))
     assert [each.name for each in lineage.trainings] == ["RL"]
@@ -47,13 +47,13 @@ def test_a_teacher_is_a_training_too(shop):
     checkpoint(
         "made/teacher", {"towers": 1, "layers": 2, "hidden_size": 64, "batch_size": 64}, {}, {}, [], "train-catalogue"
     )
-    checkpoint("made/taught", SFT, {}, {"teacher": "made/teacher"}, [])
-    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/taught"}):
+    checkpoint("made/distilled", SFT, {}, {"teacher": "made/teacher"}, [])
+    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/distilled"}):
         pass
-    lineage = trace("taught", Path("made/eval"))
+    lineage = trace("distilled", Path("made/eval"))
     assert [(each.name, each.stage) for each in lineage.trainings] == [
         ("teacher", "train-catalogue"),
-        ("taught", "sft"),
+        ("distilled", "sft"),
     ]
     assert ("Distillation, share of the loss", "0.7") in parameters(lineage.trainings[1])
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_an_earlier_version_is_of_an_unknown_stage(shop, caplog)
     assert training.stage == "train-sequential"  # the only stage that makes such models
 
 
-def test_pending_stages_are_told_by_what_lies_there(shop):
+def test_pending_stages_are_reported_by_what_lies_there(shop):
     def found(checkpoint=""):
         lineage = trace_unfinished("X", checkpoint)
         assert lineage.predictions is None
@@ -137,17 +137,17 @@ def test_changes_are_those_of_one_kind_and_of_what_was_begun_from():
 
 
 def test_words_of_rl_and_catalogue():
-    told = dict(parameters(Training("x", "grpo", Path("x"), {**GRPO, "beta": 0.0, "rollouts": "beams"})))
-    assert told["Temperature"].startswith("none") and told["Reference follows the policy"] == "no reference"
-    told = dict(parameters(Training("x", "grpo", Path("x"), GRPO, record=RECORD)))
-    assert told["Temperature"].startswith("1,")
-    assert told["Reference follows the policy"] == "every 512 steps, 0.6 of the policy"
-    assert (told["Processes"], told["Gradient accumulation"]) == ("4", "4 (64 / 4 / 4 processes)")
+    findings = dict(parameters(Training("x", "grpo", Path("x"), {**GRPO, "beta": 0.0, "rollouts": "beams"})))
+    assert findings["Temperature"].startswith("none") and findings["Reference follows the policy"] == "no reference"
+    findings = dict(parameters(Training("x", "grpo", Path("x"), GRPO, record=RECORD)))
+    assert findings["Temperature"].startswith("1,")
+    assert findings["Reference follows the policy"] == "every 512 steps, 0.6 of the policy"
+    assert (findings["Processes"], findings["Gradient accumulation"]) == ("4", "4 (64 / 4 / 4 processes)")
     settings = {"towers": 2, "layers": 2, "hidden_size": 128, "objective": "expected", "generations": 16, "beta": 0.1}
-    told = dict(parameters(Training("x", "train-catalogue", Path("x"), settings, {"parameters": 1000})))
-    assert told["Model"] == "2 towers of 2 layers, hidden size 128, 1,000 parameters"
-    assert told["Gradient accumulation"] == "not recorded"
-    assert (told["Generations"], told["Beta"]) == ("16", "0.1")
+    findings = dict(parameters(Training("x", "train-catalogue", Path("x"), settings, {"parameters": 1000})))
+    assert findings["Model"] == "2 towers of 2 layers, hidden size 128, 1,000 parameters"
+    assert findings["Gradient accumulation"] == "not recorded"
+    assert (findings["Generations"], findings["Beta"]) == ("16", "0.1")
     assert parameters(Training("x", "extend", Path("x"), {"a": True})) == [("a", "yes")]
 
 
@@ -166,8 +166,8 @@ def test_ours_beside_published_settings():
 def test_how_far_a_training_came():
     def epochs(**settings):
         log = [{"step": 3, "epoch": 0.5, "loss": 1.0}]
-        told = outcome(Training("x", "grpo", Path("x"), {"epochs": 2.0, **settings}, log=log))
-        return dict(told)["Epochs"]
+        findings = outcome(Training("x", "grpo", Path("x"), {"epochs": 2.0, **settings}, log=log))
+        return dict(findings)["Epochs"]
 
     assert epochs() == epochs(max_steps=-1) == "0.5 of 2 (stopped early)"
     assert epochs(max_steps=3) == "0.5 of 2 (stopped by max_steps = 3)"
@@ -175,9 +175,13 @@ def test_how_far_a_training_came():
 
 
 def test_records_in_words():
-    told = dict(recorded({**RECORD, "parts": 2, "peak_gpu_memory_bytes": 3 * 2**30}))
-    assert told["Started"] == "2030-01-31T12:00:00Z, in 2 parts"
-    assert (told["Peak memory"], told["Peak GPU memory"], told["Commit"]) == ("2.0 GiB", "3.0 GiB", "abc123")
+    findings = dict(recorded({**RECORD, "parts": 2, "peak_gpu_memory_bytes": 3 * 2**30}))
+    assert findings["Started"] == "2030-01-31T12:00:00Z, in 2 parts"
+    assert (findings["Peak memory"], findings["Peak GPU memory"], findings["Commit"]) == (
+        "2.0 GiB",
+        "3.0 GiB",
+        "abc123",
+    )
     machine = {**RECORD["machine"], "gpus": []}
     assert dict(recorded({**RECORD, "machine": machine}))["Machine"] == "Some CPU, 32 cores, 8 threads"
     assert recorded(None) == [("Duration", "not recorded"), ("Machine", "not recorded")]
@@ -185,8 +189,8 @@ def test_records_in_words():
 
 
 def test_a_record_of_another_artefact_is_not_this_ones(shop):
-    place = record_path(Path("made/sft"))
-    place.write_text(json.dumps({**RECORD, "artefact": "0" * 64}))
+    folder = record_path(Path("made/sft"))
+    folder.write_text(json.dumps({**RECORD, "artefact": "0" * 64}))
     assert trace("SFT", Path("made/eval_sft")).trainings[0].record is None
-    place.write_text(json.dumps({**RECORD, "artefact": read_manifest("made/sft")["sha256"]}))
+    folder.write_text(json.dumps({**RECORD, "artefact": read_manifest("made/sft")["sha256"]}))
     assert trace("SFT", Path("made/eval_sft")).trainings[0].record is not None

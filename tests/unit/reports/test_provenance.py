@@ -5,12 +5,12 @@ from minionerec.reports.document import Details, Table
 from minionerec.reports.provenance import configuration, manifests
 
 
-def write(place, kind, inputs=(), content="x", seed=None):
+def write(folder, kind, inputs=(), content="x", seed=None):
     with write_artefact(
-        place, kind, config={"of": kind}, inputs={each.name: each for each in inputs}, seed=seed
+        folder, kind, config={"of": kind}, inputs={each.name: each for each in inputs}, seed=seed
     ) as fresh:
         (fresh / "file").write_text(content)
-    return place
+    return folder
 
 
 def test_it_goes_back_as_far_as_artefacts_are_unchanged(tmp_path):

@@ -154,7 +154,7 @@ def test_points_of_an_encoder_are_made_when_asked_for(stored):
     assert (assign(points, quantiser.codebooks)[0] == quantiser.encode(vectors)).all()
 
 
-def test_errors_of_a_file_are_of_a_sample_which_is_said(stored, monkeypatch):
+def test_errors_of_a_file_are_of_a_sample_which_is_reported(stored, monkeypatch):
     from minionerec.sid import report as module
 
     vectors, file = stored

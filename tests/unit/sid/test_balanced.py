@@ -39,8 +39,8 @@ def test_cost_is_within_epsilon_of_the_least(seed, start):
     prices = None if start == "cold" else balanced_assign(costs[:120])[1]
     codes, _ = balanced_assign(costs, prices, tolerance)
     ours = costs[np.arange(600), codes].sum(dtype=np.float64)
-    rows, places = linear_sum_assignment(np.repeat(costs, 50, axis=1))
-    least = np.repeat(costs, 50, axis=1)[rows, places].sum(dtype=np.float64)
+    rows, positions = linear_sum_assignment(np.repeat(costs, 50, axis=1))
+    least = np.repeat(costs, 50, axis=1)[rows, positions].sum(dtype=np.float64)
     spread = (costs.mean(axis=1) - costs.min(axis=1)).sum(dtype=np.float64)
     assert least - 1e-3 <= ours <= least + tolerance * spread
     assert ours < 1.002 * least  # in practice far nearer than the bound

@@ -61,7 +61,7 @@ def test_extra_token_all_numbers_every_item_in_its_group(pairs):
     assert added.after.unique == added.moved == len(pairs)
 
 
-def test_extra_token_all_goes_on_behind_the_numbers_that_are_taken():
+def test_extra_token_all_resumes_after_the_numbers_that_are_taken():
     taken = np.array([[0, 1, 0], [0, 1, 1], [2, 2, 0]])
     added = resolve_collisions(np.array([[0, 1], [2, 2], [3, 3]]), "extra_token_all", taken=taken)
     assert added.codes.tolist() == [[0, 1, 2], [2, 2, 1], [3, 3, 0]]

@@ -21,7 +21,7 @@ def shop():
     rng = np.random.default_rng(0)
     family = np.repeat(np.arange(8), 5)
     vectors = (4 * np.eye(8)[family] + rng.normal(size=(40, 8))).astype(np.float32)
-    titles = [f"family{f} thing{place}" for place, f in enumerate(family)]
+    titles = [f"family{f} thing{position}" for position, f in enumerate(family)]
     users, histories, targets = [], [], []
     for user in range(120):
         item = int(rng.integers(40))
@@ -86,13 +86,13 @@ def test_bits_against_a_plain_loop(shop):
             ]
             total += np.log2(sids.count(sids[target]))
             for level in range(3):
-                said, code = sids[target][:level], sids[target][: level + 1]
-                chance = 1 / len({sid[: level + 1] for sid in sids if sid[:level] == said})
+                reported, code = sids[target][:level], sids[target][: level + 1]
+                chance = 1 / len({sid[: level + 1] for sid in sids if sid[:level] == reported})
                 for known in range(4 if use_history else 1):
                     alike = [
                         after
                         for before, after in others
-                        if before[:known] == sids[last][:known] and after[:level] == said
+                        if before[:known] == sids[last][:known] and after[:level] == reported
                     ]
                     matching = sum(after[: level + 1] == code for after in alike)
                     chance = (matching + STRENGTH * chance) / (len(alike) + STRENGTH)
@@ -117,7 +117,7 @@ def test_hits_against_a_dense_table(shop):
         assert measures.next_hits == pytest.approx(following / len(evidence.target))
 
 
-def test_a_table_that_follows_taste_is_told_from_a_shuffled_one(shop):
+def test_a_table_that_follows_taste_is_reported_from_a_shuffled_one(shop):
     codes, evidence, _ = shop
     good = diagnose(codes, evidence)
     bad = diagnose(codes[np.random.default_rng(3).permutation(40)], evidence)

@@ -101,7 +101,7 @@ def test_fitted_sizes_have_room_for_every_item(n, levels):
     assert np.prod(np.array(sizes, dtype=object)) >= n
 
 
-def test_fitted_sizes_of_small_catalogues_are_said(caplog):
+def test_fitted_sizes_of_small_catalogues_are_reported(caplog):
     with caplog.at_level("INFO", logger="minionerec"):
         assert fit_codebook_sizes((256, 256, 256), 3686) == (256, 256, 256)
         assert caplog.text == ""

@@ -23,8 +23,8 @@ def write(path, content):
 def test_round_trip_of_index_json(tmp_path_factory, sids, salt):
     path = tmp_path_factory.mktemp("round") / "index.json"
     content = {
-        f"item {salt + place}": [f"<{LEVELS[level]}_{code}>" for level, code in enumerate(codes)]
-        for place, codes in enumerate(sids)
+        f"item {salt + position}": [f"<{LEVELS[level]}_{code}>" for level, code in enumerate(codes)]
+        for position, codes in enumerate(sids)
     }
     write(path, content)
     table = SidTable.load_index(path)

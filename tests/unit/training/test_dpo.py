@@ -112,7 +112,7 @@ def test_beams_leave_out_the_target_and_are_searched_once(tmp_path, monkeypatch)
 
     def search(prompts, width):
         asked.append(len(prompts))
-        return np.array([[(prompt[0] + place) % 10 for place in range(width)] for prompt in prompts])
+        return np.array([[(prompt[0] + position) % 10 for position in range(width)] for prompt in prompts])
 
     prompts, targets = [[0], [3], [6]], np.array([1, 3, 0])
     wanted = [[0, 2, 3], [4, 5, 6], [6, 7, 8]]
@@ -241,12 +241,12 @@ def test_with_one_negative_a_step_is_trls(tmp_path):
         def on_log(self, args, state, control, logs, **other):
             found.setdefault("loss", logs.get("loss"))
 
-    told = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "max_grad_norm": 1e9, "bf16": False}
-    told |= {"per_device_train_batch_size": 4, "max_steps": 1, "logging_steps": 1, "save_strategy": "no"}
+    reported = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "max_grad_norm": 1e9, "bf16": False}
+    reported |= {"per_device_train_batch_size": 4, "max_steps": 1, "logging_steps": 1, "save_strategy": "no"}
     theirs = _GivenIds(
         model=model_of(0),
         ref_model=model_of(1),
-        args=DPOConfig(**told, beta=0.7, disable_tqdm=True),
+        args=DPOConfig(**reported, beta=0.7, disable_tqdm=True),
         train_dataset=Dataset.from_dict(pairs),
         processing_class=TOKENIZER,
         callbacks=[Keep()],

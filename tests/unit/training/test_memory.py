@@ -35,9 +35,9 @@ def kept_bytes(model):
 
     def pack(tensor):
         held.append(tensor)  # alive, so that no address is used twice
-        place = tensor.untyped_storage()
-        if place.data_ptr() not in weights and tuple(tensor.shape) not in shapes:
-            storages[place.data_ptr()] = place.nbytes()
+        position = tensor.untyped_storage()
+        if position.data_ptr() not in weights and tuple(tensor.shape) not in shapes:
+            storages[position.data_ptr()] = position.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

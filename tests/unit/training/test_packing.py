@@ -91,7 +91,7 @@ def test_what_examples_share_is_computed_once():
     # The task's nine tokens once, then 2 3 6 4 and 8 9 10; the last token of each example predicts nothing.
     assert batch["input_ids"].shape == (1, 9 + 4 + 3)
     assert batch["position_ids"].max() == 11
-    assert batch["places"].numel() == batch["labels"].numel() == 2 + 1 + 3 + 2
+    assert batch["positions"].numel() == batch["labels"].numel() == 2 + 1 + 3 + 2
 
 
 def test_unlike_examples_fill_rows_of_about_the_length_asked_for():

@@ -25,7 +25,7 @@ def test_micro_batches():
         accumulation_steps(60, 8, 4, "x")
 
 
-def test_the_plan_is_for_all_processes_of_the_launch_and_is_said(monkeypatch, caplog):
+def test_the_plan_is_for_all_processes_of_the_launch_and_is_reported(monkeypatch, caplog):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with caplog.at_level("INFO", "minionerec"):
         plan = plan_steps(RunConfig(corpus="c", output="x", evals_per_epoch=3, epochs=1.5), 1000, 64, 8, "x", "rows")

@@ -86,8 +86,8 @@ def test_what_is_common_is_there_once():
     many = [[20 + k // 8, 10 + k // 4, 30 + k % 4, 1] for k in range(16)]
     packed = pack_groups([list(range(2, 9))], [many], 512)
     assert packed.input_ids.shape == (1, 7 + 2 + 4 + 16)
-    assert len(packed.places) == 16 * 4
-    assert len(packed.places.unique()) == 1 + 2 + 4 + 16
+    assert len(packed.positions) == 16 * 4
+    assert len(packed.positions.unique()) == 1 + 2 + 4 + 16
 
 
 def test_groups_fill_rows():

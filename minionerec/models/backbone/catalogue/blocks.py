@@ -15,7 +15,7 @@ from torch import nn
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, sum_to_leaves
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.history import Places
+from minionerec.models.nn.history import ScoredPositions
 from minionerec.models.nn.rows import ColumnSubset
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Blocks:
         contexts: torch.Tensor | None = None,
     ):
         self.model, self.histories, self.row, self.slot = model, histories, row, slot
-        self.contexts = Places(row, slot, contexts=contexts).known_contexts
+        self.contexts = ScoredPositions(row, slot, contexts=contexts).known_contexts
         self.size: int = model.config.num_sids
         self.given = model.given()
         rows = histories[histories > 0].unique()
@@ -53,7 +53,7 @@ class Blocks:
         self.states = []
         for tower in model.each_tower():
             matrix = nn.functional.pad(tower.vectors(rows - 1, *self.given), (0, 0, 1, 0))
-            self.states.append(tower.state(own, Places(row, slot, contexts=self.contexts), matrix))
+            self.states.append(tower.state(own, ScoredPositions(row, slot, contexts=self.contexts), matrix))
 
     def scores(self, columns: ColumnSubset, positions: slice = slice(None)) -> Iterator[torch.Tensor]:
         """Scores of some SIDs, float32 (P', C), tower by tower.
@@ -63,10 +63,10 @@ class Blocks:
             positions: Which of the positions.
         """
         row, slot = self.row[positions], self.slot[positions]
-        places = self.model.places_at(self.histories, row, slot, columns)
+        indices = self.model.positions_at(self.histories, row, slot, columns)
         seen = (columns.find(self.histories - 1) + 1).masked_fill(self.histories == 0, 0)
         for tower, state in zip(self.model.each_tower(), self.states, strict=True):
-            scores = tower.scores_of(columns, state[positions], seen, places, *self.given).float()
+            scores = tower.scores_of(columns, state[positions], seen, indices, *self.given).float()
             yield self.model.with_popularity(scores, self.contexts[positions], columns.numbers)
 
     def __iter__(self) -> Iterator[ColumnSubset]:

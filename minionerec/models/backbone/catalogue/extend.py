@@ -13,7 +13,7 @@ from minionerec.models.nn.experts import NO_SALE, Experts, ExpertTables, item_fe
 from minionerec.models.nn.session import UNSOLD
 
 
-def places_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def indices_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The index of each row of codes among others.
 
     Args:
@@ -24,13 +24,13 @@ def places_among(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         int64 (M,), -1 for rows that are not known.
 
     Example:
-        >>> places_among(np.array([[0, 1], [2, 0]]), np.array([[2, 0], [2, 1]])).tolist()
+        >>> indices_among(np.array([[0, 1], [2, 0]]), np.array([[2, 0], [2, 1]])).tolist()
         [1, -1]
     """
     number = np.unique(np.concatenate([known, wanted]), axis=0, return_inverse=True)[1].reshape(-1)
-    place = np.full(int(number.max()) + 1, -1, dtype=np.int64)
-    place[number[: len(known)]] = np.arange(len(known))
-    return place[number[len(known) :]]
+    position = np.full(int(number.max()) + 1, -1, dtype=np.int64)
+    position[number[: len(known)]] = np.arange(len(known))
+    return position[number[len(known) :]]
 
 
 def grown_rows(values: torch.Tensor, known: np.ndarray, wanted: np.ndarray, start: str) -> torch.Tensor:
@@ -46,9 +46,9 @@ def grown_rows(values: torch.Tensor, known: np.ndarray, wanted: np.ndarray, star
     Returns:
         float (M, ...); rows of known codes are copies.
     """
-    place = places_among(known, wanted)
+    position = indices_among(known, wanted)
     grown = values.new_zeros(len(wanted), *values.shape[1:])
-    waiting = np.flatnonzero(place < 0)
+    waiting = np.flatnonzero(position < 0)
     for depth in reversed(range(known.shape[1])) if start == "neighbours" else ():
         if not len(waiting):
             break
@@ -62,8 +62,8 @@ def grown_rows(values: torch.Tensor, known: np.ndarray, wanted: np.ndarray, star
         shape = (-1, *[1] * (values.dim() - 1))
         grown[torch.from_numpy(waiting)[found]] = sums[chosen] / sizes[chosen].view(shape)
         waiting = waiting[~found.numpy()]
-    kept = place >= 0
-    grown[torch.from_numpy(kept)] = values[torch.from_numpy(place[kept])]
+    kept = position >= 0
+    grown[torch.from_numpy(kept)] = values[torch.from_numpy(position[kept])]
     return grown
 
 
@@ -120,9 +120,9 @@ def extended_catalogue(
     config = copy.deepcopy(model.config)
     config.vocab_size = vocab_size
     if text is not None:
-        place = places_among(before, after)
+        position = indices_among(before, after)
         text = text.copy()
-        text[place >= 0] = model.text.cpu().numpy()[place[place >= 0]]
+        text[position >= 0] = model.text.cpu().numpy()[position[position >= 0]]
     experts = None
     if model.experts is not None and neighbours is not None:
         experts = _grown_experts(model.experts, before, after, start, neighbours)
@@ -157,7 +157,7 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
     """Logarithms of popularity, float (3, N), for more SIDs: float (3, N')."""
     grown = grown_rows(logs.cpu().T, before, after, start)
     if start == "zero":
-        grown[torch.from_numpy(places_among(before, after) < 0)] = float(np.log(UNSOLD))
+        grown[torch.from_numpy(indices_among(before, after) < 0)] = float(np.log(UNSOLD))
     return grown.T
 
 
@@ -165,7 +165,7 @@ def _grown_experts(
     experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: Transitions
 ) -> ExpertTables:
     """Counts of the experts, for more SIDs."""
-    number, size = places_among(after, before), len(after)
+    number, size = indices_among(after, before), len(after)
     kept = {name: value.cpu() for name, value in experts.state_dict().items()}
     owner = np.repeat(number, kept["offsets"].diff().numpy())
     pairs = (owner, number[kept["followers"].numpy()])

@@ -24,7 +24,7 @@ from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, node_log_probs
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.experts import Experts, ExpertTables
-from minionerec.models.nn.history import PairCounts, Places
+from minionerec.models.nn.history import PairCounts, ScoredPositions
 from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
 from minionerec.models.nn.rows import ColumnSubset
 from minionerec.models.nn.session import LearnedPopularity
@@ -72,8 +72,8 @@ def newest_items(sids: torch.Tensor, count: int) -> torch.Tensor:
     order = (sids < 0).long().argsort(dim=1, stable=True)
     kept = (sids.gather(1, order) + 1)[:, : max(1, int((sids >= 0).sum(1).max()))]
     lengths, width = (kept > 0).sum(1, keepdim=True), min(kept.shape[1], count)
-    places = torch.arange(width, device=sids.device) + (lengths - width).clamp(min=0)
-    return kept.gather(1, places)
+    positions = torch.arange(width, device=sids.device) + (lengths - width).clamp(min=0)
+    return kept.gather(1, positions)
 
 
 def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
@@ -88,12 +88,12 @@ def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, t
     Returns:
         int64 (B, T), indices into `minionerec.data.session.SESSION_CONTEXTS`.
     """
-    said = torch.zeros_like(ids)
+    marked = torch.zeros_like(ids)
     for context, token in enumerate(tokens, start=1):
-        said = said.masked_fill((ids == token) & mask, context)
-    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    newest = torch.where((said > 0) | (sids >= 0), place, -1).cummax(1).values
-    return torch.where(newest >= 0, said.gather(1, newest.clamp(min=0)), 0)
+        marked = marked.masked_fill((ids == token) & mask, context)
+    position = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    newest = torch.where((marked > 0) | (sids >= 0), position, -1).cummax(1).values
+    return torch.where(newest >= 0, marked.gather(1, newest.clamp(min=0)), 0)
 
 
 # Output of a catalogue model.
@@ -264,16 +264,18 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         contexts = None if contexts is None else contexts[row, slot].long()
         counted, wanted = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
-            places = self._places(histories, row, slot, counted, contexts)
-            return CatalogueOutput(log_probs=self._log_probs(histories, places))
-        losses = self._losses(histories, Places(row, slot, contexts=contexts), wanted, counted, sample, candidates)
+            positions = self._positions(histories, row, slot, counted, contexts)
+            return CatalogueOutput(log_probs=self._log_probs(histories, positions))
+        losses = self._losses(
+            histories, ScoredPositions(row, slot, contexts=contexts), wanted, counted, sample, candidates
+        )
         total = losses.sum() if weights is None else losses @ weights[row, slot]
         return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
 
     def _losses(
         self,
         histories: torch.Tensor,
-        at: Places,
+        at: ScoredPositions,
         wanted: torch.Tensor,
         counted: torch.Tensor | None,
         sample: Sample | None,
@@ -283,14 +285,14 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         row, slot, contexts = at.row, at.slot, at.contexts
         if sample is not None:
             columns = sample.columns
-            places = self.places_at(histories, row, slot, columns, counted, contexts)
-            part = SidBlock.of(histories, columns, places)
+            positions = self.positions_at(histories, row, slot, columns, counted, contexts)
+            part = SidBlock.of(histories, columns, positions)
             found = (tower.scores_at(part, *self.given()) for tower in self.each_tower())
-            scores = [self.with_popularity(each, places.known_contexts, columns.numbers) for each in found]
+            scores = [self.with_popularity(each, positions.known_contexts, columns.numbers) for each in found]
             return torch.stack([sampled_losses(each, sample, row, wanted) for each in scores]).mean(0)
         if self.by_blocks and not torch.is_grad_enabled() and counted is None:
             return Blocks(self, histories, row, slot, contexts).losses(wanted)
-        scores = self._scores(histories, self._places(histories, row, slot, counted, contexts))
+        scores = self._scores(histories, self._positions(histories, row, slot, counted, contexts))
         if candidates is not None:
             scores = [each.masked_fill(~candidates, -torch.inf) for each in scores]
         losses = [nn.functional.cross_entropy(each.float(), wanted, reduction="none") for each in scores]
@@ -319,7 +321,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         Returns:
             float32 (B, N), in the order of SID numbers.
         """
-        return self._log_probs(histories, self._places(histories, *newest_slots(histories), contexts=contexts))
+        return self._log_probs(histories, self._positions(histories, *newest_slots(histories), contexts=contexts))
 
     def masses(
         self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, contexts: torch.Tensor | None = None
@@ -335,42 +337,46 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         Returns:
             float32 (P, M).
         """
-        return self.node_log_probs(self._log_probs(histories, self._places(histories, rows, slots, contexts=contexts)))
+        return self.node_log_probs(
+            self._log_probs(histories, self._positions(histories, rows, slots, contexts=contexts))
+        )
 
-    def _log_probs(self, histories: torch.Tensor, places: Places) -> torch.Tensor:
-        found = [scores.float().log_softmax(-1) for scores in self._scores(histories, places)]
+    def _log_probs(self, histories: torch.Tensor, positions: ScoredPositions) -> torch.Tensor:
+        found = [scores.float().log_softmax(-1) for scores in self._scores(histories, positions)]
         mean = found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
         return (
             mean
             if self.experts is None
-            else self.experts(mean, histories, places.row, places.slot, places.known_contexts)
+            else self.experts(mean, histories, positions.row, positions.slot, positions.known_contexts)
         )
 
-    def _scores(self, histories: torch.Tensor, places: Places) -> list[torch.Tensor]:
-        found = (tower.scores(histories, places, *self.given()) for tower in self.each_tower())
-        return [self.with_popularity(scores, places.known_contexts) for scores in found]
+    def _scores(self, histories: torch.Tensor, positions: ScoredPositions) -> list[torch.Tensor]:
+        found = (tower.scores(histories, positions, *self.given()) for tower in self.each_tower())
+        return [self.with_popularity(scores, positions.known_contexts) for scores in found]
 
     def tower_scores(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor, contexts: torch.Tensor
     ) -> list[torch.Tensor]:
         """Each tower's scores of all SIDs at positions of histories, float32 (P, N); arguments as of `masses`."""
         return [
-            scores.float() for scores in self._scores(histories, self._places(histories, row, slot, None, contexts))
+            scores.float() for scores in self._scores(histories, self._positions(histories, row, slot, None, contexts))
         ]
 
-    def _places(
+    def _positions(
         self,
         histories: torch.Tensor,
         row: torch.Tensor,
         slot: torch.Tensor,
         labels: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
-    ) -> Places:
+    ) -> ScoredPositions:
         """Positions, their counts and contexts; with labels, without what a position's own and later ones added."""
-        places = Places(row, slot) if self.pairs is None else self.pairs.places(histories, row, slot, labels)
-        return replace(places, contexts=contexts)
+        positions = (
+            ScoredPositions(row, slot) if self.pairs is None else self.pairs.positions(histories, row, slot, labels)
+        )
+        return replace(positions, contexts=contexts)
 
-    def places_at(
+    def positions_at(
         self,
         histories: torch.Tensor,
         row: torch.Tensor,
@@ -378,11 +384,11 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         columns: ColumnSubset,
         labels: torch.Tensor | None = None,
         contexts: torch.Tensor | None = None,
-    ) -> Places:
-        """Positions for the scores of some SIDs alone; see `minionerec.models.nn.history.PairCounts.places_at`."""
+    ) -> ScoredPositions:
+        """Positions for the scores of some SIDs alone; see `minionerec.models.nn.history.PairCounts.positions_at`."""
         if self.pairs is None:
-            return Places(row, slot, contexts=contexts)
-        return replace(self.pairs.places_at(histories, row, slot, columns, labels), contexts=contexts)
+            return ScoredPositions(row, slot, contexts=contexts)
+        return replace(self.pairs.positions_at(histories, row, slot, columns, labels), contexts=contexts)
 
     def row_tables(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Each parameter of which a sampled loss takes rows, with the rows, some of them repeatedly.
@@ -415,13 +421,13 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         sids, nodes = read_tokens(self.trie, ids, mask)
         logits = torch.full((*ids.shape, self.config.vocab_size), torch.finfo(torch.float32).min, device=ids.device)
         trie, contexts = self.trie, prompt_contexts(ids, mask, sids, self.config.session_tokens)
-        for place in range(ids.shape[1]):
-            histories = newest_items(sids[:, : place + 1], self.config.max_history)
-            masses = self.node_log_probs(self.leaf_log_probs(histories, contexts[:, place]))
-            children, present = trie.children(nodes[:, place])
-            steps = masses.gather(1, children) - masses.gather(1, nodes[:, place, None])
+        for position in range(ids.shape[1]):
+            histories = newest_items(sids[:, : position + 1], self.config.max_history)
+            masses = self.node_log_probs(self.leaf_log_probs(histories, contexts[:, position]))
+            children, present = trie.children(nodes[:, position])
+            steps = masses.gather(1, children) - masses.gather(1, nodes[:, position, None])
             row, which = present.nonzero(as_tuple=True)
-            logits[row, place, trie.tokens(children[row, which])] = steps[row, which]
+            logits[row, position, trie.tokens(children[row, which])] = steps[row, which]
         return logits
 
     def questions_of(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -462,7 +468,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
     def sid_log_probs(self, prompts: Sequence[Sequence[int]], trie: Trie) -> torch.Tensor | None:
         """Log-probabilities of all SIDs, float32 (B, N); None where the trie's SIDs are others, or very many."""
-        if self.by_blocks or not self._speaks(trie):
+        if self.by_blocks or not self._generates(trie):
             return None
         return self.leaf_log_probs(*self.questions_of(prompts))
 
@@ -470,7 +476,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         self, prompts: Sequence[Sequence[int]], trie: Trie, k: int, guide: Guide
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """The best SIDs of very many, block by block; see `best_sids`."""
-        if not (self.by_blocks and self._speaks(trie)):
+        if not (self.by_blocks and self._generates(trie)):
             return None
         histories, contexts = self.questions_of(prompts)
         return Blocks(self, histories, *newest_slots(histories), contexts).best(k, guide)
@@ -479,7 +485,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Values in memory for one prompt while it is scored, besides those of the layers."""
         return blocks.most_values((self.config.num_sids, len(self.trie.code), self.config.towers))
 
-    def _speaks(self, trie: Trie) -> bool:
+    def _generates(self, trie: Trie) -> bool:
         own = self.trie
         return torch.equal(trie.first_child, own.first_child) and torch.equal(trie.token, own.token)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
-from minionerec.models.nn.history import HistoryScores, Places
+from minionerec.models.nn.history import HistoryScores, ScoredPositions
 from minionerec.models.nn.layers import CausalLayer, Dropout, Linear, causal_mask, length_groups, linear
 from minionerec.models.nn.rows import ColumnSubset, take_rows
 from minionerec.models.nn.session import SessionStates
@@ -87,7 +87,7 @@ class Tower(nn.Module):
     def scores(
         self,
         histories: torch.Tensor,
-        places: Places,
+        positions: ScoredPositions,
         text: torch.Tensor | None,
         code_rows: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -95,7 +95,7 @@ class Tower(nn.Module):
 
         Args:
             histories: int64 (B, T), SIDs from 1, 0 is padding on the right.
-            places: The positions.
+            positions: The positions.
             text: float32 (N, T'), text vectors.
             code_rows: int64 (tables, N).
 
@@ -103,17 +103,17 @@ class Tower(nn.Module):
             float (P, N).
         """
         matrix = self.matrix(text, code_rows)
-        state = self.state(histories, places, matrix)
+        state = self.state(histories, positions, matrix)
         scores = linear(state, matrix[1:], self.bias)
-        scored: torch.Tensor = self.history(scores, state, histories, places)
+        scored: torch.Tensor = self.history(scores, state, histories, positions)
         return scored
 
-    def state(self, histories: torch.Tensor, places: Places, matrix: torch.Tensor) -> torch.Tensor:
+    def state(self, histories: torch.Tensor, positions: ScoredPositions, matrix: torch.Tensor) -> torch.Tensor:
         """Output of the layers at each requested position: float (P, D).
 
         Args:
             histories: int64 (B, T), rows of `matrix`, 0 is padding on the right.
-            places: The positions.
+            positions: The positions.
             matrix: float (., D), vectors, those of padding first.
         """
         first = torch.zeros(len(histories), dtype=torch.int64, device=histories.device)  # of each row, in `flat`
@@ -127,9 +127,9 @@ class Tower(nn.Module):
                 x = layer(x, mask)
             parts.append(x.flatten(0, 1))
         flat = torch.cat(parts)
-        asked = flat[first[places.row] + places.slot]
+        asked = flat[first[positions.row] + positions.slot]
         if self.session_states is not None:
-            asked = self.session_states(asked, places.known_contexts)
+            asked = self.session_states(asked, positions.known_contexts)
         state: torch.Tensor = self.norm(asked)
         return state
 
@@ -179,7 +179,7 @@ class Tower(nn.Module):
         columns: ColumnSubset,
         state: torch.Tensor,
         seen: torch.Tensor,
-        places: Places,
+        positions: ScoredPositions,
         text: torch.Tensor | None,
         code_rows: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -189,7 +189,7 @@ class Tower(nn.Module):
             columns: The SIDs.
             state: float (P, D), see `state`.
             seen: int64 (B, T), see `SidBlock`.
-            places: The positions, whose entries name columns.
+            positions: The positions, whose entries name columns.
             text: float32 (N, T'), text vectors.
             code_rows: int64 (tables, N).
         """
@@ -199,7 +199,7 @@ class Tower(nn.Module):
         else:
             vectors = self._frozen[first + 1 : first + 1 + len(columns)]
         scores = linear(state, vectors, take_rows(self.bias, columns.numbers))
-        scored: torch.Tensor = self.history(scores, state, seen, places)
+        scored: torch.Tensor = self.history(scores, state, seen, positions)
         return scored
 
     def scores_at(self, part: "SidBlock", text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:
@@ -211,10 +211,10 @@ class Tower(nn.Module):
             code_rows: int64 (tables, N).
         """
         matrix = nn.functional.pad(self.vectors(part.rows, text, code_rows), (0, 0, 1, 0))
-        state = self.state(part.histories, part.places, matrix)
+        state = self.state(part.histories, part.positions, matrix)
         columns = part.columns
         scores = linear(state, matrix[1 : len(columns) + 1], take_rows(self.bias, columns.numbers))
-        scored: torch.Tensor = self.history(scores, state, part.seen, part.places)
+        scored: torch.Tensor = self.history(scores, state, part.seen, part.positions)
         return scored
 
 
@@ -227,20 +227,20 @@ class SidBlock:
         rows: int64 (R,), SIDs whose vectors that takes: those, then the others of the histories.
         histories: int64 (B, T), indices in `rows` from 1, 0 is padding.
         seen: int64 (B, T), columns from 1; 0 is padding, or an SID that is not scored.
-        places: The positions, whose entries name columns.
+        positions: The positions, whose entries name columns.
     """
 
     columns: ColumnSubset
     rows: torch.Tensor
     histories: torch.Tensor
     seen: torch.Tensor
-    places: Places
+    positions: ScoredPositions
 
     @classmethod
-    def of(cls, histories: torch.Tensor, columns: ColumnSubset, places: Places) -> "SidBlock":
+    def of(cls, histories: torch.Tensor, columns: ColumnSubset, positions: ScoredPositions) -> "SidBlock":
         """Of histories int64 (B, T), SIDs from 1, padded with 0 on the right."""
         seen = (columns.find(histories - 1) + 1).masked_fill(histories == 0, 0)
         others = histories[(histories > 0) & (seen == 0)].unique()
         own = torch.searchsorted(others, histories.contiguous()) + 1 + len(columns)
         own = torch.where(seen > 0, seen, own).masked_fill(histories == 0, 0)
-        return cls(columns, torch.cat([columns.numbers, others - 1]), own, seen, places)
+        return cls(columns, torch.cat([columns.numbers, others - 1]), own, seen, positions)

@@ -95,8 +95,10 @@ def test_new_rows_start_from_the_words_of_their_items(tied):
     ids = code_token_ids(tokenizer, TABLE)
     words = [before[tokenizer(title)["input_ids"]].mean(0) for title in TITLES]
     spread = before[: rows - 3].std()
-    places = ((0, 0, [0, 1]), (0, 7, [2, 3]), (1, 1, [0, 2, 3]), (2, 3, [3]))
-    moved = [weight[ids[level, code]] - torch.stack([words[i] for i in items]).mean(0) for level, code, items in places]
+    positions = ((0, 0, [0, 1]), (0, 7, [2, 3]), (1, 1, [0, 2, 3]), (2, 3, [3]))
+    moved = [
+        weight[ids[level, code]] - torch.stack([words[i] for i in items]).mean(0) for level, code, items in positions
+    ]
     common = torch.stack(moved).mean(0)  # one vector for all codes, where the rows make logits too
     apart = weight[ids[ids >= 0]] - weight[ids[ids >= 0]].mean(0)
     assert common.norm() < apart.norm(dim=1).mean() * 1.2

@@ -73,8 +73,8 @@ def histories(*rows, width=None):
 def prompt(*sids, words=False):
     """The tokens of SIDs (from 1), other tokens between them if wanted."""
     ids = []
-    for place, sid in enumerate(sids):
-        ids += [WORDS[place % 4]] * words + [int(TOKENS[level, code]) for level, code in enumerate(CODES[sid - 1])]
+    for position, sid in enumerate(sids):
+        ids += [WORDS[position % 4]] * words + [int(TOKENS[level, code]) for level, code in enumerate(CODES[sid - 1])]
     return [*ids, *[WORDS[0]] * (words or not ids)]
 
 
@@ -98,8 +98,8 @@ def test_a_position_does_not_see_its_own_answer_in_the_counts(reverse, window, o
     rows = [window, *others]
     width = max(map(len, rows)) - 1
     seen, followed = np.zeros((2, len(rows), width), dtype=np.int64)
-    for place, row in enumerate(rows):
-        seen[place, : len(row) - 1], followed[place, : len(row) - 1] = row[:-1], row[1:]
+    for position, row in enumerate(rows):
+        seen[position, : len(row) - 1], followed[position, : len(row) - 1] = row[:-1], row[1:]
 
     def built(targets):
         table = counts_of(seen, targets, reverse, N + 1)
@@ -337,18 +337,18 @@ def test_stock_generate_says_the_same(model, cache):
     assert torch.allclose(output.sequences_scores, wanted.values[0], atol=1e-4)
 
 
-def test_logits_behind_a_prompt_are_the_steps_through_the_trie(model):
+def test_logits_after_a_prompt_are_the_steps_through_the_trie(model):
     """At every position, for prompts of different lengths in one batch, padded on the left or not."""
     sid = 7
-    spoken = [[*ids, *prompt(sid)] for ids in PROMPTS]
-    width = max(map(len, spoken))
-    padded = torch.tensor([[0] * (width - len(ids)) + ids for ids in spoken])
-    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in spoken])
+    generated = [[*ids, *prompt(sid)] for ids in PROMPTS]
+    width = max(map(len, generated))
+    padded = torch.tensor([[0] * (width - len(ids)) + ids for ids in generated])
+    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in generated])
     together = model(input_ids=padded, attention_mask=mask).logits
     assert together.shape == (4, width, VOCABULARY)
     nodes = model.node_log_probs(model.leaf_log_probs(histories(*HISTORIES, width=6)))
     path = model.trie.paths[sid - 1].tolist()
-    for row, ids in enumerate(spoken):
+    for row, ids in enumerate(generated):
         alone = model(input_ids=torch.tensor([ids])).logits[0]
         assert torch.allclose(alone, together[row, width - len(ids) :], atol=1e-5)
         assert torch.allclose(alone.exp().sum(1), torch.ones(len(ids)), atol=1e-5)

@@ -68,10 +68,10 @@ def test_scores_of_some_sids_are_those_columns_of_the_dense_scores(off, leave_ou
     model = built(off)
     row, slot = positions()
     counted = LABELS if leave_out else None
-    dense = model._scores(HISTORIES, model._places(HISTORIES, row, slot, counted))
+    dense = model._scores(HISTORIES, model._positions(HISTORIES, row, slot, counted))
     for numbers in ([0, 1, 5, 9, N - 1], list(range(N)), [7], (SEEN[0] - 1).tolist()):
         columns = ColumnSubset(torch.tensor(numbers).unique())
-        part = SidBlock.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted))
+        part = SidBlock.of(HISTORIES, columns, model.positions_at(HISTORIES, row, slot, columns, counted))
         for whole, tower in zip(dense, model.each_tower(), strict=True):
             found = tower.scores_at(part, *model.given())
             assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
@@ -88,8 +88,8 @@ def test_counts_of_any_windows_are_looked_up_among_any_columns(rows, numbers):
     histories = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
     row, slot = (histories > 0).nonzero(as_tuple=True)
     columns = ColumnSubset(torch.tensor(sorted(numbers)))
-    part = SidBlock.of(histories, columns, model.places_at(histories, row, slot, columns))
-    (whole,) = model._scores(histories, model._places(histories, row, slot))
+    part = SidBlock.of(histories, columns, model.positions_at(histories, row, slot, columns))
+    (whole,) = model._scores(histories, model._positions(histories, row, slot))
     (tower,) = model.each_tower()
     assert torch.allclose(tower.scores_at(part, *model.given()), whole[:, columns.numbers], atol=1e-5)
 

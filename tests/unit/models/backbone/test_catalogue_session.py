@@ -33,7 +33,7 @@ HISTORIES, LABELS = torch.from_numpy(SEEN), torch.from_numpy(np.where(FOLLOWED >
 SESSION_CONTEXTS = torch.from_numpy(np.where(FOLLOWED > 0, RNG.integers(0, 3, FOLLOWED.shape), 0))
 
 
-def built(told=True, states=True, popular=True, towers=2):
+def built(conditioned=True, states=True, popular=True, towers=2):
     """A small model whose weights are all drawn at random, the same with session context and without."""
     torch.manual_seed(0)
     config = CatalogueConfig(
@@ -45,7 +45,7 @@ def built(told=True, states=True, popular=True, towers=2):
         towers=towers,
         reach=4,
         reverse=0.3,
-        session_tokens=[2, 3] if told else [],
+        session_tokens=[2, 3] if conditioned else [],
     )
     text = np.random.default_rng(1).normal(size=(N, 5)).astype(np.float32)
     model = build_catalogue(config, CODES, TOKENS, text, count_transitions(SEEN, FOLLOWED, N, 4, 0.6, 0.3))
@@ -56,7 +56,7 @@ def built(told=True, states=True, popular=True, towers=2):
         for name, parameter in model.named_parameters():
             if ".session_states." in name and states:
                 parameter.copy_(torch.randn_like(parameter) * 0.5)
-    if told and popular:
+    if conditioned and popular:
         model.popularity.set(torch.randn(3, N), torch.tensor([0.3, 0.8, 1.5]))
     return model.eval()
 
@@ -66,12 +66,12 @@ def model():
     return built()
 
 
-def spoken(sid):
+def generated(sid):
     return [int(TOKENS[level, code]) for level, code in enumerate(CODES[sid - 1])]
 
 
 def prompt(history, context=UNKNOWN):
-    return [WORD, *(token for sid in history for token in spoken(sid)), *MARKS[context]]
+    return [WORD, *(token for sid in history for token in generated(sid)), *MARKS[context]]
 
 
 def trie():
@@ -81,7 +81,7 @@ def trie():
 def test_what_texts_tell_at_each_token():
     """Rows by hand: the mark's word stands until an SID is whole, or another mark comes."""
     same, later = MARKS[SAME][0], MARKS[LATER][0]
-    one, two, part = spoken(1), spoken(2), spoken(5)[:2]
+    one, two, part = generated(1), generated(2), generated(5)[:2]
     rows = {
         "a mark before any SID, which is the newest one's": ([same, *one], [1, 1, 1, 0]),
         "a mark behind one": ([*one, later], [0, 0, 0, 2]),
@@ -107,11 +107,11 @@ def test_what_texts_tell_at_each_token():
 
 
 def test_questions_are_histories_and_session_contexts(model):
-    rows = [prompt([1, 2], SAME), prompt([3], LATER), prompt([4, 5]), [*prompt([1], SAME), *spoken(2)], MARKS[LATER]]
-    histories, told = model.questions_of(rows)
+    rows = [prompt([1, 2], SAME), prompt([3], LATER), prompt([4, 5]), [*prompt([1], SAME), *generated(2)], MARKS[LATER]]
+    histories, conditioned = model.questions_of(rows)
     assert histories.tolist() == [[1, 2], [3, 0], [4, 5], [1, 2], [0, 0]]
-    assert told.tolist() == [SAME, LATER, UNKNOWN, UNKNOWN, LATER]
-    assert built(told=False).questions_of(rows)[1].tolist() == [UNKNOWN] * 5
+    assert conditioned.tolist() == [SAME, LATER, UNKNOWN, UNKNOWN, LATER]
+    assert built(conditioned=False).questions_of(rows)[1].tolist() == [UNKNOWN] * 5
 
 
 def test_a_state_is_scaled_and_shifted_by_its_session_context():
@@ -139,23 +139,23 @@ def test_popularity_is_added_by_session_context_and_column():
 
 
 def test_without_weights_of_its_own_it_is_the_plain_model():
-    plain, fresh = built(told=False), built(states=False, popular=False)
+    plain, fresh = built(conditioned=False), built(states=False, popular=False)
     wanted = plain.leaf_log_probs(HISTORIES)
     for context in (UNKNOWN, SAME, LATER):
         assert torch.equal(fresh.leaf_log_probs(HISTORIES, torch.full((6,), context)), wanted)
     assert torch.equal(plain.leaf_log_probs(HISTORIES, torch.full((6,), SAME)), wanted)  # it does not listen
     for part in ({"popular": False}, {"states": False}):
-        told = built(**part)
-        each = [told.leaf_log_probs(HISTORIES, torch.full((6,), context)) for context in (UNKNOWN, SAME, LATER)]
+        conditioned = built(**part)
+        each = [conditioned.leaf_log_probs(HISTORIES, torch.full((6,), context)) for context in (UNKNOWN, SAME, LATER)]
         pairs = zip(each, each[1:] + each[:1], strict=True)
         assert not any(torch.allclose(one, other, atol=1e-2) for one, other in pairs)
-        assert torch.equal(told.leaf_log_probs(HISTORIES), each[UNKNOWN])
+        assert torch.equal(conditioned.leaf_log_probs(HISTORIES), each[UNKNOWN])
 
 
 def test_each_position_gets_its_own_session_context(model):
     found = model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, distribution=True).log_probs
-    places = (LABELS > 0).nonzero().tolist()
-    for (row, slot), log_probs in zip(places, found, strict=True):
+    positions = (LABELS > 0).nonzero().tolist()
+    for (row, slot), log_probs in zip(positions, found, strict=True):
         alone = model.leaf_log_probs(HISTORIES[row : row + 1, : slot + 1], SESSION_CONTEXTS[row, slot][None])
         assert torch.allclose(log_probs, alone[0], atol=1e-5)
     wanted = LABELS[LABELS > 0] - 1
@@ -173,7 +173,7 @@ def test_each_position_gets_its_own_session_context(model):
     assert torch.equal(model(histories=HISTORIES).log_probs, model.leaf_log_probs(HISTORIES))
 
 
-def test_training_mode_tells_what_it_is_told(model):
+def test_training_mode_follows_its_settings(model):
     """Session contexts are hidden by the trainer; the model itself draws nothing."""
     try:
         asked = {"histories": HISTORIES, "labels": LABELS, "contexts": SESSION_CONTEXTS, "distribution": True}
@@ -186,17 +186,17 @@ def test_training_mode_tells_what_it_is_told(model):
 @pytest.mark.parametrize("leave_out", [False, True])
 def test_scores_of_some_sids_are_those_columns(model, leave_out):
     row, slot = (LABELS > 0).nonzero(as_tuple=True)
-    told, counted = SESSION_CONTEXTS[row, slot], LABELS if leave_out else None
-    dense = model._scores(HISTORIES, model._places(HISTORIES, row, slot, counted, told))
+    conditioned, counted = SESSION_CONTEXTS[row, slot], LABELS if leave_out else None
+    dense = model._scores(HISTORIES, model._positions(HISTORIES, row, slot, counted, conditioned))
     if not leave_out:
-        for one, other in zip(model.tower_scores(HISTORIES, row, slot, told), dense, strict=True):
+        for one, other in zip(model.tower_scores(HISTORIES, row, slot, conditioned), dense, strict=True):
             assert torch.equal(one, other)
     for numbers in ([0, 1, 5, N - 1], list(range(N)), [7]):
         columns = ColumnSubset(torch.tensor(numbers))
-        part = SidBlock.of(HISTORIES, columns, model.places_at(HISTORIES, row, slot, columns, counted, told))
+        part = SidBlock.of(HISTORIES, columns, model.positions_at(HISTORIES, row, slot, columns, counted, conditioned))
         for whole, tower in zip(dense, model.each_tower(), strict=True):
             found = model.with_popularity(
-                tower.scores_at(part, *model.given()), part.places.known_contexts, columns.numbers
+                tower.scores_at(part, *model.given()), part.positions.known_contexts, columns.numbers
             )
             assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
     sample = Sample(ColumnSubset(torch.arange(N)), torch.zeros(len(LABELS), N))
@@ -211,13 +211,13 @@ def test_scores_of_some_sids_are_those_columns(model, leave_out):
 
 
 ASKED = [[1, 2, 3], [9], [], [5, 5, 2, 8], [N, 1], [1, 2, 3], [1, 2, 3]]
-TOLD = [SAME, LATER, SAME, UNKNOWN, LATER, LATER, UNKNOWN]
-PROMPTS = [prompt(history, context) for history, context in zip(ASKED, TOLD, strict=True)]
+REPORTED = [SAME, LATER, SAME, UNKNOWN, LATER, LATER, UNKNOWN]
+PROMPTS = [prompt(history, context) for history, context in zip(ASKED, REPORTED, strict=True)]
 
 
 def ranked(model):
     histories = torch.tensor([[*row, *[0] * (6 - len(row))] for row in ASKED])
-    return model.leaf_log_probs(histories, torch.tensor(TOLD)).sort(1, descending=True)
+    return model.leaf_log_probs(histories, torch.tensor(REPORTED)).sort(1, descending=True)
 
 
 def test_searches_give_the_models_own_ranking(model):
@@ -240,7 +240,7 @@ def test_block_by_block_it_is_the_same(model, monkeypatch, frozen):
     dense = [search(model, PROMPTS, trie(), k, guide=how) for search, k, how in searches]
     with torch.no_grad():
         loss = model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS).loss.item()
-        untold = model(histories=HISTORIES, labels=LABELS).loss.item()
+        unconditioned = model(histories=HISTORIES, labels=LABELS).loss.item()
     monkeypatch.setattr(blocks, "SIDS_AT_ONCE", 6)
     monkeypatch.setattr(type(model), "leaf_log_probs", None)
     assert model.by_blocks
@@ -257,10 +257,10 @@ def test_block_by_block_it_is_the_same(model, monkeypatch, frozen):
             assert model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS).loss.item() == pytest.approx(
                 loss
             )
-            assert model(histories=HISTORIES, labels=LABELS).loss.item() == pytest.approx(untold)
+            assert model(histories=HISTORIES, labels=LABELS).loss.item() == pytest.approx(unconditioned)
     finally:
         model.train().eval()
-    assert loss != pytest.approx(untold)
+    assert loss != pytest.approx(unconditioned)
 
 
 @pytest.mark.parametrize("row", [0, 5, 6])
@@ -281,23 +281,25 @@ def test_stock_generate_reads_the_mark(model, row):
             eos_token_id=None,
         ),
     )
-    number = {tuple(spoken(sid)): sid - 1 for sid in range(1, N + 1)}
+    number = {tuple(generated(sid)): sid - 1 for sid in range(1, N + 1)}
     wanted = ranked(model)
-    assert [number[tuple(said)] for said in output.sequences[:, len(ids) :].tolist()] == wanted.indices[row].tolist()
+    assert [number[tuple(reported)] for reported in output.sequences[:, len(ids) :].tolist()] == wanted.indices[
+        row
+    ].tolist()
     assert torch.allclose(output.sequences_scores, wanted.values[row], atol=1e-4)
 
 
-def test_logits_behind_a_mark_are_those_of_its_session_context(model):
+def test_logits_after_a_mark_are_those_of_its_session_context(model):
     """In one batch with others, at each code of an SID, and told nothing more behind it."""
     sid = 7
-    rows = [[*ids, *spoken(sid)] for ids in PROMPTS]
+    rows = [[*ids, *generated(sid)] for ids in PROMPTS]
     width = max(map(len, rows))
     padded = torch.tensor([[0] * (width - len(ids)) + ids for ids in rows])
     mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in rows])
     logits = model(input_ids=padded, attention_mask=mask).logits
     path = model.trie.paths[sid - 1].tolist()
     histories = [[*row, *[0] * (6 - len(row))] for row in ASKED]
-    nodes = model.node_log_probs(model.leaf_log_probs(torch.tensor(histories), torch.tensor(TOLD)))
+    nodes = model.node_log_probs(model.leaf_log_probs(torch.tensor(histories), torch.tensor(REPORTED)))
     for row, history in enumerate(ASKED):
         for depth in range(3):
             children, present = model.trie.children(torch.tensor([path[depth]]))
@@ -321,4 +323,4 @@ def test_it_comes_back_from_disk(model, tmp_path):
     assert again.flaw(CODES) is None
     asked = torch.tensor([SAME, LATER, UNKNOWN, SAME, SAME, LATER])
     assert torch.equal(again.leaf_log_probs(HISTORIES, asked), model.leaf_log_probs(HISTORIES, asked))
-    assert not [name for name in built(told=False).state_dict() if "contexts" in name or "popularity" in name]
+    assert not [name for name in built(conditioned=False).state_dict() if "contexts" in name or "popularity" in name]

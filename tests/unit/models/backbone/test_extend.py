@@ -11,7 +11,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
-from minionerec.models.backbone.catalogue.extend import extended_catalogue, grown_rows, places_among
+from minionerec.models.backbone.catalogue.extend import extended_catalogue, grown_rows, indices_among
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.sid.table import SidTable
 
@@ -25,7 +25,7 @@ FOLLOWED = torch.tensor([[4, 2, 6], [1, 0, 0], [3, 5, 2], [0, 0, 0]])
 
 def number_of(codes):
     """Number of each of KNOWN among the distinct SIDs of codes."""
-    return places_among(np.unique(codes, axis=0), KNOWN)
+    return indices_among(np.unique(codes, axis=0), KNOWN)
 
 
 def counted(codes):
@@ -63,7 +63,7 @@ def extended(model, start="neighbours"):
     return extended_catalogue(model, ALL, TOKENS, 45, texts(len(ALL), 1), counted(ALL), start)
 
 
-def said(model, codes):
+def reported(model, codes):
     """Log-probabilities of KNOWN after histories, float (4, 6)."""
     number = torch.from_numpy(np.concatenate([[0], number_of(codes) + 1]))
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_known_sids_keep_their_ratios(off, start):
     """A tower's log-probabilities of them all fall by the same number; each tower of several has its own."""
     model = trained(towers=1, **off)
     grown = extended(model, start)
-    difference = said(grown, ALL) - said(model, KNOWN)
+    difference = reported(grown, ALL) - reported(model, KNOWN)
     assert (difference < -1e-3).all()  # new SIDs took some probability
     torch.testing.assert_close(difference, difference[:, :1].expand_as(difference), atol=3e-6, rtol=0)
     assert grown.config.vocab_size == 45 and grown.config.num_sids == len(ALL) and model.config.num_sids == len(KNOWN)
@@ -91,9 +91,9 @@ def test_each_of_several_towers_keeps_its_scores():
     grown, kept = extended(model), number_of(ALL)
     number, row, slot = torch.from_numpy(np.concatenate([[0], kept + 1])), torch.arange(3), torch.tensor([2, 0, 2])
     with torch.no_grad():
-        before = model._scores(HISTORIES[:3], model._places(HISTORIES[:3], row, slot))
+        before = model._scores(HISTORIES[:3], model._positions(HISTORIES[:3], row, slot))
         now = number[HISTORIES[:3]]
-        after = grown._scores(now, grown._places(now, row, slot))
+        after = grown._scores(now, grown._positions(now, row, slot))
     assert len(before) == len(after) == 2
     for old, new in zip(before, after, strict=True):
         torch.testing.assert_close(new[:, kept], old, atol=2e-6, rtol=0)
@@ -115,17 +115,17 @@ def test_session_contexts_and_popularity_go_along(start):
     assert torch.equal(grown.popularity.weights, model.popularity.weights)
     old, new = (next(each.each_tower()).session_states.state_dict() for each in (model, grown))
     assert old["scale"].any() and all(torch.equal(new[name], value) for name, value in old.items())
-    number = {tuple(code): place for place, code in enumerate(np.unique(ALL, axis=0).tolist())}
+    number = {tuple(code): position for position, code in enumerate(np.unique(ALL, axis=0).tolist())}
     for sid, rows in {(0, 0, 1): [0, 1], (3, 1, 0): [5], (4, 4, 4): range(6)}.items():
         near = model.popularity.logs[:, list(rows)].mean(1)
         wanted = near if start == "neighbours" else torch.full((3,), float(np.log(0.2)))
         torch.testing.assert_close(grown.popularity.logs[:, number[sid]], wanted)
     now, falls = torch.from_numpy(np.concatenate([[0], kept + 1])), []
     for context in range(3):
-        told = torch.full((len(HISTORIES),), context)
+        conditioned = torch.full((len(HISTORIES),), context)
         with torch.no_grad():
-            after = grown.leaf_log_probs(now[HISTORIES], told)[:, kept]
-            difference = after - model.leaf_log_probs(HISTORIES, told)
+            after = grown.leaf_log_probs(now[HISTORIES], conditioned)[:, kept]
+            difference = after - model.leaf_log_probs(HISTORIES, conditioned)
         assert (difference < -1e-3).all()
         torch.testing.assert_close(difference, difference[:, :1].expand_as(difference), atol=3e-6, rtol=0)
         falls.append(difference[:, 0])
@@ -137,7 +137,7 @@ def test_new_sids_begin_at_the_mean_of_those_that_share_the_longest_prefix():
     model = trained()
     grown, zero = extended(model), extended(model, "zero")
     old, new = next(model.each_tower()), next(grown.each_tower())
-    number = {tuple(code): place for place, code in enumerate(np.unique(ALL, axis=0).tolist())}
+    number = {tuple(code): position for position, code in enumerate(np.unique(ALL, axis=0).tolist())}
     # SID → rows of KNOWN that share its longest prefix.
     for sid, rows in {(0, 0, 1): [0, 1], (0, 1, 4): [0, 1, 2], (3, 1, 0): [5], (4, 4, 4): range(6)}.items():
         torch.testing.assert_close(new.bias[number[sid]], old.bias[list(rows)].mean())
@@ -149,7 +149,7 @@ def test_new_sids_begin_at_the_mean_of_those_that_share_the_longest_prefix():
     zeros = next(zero.each_tower())
     assert not zeros.items.weight[number[0, 0, 1]].any() and zeros.bias[number[4, 4, 4]] == 0
     assert not zeros.codes[2].weight[4].any()
-    assert not torch.equal(said(grown, ALL), said(zero, ALL))
+    assert not torch.equal(reported(grown, ALL), reported(zero, ALL))
 
 
 def test_a_number_that_no_known_sid_ends_in_is_new():
@@ -179,7 +179,7 @@ def test_grown_rows_are_those_of_a_plain_search(data):
     found = grown_rows(values, known, wanted, "neighbours")
     for row, sid in zip(found, wanted.tolist(), strict=True):
         shared = [next((d for d in range(levels) if sid[d] != other[d]), levels) for other in known.tolist()]
-        nearest = [place for place, depth in enumerate(shared) if depth == max(shared)]
+        nearest = [position for position, depth in enumerate(shared) if depth == max(shared)]
         torch.testing.assert_close(row, values[nearest].mean(0))
 
 
@@ -190,7 +190,7 @@ def test_sids_of_another_length_are_refused():
 
 
 def language_model(tied):
-    table = SidTable(KNOWN, [f"i{place}" for place in range(6)])
+    table = SidTable(KNOWN, [f"i{position}" for position in range(6)])
     tokenizer = train_tokenizer(["red lamp", "blue chair"], 300)
     add_code_tokens(tokenizer, table)
     shape = ScratchShape(32, 2, 2, 1, 48, 300, 64, tied)

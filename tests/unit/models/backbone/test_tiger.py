@@ -47,13 +47,13 @@ def tokens_of(trie):
 def brute_force(model, prompt, trie):
     """Each SID's log-probability by the whole model of transformers, as often as there are SIDs: float64 (S,)."""
     sids = tokens_of(trie)
-    said = torch.tensor([[0, *tokens[:-1]] + [0] * (trie.levels - len(tokens)) for tokens in sids])
+    reported = torch.tensor([[0, *tokens[:-1]] + [0] * (trie.levels - len(tokens)) for tokens in sids])
     with torch.no_grad():
-        logits = model(input_ids=torch.tensor([prompt] * len(sids)), decoder_input_ids=said).logits
+        logits = model(input_ids=torch.tensor([prompt] * len(sids)), decoder_input_ids=reported).logits
     steps = logits.double().log_softmax(-1)
     return np.array(
         [
-            sum(float(row[place, token]) for place, token in enumerate(tokens))
+            sum(float(row[position, token]) for position, token in enumerate(tokens))
             for row, tokens in zip(steps, sids, strict=True)
         ]
     )
@@ -149,8 +149,10 @@ def test_beams_are_those_of_stock_generate(levels, beams):
             allowed.setdefault(tuple(tokens[:depth]), set()).add(token)
 
     def may_follow(_, ids):
-        said = tuple(ids[1:].tolist())
-        return sorted(allowed.get(said, {end} if end in said else {0}))  # 0 where stock search fills up its beams
+        reported = tuple(ids[1:].tolist())
+        return sorted(
+            allowed.get(reported, {end} if end in reported else {0})
+        )  # 0 where stock search fills up its beams
 
     ours = beam_search(model, PROMPTS, trie.with_tail([end]), beams)
     stock = stock_search(model, PROMPTS, trie, beams, [end])
@@ -230,12 +232,12 @@ def test_how_many_prompts_fit():
         ({"relative_attention_max_distance": 16}, "relative_attention_num_buckets is 32, expected from 4 to less"),
     ],
 )
-def test_shapes_that_cannot_work_are_said(changes, words):
+def test_shapes_that_cannot_work_are_reported(changes, words):
     with pytest.raises(ValueError, match=words):
         TigerConfig(**{**SHAPE, **changes})
 
 
-def test_dropout_is_put_in_the_place_of_torchs():
+def test_dropout_replaces_torchs():
     model = replace_dropout(tiny(dropout_rate=0.25).train())
     found = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
     assert {type(module) for module in found} == {Dropout} and {module.p for module in found} == {0.25}

@@ -67,7 +67,7 @@ def test_prefill_groups_hold_every_prompt_and_little_padding(full_pass):
     for _ in range(100):
         lengths = rng.integers(1, 200, int(rng.integers(1, 30))).tolist()
         groups = prefill_groups(lengths, full_pass)
-        assert sorted(place for group in groups for place in group) == list(range(len(lengths)))
+        assert sorted(folder for group in groups for folder in group) == list(range(len(lengths)))
         for group in groups:
             real, padded = sum(lengths[i] for i in group), max(lengths[i] for i in group) * len(group)
             assert padded <= max(1.1 * real, full_pass)

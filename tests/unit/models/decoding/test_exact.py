@@ -70,10 +70,10 @@ def test_many_prompts_keep_their_order():
     sids, scores, opened = exact_prompts(model, prompts, trie, 5, batch_size=4)
     assert model.training
     model.eval()
-    for place, prompt in enumerate(prompts):
+    for position, prompt in enumerate(prompts):
         alone = exact_search(model, [prompt], trie, 5)
-        assert alone.sids[0].tolist() == sids[place].tolist()
-        assert scores[place] == pytest.approx(alone.scores[0].numpy(), abs=1e-4)
+        assert alone.sids[0].tolist() == sids[position].tolist()
+        assert scores[position] == pytest.approx(alone.scores[0].numpy(), abs=1e-4)
     assert (opened > 1).all()
 
 

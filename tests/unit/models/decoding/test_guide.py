@@ -1,4 +1,4 @@
-"""Filters and bonuses in the trie: lists are those of the whole ranking, filtered; k places are filled."""
+"""Filters and bonuses in the trie: lists are those of the whole ranking, filtered; lists have k items."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_sids_that_begin_other_sids_have_a_bonus_and_a_filter_of_their_own():
 def test_many_prompts_with_a_filter_each_in_one_batch():
     rng = np.random.default_rng(0)
     trie, _ = random_trie(rng, n=140)
-    prompts = [[1 + place % 7, 2 + place % 11] for place in range(200)]
+    prompts = [[1 + position % 7, 2 + position % 11] for position in range(200)]
     allowed = torch.from_numpy(rng.random((200, trie.n_sids)) < 0.1)
     found = lists(beam_search(MODEL, prompts, trie, 200, guide=Guide.of(trie, allowed)))
     for row in range(0, 200, 19):
@@ -102,7 +102,7 @@ def test_nodes_are_reached_where_something_allowed_lies_below_them():
         assert largest[node] == value[below].max()
 
 
-def test_what_does_not_fit_the_trie_is_said():
+def test_what_does_not_fit_the_trie_is_reported():
     trie, _ = random_trie(np.random.default_rng(2), n=20)
     with pytest.raises(ConfigError, match=rf"allowed covers 3 SIDs, but the trie has {trie.n_sids}"):
         Guide.of(trie, torch.ones(1, 3, dtype=torch.bool))

@@ -107,7 +107,7 @@ def test_searches_find_the_order_of_the_distribution_and_keep_rows_apart(search)
     assert torch.allclose(found.scores, leaves.sort(1, descending=True).values, atol=1e-3)
 
 
-def test_what_does_not_fit_is_said():
+def test_what_does_not_fit_is_reported():
     trie, _ = random_trie(np.random.default_rng(3), n=9)
     with pytest.raises(ConfigError, match=f"the distribution is over 4 SIDs, but the trie has {trie.n_sids}"):
         beam_search(LeafModel(torch.zeros(1, 4), VOCABULARY), [[1]], trie, 2)

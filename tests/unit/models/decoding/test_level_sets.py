@@ -1,4 +1,4 @@
-"""A trie against sets of codes that each place allows, which is what LC-Rec releases as its constraint."""
+"""A trie against sets of codes that each position allows, which is what LC-Rec releases as its constraint."""
 
 from itertools import product
 
@@ -20,7 +20,7 @@ def searched(codes, beams):
     return [(tuple(distinct[sid].tolist()), score) for sid, score in found]
 
 
-def test_codes_allowed_by_their_place_make_sids_of_no_item_and_the_trie_makes_none():
+def test_codes_allowed_by_their_path_make_sids_of_no_item_and_the_trie_makes_none():
     every = np.array(list(product(range(SIZE), repeat=2)))
     by_level = searched(every, len(every))
     best = by_level[0][0]

@@ -166,7 +166,7 @@ def test_a_length_penalty_is_that_of_stock_search(penalty):
     """D7, against `generate` with `early_stopping="never"`, the end token counted."""
     trie = mixed_lengths().with_tail([END])
     codes = trie.codes()
-    spoken = [[int(trie.code_tokens[level, code]) for level, code in enumerate(row) if code >= 0] for row in codes]
+    generated = [[int(trie.code_tokens[level, code]) for level, code in enumerate(row) if code >= 0] for row in codes]
     for seed in range(3):
         model, beams = tiny_model(seed=seed), 4
         found = lists(beam_search(model, [[7, 8]], trie, beams, length_penalty=penalty))[0]
@@ -184,10 +184,10 @@ def test_a_length_penalty_is_that_of_stock_search(penalty):
                 return_dict_in_generate=True,
                 output_scores=True,
             ),
-            logits_processor=LogitsProcessorList([AllowedTokens(spoken, 2)]),
+            logits_processor=LogitsProcessorList([AllowedTokens(generated, 2)]),
         )
         texts = [row[: row.index(END) + 1] for row in output.sequences[:, 2:].tolist()]
-        assert [spoken[sid] for sid, _ in found] == texts
+        assert [generated[sid] for sid, _ in found] == texts
         assert [score for _, score in found] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
 
 

@@ -91,7 +91,7 @@ def test_a_mixture_is_sampled_and_decoded_in_batches(mixture):
         assert scores[row] == pytest.approx(alone.scores[0].numpy(), abs=1e-5)
 
 
-def test_what_a_mixture_cannot_do_is_said(mixture):
+def test_what_a_mixture_cannot_do_is_reported(mixture):
     trie = Trie.build(np.array([[0, 1]]), np.array([[5, 6], [7, VOCABULARY]]))
     with pytest.raises(ConfigError, match=f"has token {VOCABULARY}, but the model has {VOCABULARY} tokens"):
         beam_search(mixture, [[1]], trie, 1)

@@ -117,7 +117,7 @@ def test_sixty_random_cases(first):
 @pytest.mark.parametrize("first", range(1000, 2100, 100))
 def test_eleven_hundred_random_cases(first):
     same = [check_beam(seed) for seed in range(first, first + 100)]
-    print(f"cases {first} to {first + 99}: {int(np.sum(same))} of 100 identical in every place")
+    print(f"cases {first} to {first + 99}: {int(np.sum(same))} of 100 identical at every rank")
     assert np.mean(same) >= 0.95
     for seed in range(first, first + 100):
         check_exact(seed)

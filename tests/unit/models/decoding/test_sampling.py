@@ -40,8 +40,8 @@ def test_draws_have_the_frequencies_of_sampling_without_replacement(temperature)
         assert {sid: np.log(p[sid]) for sid in range(6)} == pytest.approx(listed, abs=1e-4)
     orders = list(permutations(range(6), 3))
     expected = [p[a] * p[b] / (1 - p[a]) * p[c] / (1 - p[a] - p[b]) for a, b, c in orders]
-    place = {order: number for number, order in enumerate(orders)}
-    counts = np.bincount([place[tuple(row)] for row in result.sids.tolist()], minlength=len(orders))
+    position = {order: number for number, order in enumerate(orders)}
+    counts = np.bincount([position[tuple(row)] for row in result.sids.tolist()], minlength=len(orders))
     assert chisquare(counts, np.array(expected) * 6000).pvalue > 1e-3
     included = np.bincount(result.sids.flatten().numpy(), minlength=6) / 6000
     wanted = [sum(e for order, e in zip(orders, expected, strict=True) if sid in order) for sid in range(6)]

@@ -71,14 +71,14 @@ def test_settings_of_the_models_own_file_have_no_say():
     assert torch.equal(found.sids, wanted.sids) and torch.equal(found.scores, wanted.scores)
 
 
-def test_places_are_found_by_position_alone():
+def test_positions_are_found_by_position_alone():
     trie = Trie.build(np.array([[0, 1], [0, 2], [3, 0]]), token_ids(2, 4))
     processor = TrieLogitsProcessor(trie, 2, [END])
     rows = torch.tensor([[5, 10, 5, 10, END], [5, 10, 5, 11, END], [5, 10, 8, 10, END], [5, 10, 5, 10, 5]])
-    assert processor.places(rows[:, :2]).tolist() == [0, 0, 0, 0]
-    assert processor.places(rows[:, :3]).tolist() == [1, 1, 2, 1]
-    assert (processor.places(rows[:, :4]) > 0).tolist() == [True, True, False, True]
-    ended = processor.places(rows)
+    assert processor.nodes_of(rows[:, :2]).tolist() == [0, 0, 0, 0]
+    assert processor.nodes_of(rows[:, :3]).tolist() == [1, 1, 2, 1]
+    assert (processor.nodes_of(rows[:, :4]) > 0).tolist() == [True, True, False, True]
+    ended = processor.nodes_of(rows)
     assert (processor.trie.sid[ended.clamp(min=0)] >= 0).tolist() == [True, True, False, False]
     scores = torch.zeros(4, VOCABULARY)
     for length in (3, 2, 3):  # neither order nor repetition of the calls matters

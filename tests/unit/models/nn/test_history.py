@@ -15,9 +15,9 @@ from minionerec.models.nn.history import own_counts, rows_of
 def test_rows_of_a_table(lengths, wanted):
     offsets = torch.tensor([0, *np.cumsum(lengths)])
     rows = [row % len(lengths) for row in wanted]
-    owner, place = rows_of(offsets, torch.tensor(rows, dtype=torch.long))
+    owner, position = rows_of(offsets, torch.tensor(rows, dtype=torch.long))
     expected = [(i, p) for i, row in enumerate(rows) for p in range(int(offsets[row]), int(offsets[row + 1]))]
-    assert list(zip(owner.tolist(), place.tolist(), strict=True)) == expected
+    assert list(zip(owner.tolist(), position.tolist(), strict=True)) == expected
 
 
 @settings(max_examples=80, deadline=None)
@@ -34,11 +34,11 @@ def test_own_counts_are_what_a_window_added(given_data, reach, decay, reverse):
     assert after.shape == before.shape == (len(rows), width)
     assert after.dtype == before.dtype == torch.float32
     whole = counted(histories, targets, reach, decay, reverse)
-    for place, (item, first) in enumerate(rows):
+    for position, (item, first) in enumerate(rows):
         rest = counted(histories, np.where(np.arange(width) < first, targets, 0), reach, decay, reverse)
         added = np.zeros(SIZE + 1)
-        np.add.at(added, targets[0], after[place].numpy())
-        np.add.at(added, histories[0], before[place].numpy())
+        np.add.at(added, targets[0], after[position].numpy())
+        np.add.at(added, histories[0], before[position].numpy())
         row = [whole.get((item - 1, other), 0.0) - rest.get((item - 1, other), 0.0) for other in range(SIZE)]
         assert added == pytest.approx([0.0, *row], abs=1e-5)
 

@@ -28,25 +28,28 @@ def test_groups_cover_every_row_at_the_least_number_of_slots():
         lengths = torch.randint(0, LENGTH + 1, (9,), generator=generator).tolist()
         histories = histories_of(lengths, "right", LENGTH, ITEMS)
         groups = length_groups(histories, "right")
-        assert sorted(torch.cat([places for places, _ in groups]).tolist()) == list(range(9))
+        assert sorted(torch.cat([positions for positions, _ in groups]).tolist()) == list(range(9))
         counted = sorted(length or LENGTH for length in lengths)
-        widths = [LENGTH if not all(lengths[place] for place in places) else columns.stop for places, columns in groups]
-        slots = sum(len(places) * width for (places, _), width in zip(groups, widths, strict=True))
+        widths = [
+            LENGTH if not all(lengths[position] for position in positions) else columns.stop
+            for positions, columns in groups
+        ]
+        slots = sum(len(positions) * width for (positions, _), width in zip(groups, widths, strict=True))
         least = min(
             a * max(counted[:a], default=0) + (b - a) * max(counted[a:b], default=0) + (9 - b) * counted[-1]
             for a in range(10)
             for b in range(a, 10)
         )
         assert slots == least
-        for places, columns in groups:
-            assert (histories[places] > 0).sum() == (histories[places, columns] > 0).sum()
+        for positions, columns in groups:
+            assert (histories[positions] > 0).sum() == (histories[positions, columns] > 0).sum()
 
 
 def test_by_length_keeps_the_order_of_rows():
     histories = histories_of([5, 1, LENGTH, 1, 3, 8], "right", LENGTH, ITEMS)
     assert len(length_groups(histories, "right")) == 3
-    places = by_length(lambda rows, places: places[:, None].float(), histories, "right")
-    assert places[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    positions = by_length(lambda rows, positions: positions[:, None].float(), histories, "right")
+    assert positions[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.3, 0.5, 0.9, 0.001])

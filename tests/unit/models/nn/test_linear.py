@@ -66,7 +66,7 @@ def test_other_types_and_strides():
     assert linear(torch.zeros(2, 0, 64), weight).shape == (2, 0, 256)
 
 
-def test_the_product_may_be_changed_in_place():
+def test_the_product_may_be_changed_inplace():
     x, weight = torch.randn(200, 64), torch.randn(256, 64, requires_grad=True)
     (linear(x, weight).mul_(2)).sum().backward()
     assert torch.allclose(weight.grad, 2 * x.sum(0).expand(256, 64), atol=1e-3)

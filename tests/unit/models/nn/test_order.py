@@ -8,10 +8,10 @@ import torch
 from minionerec.models.nn.device import VARIABLE, fix_order
 
 
-@pytest.mark.parametrize(("said", "gpu", "fixed"), [("1", True, True), ("1", False, False), ("0", True, False)])
-def test_the_environment_asks_for_it(monkeypatch, said, gpu, fixed):
+@pytest.mark.parametrize(("reported", "gpu", "fixed"), [("1", True, True), ("1", False, False), ("0", True, False)])
+def test_the_environment_asks_for_it(monkeypatch, reported, gpu, fixed):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setenv(VARIABLE, said)
+    monkeypatch.setenv(VARIABLE, reported)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # a user's own stays
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     before = torch.are_deterministic_algorithms_enabled()

@@ -100,11 +100,11 @@ def test_golden_prompts(wording):
         assert (example.prompt, example.completion) == (prompt, completion)
 
 
-def test_a_prompt_gives_session_contexts_where_it_has_a_place_for_them():
-    told, plain = build("session_context"), build("compact")
-    assert told.prompt_uses_context("next_sid") and not told.prompt_uses_context("next_title")
+def test_a_prompt_gives_session_contexts_where_it_has_a_placeholder_for_them():
+    conditioned, plain = build("session_context"), build("compact")
+    assert conditioned.prompt_uses_context("next_sid") and not conditioned.prompt_uses_context("next_title")
     assert not plain.prompt_uses_context("next_sid")
-    assert told.prompt("next_sid", history=[0], context=2).endswith("<|later|>")
+    assert conditioned.prompt("next_sid", history=[0], context=2).endswith("<|later|>")
 
 
 @pytest.mark.parametrize("wording", BUILT_IN)
@@ -166,7 +166,7 @@ def session_content(contexts=("<|now|>", "<|then|>"), **tasks):
     return {**content, "session_context": list(contexts) if isinstance(contexts, tuple) else contexts}
 
 
-TOLD = {"prompt": "{bos}{history}{session_context}", "completion": "{sid}"}
+REPORTED = {"prompt": "{bos}{history}{session_context}", "completion": "{sid}"}
 
 
 @pytest.mark.parametrize(
@@ -186,10 +186,13 @@ def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
         (session_content(), r"session_context is given, but no prompt has \{session_context\}"),
         (session_content(("now", "now")), "session_context: both texts are 'now'; make them differ"),
         (
-            change(next_sid=TOLD),
+            change(next_sid=REPORTED),
             r"'next_sid', prompt: unknown placeholder \{session_context\}; allowed: history, bos, eos",
         ),
-        (session_content((), next_sid=TOLD), r"unknown placeholder \{session_context\}; allowed: history, bos, eos"),
+        (
+            session_content((), next_sid=REPORTED),
+            r"unknown placeholder \{session_context\}; allowed: history, bos, eos",
+        ),
         (
             session_content(title_to_sid={"prompt": "{title}{session_context}", "completion": "{sid}"}),
             r"'title_to_sid', prompt: unknown placeholder \{session_context\}; allowed: title, bos, eos",
@@ -200,7 +203,7 @@ def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
         ),
     ],
 )
-def test_session_contexts_are_given_behind_histories_alone(content, message, tmp_path):
+def test_session_contexts_are_given_after_histories_alone(content, message, tmp_path):
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError, match=message):
         load_wording(tmp_path / "w.yaml")
@@ -271,21 +274,23 @@ def test_tokens_are_cut_on_the_left_and_completions_stand_alone():
 
 
 def chain(user, items, max_history):
-    return [(user, items[max(0, place - max_history) : place], items[place]) for place in range(1, len(items))]
+    return [
+        (user, items[max(0, position - max_history) : position], items[position]) for position in range(1, len(items))
+    ]
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 6, 9, 23])
 def test_windows_cover_each_target_once_with_its_history(length):
-    items = [place % 3 for place in range(length)]
+    items = [position % 3 for position in range(length)]
     corpus = small_corpus(chain("u", items, 4), max_history=4)
     windows = user_windows(corpus)
     found, rows = [], []
     for window in windows:
         assert len(window.items) <= 5
-        for place in range(window.first_target, len(window.items)):
-            found.append((tuple(window.items[:place].tolist()), int(window.items[place])))
-            assert corpus.train.targets[window.rows[place]] == window.items[place]
-            rows.append(int(window.rows[place]))
+        for position in range(window.first_target, len(window.items)):
+            found.append((tuple(window.items[:position].tolist()), int(window.items[position])))
+            assert corpus.train.targets[window.rows[position]] == window.items[position]
+            rows.append(int(window.rows[position]))
     assert rows == list(range(length - 1))
     wanted = [(tuple(history), target) for _, history, target in chain("u", items, 4)]
     assert [target for _, target in found] == [target for _, target in wanted]

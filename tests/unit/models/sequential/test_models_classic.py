@@ -117,8 +117,8 @@ def test_groups_of_similar_length_change_neither_loss_nor_gradient(name, padding
     assert len(length_groups(histories, padding)) == 3
     grouped = measure()
     whole = [(torch.arange(8), slice(0, LENGTH))]
-    for place in ("minionerec.models.nn.layers", "minionerec.models.sequential.model"):
-        monkeypatch.setattr(f"{place}.length_groups", lambda *_: whole)
+    for folder in ("minionerec.models.nn.layers", "minionerec.models.sequential.model"):
+        monkeypatch.setattr(f"{folder}.length_groups", lambda *_: whole)
     untrimmed = measure()
     assert grouped[0] == pytest.approx(untrimmed[0], rel=1e-12)
     assert len(grouped[1]) == len(untrimmed[1])
@@ -250,11 +250,11 @@ def test_pointer_and_counts_of_the_baseline_by_hand(padding):
     model = with_counts(padding)
     dense = np.zeros((ITEMS + 1, ITEMS + 1))
     for items, targets in zip(SEEN, FOLLOWED, strict=True):
-        for place, target in enumerate(targets):
-            for back in range(min(2, place + 1)):
+        for position, target in enumerate(targets):
+            for back in range(min(2, position + 1)):
                 if target:
-                    dense[items[place - back], target] += 0.5**back
-                    dense[target, items[place - back]] += 0.25 * 0.5**back
+                    dense[items[position - back], target] += 0.5**back
+                    dense[target, items[position - back]] += 0.25 * 0.5**back
     history = [9, 3, 7]
     histories = torch.zeros(1, LENGTH, dtype=torch.int64)
     histories[0, LENGTH - 3 if padding == "left" else 0 :][:3] = torch.tensor(history)
@@ -280,9 +280,9 @@ def test_training_leaves_its_own_answers_out_of_the_counts(padding):
     columns = slice(LENGTH - 4, LENGTH) if padding == "left" else slice(0, 4)
     histories[0, columns], targets[0, columns] = torch.tensor(SEEN[0]), torch.tensor(FOLLOWED[0])
     losses, rows = [], []
-    for place in range(4):
+    for position in range(4):
         kept = np.array(FOLLOWED)
-        kept[0, place:] = 0
+        kept[0, position:] = 0
         counted = count_transitions(np.array(SEEN), kept, ITEMS, reach=2, decay=0.5, reverse=0.25)
         other = built("causal", padding, pointer=True, reach=2, num_transitions=len(counted.counts))
         state = {name: value for name, value in model.state_dict().items() if not name.startswith("pairs.")}
@@ -291,10 +291,10 @@ def test_training_leaves_its_own_answers_out_of_the_counts(padding):
         # Totals say how common an item is; they are those of the whole.
         other.pairs.totals.copy_(model.pairs.totals)
         row = torch.zeros(1, LENGTH, dtype=torch.int64)
-        row[0, columns.start + (3 - place if padding == "left" else 0) :][: place + 1] = torch.tensor(
-            SEEN[0][: place + 1]
+        row[0, columns.start + (3 - position if padding == "left" else 0) :][: position + 1] = torch.tensor(
+            SEEN[0][: position + 1]
         )
-        wanted = torch.tensor([FOLLOWED[0][place]])
+        wanted = torch.tensor([FOLLOWED[0][position]])
         losses.append(functional.cross_entropy(other.scores(row), wanted).item())
         rows.append((row, wanted))
     assert model.sequence_loss(histories, targets).item() == pytest.approx(np.mean(losses), abs=1e-4)
@@ -315,8 +315,8 @@ def test_what_the_baseline_says_of_its_counts():
         build_model("causal", num_items=5, reach=2, decay=1.5)
 
 
-@pytest.mark.parametrize(("positions", "told_apart"), [("rotary", True), ("learned", True), ("none", False)])
-def test_positions_of_the_baseline_tell_orders_apart(positions, told_apart):
+@pytest.mark.parametrize(("positions", "distinguished"), [("rotary", True), ("learned", True), ("none", False)])
+def test_positions_of_the_baseline_tell_orders_apart(positions, distinguished):
     model = built("causal", positions=positions, num_layers=1)
     first, second = (model.user_vectors(torch.tensor([[*items, 0, 0]])) for items in ([3, 8, 5], [8, 3, 5]))
-    assert bool((first - second).abs().max() > 1e-4) is told_apart
+    assert bool((first - second).abs().max() > 1e-4) is distinguished

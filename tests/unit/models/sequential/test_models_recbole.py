@@ -267,7 +267,7 @@ def small_bert(**hyper):
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_bert4rec_asks_at_a_mask_behind_the_history_without_its_oldest_slot(padding):
+def test_bert4rec_predicts_at_a_mask_after_the_history_without_its_oldest_slot(padding):
     model = small_bert(padding=padding).eval()
     batch = histories(12, 10, 30, padding)
     asked = []
@@ -306,7 +306,7 @@ def test_bert4rec_loss_is_that_of_the_scored_masks_and_not_of_the_next_items(pad
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_bert4rec_hides_each_item_or_the_newest_and_scores_the_newest_few_behind_slot_0(padding):
+def test_bert4rec_hides_each_item_or_the_newest_and_scores_the_newest_few_after_slot_0(padding):
     batch = histories(4000, 10, 30, padding)
     at = newest_slots(batch, padding)
     rows, slots = torch.arange(4000), torch.arange(10)

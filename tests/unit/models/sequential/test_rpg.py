@@ -84,9 +84,9 @@ def test_ranking_is_that_of_brute_force_and_equal_digits_tie():
     assert ranks.tolist() == [
         row.tolist().index(target) + 1 for row, target in zip(order, rows.targets + 1, strict=True)
     ]
-    place = found.tolist()[0].index(1)
-    assert found[0, place : place + 4].tolist() == [1, ITEMS - 2, ITEMS - 1, ITEMS]
-    assert len(set(values[0, place : place + 4].tolist())) == 1
+    position = found.tolist()[0].index(1)
+    assert found[0, position : position + 4].tolist() == [1, ITEMS - 2, ITEMS - 1, ITEMS]
+    assert len(set(values[0, position : position + 4].tolist())) == 1
 
 
 def test_items_go_in_blocks_of_the_same_bits(monkeypatch):

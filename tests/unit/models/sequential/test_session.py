@@ -24,18 +24,18 @@ HYPER = {
     "causal": {"hidden_size": 16, "num_heads": 2, "pointer": True},
     "rpg": {"hidden_size": 16, "num_heads": 2, "inner_size": 16, "num_digits": 3, "num_codes": 4},
 }
-TOLD = sorted(set(MODELS) - {"bert4rec"})
+REPORTED = sorted(set(MODELS) - {"bert4rec"})
 HISTORIES = torch.tensor([[3, 8, 5, 2] + [0] * 6, [1] + [0] * 9, [4, 4, 9, 1, 7, 6, 11, 20, 2, 5]])
 AFTER = torch.tensor([[8, 5, 2, 9] + [0] * 6, [7] + [0] * 9, [4, 9, 1, 7, 6, 11, 20, 2, 5, 13]])
 TARGETS, USERS = torch.tensor([9, 7, 13]), torch.arange(3)
 
 
-def built(name, told=True):
+def built(name, conditioned=True):
     torch.manual_seed(0)
     model = build_model(name, num_items=ITEMS, max_len=LENGTH, padding="right", **HYPER.get(name, {}))
     if name == "rpg":
         model.set_digits(torch.randint(0, 4, (ITEMS, 3), dtype=torch.int32))
-    if told:
+    if conditioned:
         model.condition_on_session()
     return model.eval()
 
@@ -48,7 +48,7 @@ def stirred(name):
     return model
 
 
-def said(model, contexts):
+def reported(model, contexts):
     """Scores of items, the loss of rows, and that of all positions where there is one."""
     with torch.no_grad():
         found = [model.scores(HISTORIES, USERS, contexts)[:, 1:], model.loss(HISTORIES, TARGETS, USERS, contexts)]
@@ -58,20 +58,20 @@ def said(model, contexts):
     return found
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", REPORTED)
 def test_at_first_a_conditioned_model_is_the_same_and_then_each_session_context_has_its_own(name):
-    plain, model = built(name, told=False), built(name)
+    plain, model = built(name, conditioned=False), built(name)
     assert not any(parameter.any() for parameter in model.session_states.parameters())
     for contexts in (None, torch.tensor([SAME, LATER, UNKNOWN])):
-        for found, wanted in zip(said(model, contexts), said(plain, contexts), strict=True):
+        for found, wanted in zip(reported(model, contexts), reported(plain, contexts), strict=True):
             assert torch.equal(found, wanted)
     model = stirred(name)
-    whole = [said(model, torch.full((3,), context)) for context in range(len(SESSION_CONTEXTS))]
+    whole = [reported(model, torch.full((3,), context)) for context in range(len(SESSION_CONTEXTS))]
     for first, second in ((UNKNOWN, SAME), (UNKNOWN, LATER), (SAME, LATER)):
         assert all((one - other).abs().max() > 1e-3 for one, other in zip(whole[first], whole[second], strict=True))
-    for untold, unknown in zip(said(model, None), whole[UNKNOWN], strict=True):
-        assert torch.equal(untold, unknown)
-    mixed = said(model, torch.tensor([LATER, SAME, UNKNOWN]))[0]  # each row has its own
+    for unconditioned, unknown in zip(reported(model, None), whole[UNKNOWN], strict=True):
+        assert torch.equal(unconditioned, unknown)
+    mixed = reported(model, torch.tensor([LATER, SAME, UNKNOWN]))[0]  # each row has its own
     for row, context in enumerate((LATER, SAME, UNKNOWN)):
         assert torch.allclose(mixed[row], whole[context][0][row], atol=1e-5)
 
@@ -85,7 +85,7 @@ def test_at_all_positions_each_target_has_the_session_context_of_its_own(padding
     for part in model.session_states.parameters():
         torch.nn.init.normal_(part, std=0.5)
     items, asked = [3, 8, 5, 2], [0, LATER, SAME, UNKNOWN]
-    rows = [(items[: place + 1], items[place + 1], asked[place + 1]) for place in range(3)]
+    rows = [(items[: position + 1], items[position + 1], asked[position + 1]) for position in range(3)]
 
     def tensor(values):
         return torch.tensor([values + [0] * (LENGTH - 3) if padding == "right" else [0] * (LENGTH - 3) + values])
@@ -103,7 +103,7 @@ def test_at_all_positions_each_target_has_the_session_context_of_its_own(padding
     assert whole.item() == pytest.approx(torch.stack(alone).mean().item(), abs=1e-5)
 
 
-def test_a_model_of_hidden_items_cannot_be_told():
+def test_a_model_of_hidden_items_cannot_be_conditioned():
     with pytest.raises(ConfigError, match=r"BERT4Rec learns to fill in items .* Leave session_context out"):
         built("bert4rec")
 
@@ -146,7 +146,7 @@ def test_rows_and_windows_have_the_session_contexts_of_their_rows(tmp_path, padd
         assert all(rows[tuple(pair)][context] for pair, context in known)
 
 
-def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
+def test_ranks_lists_rankers_and_assistants_are_conditioned(tmp_path):
     corpus = make_session_corpus(tmp_path / "corpus", users=20)
     torch.manual_seed(0)
     model = build_model("sasrec", num_items=corpus.n_items, max_len=10, padding="right")
@@ -154,11 +154,11 @@ def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
     for part in model.session_states.parameters():
         torch.nn.init.normal_(part)
     cpu, histories = torch.device("cpu"), corpus.test.histories.tolist()
-    rows, told = corpus.test, row_contexts(corpus.test.times, len(corpus.test))
+    rows, conditioned = corpus.test, row_contexts(corpus.test.times, len(corpus.test))
     ranker = SequentialRanker(model, "sasrec")
     assert ranker.context == {"session_context"}
     found = []
-    for contexts in (told, None):
+    for contexts in (conditioned, None):
         items, values = top_items(model, rows, "keep", cpu, corpus.n_items, contexts=contexts)
         found.append(rank_rows(model, rows, "keep", cpu, contexts=contexts)["item"])
         assert found[-1].tolist() == [
@@ -171,6 +171,6 @@ def test_ranks_lists_rankers_and_assistants_are_told(tmp_path):
     every = np.arange(corpus.n_items)
     assistant = SequentialAssistant(ranker, every, np.ones(corpus.n_items))
     assert assistant.context == ranker.context
-    wanted = ranker.scores(Queries(histories, told)).log_softmax(-1)
-    assert torch.allclose(assistant.log_probs(Queries(histories, told)), wanted, atol=1e-5)
+    wanted = ranker.scores(Queries(histories, conditioned)).log_softmax(-1)
+    assert torch.allclose(assistant.log_probs(Queries(histories, conditioned)), wanted, atol=1e-5)
     assert not torch.allclose(assistant.log_probs(Queries(histories)), wanted, atol=1e-2)

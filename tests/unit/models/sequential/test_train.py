@@ -135,7 +135,7 @@ def examples_of(corpus, protocol=PROTOCOLS["a"], all_positions=False):
     return TrainingExamples.of(corpus, protocol.max_len, protocol.padding, all_positions=all_positions)
 
 
-def train_small(place, corpus, name="sasrec", protocol=PROTOCOLS["a"], hyper=SMALL, all_positions=False, **changes):
+def train_small(folder, corpus, name="sasrec", protocol=PROTOCOLS["a"], hyper=SMALL, all_positions=False, **changes):
     torch.manual_seed(3)
     model = build_model(name, num_items=corpus.n_items, max_len=protocol.max_len, padding=protocol.padding, **hyper)
     examples, settings = (
@@ -146,7 +146,7 @@ def train_small(place, corpus, name="sasrec", protocol=PROTOCOLS["a"], hyper=SMA
     def valid(model):
         return rank_rows(model, corpus.valid, protocol.seen, CPU)["item"]
 
-    return fit(model, examples, valid, protocol, settings, place, CPU), model
+    return fit(model, examples, valid, protocol, settings, folder, CPU), model
 
 
 @pytest.mark.parametrize("all_positions", [False, True])
@@ -192,7 +192,7 @@ def test_training_learns_stops_and_keeps_its_best_epoch(tmp_path):
     assert values.mean() == pytest.approx(done.best, abs=5e-5)
 
 
-def test_each_epoch_visits_every_row_once_in_a_new_order():
+def test_each_epoch_has_every_row_once_in_a_new_order():
     orders = []
     for epoch in range(2):
         torch.manual_seed(epoch_seed(5, epoch))

@@ -19,9 +19,11 @@ HISTORY = np.array([3, 9], np.int32)
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """The corpus, and by its name a checkpoint that was conditioned on the session context and one that was not."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("told", "untold")}
-    checkpoints = {name: save_conditioned(folder, session_context=name == "told") for name, folder in folders.items()}
-    return Corpus.load(folders["told"] / "corpus"), checkpoints
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("conditioned", "unconditioned")}
+    checkpoints = {
+        name: save_conditioned(folder, session_context=name == "conditioned") for name, folder in folders.items()
+    }
+    return Corpus.load(folders["conditioned"] / "corpus"), checkpoints
 
 
 def of_model(ranker: LanguageRanker, context: int) -> np.ndarray:
@@ -32,27 +34,27 @@ def of_model(ranker: LanguageRanker, context: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("combine", ["steps", "rerank"])
-@pytest.mark.parametrize("searched", ["told", "untold"])
+@pytest.mark.parametrize("searched", ["conditioned", "unconditioned"])
 def test_an_assistant_is_given_session_contexts_where_it_knows_them(shop, searched, combine):
     corpus, checkpoints = shop
-    other = "untold" if searched == "told" else "told"
+    other = "unconditioned" if searched == "conditioned" else "conditioned"
     ranker = load_ranker(checkpoints[searched], corpus, search=Search("exact"))
     helper = load_ranker(checkpoints[other], corpus)
-    assert ("session_context" in ranker.context) is (searched == "told")
+    assert ("session_context" in ranker.context) is (searched == "conditioned")
     ranker.mixing = Mixing(load_assistant(checkpoints[other], ranker, corpus), SHARE, combine)
-    assert ranker.context and bool(ranker.mixing.assistant.context) is (other == "told")
+    assert ranker.context and bool(ranker.mixing.assistant.context) is (other == "conditioned")
     contexts = [UNKNOWN, SAME, LATER, SAME]
     found = ranker.rank(
         Queries([HISTORY] * 4, np.array(contexts)), 24
     )  # prompts that are equal where only the assistant is told
     for context, items, scores in zip(contexts, found.items, found.scores, strict=True):
-        said = {"told": context, "untold": UNKNOWN}
-        wanted = SHARE * of_model(ranker, said[searched]) + (1 - SHARE) * of_model(helper, said[other])
+        reported = {"conditioned": context, "unconditioned": UNKNOWN}
+        wanted = SHARE * of_model(ranker, reported[searched]) + (1 - SHARE) * of_model(helper, reported[other])
         assert scores == pytest.approx(wanted[ranker.table.sid_numbers[list(items)]], abs=1e-4)
     assert len({round(scores[0], 3) for scores in found.scores}) == len(SESSION_CONTEXTS)
 
 
-def test_queries_are_joined_taken_and_told_apart():
+def test_queries_are_joined_taken_and_distinguished():
     known, unknown = Queries([HISTORY, HISTORY, HISTORY[:0]], np.array([SAME, LATER, LATER])), Queries([HISTORY[:1]])
     assert known.session_context.tolist() == [SAME, LATER, UNKNOWN]  # no session goes on behind an empty history
     assert known.given == ("session context",) and unknown.given == ()

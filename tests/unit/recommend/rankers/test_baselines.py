@@ -90,7 +90,7 @@ def test_transition_counts_against_plain_loops(how):
     items = pd.DataFrame({"item_id": [str(n) for n in range(12)], "title": ["t"] * 12, "description": [""] * 12})
     train, sequences = [], [rng.integers(0, 12, length).tolist() for length in (2, 3, 5, 4, 5, 2)]
     for user, sequence in enumerate(sequences):
-        train += [(f"u{user}", sequence[:place], sequence[place]) for place in range(1, len(sequence))]
+        train += [(f"u{user}", sequence[:position], sequence[position]) for position in range(1, len(sequence))]
     frame = SplitRows.of(*zip(*train, strict=True))
     test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
     corpus = Corpus(items, frame, test, test, "global time 8:1:1", 4)
@@ -167,10 +167,10 @@ def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
     (whole,) = split.windows("train")
     windows = padded_windows(whole, split.max_history, "left")
     for before, after in zip(windows.histories, windows.targets, strict=True):
-        for place in np.flatnonzero(after):
-            for back in range(min(10, place + 1)):
-                if before[place - back]:
-                    pair = before[place - back] - 1, after[place] - 1
+        for position in np.flatnonzero(after):
+            for back in range(min(10, position + 1)):
+                if before[position - back]:
+                    pair = before[position - back] - 1, after[position] - 1
                     counts[pair] += 0.6**back
                     counts[pair[::-1]] += 0.3 * 0.6**back
     for history, row in zip(histories, found[TRANSITIONS].items, strict=True):
@@ -204,15 +204,15 @@ def chain_corpus(rng, transition, users=700, length=12):
     size = len(transition)
     steps = np.empty((users, length), dtype=np.int32)
     steps[:, 0] = rng.integers(0, size, users)
-    for place in range(1, length):
-        drawn = rng.random(users)[:, None] > transition.cumsum(1)[steps[:, place - 1]]
-        steps[:, place] = np.minimum(drawn.sum(1), size - 1)
+    for position in range(1, length):
+        drawn = rng.random(users)[:, None] > transition.cumsum(1)[steps[:, position - 1]]
+        steps[:, position] = np.minimum(drawn.sum(1), size - 1)
 
-    def at(*places):
+    def at(*positions):
         return SplitRows.of(
-            [f"u{user}" for user in range(users) for _ in places],
-            [row[max(0, place - 10) : place] for row in steps for place in places],
-            [row[place] for row in steps for place in places],
+            [f"u{user}" for user in range(users) for _ in positions],
+            [row[max(0, position - 10) : position] for row in steps for position in positions],
+            [row[position] for row in steps for position in positions],
         )
 
     items = pd.DataFrame({"item_id": [str(n) for n in range(size)], "title": "", "description": ""})
@@ -239,8 +239,8 @@ def chosen(chain):
 def ndcg_of(ranker, corpus, split):
     kept = corpus.rows(split)
     lists = ranker.rank(Queries(kept.histories.tolist()), 10).items
-    places = [row.index(target) if target in row else None for row, target in zip(lists, kept.targets, strict=True)]
-    return float(np.mean([0.0 if place is None else 1 / np.log2(place + 2) for place in places]))
+    positions = [row.index(target) if target in row else None for row, target in zip(lists, kept.targets, strict=True)]
+    return float(np.mean([0.0 if position is None else 1 / np.log2(position + 2) for position in positions]))
 
 
 def test_counts_reach_the_ceiling_of_a_markov_chain(chain, chosen):
@@ -346,11 +346,11 @@ def once():
     chance = 0.9 ** np.arange(30)
     chosen = [rng.choice(30, 8, replace=False, p=chance / chance.sum()).tolist() for _ in range(300)]
 
-    def at(*places):
+    def at(*positions):
         return SplitRows.of(
-            [f"u{user}" for user in range(300) for _ in places],
-            [row[:place] for row in chosen for place in places],
-            [row[place] for row in chosen for place in places],
+            [f"u{user}" for user in range(300) for _ in positions],
+            [row[:position] for row in chosen for position in positions],
+            [row[position] for row in chosen for position in positions],
         )
 
     items = pd.DataFrame({"item_id": [str(n) for n in range(30)], "title": "", "description": ""})

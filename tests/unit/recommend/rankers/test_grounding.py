@@ -20,8 +20,8 @@ from minionerec.recommend.rankers.grounding import (
 
 
 def slow_order(scores, tie_order):
-    places = {title: place for place, title in enumerate(tie_order.tolist())}
-    return sorted(range(len(scores)), key=lambda title: (scores[title], places[title]))
+    positions = {title: position for position, title in enumerate(tie_order.tolist())}
+    return sorted(range(len(scores)), key=lambda title: (scores[title], positions[title]))
 
 
 def test_quotes_and_white_space_fall_off_both_sides_alike():

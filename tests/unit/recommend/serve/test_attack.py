@@ -64,8 +64,8 @@ def test_half_a_head_does_not_hold_a_connection(tmp_path):
             heard += lines[0].recv(4096)
         for line in lines:
             line.sendall(b"GET / HTTP/1.1\r\n")
-        status, head, told = answer(port, ASKED)
-        assert (status, told["error"]["field"]) == (503, None) and b"retry-after" in head
+        status, head, reported = answer(port, ASKED)
+        assert (status, reported["error"]["field"]) == (503, None) and b"retry-after" in head
         assert b"x-content-type-options: nosniff" in head and b"connection: close" in head
         assert answer(port, HEALTH)[0] == 200
         begin = time.monotonic()
@@ -83,11 +83,11 @@ def test_half_a_head_does_not_hold_a_connection(tmp_path):
     assert counted(parts, "minionerec_requests_total", path="/v1/model", status="503") == 1
 
 
-def test_what_is_no_http_is_told_so_in_json_and_counted(tmp_path):
+def test_what_is_no_http_is_reported_in_json_and_counted(tmp_path):
     parts = fake_parts(tmp_path)
     with running(parts) as port:
-        status, head, told = answer(port, b"\x00\x01garbage\r\n\r\n")
-        assert status == 400 and set(told["error"]) == {"field", "message"}
+        status, head, reported = answer(port, b"\x00\x01garbage\r\n\r\n")
+        assert status == 400 and set(reported["error"]) == {"field", "message"}
         assert b"content-type: application/json" in head and b"content-security-policy" in head
     assert counted(parts, "minionerec_requests_total", path="other", status="400") == 1
     assert counted(parts, "minionerec_refused_total", reason="request") == 1
@@ -131,11 +131,11 @@ def test_a_key_file_may_begin_with_a_byte_order_mark(tmp_path):
     assert read_keys(str(tmp_path / "keys")) == [b"first-of-the-keys"]
 
 
-def test_folders_with_spaces_are_not_told():
+def test_folders_with_spaces_are_not_shown():
     known = [Path("/home/John Smith/m"), None, Path("runs/my shop/corpus")]
-    told = without_paths("/home/John Smith/m/manifest.json: is of runs/my shop/corpus.", known)
-    assert "John" not in told and "Smith" not in told and "my shop" not in told
-    assert told == "manifest.json: is of corpus."
+    reported = without_paths("/home/John Smith/m/manifest.json: is of runs/my shop/corpus.", known)
+    assert "John" not in reported and "Smith" not in reported and "my shop" not in reported
+    assert reported == "manifest.json: is of corpus."
 
 
 def test_a_reload_that_is_refused_tells_no_folder(tmp_path):
@@ -189,7 +189,7 @@ def test_a_look_says_what_is_not_there_and_what_cannot_be_seen(tmp_path, monkeyp
         fingerprint(sources)
 
 
-def test_lines_that_nobody_reads_are_dropped_and_counted():
+def test_lines_that_are_never_read_are_dropped_and_counted():
     read, write = os.pipe()
     dropped = []
     lines = queue.Queue(5)
@@ -209,8 +209,8 @@ def test_lines_that_nobody_reads_are_dropped_and_counted():
     seen = b""
     while select.select([read], [], [], 1)[0]:
         seen += os.read(read, 65536)
-    told = [json.loads(line) for line in seen.splitlines()]  # whole lines
-    assert len(told) + len(dropped) == 400 and told[0]["message"].startswith("0 ")
+    reported = [json.loads(line) for line in seen.splitlines()]  # whole lines
+    assert len(reported) + len(dropped) == 400 and reported[0]["message"].startswith("0 ")
     writer.stop()
     os.close(read)
     os.close(write)
@@ -231,23 +231,23 @@ port = server.bind("127.0.0.1", 0)
 number = port.getsockname()[1]
 port.close()
 config = ServeConfig(checkpoint={checkpoint!r}, port=number, reload="watch", watch_s=0.1)
-open({told!r}, "w").write(str(number))
+open({reported!r}, "w").write(str(number))
 server.serve(config, lambda line: print(line, flush=True))
 """
 
 
-def test_neither_signals_nor_streams_that_nobody_reads_stop_a_server(tmp_path):
+def test_neither_signals_nor_streams_that_are_never_read_stop_a_server(tmp_path):
     """SIGHUP while the first model loads, an address that cannot be printed, and more log lines than a pipe holds."""
     (tmp_path / "shift-0").mkdir()
-    told = tmp_path / "port"
-    code = PROGRAM.format(tests=str(ROOT / "tests"), checkpoint=str(tmp_path / "shift-0"), told=str(told))
+    reported = tmp_path / "port"
+    code = PROGRAM.format(tests=str(ROOT / "tests"), checkpoint=str(tmp_path / "shift-0"), reported=str(reported))
     (closed, out), (unread, err) = os.pipe(), os.pipe()
     os.close(closed)
     started = subprocess.Popen([sys.executable, "-c", code], stdout=out, stderr=err)
     os.close(out), os.close(err)
     try:
-        until(lambda: told.is_file() and told.read_text(), 60)
-        port = int(told.read_text())
+        until(lambda: reported.is_file() and reported.read_text(), 60)
+        port = int(reported.read_text())
         for _ in range(4):
             time.sleep(0.1)
             started.send_signal(signal.SIGHUP)

@@ -196,7 +196,7 @@ def test_what_could_not_be_answered_in_time_is_refused():
     asyncio.run(play())
 
 
-def test_what_nobody_waits_for_is_not_computed():
+def test_what_is_not_waited_for_is_not_computed():
     recommender = make_recommender()
 
     async def play():
@@ -225,8 +225,8 @@ def test_a_request_that_fails_leaves_the_others_their_answers():
     found = answer_each(recommender, requests, lambda answer: to_json(answered(answer)))
     assert isinstance(found[3], RequestError) and found[3].field == "where.colour"
     assert isinstance(found[7], ValueError)
-    for place in (0, 1, 2, 4, 5, 6, *range(8, 20)):
-        assert [item["item_id"] for item in json.loads(found[place])["items"]] == expected([IDS[place]], 2)
+    for position in (0, 1, 2, 4, 5, 6, *range(8, 20)):
+        assert [item["item_id"] for item in json.loads(found[position])["items"]] == expected([IDS[position]], 2)
 
 
 def test_work_of_another_kind_is_done_alone_and_its_error_is_given_back():
@@ -281,7 +281,7 @@ def test_before_the_model_is_there_calls_are_refused():
     assert (asyncio.run(play()).status, asyncio.run(play()).retry_after) == (503, 1)
 
 
-def test_a_defect_of_the_thread_is_told_and_the_thread_lives_on(monkeypatch):
+def test_a_defect_of_the_thread_is_reported_and_the_thread_lives_on(monkeypatch):
     recommender = make_recommender()
 
     async def play():

@@ -74,7 +74,7 @@ def test_one_that_lists_nothing_or_strange_items_is_refused(listed):
         [listed] * len(histories), [[0.0] * len(listed)] * len(histories)
     )
     if listed:
-        recommender.items.ids.extend(f"strange {place}" for place in range(100))
+        recommender.items.ids.extend(f"strange {position}" for position in range(100))
         recommender.items.titles.extend(["strange"] * 100)
     with pytest.raises(ArtefactError, match="recommends"):
         try_out(recommender, 1)

@@ -233,9 +233,9 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=message):
             read_keys(str(file))
     file.write_bytes(b"\xff\xfe")
-    for place in (file, tmp_path / "absent"):
+    for folder in (file, tmp_path / "absent"):
         with pytest.raises(ConfigError, match="cannot be read"):
-            read_keys(str(place))
+            read_keys(str(folder))
 
 
 def test_a_missing_extra_is_one_error_with_the_remedy(monkeypatch):

@@ -21,9 +21,9 @@ LIMITS = Limits(max_k=50, max_history=5, max_list=6, max_requests=3)
 def refusal(body):
     with pytest.raises(Refusal) as raised:
         read_call(read_json(body if isinstance(body, bytes) else json.dumps(body).encode()), LIMITS)
-    told = json.loads(raised.value.body())["error"]
-    assert "\n" not in told["message"] and told["message"].endswith(".")
-    return raised.value.status, told["field"], told["message"]
+    reported = json.loads(raised.value.body())["error"]
+    assert "\n" not in reported["message"] and reported["message"].endswith(".")
+    return raised.value.status, reported["field"], reported["message"]
 
 
 def test_a_full_request_is_read():
@@ -68,9 +68,9 @@ def test_an_empty_request_is_that_of_a_new_user():
     ],
 )
 def test_what_is_no_json_is_400(body, message):
-    status, field, said = refusal(body)
+    status, field, reported = refusal(body)
     assert (status, field) == (400, None)
-    assert re.search(message, said)
+    assert re.search(message, reported)
 
 
 def test_a_name_given_twice_is_named():
@@ -128,16 +128,16 @@ def test_a_name_given_twice_is_named():
     ],
 )
 def test_a_wrong_field_is_422_and_named(body, field, message):
-    status, named, said = refusal(body)
+    status, named, reported = refusal(body)
     assert (status, named) == (422, field)
-    assert said.startswith(message)
+    assert reported.startswith(message)
 
 
 def test_long_and_strange_names_are_shown_short_and_plain():
     _, field, _ = refusal({"ä" * 1000: 1})
     assert field.isascii() and len(field) <= 60
-    _, field, said = refusal({"history": ["x" * 100_000]})
-    assert (field, len(said) < 200) == ("history[0]", True)
+    _, field, reported = refusal({"history": ["x" * 100_000]})
+    assert (field, len(reported) < 200) == ("history[0]", True)
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5)

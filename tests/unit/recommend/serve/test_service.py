@@ -49,9 +49,9 @@ def ask(client, **body):
 
 def error(response):
     assert response.headers["content-type"] == "application/json"
-    told = response.json()["error"]
-    assert set(told) == {"field", "message"} and "\n" not in told["message"]
-    return response.status_code, told["field"], told["message"]
+    reported = response.json()["error"]
+    assert set(reported) == {"field", "message"} and "\n" not in reported["message"]
+    return response.status_code, reported["field"], reported["message"]
 
 
 def ids(answer):
@@ -118,15 +118,17 @@ def test_a_session_context_of_a_model_that_knows_none_is_a_wrong_field(make):
     client = make()
     assert client.get("/v1/model").json()["session_contexts"] == ["unknown"]
     assert ids(ask(client, history=["i1"], k=3, session_context="unknown").json()) == expected(["i1"], 3)
-    said = "is 'same', but this model was trained without session context. Leave it out, or take one trained with it."
-    assert error(ask(client, history=["i1"], session_context="same")) == (422, "session_context", said)
+    reported = (
+        "is 'same', but this model was trained without session context. Leave it out, or take one trained with it."
+    )
+    assert error(ask(client, history=["i1"], session_context="same")) == (422, "session_context", reported)
     assert error(client.post("/v1/explain", json={"history": ["i1"], "session_context": "same"})) == (
         422,
         "session_context",
-        said,
+        reported,
     )
     wrong = {"requests": [{"history": ["i1"]}, {"history": ["i1"], "session_context": "same"}]}
-    assert error(client.post("/v1/recommend", json=wrong)) == (422, "requests[1].session_context", said)
+    assert error(client.post("/v1/recommend", json=wrong)) == (422, "requests[1].session_context", reported)
 
 
 def test_a_score_that_is_no_number_is_null(make, monkeypatch):
@@ -162,12 +164,12 @@ def test_bodies_are_json_and_not_too_large(make):
     assert error(client.post("/v1/recommend", content=pieces, headers=typed))[0] == 413
     endless = (b"x" * 1000 for _ in range(1000))
     assert error(client.post("/v1/recommend", content=endless, headers=typed))[0] == 413
-    told = client.get("/metrics").text
-    assert 'minionerec_refused_total{reason="body"} 5.0' in told
-    assert 'minionerec_refused_total{reason="request"} 1.0' in told
+    reported = client.get("/metrics").text
+    assert 'minionerec_refused_total{reason="body"} 5.0' in reported
+    assert 'minionerec_refused_total{reason="request"} 1.0' in reported
 
 
-def test_limits_are_those_of_the_settings_and_told(make):
+def test_limits_are_those_of_the_settings_and_reported(make):
     client = make(max_k=5, max_history=2, max_requests=2, max_list=3, timeout_s=7)
     assert error(ask(client, k=6))[:2] == (422, "k")
     assert error(ask(client, history=["i1"] * 3))[:2] == (422, "history")
@@ -184,10 +186,10 @@ def test_limits_are_those_of_the_settings_and_told(make):
     }
 
 
-def test_the_model_and_its_filters_are_told(make):
-    told = make().get("/v1/model").json()
-    assert (told["name"], told["version"], told["items"]) == ("fake", "version-0", N)
-    assert told["filters"] == [
+def test_the_model_and_its_filters_are_reported(make):
+    reported = make().get("/v1/model").json()
+    assert (reported["name"], reported["version"], reported["items"]) == ("fake", "version-0", N)
+    assert reported["filters"] == [
         {"column": "department", "kind": "choice", "values": ["Ink", "Tea"], "more": 0},
         {"column": "price", "kind": "number", "least": 0.0, "most": 39.0},
         {"column": "in_stock", "kind": "switch"},
@@ -226,8 +228,8 @@ def test_items_are_found_by_words_and_by_ids(make):
     ],
 )
 def test_a_wrong_search_is_422(make, query, field):
-    status, named, said = error(make().get(f"/v1/items?{query}"))
-    assert status == 422 and (named == field or field is None) and len(said) < 200
+    status, named, reported = error(make().get(f"/v1/items?{query}"))
+    assert status == 422 and (named == field or field is None) and len(reported) < 200
 
 
 def test_an_explanation_is_that_of_the_python_side(make, monkeypatch):
@@ -320,7 +322,7 @@ def test_numbers_for_prometheus(make):
     client = make()
     ask(client, requests=[{"history": ["nobody"]}, {"history": ["i1"]}])
     ask(client, k=0)
-    told = client.get("/metrics").text
+    reported = client.get("/metrics").text
     for line in (
         'minionerec_requests_total{path="/v1/recommend",status="200"} 1.0',
         'minionerec_requests_total{path="/v1/recommend",status="422"} 1.0',
@@ -333,8 +335,8 @@ def test_numbers_for_prometheus(make):
         f"minionerec_model_items {N}.0",
         f'minionerec_info{{version="{__version__}"}} 1.0',
     ):
-        assert line in told.splitlines(), line
-    assert re.search(r"minionerec_model_loaded_timestamp_seconds 1\.\d+e\+09", told)
+        assert line in reported.splitlines(), line
+    assert re.search(r"minionerec_model_loaded_timestamp_seconds 1\.\d+e\+09", reported)
 
 
 @pytest.mark.parametrize("shown", [False, True])
@@ -343,7 +345,7 @@ def test_log_lines_say_what_was_asked_but_not_the_history(make, caplog, shown):
     with caplog.at_level(logging.INFO, logger=REQUESTS):
         ask(client, requests=[{"history": ["i1"], "k": 4}, {}])
         client.get("/v1/items?query=secret")
-    first, second = [record.said for record in caplog.records if record.name == REQUESTS]
+    first, second = [record.fields for record in caplog.records if record.name == REQUESTS]
     assert {name: first[name] for name in ("method", "path", "status", "rows", "k")} == {
         "method": "POST",
         "path": "/v1/recommend",

@@ -54,8 +54,8 @@ def test_every_caller_gets_the_own_list(tmp_path):
     with running(parts) as port:
         load = asyncio.run(http_load.drive(port, http_load.recommend_bytes(histories, 4), 16, keep=True))
     assert set(load.statuses) == {200}
-    for place, body in zip(load.places, load.bodies, strict=True):
-        assert items_of(body) == expected(histories[place], 4)
+    for position, body in zip(load.positions, load.bodies, strict=True):
+        assert items_of(body) == expected(histories[position], 4)
     assert max(ranker.batches) > 4  # they were answered together
     assert len(ranker.batches) < 200
 
@@ -104,8 +104,8 @@ def test_a_caller_who_hangs_up_is_forgotten(tmp_path):
     with running(parts) as port:
         ranker.hold.clear()
         lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
-        for place, line in enumerate(lines):
-            line.sendall(http_load.recommend_bytes([[IDS[place]]], 3)[0])
+        for position, line in enumerate(lines):
+            line.sendall(http_load.recommend_bytes([[IDS[position]]], 3)[0])
             until(lambda: len(ranker.batches) == before + 1)
         until(lambda: parts.batcher.waiting == 4)
         for line in lines[1:]:
@@ -194,12 +194,12 @@ def test_models_are_exchanged_under_traffic_without_failures_or_mixtures(parts, 
         load = asyncio.run(exchange(port))
     assert set(load.statuses) == {200}
     seen = set()
-    for place, body in zip(load.places, load.bodies, strict=True):
+    for position, body in zip(load.positions, load.bodies, strict=True):
         answer = json.loads(body)
         shift = int(answer["model"]["version"].removeprefix("version-"))
         seen.add(shift)
         lists = [answer["items"]] if "items" in answer else [result["items"] for result in answer["results"]]
-        asked = histories if "results" in answer else [histories[place]]
+        asked = histories if "results" in answer else [histories[position]]
         assert [[item["item_id"] for item in items] for items in lists] == [expected(each, 3, shift) for each in asked]
     assert seen >= {1, 2}
 
@@ -214,15 +214,15 @@ def test_reload_over_http(parts, tmp_path):
         return load.statuses[0], json.loads(load.bodies[0])
 
     with running(allowed) as port:
-        status, told = post(port, {"back": True})
-        assert (status, told["error"]["field"]) == (409, "back")
-        status, told = post(port, {"checkpoint": "shift-2"})
-        assert (status, told["model"]["version"], told["before"]["version"]) == (200, "version-2", "version-0")
-        status, told = post(port, {"checkpoint": "other"})
-        assert status == 409 and str(tmp_path) not in json.dumps(told)
-        assert told["error"]["message"].startswith("refused; the model in service is unchanged: manifest.json: ")
-        status, told = post(port, {"checkpoint": "../x"})
-        assert (status, told["error"]["field"]) == (422, "checkpoint")
+        status, reported = post(port, {"back": True})
+        assert (status, reported["error"]["field"]) == (409, "back")
+        status, reported = post(port, {"checkpoint": "shift-2"})
+        assert (status, reported["model"]["version"], reported["before"]["version"]) == (200, "version-2", "version-0")
+        status, reported = post(port, {"checkpoint": "other"})
+        assert status == 409 and str(tmp_path) not in json.dumps(reported)
+        assert reported["error"]["message"].startswith("refused; the model in service is unchanged: manifest.json: ")
+        status, reported = post(port, {"checkpoint": "../x"})
+        assert (status, reported["error"]["field"]) == (422, "checkpoint")
         assert post(port, {})[1]["model"]["version"] == "version-2"
         assert post(port, {"back": True})[1]["model"]["version"] == "version-2"
         assert allowed.shelf.current.recommender.version == "version-2"

@@ -48,7 +48,7 @@ def test_truncation_is_remembered(tmp_path, model_path):
     assert again.counts()["truncated"] == sum(expected)
 
 
-def test_a_killed_run_goes_on(tmp_path, model_path, encoded_texts, monkeypatch):
+def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
     written = []
     plain = VectorCache.write
 
@@ -74,7 +74,7 @@ def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
     monkeypatch.setattr(cache_module, "get_context", lambda _: trainer_context())  # whose imports tests share
     one, two = encode(model_path, tmp_path / "one"), encode(model_path, tmp_path / "two", processes=2)
     assert one.vectors.tobytes() == two.vectors.tobytes()
-    names = [sorted(path.name for path in (tmp_path / place).iterdir()) for place in ("one", "two")]
+    names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("one", "two")]
     assert names[0] == names[1] and len(names[0]) > 1
 
 

@@ -26,7 +26,7 @@ def test_no_text_at_all_is_an_error():
         item_texts(make_corpus(["", " "], ["\n", ""]))
 
 
-def test_tfidf_places_like_texts_together():
+def test_tfidf_puts_like_texts_together():
     texts = [
         "steel hex bolt",
         "steel bolt hex long",

@@ -18,7 +18,7 @@ def model():
     return build_catalogue(config, codes, tokens)
 
 
-def test_weights_and_moments_are_counted(model):
+def test_weights_and_optimiser_states_are_counted(model):
     trained = sum(parameter.numel() for parameter in model.parameters())
     exact = estimate_catalogue(model, windows=16, width=10)
     assert exact.optimiser == 2 * exact.gradients == 8 * trained
@@ -26,7 +26,7 @@ def test_weights_and_moments_are_counted(model):
     assert exact.logits == 4 * 160 * SIDS * 6
 
 
-def test_a_sample_needs_less_and_only_its_moments_grow_with_the_catalogue(model):
+def test_a_sample_needs_less_and_only_its_optimiser_states_grow_with_the_catalogue(model):
     exact, sampled = (estimate_catalogue(model, windows=16, width=10, columns=each) for each in (None, 400))
     assert sampled.logits == 4 * 160 * 400 * 6
     assert sampled.gradients < exact.gradients / 2
@@ -49,6 +49,6 @@ def test_what_is_reckoned_is_about_what_torch_holds(model):
     held = {each.untyped_storage().data_ptr() for each in [*model.parameters(), *model.buffers()]}
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(histories=histories, labels=labels).loss.backward()
-    found = sum(size for place, size in kept.items() if place not in held)
+    found = sum(size for position, size in kept.items() if position not in held)
     reckoned = estimate_catalogue(model, windows=16, width=10)
     assert found < reckoned.logits + reckoned.activations < 6 * found

@@ -12,7 +12,7 @@ from minionerec.models.nn.experts import DECAY, EXPERTS, FEATURES, NO_NEIGHBOUR,
 from minionerec.sid.embed.texts import nearest_texts
 from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
 
-CODES = np.array([[place // 3, place % 3] for place in range(6)])
+CODES = np.array([[index // 3, index % 3] for index in range(6)])
 RECENCY = 3.0
 
 
@@ -101,7 +101,7 @@ def test_without_ages_all_targets_count_the_same():
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
-def slow_pool(model, found, own, history, told):
+def slow_pool(model, found, own, history, reported):
     """What the pool gives one history, item by item."""
     experts = {name: value.numpy() for name, value in model.experts.state_dict().items()}
     shares = np.zeros(6)
@@ -119,24 +119,24 @@ def slow_pool(model, found, own, history, told):
         len(history) >= 10,
         *of_items[-1],
         *of_items.mean(0),
-        told == 1,
-        told == 2,
+        reported == 1,
+        reported == 2,
     ]
     weights = np.clip(described, found["least"], found["most"]) @ np.array(found["weights"])
     scores = []
     for item in range(6):
         seen = item + 1 in history
-        said = [
+        message = [
             own[item],
             by_text - own[item] if item == 5 else 0,
             np.log((0 if seen else shares[item]) + NO_TRANSITION),
         ]
-        said += [np.log((0 if seen else popular[item]) + NO_SALE) for popular in experts["popularity"]]
+        message += [np.log((0 if seen else popular[item]) + NO_SALE) for popular in experts["popularity"]]
         before = DECAY ** history[::-1].index(item + 1) if seen else 0
         text = 0 if seen else max(ALIKE[item, other - 1] for other in history)
-        said += [experts["repeats"][item] if seen else 0, seen, before, text, text * (item == 5)]
-        said += [item == 5 and not seen, item == 5 and seen]
-        scores.append(weights @ np.array(said, dtype=np.float64))
+        message += [experts["repeats"][item] if seen else 0, seen, before, text, text * (item == 5)]
+        message += [item == 5 and not seen, item == 5 and seen]
+        scores.append(weights @ np.array(message, dtype=np.float64))
     scores = np.array(scores)
     return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
 
@@ -201,13 +201,13 @@ def test_what_is_saved_gives_the_same(tmp_path):
 
 
 # Each SID but the last is followed by the next one; the first two of a history are never taken again.
-CHAIN_WITHOUT_LAST = windows_of([([place], [place + 1]) for place in range(1, 5)] * 40)
-CHAIN = windows_of([([place], [place + 1]) for place in range(1, 6)] * 40)
+CHAIN_WITHOUT_LAST = windows_of([([index], [index + 1]) for index in range(1, 5)] * 40)
+CHAIN = windows_of([([index], [index + 1]) for index in range(1, 6)] * 40)
 
 
 def test_it_is_fitted_where_held_out_examples_gain():
     model = model_of(windows=CHAIN)
-    heldout = windows_of([([place], [place + 1]) for place in (1, 2, 3, 4, 5)] * 30)
+    heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
     found = fit_experts(model, heldout)
     assert found is not None and found["after"] > found["before"]
     best = model.leaf_log_probs(torch.arange(1, 6)[:, None]).argmax(1)
@@ -222,7 +222,7 @@ def test_the_scale_makes_held_out_targets_likely():
     """Experts that are right half of the time are believed half of the time."""
     model = model_of(windows=CHAIN)
     heldout = windows_of(
-        [([place], [place + 1 if number % 2 else 1]) for number in range(40) for place in (2, 3, 4, 5)]
+        [([position], [position + 1 if number % 2 else 1]) for number in range(40) for position in (2, 3, 4, 5)]
     )
     found = fit_experts(model, heldout)
     assert found is not None
@@ -250,7 +250,7 @@ def test_it_is_left_out_where_they_do_not_gain():
 def test_held_out_examples_are_not_counted():
     model = model_of(windows=CHAIN)
     before = {name: value.clone() for name, value in model.experts.state_dict().items()}
-    fit_experts(model, windows_of([([place], [place + 1]) for place in (1, 2, 3, 4, 5)] * 30))
+    fit_experts(model, windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30))
     changed = {name for name, value in model.experts.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"weights", "least", "most"}
 
@@ -300,7 +300,7 @@ def test_new_sids_join_the_experts(start):
     moved = torch.tensor([[number[item - 1] + 1 for item in histories[0].tolist()]])
     own = torch.randn(1, 6)
     wide = torch.zeros(1, 7).index_copy(1, torch.tensor(known), own)
-    told = torch.zeros(1, dtype=torch.int64)
-    before = model.experts(own, histories, *at, told)
-    after = grown.experts(wide, moved, *at, told)[:, known]
+    reported = torch.zeros(1, dtype=torch.int64)
+    before = model.experts(own, histories, *at, reported)
+    after = grown.experts(wide, moved, *at, reported)[:, known]
     assert torch.allclose(after - after[:, :1], before - before[:, :1], atol=1e-4)

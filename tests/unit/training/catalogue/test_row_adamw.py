@@ -64,8 +64,8 @@ def test_rows_that_waited_are_where_torchs_adamw_has_them(touched, betas, weight
     ours.settle()
     assert torch.allclose(dense, sparse, rtol=1e-6, atol=1e-7)
     if ours.state[sparse]:
-        for moment in ("exp_avg", "exp_avg_sq"):
-            assert torch.allclose(theirs.state[dense][moment], ours.state[sparse][moment], rtol=1e-9, atol=1e-12)
+        for time in ("exp_avg", "exp_avg_sq"):
+            assert torch.allclose(theirs.state[dense][time], ours.state[sparse][time], rtol=1e-9, atol=1e-12)
 
 
 def test_long_waits_and_many_steps():
@@ -122,7 +122,7 @@ def test_dense_parameters_are_those_of_torchs_adamw():
         assert torch.allclose(first, second, rtol=1e-5, atol=1e-6)
 
 
-def test_a_saved_state_goes_on_bit_by_bit(tmp_path):
+def test_a_saved_state_resumes_bit_by_bit(tmp_path):
     runs = [pair(dtype=torch.float32)[1:] for _ in range(2)]
     torch.manual_seed(1)
     steps = [(torch.randint(ROWS, (3,)), torch.randn(3, WIDTH)) for _ in range(1100)]

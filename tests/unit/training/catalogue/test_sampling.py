@@ -8,7 +8,7 @@ from minionerec.models.backbone.catalogue.sampled import sampled_losses
 from minionerec.training.catalogue.objectives import Sampler
 
 RNG = np.random.default_rng(0)
-CODES = np.array([[place // 6, place % 6] for place in range(47)] + [[8, 0]])  # the last is alone below its prefix
+CODES = np.array([[index // 6, index % 6] for index in range(47)] + [[8, 0]])  # the last is alone below its prefix
 N = len(CODES)
 TARGETS = RNG.integers(N, size=200) // RNG.integers(1, 4, size=200)
 COUNTS = np.bincount(TARGETS, minlength=N)
@@ -53,7 +53,7 @@ def test_siblings_share_their_prefix_with_a_target_and_are_others():
     beside = sampler._beside(torch.arange(N).repeat(200))
     by_target = {target: set(sampler._beside(torch.full((300,), target)).tolist()) for target in range(N)}
     for target, found in by_target.items():
-        siblings = {place for place in range(N) if CODES[place, 0] == CODES[target, 0]} - {target}
+        siblings = {position for position in range(N) if CODES[position, 0] == CODES[target, 0]} - {target}
         assert found == siblings
     assert N - 1 not in beside
 
@@ -89,10 +89,10 @@ def test_what_another_window_bought_is_a_negative_but_never_against_itself():
     wanted = labels[row, slot] - 1
     sampled_losses(scores, sample, row, wanted).sum().backward()
     own = sample.columns.find(wanted)
-    for place in range(4):
-        assert scores.grad[place, own[place]] < 0
-        others = torch.arange(len(sample.columns)) != own[place]
-        assert (scores.grad[place, others] > 0).all()
+    for position in range(4):
+        assert scores.grad[position, own[position]] < 0
+        others = torch.arange(len(sample.columns)) != own[position]
+        assert (scores.grad[position, others] > 0).all()
 
 
 def test_the_same_seed_draws_the_same():

@@ -28,7 +28,7 @@ from minionerec.training.catalogue.stage import (
 from minionerec.training.catalogue.windows import WindowDataset, collate
 
 N = 30
-TABLE = SidTable(np.array([[place // 6, place % 5] for place in range(N)]), [f"i{place}" for place in range(N)])
+TABLE = SidTable(np.array([[index // 6, index % 5] for index in range(N)]), [f"i{index}" for index in range(N)])
 SIZE = TABLE.n_unique
 
 
@@ -39,12 +39,14 @@ def corpus_of(max_history, seed=0, ties="keep", gaps=0.0, unknown=0.0):
     for user in range(20):
         size = int(rng.integers(2, 30))
         items, times = rng.integers(N, size=size), np.sort(rng.integers(15, size=size)) * 20 + user
-        said = np.where(rng.random(size) < unknown, NO_TIME, times)
-        for place in range(1, size):
-            end = int(np.searchsorted(times, times[place])) if ties == "together" else place
+        reported = np.where(rng.random(size) < unknown, NO_TIME, times)
+        for position in range(1, size):
+            end = int(np.searchsorted(times, times[position])) if ties == "together" else position
             if end and rng.random() >= gaps:
                 history = items[max(0, end - max_history) : end]
-                rows.append((times[place], f"u{user}", history, items[place], said[place], said[end - 1]))
+                rows.append(
+                    (times[position], f"u{user}", history, items[position], reported[position], reported[end - 1])
+                )
     rows.sort(key=lambda row: row[0])
     cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]
     splits = []
@@ -72,13 +74,13 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-def told(windows):
+def conditioned(windows):
     """What is asked at each label: history, target and context, in an order of their own."""
     parts = zip(*(windows[name] for name in ("histories", "labels", "contexts")), strict=True)
     return sorted(
-        (items[: place + 1].tolist(), int(labels[place]), int(contexts[place]))
+        (items[: position + 1].tolist(), int(labels[position]), int(contexts[position]))
         for items, labels, contexts in parts
-        for place in np.flatnonzero(labels > 0)
+        for position in np.flatnonzero(labels > 0)
     )
 
 
@@ -94,14 +96,14 @@ def test_each_label_has_the_session_context_of_its_row(max_history, settings):
             (number[history].tolist(), int(number[target]), context)
             for (_, history, target), context in zip(rows, contexts, strict=True)
         )
-        found = told(part)
+        found = conditioned(part)
         if split == "train" and max_history < 30:  # a window may begin later than a history does
             found, wanted = (sorted((seen[-1], *asked) for seen, *asked in each) for each in (found, wanted))
         assert found == wanted
         assert part["contexts"].dtype == np.int8 and part["contexts"].shape == part["labels"].shape
         assert (part["contexts"][part["labels"] < 0] == UNKNOWN).all()
     kinds = {LATER} if settings.get("ties") == "together" else {SAME, LATER}
-    assert {context for *_, context in told(windows)} == kinds | ({UNKNOWN} if "unknown" in settings else set())
+    assert {context for *_, context in conditioned(windows)} == kinds | ({UNKNOWN} if "unknown" in settings else set())
 
 
 @KINDS
@@ -110,7 +112,7 @@ def test_a_corpus_in_files_has_the_same_session_contexts(tmp_path, max_history, 
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     wanted, valid = sid_windows(corpus, TABLE, 2.0, session_context=True)
     found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0, session_context=True)
-    assert told(found) == told(wanted)
+    assert conditioned(found) == conditioned(wanted)
     assert found["contexts"].dtype == np.int8 and (found["contexts"][found["labels"] < 0] == UNKNOWN).all()
     assert set(again) == set(valid)
     for name, values in valid.items():
@@ -143,7 +145,7 @@ def test_a_corpus_without_times_knows_no_session_context(tmp_path, stored):
 
 def test_batches_keep_session_contexts():
     windows, _ = sid_windows(corpus_of(6), TABLE, 0.0, session_context=True)
-    batch = collate([WindowDataset(windows)[place] for place in (0, 2)])
+    batch = collate([WindowDataset(windows)[position] for position in (0, 2)])
     assert batch["contexts"].dtype == torch.int64 and batch["contexts"].shape == batch["labels"].shape
     assert (batch["contexts"] == torch.from_numpy(windows["contexts"][[0, 2]])[:, : batch["labels"].shape[1]]).all()
 
@@ -181,7 +183,7 @@ def test_popularity_by_hand():
 
 def model_of(towers=1, **changes):
     """A model that finds every one of six SIDs as likely, whatever it is asked."""
-    codes = np.array([[place // 3, place % 3] for place in range(6)])
+    codes = np.array([[position // 3, position % 3] for position in range(6)])
     shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "pointer": False, "towers": towers}
     config = CatalogueConfig(vocab_size=20, max_history=4, **{"session_tokens": [1, 2], **shape, **changes})
     model = build_catalogue(config, codes, token_ids(2, 2))
@@ -244,7 +246,7 @@ def test_a_weight_of_one_is_found_where_one_is_best(towers):
         assert fit_popularity(model, windows, rows_of(*[(1, SAME)] * 3)) == found
 
 
-def test_every_weight_can_be_said_and_given_to_another_model():
+def test_every_weight_can_be_reported_and_given_to_another_model():
     """What a manifest says of a fit is what it found: a refit reads it there."""
     for weight in WEIGHTS:
         model = model_of()

@@ -25,7 +25,7 @@ from minionerec.training.catalogue.windows import (
 )
 
 N = 30
-TABLE = SidTable(np.array([[place // 6, place % 5] for place in range(N)]), [f"i{place}" for place in range(N)])
+TABLE = SidTable(np.array([[index // 6, index % 5] for index in range(N)]), [f"i{index}" for index in range(N)])
 
 
 def corpus_of(max_history, seed=0, users=25, gaps=0.0):
@@ -36,10 +36,15 @@ def corpus_of(max_history, seed=0, users=25, gaps=0.0):
     for user in range(users):
         sequence = rng.integers(N, size=rng.integers(2, 40)).astype(np.int32)
         contexts = np.sort(rng.random(len(sequence)))
-        for place in range(1, len(sequence)):
+        for position in range(1, len(sequence)):
             if rng.random() >= gaps:
                 rows.append(
-                    (contexts[place], f"u{user}", sequence[max(0, place - max_history) : place], sequence[place])
+                    (
+                        contexts[position],
+                        f"u{user}",
+                        sequence[max(0, position - max_history) : position],
+                        sequence[position],
+                    )
                 )
     rows.sort(key=lambda row: row[0])
     cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]
@@ -88,13 +93,13 @@ def test_batches_are_as_wide_as_their_longest_window(tmp_path):
     write_windows(corpus_of(10), TABLE, 1.0, tmp_path / "windows")
     windows = read_windows(tmp_path / "windows")
     assert isinstance(windows["labels"], np.memmap)
-    rows, places = WindowDataset(windows), [3, 0, 8]
-    found = collate([rows[place] for place in places])
+    rows, positions = WindowDataset(windows), [3, 0, 8]
+    found = collate([rows[position] for position in positions])
     assert len(rows) == len(windows["labels"])
-    width = int((windows["histories"][places] > 0).sum(1).max())
+    width = int((windows["histories"][positions] > 0).sum(1).max())
     for name, values in windows.items():
         assert found[name].dtype == (torch.float32 if name == "weights" else torch.int64)
-        assert found[name].numpy().tolist() == values[places][:, :width].tolist()
+        assert found[name].numpy().tolist() == values[positions][:, :width].tolist()
 
 
 def test_a_corpus_of_rows_without_history_has_no_window(tmp_path):

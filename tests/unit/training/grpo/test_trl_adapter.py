@@ -100,7 +100,9 @@ def test_every_launch_takes_the_same_steps(processes, slices, size):
 
 def test_a_step_is_made_when_its_first_slice_is_asked_for_and_once():
     made = []
-    step = DeferredStep([["a"], ["b"]], lambda rows: made.append(rows) or [torch.tensor(place) for place in range(2)])
+    step = DeferredStep(
+        [["a"], ["b"]], lambda rows: made.append(rows) or [torch.tensor(position) for position in range(2)]
+    )
     assert made == []
     assert [int(part) for part in (step.slices[1], step.slices[0])] == [1, 0]
     assert made == [[["a"], ["b"]]]

@@ -81,5 +81,5 @@ def test_sibling_advantages_are_fair(group, random):
     assert sibling_advantages([group], np.full_like(rewards, 0.3)) == pytest.approx(0, abs=1e-9)
     assert sibling_advantages([group], -rewards) == pytest.approx(-found)
     # With one code they are the ordinary advantages of a group.
-    flat = sibling_advantages([[[place] for place in range(len(group))]], rewards)
+    flat = sibling_advantages([[[position] for position in range(len(group))]], rewards)
     assert flat == pytest.approx((rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4))

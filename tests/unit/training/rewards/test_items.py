@@ -42,5 +42,5 @@ def test_collaborative_is_the_models_score():
     wrong = make_collaborative(TABLE, lambda rows: np.zeros((len(rows), 3)))
     with pytest.raises(DataError, match=r"scores \(2, 3\); expected 2 histories x 4 items"):
         wrong(rollouts)
-    nobody = rollouts_of(TABLE, [group], [FIRST])
-    assert np.isnan(make_collaborative(TABLE, scorer)(nobody)).all()
+    none = rollouts_of(TABLE, [group], [FIRST])
+    assert np.isnan(make_collaborative(TABLE, scorer)(none)).all()

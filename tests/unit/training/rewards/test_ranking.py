@@ -76,7 +76,7 @@ def test_position_against_plain_code(codes, random):
     lengths = [random.randint(1, 3) for _ in codes]
     cut = [row[:length] + (-1,) * (3 - length) for row, length in zip(codes, lengths, strict=True)]
     cut = sorted(set(cut))
-    table = SidTable(np.array(cut), [str(place) for place in range(len(cut))])
+    table = SidTable(np.array(cut), [str(index) for index in range(len(cut))])
     target = random.randrange(len(cut))
     found = position(rollouts_of(table, [table.sids], [table.sids[target]]))[0]
     for row, value in zip(cut, found, strict=True):

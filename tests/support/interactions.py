@@ -8,7 +8,7 @@ ITEMS = [(f"B{i}", f"Thing {i}", f"What {i} does") for i in range(8)]
 DAY = 86_400
 
 
-def random_visits(n=160, n_users=12, n_items=8, seed=0):
+def random_interactions(n=160, n_users=12, n_items=8, seed=0):
     """Reviews in no order of time, with many ties, as (user, item, seconds)."""
     rng = np.random.default_rng(seed)
     users, items = rng.integers(0, n_users, n), rng.zipf(1.5, n) % n_items

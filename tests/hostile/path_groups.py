@@ -1,4 +1,4 @@
-"""What the campaign does to places: links and homes, disks that fill, servers of the web; and to units of times."""
+"""What the campaign does to paths: links and homes, disks that fill, servers of the web; and to units of times."""
 
 import gzip
 import os
@@ -66,7 +66,7 @@ def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
         other = first
     share = rng.choice((0.02, 0.1, 0.5))
     shift = rng.randrange(300 * 86_400)
-    times = [datetime.fromtimestamp(BEGIN + shift + STEP * place, UTC) for place in range(N_TIMES)]
+    times = [datetime.fromtimestamp(BEGIN + shift + STEP * position, UTC) for position in range(N_TIMES)]
     cells = [ALL[other if rng.random() < share else first](time) for time in times]
     table = pd.DataFrame({"user_id": range(N_TIMES), "item_id": "i", "timestamp": cells})
     path = folder / f"visits{rng.choice(('.csv', '.tsv', '.parquet'))}"
@@ -102,13 +102,13 @@ def _make_tables(folder: Path) -> None:
     write_shop(folder)
 
 
-def _strike_places(rng: Random, clean: Path, folder: Path) -> str:
-    """prepare-data from and to places that are links, or lie under ~, or are something else."""
+def _strike_paths(rng: Random, clean: Path, folder: Path) -> str:
+    """prepare-data from and to paths that are links, or lie under ~, or are something else."""
     os.environ["HOME"] = str(folder / "home")
     (folder / "home").mkdir()
     (folder / "disk").mkdir()
     given = rng.choice(("plain", "link", "links", "folder", "home", "circle", "broken"))
-    place = {"folder": "linked/items.csv", "home": "~/items.csv"}.get(given, "given.csv")
+    directory = {"folder": "linked/items.csv", "home": "~/items.csv"}.get(given, "given.csv")
     if given == "folder":
         (folder / "linked").symlink_to(".")
     elif given == "home":
@@ -136,7 +136,7 @@ def _strike_places(rng: Random, clean: Path, folder: Path) -> str:
     if wanted == "old":
         (folder / ".out.old").symlink_to("disk")
     before = _seen(folder)
-    words = ("--items", place, "--output", output)
+    words = ("--items", directory, "--output", output)
     done = stage(folder, "prepare-data", *words)
     for name in ("", "disk"):
         holds(not (folder / name / "~").exists(), "a folder named ~")
@@ -144,7 +144,7 @@ def _strike_places(rng: Random, clean: Path, folder: Path) -> str:
     kept = {name: what for name, what in before.items() if name != ".out.old"}
     if done.status:
         holds({name: after.get(name) for name in kept} == kept, "something else was changed")
-        raise MinioneRecError(done.said.removeprefix("error: "))
+        raise MinioneRecError(done.reported.removeprefix("error: "))
     found = (folder / "home" / "corpus") if wanted == "home" else folder / "out"
     verify_files(found)
     holds({name: after.get(name) for name in kept} == kept, "something else was changed")
@@ -211,7 +211,7 @@ def _strike_disk(rng: Random, clean: Path, folder: Path) -> str:
     holds(again.status == 0, f"it cannot be made afterwards: {again.err[:200]}")
     holds(bytes_of(output) == wanted, "another artefact")
     if done.status:
-        raise MinioneRecError(done.said.removeprefix("error: "))
+        raise MinioneRecError(done.reported.removeprefix("error: "))
     return "made"
 
 
@@ -221,12 +221,12 @@ BOMB = bomb(96 << 20)
 CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 300
 
 
-def _answer(rng: Random, said: dict[str, str], most: int) -> tuple[list[bytes | float] | None, bool]:
+def _answer(rng: Random, reported: dict[str, str], most: int) -> tuple[list[bytes | float] | None, bool]:
     """What a server answers, and whether it may be taken for the file."""
     kind = rng.randrange(most)
     cut = rng.randrange(len(CONTENT))
     packed = gzip.compress(CONTENT)
-    honest = of_file(CONTENT, said, ranges=rng.random() < 0.5)
+    honest = of_file(CONTENT, reported, ranges=rng.random() < 0.5)
     if kind <= 3:
         return honest, True
     if kind == 4:
@@ -278,11 +278,11 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
     web.SILENCE, web.FREE, web.SMALL = 0.3, 1 << 20, 1 << 14
     honest, most = True, rng.choice((6, 8, 30))
 
-    def answer(path: str, said: dict[str, str]) -> list[bytes | float] | None:
+    def answer(path: str, reported: dict[str, str]) -> list[bytes | float] | None:
         nonlocal honest
         if path.startswith(f"/bought.csv/{MANIFEST}") and rng.random() < 0.8:
             return [head("404 No")]
-        parts, right = _answer(rng, said, most)
+        parts, right = _answer(rng, reported, most)
         honest = honest and right
         return parts
 
@@ -304,9 +304,9 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
     return "read"
 
 
-PLACES = (
+PATHS = (
     Group("units", lambda folder: None, _strike_units, 1.2),
-    Group("places", _make_tables, _strike_places, 0.4),
+    Group("paths", _make_tables, _strike_paths, 0.4),
     Group("full disk", _make_full, _strike_disk, 0.2),
     Group("servers", lambda folder: None, _strike_server, 0.4),
 )
