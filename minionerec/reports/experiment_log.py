@@ -306,7 +306,7 @@ class DataSetLog:
     def to_json(self) -> dict[str, Any]:
         """All numbers that the log shows, unrounded."""
         return {
-            **results_json(self.results),
+            **results_json(self.results, cost=True),
             "setup": dict(self.setup()),
             "trainings": {each.name: _training_json(each) for each in self.trainings},
             "changes": [

@@ -242,12 +242,18 @@ def _json(found: Mapping[str, PageResults], config: ReportConfig) -> dict[str, A
     return {
         "title": title,
         "layout": config.layout,
-        "splits": {split: results_json(results) for split, results in found.items()},
+        "splits": {split: results_json(results, cost=config.layout == LEADERBOARD) for split, results in found.items()},
     }
 
 
-def results_json(results: PageResults) -> dict[str, Any]:
-    """All numbers that pages show, unrounded."""
+def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
+    """All numbers that pages show, unrounded.
+
+    Args:
+        results: The results.
+        cost: Whether with the cost of each recommender, such as seconds, which another run of the same thing takes
+            more or fewer of.
+    """
     examples, reference = results.examples, results.reference
     found: list[Finding] = findings(results)
     return {
@@ -262,7 +268,7 @@ def results_json(results: PageResults) -> dict[str, Any]:
         "compared_with": results.first,
         "ranked": results.ranked,
         "level_with_best": results.level_with_best,
-        "recommenders": {name: _recommender_json(results, each) for name, each in results.recommenders.items()},
+        "recommenders": {name: _recommender_json(results, each, cost) for name, each in results.recommenders.items()},
         "differences": [
             {"of": name, "minus": other, "levels": {level: _gaps(results, name, other, level) for level in known}}
             for name, other in results.pairs
@@ -282,7 +288,7 @@ def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, 
     return {metric: list(gap) for metric, gap in results.differences(other, level, [name])[name].items()}
 
 
-def _recommender_json(results: PageResults, recommender: RecommenderResults) -> dict[str, Any]:
+def _recommender_json(results: PageResults, recommender: RecommenderResults, cost: bool) -> dict[str, Any]:
     """One recommender."""
     name = recommender.name
     found: dict[str, Any] = {
@@ -319,7 +325,7 @@ def _recommender_json(results: PageResults, recommender: RecommenderResults) -> 
             for row in results.counterparts(name)
         ],
     }
-    effort = None if name in results.baselines else results.effort(name)
+    effort = results.effort(name) if cost and name not in results.baselines else None
     return found | ({} if effort is None else {"effort": _effort_json(effort)})
 
 

@@ -416,3 +416,17 @@ def test_a_seed_or_versions_of_another_type_are_one_line(shop, tmp_path):
         sign(folder / "predictions")
         reported = stage(folder, "report").reported
         assert "predictions/manifest.json: has " in reported and "of another form" in reported
+
+
+@pytest.mark.parametrize("layout", ["report", "comparison"])
+def test_pages_without_costs_hold_nothing_of_the_clock(shop, tmp_path, layout):
+    folder = copied(shop, tmp_path / "shop")
+    found = []
+    for seconds in ("1.5", "2.5"):
+        for record in folder.glob("*.record.json"):
+            content = json.loads(record.read_text())
+            record.write_text(json.dumps({**content, "seconds": {"all": float(seconds)}}))
+        words = ("--layout", layout, "--level", "item", "--ks", "5", "--output", f"page-{seconds}")
+        assert command(folder, "report", "--predictions", *PAGE, *words).status == 0
+        found.append((folder / f"page-{seconds}/metrics.json").read_bytes())
+    assert found[0] == found[1]
