@@ -85,7 +85,7 @@ def _forge(rng: Random, folder: Path) -> None:
             sha256 = fingerprint(folder / model)
             spoil_manifest(folder / user, lambda content, sha=sha256: _renew(content, sha))
             sign(folder / user)
-    except (MinioneRecError, ValueError, TypeError, AttributeError):
+    except (MinioneRecError, LookupError, ValueError, TypeError, AttributeError):
         pass  # a manifest that is none any more
 
 
@@ -147,7 +147,11 @@ def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
     output = folder / "page"
     if done.status:
         holds(not output.exists(), "half a page is left")
-        raise MinioneRecError(done.reported.removeprefix("error: "))
+        # Wrong settings are named all at once, each on a line of its own.
+        errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
+        ends = bool(errors) and done.err.endswith("\n".join(errors) + "\n")
+        holds(done.status == 2 and ends, done.err)
+        raise MinioneRecError(errors[0].removeprefix("error: "))
     if not is_artefact(output):
         return "read"  # another output, or none
     verify_files(output)
