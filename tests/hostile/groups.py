@@ -128,7 +128,7 @@ class _Read:
 def _prepare(source: str, folder: Path, allowed: int) -> _Read:
     files = {name: str(next(folder.glob(f"{name}.*"))) for name in ("interactions", "items")}
     split = "leave_last_out" if source == "user_items" else "global_time"
-    config = PrepareConfig(source=source, max_bad_rows=allowed, split=split, **files)
+    config = PrepareConfig(source=source, max_bad_rows=allowed, split=split, output="corpus", **files)
     bad = BadRows(allowed)
     found = in_memory(READERS[source](config, config.inputs(), bad))
     built = build(found, split=split)
