@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,11 +42,17 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     check_file(path, "Give the path of a csv, tsv or parquet table.")
     if suffix != PARQUET:
         raise DataError(f"{path}: unknown kind of table {suffix!r}; known: .csv, .tsv, .parquet. Convert or rename it.")
+    with _readable(path):
+        return without_index(pd.read_parquet(path))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Errors of arrow and pandas on a parquet file, as one that names it."""
     try:
-        table = pd.read_parquet(path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read ({one_line(error)}). Write it again.") from None
-    return without_index(table)
 
 
 def without_index(table: pd.DataFrame) -> pd.DataFrame:
@@ -319,7 +326,8 @@ def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tu
         read_table(files.files[0])  # raises the error
     names = list(dict.fromkeys(columns.values()))
     schema = common_schema(files, names)
-    whole = without_index(schema.empty_table().to_pandas())
+    with _readable(files.files[0]):
+        whole = without_index(schema.empty_table().to_pandas())
     for flag, name in columns.items():
         column_of(whole, files.files[0], name, flag)
     doubled = [
@@ -335,18 +343,16 @@ def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tu
             for name in doubled:
                 at = batch.schema.get_field_index(name)
                 batch = batch.set_column(at, name, batch.column(at).cast(pa.float64(), safe=False))
-            table = without_index(batch.to_pandas())
+            with _readable(path):
+                table = without_index(batch.to_pandas())
             table.index = pd.RangeIndex(begin, begin + len(table))
             begin += len(table)
             yield path, table
 
 
 def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
-    try:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(ROWS, columns=names)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}). Write it again.") from None
+    with _readable(path), pq.ParquetFile(path) as file:
+        yield from file.iter_batches(ROWS, columns=names)
 
 
 def parse_items(

@@ -7,6 +7,7 @@ References: transition counts: Garcin et al. 2013 and the sequential rules of Lu
 EASE: Steck 2019, equation 8.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -14,10 +15,11 @@ from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import TransitionPairs, count_transitions_in_parts
@@ -152,9 +154,11 @@ class Chosen:
         try:
             earlier = dict.fromkeys(("popularity_exclude_seen", "ease_exclude_seen"), False)  # until version 0.2
             known = {name: {**earlier, **content}[name] for name in cls.__dataclass_fields__}
-            return cls(**{**known, "transitions": TransitionConstants(**content["transitions"])})
-        except (TypeError, KeyError) as error:
-            raise ArtefactError(f"{where}: holds no constants of baselines ({error}). Evaluate again.") from None
+            return TypeAdapter(cls).validate_json(json.dumps(known), strict=True)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ArtefactError(
+                f"{where}: holds no constants of baselines ({one_line(error)}). Evaluate again."
+            ) from None
 
 
 def _seen(excluded: bool) -> str:
