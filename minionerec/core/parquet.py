@@ -76,10 +76,10 @@ def readable(
     """
     import pyarrow as pa
 
-    failures = (OSError, ValueError, TypeError, KeyError, ArithmeticError, NotImplementedError, pa.ArrowException)
+    failures = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, NotImplementedError)
     try:
         yield
-    except failures as raised:
+    except (*failures, pa.ArrowException) as raised:
         reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
         raise error(f"{path}: cannot be read as parquet ({one_line(reason, 300).rstrip('.')}). {remedy}") from None
 

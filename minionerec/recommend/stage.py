@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.errors import DataError, one_line, shown
+from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger, progress
+from minionerec.core.parquet import readable
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
 from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.core.stage import Stage
@@ -61,16 +62,13 @@ def count_histories(path: Path) -> int | None:
 
 
 def _parquet_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any]]]:
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if "history" not in names:
-                raise DataError(f"{path}: column 'history' is missing; it has {', '.join(names)}. Name it history.")
-            columns = [name for name in COLUMNS if name in names]
-            for batch in file.iter_batches(batch_size=rows_at_once, columns=columns):
-                yield batch.to_pylist()
-    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error, 200)}). Write it again.") from None
+    with readable(path, error=DataError, remedy="Write it again."), pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        if "history" not in names:
+            raise DataError(f"{path}: column 'history' is missing; it has {', '.join(names)}. Name it history.")
+        columns = [name for name in COLUMNS if name in names]
+        for batch in file.iter_batches(batch_size=rows_at_once, columns=columns):
+            yield batch.to_pylist()
 
 
 def _line_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any]]]:

@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from minionerec.core.errors import DataError, one_line
+from minionerec.core.errors import DataError
+from minionerec.core.parquet import readable
 from minionerec.core.remote import parts_of
 from minionerec.data.files import check_file
 
@@ -92,6 +94,10 @@ def check_names(names: Iterable[str], path: Path, first: Iterable[str], first_pa
         )
 
 
+readable_table = partial(readable, error=DataError, remedy="Write it again.")
+"""`minionerec.core.parquet.readable` for a table of a user."""
+
+
 def read_schema(path: Path) -> pa.Schema:
     """The columns of a parquet file.
 
@@ -99,10 +105,8 @@ def read_schema(path: Path) -> pa.Schema:
         DataError: If it is none.
     """
     check_file(path, "Give the path of a csv, tsv or parquet table.")
-    try:
+    with readable_table(path):
         return pq.read_schema(path)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}). Write it again.") from None
 
 
 def common_schema(files: TableFiles, names: Iterable[str]) -> pa.Schema:

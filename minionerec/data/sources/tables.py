@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,11 +11,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.errors import DataError, one_line, shown
+from minionerec.core.errors import DataError, shown
 from minionerec.data.files import check_file
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
-from minionerec.data.sources.table_files import PARQUET, SEPARATORS, TableFiles, check_names, common_schema
+from minionerec.data.sources.table_files import (
+    PARQUET,
+    SEPARATORS,
+    TableFiles,
+    check_names,
+    common_schema,
+    readable_table,
+)
 from minionerec.data.sources.text import PART, TextFile, read_text_parts, read_text_table
 from minionerec.data.sources.times import TimeColumn, exact
 from minionerec.data.units import NANOSECOND, SMALL
@@ -42,17 +48,8 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     check_file(path, "Give the path of a csv, tsv or parquet table.")
     if suffix != PARQUET:
         raise DataError(f"{path}: unknown kind of table {suffix!r}; known: .csv, .tsv, .parquet. Convert or rename it.")
-    with _readable(path):
+    with readable_table(path):
         return without_index(pd.read_parquet(path))
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Errors of arrow and pandas on a parquet file, as one that names it."""
-    try:
-        yield
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}). Write it again.") from None
 
 
 def without_index(table: pd.DataFrame) -> pd.DataFrame:
@@ -326,7 +323,7 @@ def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tu
         read_table(files.files[0])  # raises the error
     names = list(dict.fromkeys(columns.values()))
     schema = common_schema(files, names)
-    with _readable(files.files[0]):
+    with readable_table(files.files[0]):
         whole = without_index(schema.empty_table().to_pandas())
     for flag, name in columns.items():
         column_of(whole, files.files[0], name, flag)
@@ -343,7 +340,7 @@ def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tu
             for name in doubled:
                 at = batch.schema.get_field_index(name)
                 batch = batch.set_column(at, name, batch.column(at).cast(pa.float64(), safe=False))
-            with _readable(path):
+            with readable_table(path):
                 table = without_index(batch.to_pandas())
             table.index = pd.RangeIndex(begin, begin + len(table))
             begin += len(table)
@@ -351,7 +348,7 @@ def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tu
 
 
 def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
-    with _readable(path), pq.ParquetFile(path) as file:
+    with readable_table(path), pq.ParquetFile(path) as file:
         yield from file.iter_batches(ROWS, columns=names)
 
 
