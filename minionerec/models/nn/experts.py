@@ -245,9 +245,10 @@ class Experts(nn.Module):
         back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
         unsold, known = self.items[:, 3].to(log_probs.dtype), 1 - seen
         yield log_probs
-        by_text = self._by_text(log_probs.exp())
-        yield torch.where(unsold > 0, torch.log(by_text + NO_NEIGHBOUR) - log_probs, 0)
-        yield torch.log(self._by_text(self._transitions(items, slot, log_probs)) * known + NO_TRANSITION)
+        own = torch.cat([log_probs.exp(), self._transitions(items, slot, log_probs)])
+        chances, transitions = self._by_text(own).chunk(2)
+        yield torch.where(unsold > 0, torch.log(chances + NO_NEIGHBOUR) - log_probs, 0)
+        yield torch.log(transitions * known + NO_TRANSITION)
         for popularity in self.popularity:
             yield torch.log(popularity * known + NO_SALE)
         yield self.repeats * seen

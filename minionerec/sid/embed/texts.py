@@ -162,10 +162,11 @@ def nearest_texts(texts: Sequence[str], count: int = 20) -> Transitions:
         weights = _tfidf().fit_transform(texts)
     except ValueError:  # no text holds a word
         return Transitions(np.zeros(len(texts) + 1, np.int64), followers[0], cosines[0])
+    most = min(count, len(texts))
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
         alike = (weights[begin : begin + _TEXTS_AT_ONCE] @ weights.T).toarray()
         alike[np.arange(len(alike)), begin + np.arange(len(alike))] = 0
-        least = np.sort(alike, axis=1)[:, -count:][:, :1]
+        least = np.partition(alike, -most, axis=1)[:, -most, None]
         for row, kept in zip(alike, (alike >= least) & (alike > 0), strict=True):
             other = np.flatnonzero(kept)
             other = np.sort(other[np.argsort(-row[other], kind="stable")[:count]])

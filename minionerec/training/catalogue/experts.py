@@ -203,9 +203,9 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
     """Fit the experts' weights, and use them where they rank held-out targets better.
 
     The weights maximise a smoothed NDCG@10 of targets among the candidates that the experts name, in which targets
-    without a training example count 1.5 times. Whether they rank
-    better is told by three parts of the examples, consecutive in time, each ranked by weights of the other two. At
-    last all weights are scaled so that the targets are most likely, which changes no order.
+    without a training example count 1.5 times. They are used if they rank better on three parts of the examples,
+    consecutive in time, each ranked by weights of the other two. At last all weights are scaled so that the targets
+    are most likely, which changes no order.
 
     Args:
         model: A trained model, changed in place; one without experts stays as it is.
@@ -233,7 +233,7 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
         examples = {name: np.concatenate([values, values]) for name, values in examples.items()}
     found = None
     if count:
-        with torch.inference_mode():
+        with torch.no_grad():
             candidates = _Candidates(model, examples, contexts)
         if len(candidates.example) >= _FEWEST:
             found = _fit(model, candidates, examples, contexts, len(contexts) // count)
@@ -247,9 +247,7 @@ def _fit(
     """See `fit_experts`; each example is there `rounds` times."""
     experts = model.experts
     assert experts is not None
-    raw = candidates.features.clone()  # no inference tensor
-    for name in ("terms", "of_target", "others", "example", "unsold"):
-        setattr(candidates, name, getattr(candidates, name).clone())
+    raw = candidates.features
     mean, spread = raw.mean(0), raw.std(0, correction=0)
     mean[0], spread[0] = 0, 1
     spread = torch.where(spread > 1e-6, spread, torch.inf)  # what is always the same tells nothing

@@ -213,7 +213,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
             inputs["sample"] = self._sampled(inputs)
         if self.candidates is not None and model.training:
             inputs["candidates"] = self.candidates.to(inputs["labels"].device)
-        if model.training and "contexts" in inputs:  # before the reference is queried, which is told the same
+        if model.training and "contexts" in inputs:  # before the reference is queried, which is given the same
             inputs["contexts"] = hidden(inputs["contexts"], inputs["labels"])
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
