@@ -220,9 +220,9 @@ class Plan:
                 raise ConfigError(f"{step.where}: has no output; give it one, or the recipe an `output` for all steps.")
             values["output"] = str(base)
         settings = at([step.where, *step.locations.values()][-1], lambda: kind(**values))
-        file = str(base.with_name(f"{base.name}.yaml")) if cases else f"{self.recipe.name}#{step.name}"
-        if not cases and key.seed is not None:  # RECIPE#STEP would be its first seed
-            file = f"{values['output']}.yaml"
+        file = f"{self.recipe.name}#{step.name}"
+        if cases or key.seed is not None:  # RECIPE#STEP would be its first case and seed
+            file = f"{base if cases else values['output']}.yaml"
         common = self.recipe.settings
         launch = text.of(common.launch, f"{self.recipe.file}: launch") if common.launch else None
         job = Job(

@@ -300,7 +300,7 @@ def _fetch_file(remote: RemotePath, info: dict[str, Any]) -> Path:
         key = json.dumps([remote.url, remote.root, remote.fs.ukey(remote.root), marks])
     target = cache_folder() / "files" / hashlib.sha256(key.encode()).hexdigest() / remote.name
     size = info.get("size")
-    fixed = set(marks) - {"size"}  # else other content could not be told apart
+    fixed = set(marks) - {"size"}  # else other content could not be distinguished
 
     def is_complete() -> bool:
         return bool(fixed) and target.is_file() and size in (None, target.stat().st_size)
