@@ -250,6 +250,7 @@ def test_what_is_changed_while_it_is_read_is_refused(root):
 
     shelf = Shelf(load_fake)
     first = shelf.bring(Sources(root / "shift-0"))
+    (root / "shift-1" / "manifest.json").write_text("{}")
     shelf._load = load
     with pytest.raises(ArtefactError, match="files were changed while they were read"):
         shelf.bring(Sources(root / "shift-1"))
