@@ -11,7 +11,7 @@ from support.examples import user_windows
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.build import train_tokenizer
@@ -24,7 +24,7 @@ SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 
 
 def rows(*triples):
-    return SplitRows.of(
+    return SplitExamples.of(
         [user for user, _, _ in triples],
         [history for _, history, _ in triples],
         [target for _, _, target in triples],

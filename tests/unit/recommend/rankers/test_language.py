@@ -56,7 +56,7 @@ def test_a_list_does_not_depend_on_what_else_is_asked(made, corpus):
     for row, (history, gone) in enumerate(zip(HISTORIES, without, strict=True)):
         alone = ranker.rank(Queries([history]), 2, Allowed.leaving_out([gone], corpus.n_items))
         assert alone.items[0] == together.items[row]
-    assert [ranker.width(2, left_out) for left_out in (0, 1)] == [2, 5] and ranker.width(9, 0) == 5
+    assert [ranker.num_beams(2, left_out) for left_out in (0, 1)] == [2, 5] and ranker.num_beams(9, 0) == 5
 
 
 def stock_ranker(checkpoint, corpus, **search):
