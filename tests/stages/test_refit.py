@@ -290,7 +290,7 @@ def test_what_is_extended_stays_a_refit(made, tmp_path):
 def test_items_of_an_sid_are_ranked_by_all_rows(made, tmp_path):
     corpus = Corpus.load(made / "corpus")
     behind = [load_ranker(made / name, corpus) for name in ("sft", "sft_all")]
-    assert list(behind[0].behind) == list(behind[1].behind)  # here each SID has one item
+    assert list(behind[0].items_of) == list(behind[1].items_of)  # here each SID has one item
     counted = []
 
     class Counted(Corpus):

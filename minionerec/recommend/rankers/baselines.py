@@ -859,9 +859,9 @@ def _choose_popularity(rows: BaselineExamples, examples: _ValidationExamples) ->
             ranks = position[targets]
             if last or masked:
                 before = np.bincount(row[position[seen.indices] < ranks[row]], minlength=len(targets))
-                last = rows.size - np.diff(seen.indptr) + before
+                after = rows.size - np.diff(seen.indptr) + before
                 ranks = ranks - before
-                ranks[gone] = rows.size if masked else last[gone]
+                ranks[gone] = rows.size if masked else after[gone]
             found[half_life, last] = _ndcg(ranks)
     return max(found, key=found.__getitem__)
 

@@ -263,9 +263,9 @@ def test_tokens_are_cut_on_the_left_and_completions_stand_alone():
     short = encode_prompt(tokenizer, ["<a_0>"], None).ids[0]
     found = encode_prompt(tokenizer, ["red cup <a_0><b_3>", "<a_0>", "blue cup <a_0><b_3>"], len(short))
     assert found.ids[1] == short
-    assert found.cut == 2
-    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], len(whole)).cut == 0
-    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None).cut == 0
+    assert found.truncated == 2
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], len(whole)).truncated == 0
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None).truncated == 0
     assert special_texts(tokenizer) == SPECIALS
     ids = encode_completion(tokenizer, ["<a_0><b_3><|eos|>"])[0]
     assert tokenizer.convert_ids_to_tokens(ids) == ["<a_0>", "<b_3>", "<|eos|>"]
