@@ -270,3 +270,14 @@ def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, trai
         Recommender.load(model, corpus=copy, items=tmp_path / "items.csv").version,
     }
     assert len(versions) == 2 and found.version in versions
+
+
+@pytest.mark.parametrize("kind", ["language", "catalogue", "sequential"])
+def test_files_may_be_overwritten_while_a_model_is_in_use(made, trained, tmp_path, kind):
+    folders = {"language": made / "checkpoint", "catalogue": trained / "catalogue"}
+    shutil.copytree(folders.get(kind, trained / "sasrec" / "model"), tmp_path / "model")
+    found = Recommender.load(tmp_path / "model", corpus=made / "corpus")
+    before = found.recommend(["u"], 5)
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    assert found.recommend(["u"], 5) == before
