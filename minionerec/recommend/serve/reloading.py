@@ -99,23 +99,23 @@ class Reloader:
         """
         return await self._load(self.sources)
 
-    async def run(self, asked: ReloadRequest) -> Served:
+    async def run(self, request: ReloadRequest) -> Served:
         """Reload as requested; paths not given stay the same.
 
         Raises:
             MinioneRecError: If the inputs do not belong together; the model in service is unchanged.
             Refusal: 409, if there is no previous model, or another is being loaded.
         """
-        if asked.back:
+        if request.back:
             served = self._shelf.back()
             self._record("back", served)
             return served
         current = self._shelf.current
         sources = self.sources if current is None else current.sources
-        if asked.checkpoint is not None:
-            sources = replace(sources, checkpoint=asked.checkpoint)
-        if asked.items is not None:
-            sources = replace(sources, items=asked.items)
+        if request.checkpoint is not None:
+            sources = replace(sources, checkpoint=request.checkpoint)
+        if request.items is not None:
+            sources = replace(sources, items=request.items)
         return await self._bring(sources)
 
     async def _bring(self, sources: Sources) -> Served:

@@ -43,7 +43,15 @@ def trained(made, tmp_path_factory):
     """A folder with a catalogue model and SASRec on the same six items."""
     folder = tmp_path_factory.mktemp("models")
     inputs = {"corpus": str(made / "corpus"), "sids": str(made / "sids")}
-    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 16, "vectors": "", "epochs": 0.5, "eval_rows": 5}
+    shape = {
+        "hidden_size": 16,
+        "layers": 1,
+        "heads": 2,
+        "inner_size": 16,
+        "vectors": "",
+        "epochs": 0.5,
+        "eval_examples": 5,
+    }
     run_catalogue(CatalogueTrainConfig(**inputs, **shape, eval_beams=10, output=str(folder / "catalogue")))
     tiny = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
     asked = {"protocol": "rows", "hyper": tiny, "max_len": 3, "epochs": 1, "list_length": 5, "resamples": 10}
