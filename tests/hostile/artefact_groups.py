@@ -1,10 +1,13 @@
 """What the campaign does to artefacts: their files forged, with and without hashes that agree."""
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +20,17 @@ from hostile.table_groups import TABLES
 from support.small_shop import make_shop, sign
 
 from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
+from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.session import SESSION_CONTEXTS, SessionClock
 from minionerec.metrics.predictions import Predictions
+from minionerec.recommend.items import CatalogueItems
 from minionerec.recommend.rankers.protocol import Queries
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Request
+from minionerec.recommend.serve.config import Limits
+from minionerec.recommend.serve.reading import Refusal, read_call
+from minionerec.recommend.serve.reading import read_json as read_body
 from minionerec.recommend.stage import read_histories
 from minionerec.sid.embed.stored import load_vector_table, load_vectors
 from minionerec.sid.table import SidTable
@@ -114,11 +125,83 @@ def _strike_histories(rng: Random, clean: Path, folder: Path) -> str:
     if json_lines:
         lines = path.read_bytes().split(b"\n")
         holds(len(rows) in (len(lines), len(lines) - 1), f"{len(rows)} rows of {len(lines)} lines")
+    for row in rows:
+        _understood(Request(**{name: row[name] for name in ("history", "times", "now")}))
+    return "read"
+
+
+class _Ranker:
+    """Reads the session context."""
+
+    context = frozenset({"session_context"})
+
+
+def _understood(request: Request) -> None:
+    """What a recommender of six items, whose corpus has days, makes of a request."""
+    catalogue = pd.DataFrame({"item_id": [f"i{n}" for n in range(6)], "title": "Tea"})
+    items = CatalogueItems.of(SimpleNamespace(items=catalogue), None)  # type: ignore[arg-type]
+    recommender = Recommender(_Ranker(), items, "model", "0", 5, SessionClock(86_400))  # type: ignore[arg-type]
+    found = SESSION_CONTEXTS[recommender.understand(request).session_context]
+    known = [row for row, item in enumerate(request.history) if items.index(item) is not None]
+    newest = request.times[known[-1]] if known and request.times else None
+    if request.session_context != "unknown" or newest is None:
+        wanted = request.session_context if known else "unknown"
+    elif (days := [_day(newest), _day(request.now)]) and None not in days:
+        wanted = "same" if days[0] == days[1] else "later"
+    else:
+        wanted = found
+    holds(found == wanted, f"{newest!r} and {request.now!r} are {found}")
+
+
+def _day(time: Any) -> Any:
+    """The day of a time in UTC; None where plain Python does not read it."""
+    with contextlib.suppress(ValueError, OverflowError):
+        if isinstance(time, str):
+            moment = datetime.fromisoformat(time.strip())
+            return (moment if moment.tzinfo is None else moment.astimezone(UTC)).date()
+        return time // 86_400 if 1e8 < time < 4e9 else None
+    return None
+
+
+TIMES = (
+    *("2018-11-05", "2018-11-05T23:59:59.9999", "2018-11-06T01:00+02:00", "2018-11", "2018-W45-1", "20181105", ""),
+    *("2018-11-31", "9999-12-31", "0001-01-01", "NaT", "now", "1541376000", " 2018-11-05", "2018-11-05T24:00", "1e9"),
+    *(1_541_376_000, 1_541_376_000.5, 1_541_376_000_000, 17_840, 20_181_105, -1, 0, 2**62, 1e300, True, None, [], {}),
+)
+"""Times of requests, most of which are none, or not in the form of the others."""
+
+
+def _make_request(folder: Path) -> None:
+    times = {"times": ["2018-11-05", None, "2018-11-05T09:30:00"], "now": "2018-11-06"}
+    request = {"history": ["i1", "i2", "i9"], "k": 3, "exclude_seen": True, "session_context": "unknown", **times}
+    seconds = {"times": [1_541_376_000, 1_541_379_600, None], "now": 1_541_380_000}
+    (folder / "body.json").write_text(json.dumps({"requests": [request, request | seconds]}))
+
+
+def _strike_request(rng: Random, clean: Path, folder: Path) -> str:
+    path = folder / "body.json"
+    if rng.random() < 0.5:
+        body = json.loads(path.read_bytes())
+        request = rng.choice(body["requests"])
+        for _ in range(rng.randint(1, 2)):
+            holder, key = rng.choice(((request, "now"), (request["times"], rng.randrange(3))))
+            holder[key] = rng.choice(TIMES)
+        path.write_text(json.dumps(body))
+    else:
+        mutate.change_file(rng, path, mutate.spoil_json)
+    try:
+        requests, _ = read_call(read_body(path.read_bytes()), Limits())
+    except Refusal as refused:
+        holds(refused.status in (400, 422), f"status {refused.status}")
+        raise DataError(refused.message) from None
+    for request in requests:
+        _understood(request)
     return "read"
 
 
 def _make_histories(folder: Path) -> None:
-    rows = [{"history": [f"i{n}", "i2"], "user": f"u{n}"} for n in range(5)]
+    times = {"times": ["2018-11-05", "2018-11-05T09:30:00"], "now": "2018-11-06"}
+    rows = [{"history": [f"i{n}", "i2"], "user": f"u{n}", **times} for n in range(5)]
     (folder / "histories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pd.DataFrame(rows).to_parquet(folder / "histories.parquet")
 
@@ -203,6 +286,7 @@ GROUPS = {
         Group("index", _make_small_shop, _strike_index, 4),
         Group("manifest", _make_small_shop, _strike_manifest, 3),
         Group("histories", _make_histories, _strike_histories, 4),
+        Group("requests", _make_request, _strike_request, 3),
         _forged("corpus", _load_corpus, ("corpus/items.parquet", "corpus/sequences/00000.parquet"), 3),
         _forged("predictions", _load_predictions, ("predictions/predictions.parquet",), 3),
         _forged("language model", _load_checkpoint, _LANGUAGE, 0.6),
