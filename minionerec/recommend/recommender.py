@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from minionerec.core.artefacts import file_sha256, fingerprint
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN, SessionClock
-from minionerec.data.sources.times import parse_times
-from minionerec.data.units import SECOND, UNITS, looks_like, unit_numbers
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import CatalogueItems
@@ -24,7 +21,7 @@ from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
-from minionerec.recommend.requests import TIME, Answer, Recommended, Request, RequestError, plain_time
+from minionerec.recommend.requests import Answer, Recommended, Request, RequestError, plain_time
 
 BEAMS = 50
 """Minimum number of beams of a language model."""
@@ -274,7 +271,7 @@ class Recommender:
                 "with it.",
             )
         if request.times is not None:
-            seconds, now = _seconds(request)
+            seconds, now = request.seconds()
             known = [index for index, item in enumerate(request.history) if self.items.index(item) is not None]
             newest = seconds[known[-1]] if known else None
             if context == UNKNOWN and self.clock is not None and newest is not None:
@@ -310,43 +307,6 @@ def _as_times(times: Any) -> Any:
     if isinstance(times, str | bytes | Mapping) or not isinstance(times, Iterable):
         return plain_time(times)
     return [plain_time(each) for each in times]
-
-
-def _seconds(request: Request) -> tuple[list[int | None], int]:
-    """Times and `now` of a request, read as those of interactions: seconds since 1970, None where one is not known.
-
-    Raises:
-        RequestError: If they are no times, of several units or forms, or not in order.
-    """
-    times, shown = request.times or (), request.shown
-    named = [(f"times[{index}]", time) for index, time in enumerate(times) if time is not None]
-    fields, given = zip(*named, ("now", request.now), strict=True)
-    read, right, ticks, _ = parse_times(pd.Series(list(given)))
-    if not right.all():
-        row = int(np.argmin(right))
-        form = "a number" if ticks == SECOND else "an ISO date"
-        expected = f"{form}, as the others" if right.any() else TIME
-        raise RequestError(fields[row], f"is {shown(given[row])}; expected {expected}.")
-    if ticks == SECOND:
-        units = unit_numbers(read)
-        unit = int(units.min() if units.min() < 0 else units[-1])  # one that no time may be of, or that of all others
-        wrong = np.flatnonzero(units == unit if unit < 0 else units != unit)
-        if len(wrong):
-            row = int(wrong[0])
-            remedy = f"expected {TIME}." if unit < 0 else f"now looks like {UNITS[unit][0]}. Give all in one unit."
-            looks = looks_like(float(read[row]))
-            raise RequestError(fields[row], f"is {shown(given[row])}, which looks like {looks}; {remedy}")
-        ticks = UNITS[unit][1]
-    seconds = (read // ticks).astype(np.int64).tolist()
-    for row in range(1, len(seconds)):
-        if seconds[row] < seconds[row - 1]:
-            remedy = "the time of the request" if fields[row] == "now" else "times oldest first, as the history"
-            raise RequestError(
-                fields[row],
-                f"is {shown(given[row])}, earlier than {fields[row - 1]}, {shown(given[row - 1])}. Give {remedy}.",
-            )
-    found = iter(seconds)
-    return [None if time is None else next(found) for time in times], seconds[-1]
 
 
 def _clock(ranker: Ranker, corpus: Corpus) -> SessionClock | None:

@@ -25,6 +25,7 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import custom_error_schema
 
 from minionerec.core.errors import DataError, shown
+from minionerec.data.units import SECOND, UNITS, looks_like, unit_numbers
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 
@@ -182,6 +183,49 @@ class Request:
     def shown(value: Any) -> str:
         """A value as shown in errors."""
         return shown(value)
+
+    def seconds(self) -> tuple[list[int | None], int]:
+        """`times` and `now`, which are given, read as `prepare-data` reads times.
+
+        Returns:
+            Seconds since 1970 of each item of the history, None where its time is not known; and of the request.
+
+        Raises:
+            RequestError: If they are no times, of several units or forms, or not in order.
+        """
+        import pandas as pd  # here, for `--help` reads this file
+
+        from minionerec.data.sources.times import parse_times
+
+        times, shown = self.times or (), self.shown
+        named = [(f"times[{index}]", time) for index, time in enumerate(times) if time is not None]
+        fields, given = zip(*named, ("now", self.now), strict=True)
+        read, right, ticks, _ = parse_times(pd.Series(list(given)))
+        if not right.all():
+            row = int(np.argmin(right))
+            form = "a number" if ticks == SECOND else "an ISO date"
+            expected = f"{form}, as the others" if right.any() else TIME
+            raise RequestError(fields[row], f"is {shown(given[row])}; expected {expected}.")
+        if ticks == SECOND:
+            units = unit_numbers(read)
+            unit = int(min(units.min(), 0) or units[-1])  # below 0: of no time; else all must have that of now
+            wrong = np.flatnonzero(units == unit if unit < 0 else units != unit)
+            if len(wrong):
+                row = int(wrong[0])
+                remedy = f"expected {TIME}." if unit < 0 else f"now looks like {UNITS[unit][0]}. Give all in one unit."
+                looks = looks_like(float(read[row]))
+                raise RequestError(fields[row], f"is {shown(given[row])}, which looks like {looks}; {remedy}")
+            ticks = UNITS[unit][1]
+        seconds = (read // ticks).astype(np.int64).tolist()
+        for row in range(1, len(seconds)):
+            if seconds[row] < seconds[row - 1]:
+                remedy = "the time of the request" if fields[row] == "now" else "times oldest first, as the history"
+                raise RequestError(
+                    fields[row],
+                    f"is {shown(given[row])}, earlier than {fields[row - 1]}, {shown(given[row - 1])}. Give {remedy}.",
+                )
+        found = iter(seconds)
+        return [None if time is None else next(found) for time in times], seconds[-1]
 
     @classmethod
     def _error(cls, error: ValidationError) -> RequestError:

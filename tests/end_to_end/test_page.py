@@ -461,9 +461,7 @@ def test_a_model_that_knows_session_contexts_is_asked_for_this_session_or_a_late
         theirs.one("#session-contexts [value=unknown]").click()
         theirs.settle()
         assert theirs.listed() == lists["unknown"] and not theirs.one("#about-list").is_displayed()
-        theirs.run(
-            "chosen.value = '2018-11-05T09:30'; chosen.dispatchEvent(new Event('change', { bubbles: true }))"
-        )
+        theirs.run("chosen.value = '2018-11-05T09:30'; chosen.dispatchEvent(new Event('change', { bubbles: true }))")
         theirs.settle()
         assert theirs.listed() == lists["later"] and "a later visit" in theirs.one("#about-list").text
         theirs.open("h=P003&chosen=2018-11-05T09:30")

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,9 @@ from support.small_shop import make_shop, sign
 from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import SESSION_CONTEXTS, SessionClock
+from minionerec.data.session import LATER, SAME, SessionClock
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommend.items import CatalogueItems
 from minionerec.recommend.rankers.protocol import Queries
-from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.recommend.serve.config import Limits
 from minionerec.recommend.serve.reading import Refusal, read_call
@@ -126,40 +123,31 @@ def _strike_histories(rng: Random, clean: Path, folder: Path) -> str:
         lines = path.read_bytes().split(b"\n")
         holds(len(rows) in (len(lines), len(lines) - 1), f"{len(rows)} rows of {len(lines)} lines")
     for row in rows:
-        _understood(Request(**{name: row[name] for name in ("history", "times", "now")}))
+        _check_times(Request(**{name: row[name] for name in ("history", "times", "now")}))
     return "read"
 
 
-class _Ranker:
-    """Reads the session context."""
-
-    context = frozenset({"session_context"})
-
-
-def _understood(request: Request) -> None:
-    """What a recommender of six items, whose corpus has days, makes of a request."""
-    catalogue = pd.DataFrame({"item_id": [f"i{n}" for n in range(6)], "title": "Tea"})
-    items = CatalogueItems.of(SimpleNamespace(items=catalogue), None)  # type: ignore[arg-type]
-    recommender = Recommender(_Ranker(), items, "model", "0", 5, SessionClock(86_400))  # type: ignore[arg-type]
-    found = SESSION_CONTEXTS[recommender.understand(request).session_context]
-    known = [row for row, item in enumerate(request.history) if items.index(item) is not None]
-    newest = request.times[known[-1]] if known and request.times else None
-    if request.session_context != "unknown" or newest is None:
-        wanted = request.session_context if known else "unknown"
-    elif (days := [_day(newest), _day(request.now)]) and None not in days:
-        wanted = "same" if days[0] == days[1] else "later"
-    else:
-        wanted = found
-    holds(found == wanted, f"{newest!r} and {request.now!r} are {found}")
+def _check_times(request: Request) -> None:
+    """Each time of a request gives the session context of its day, as far as plain Python reads it."""
+    if request.times is None:
+        return
+    seconds, now = request.seconds()
+    holds(len(seconds) == len(request.history), f"{len(seconds)} times of {len(request.history)} items")
+    for time, second in zip(request.times, seconds, strict=True):
+        holds((time is None) == (second is None), f"{time!r} is {second}")
+        days = [_day(time), _day(request.now)]
+        if second is not None and None not in days:
+            context = SessionClock(86_400).context(second, now)
+            holds(context == (SAME if days[0] == days[1] else LATER), f"{time!r} and {request.now!r} are {context}")
 
 
 def _day(time: Any) -> Any:
     """The day of a time in UTC; None where plain Python does not read it."""
-    with contextlib.suppress(ValueError, OverflowError):
+    with contextlib.suppress(ValueError, TypeError):
         if isinstance(time, str):
-            moment = datetime.fromisoformat(time.strip())
-            return (moment if moment.tzinfo is None else moment.astimezone(UTC)).date()
-        return time // 86_400 if 1e8 < time < 4e9 else None
+            read = datetime.fromisoformat(time.strip())
+            return (read if read.tzinfo is None else read.astimezone(UTC)).date()
+        return datetime.fromtimestamp(time, UTC).date() if 1e8 < time < 4e9 else None
     return None
 
 
@@ -195,7 +183,7 @@ def _strike_request(rng: Random, clean: Path, folder: Path) -> str:
         holds(refused.status in (400, 422), f"status {refused.status}")
         raise DataError(refused.message) from None
     for request in requests:
-        _understood(request)
+        _check_times(request)
     return "read"
 
 

@@ -158,7 +158,11 @@ def test_times_of_python_numpy_and_pandas_are_taken(shop, convert):
         ([START, START + 9], START + 8, r"now: is 1541376008, earlier than times\[1\], 1541376009. Give the time of"),
         ([START, None], START - 1, r"now: is 1541375999, earlier than times\[0\]"),
         ([START + 9, START], START + 9, r"times\[1\]: is 1541376000, earlier than times\[0\], .* Give times oldest"),
-        ([START * 1000, START], START, r"times\[0\]: is 1541376000000, which looks like milliseconds since 1970; now looks"),
+        (
+            [START * 1000, START],
+            START,
+            r"times\[0\]: is 1541376000000, which looks like milliseconds since 1970; now looks",
+        ),
         ([START, START], START * 10**9, r"times\[0\]: is 1541376000, which looks like seconds .* now looks like nano"),
         ([17_840, 17_841], 17_842, r"times\[0\]: is 17840, which looks like days since 1970; expected an ISO date"),
         ([START, None], 20_181_105_093_000, "now: is 20181105093000, which looks like a date written as yyyymmdd"),
