@@ -126,6 +126,8 @@ _OF_LIBRARIES = {
     "torch": re.compile(r"out of memory", re.IGNORECASE),
 }
 _NUMBER = re.compile(r"os error (\d+)")
+_LOST = re.compile(r"gloo/transport|ncclRemoteError")
+PROCESS_ENDED = "another process of this launch has ended; its messages say why."
 
 
 def fault(error: BaseException) -> str | None:
@@ -150,6 +152,8 @@ def fault(error: BaseException) -> str | None:
         return f"out of memory ({error or 'MemoryError'}). Use smaller batches, or a machine with more memory."
     pattern = _OF_LIBRARIES.get(type(error).__module__.partition(".")[0])
     text = " ".join(str(error).split())
+    if isinstance(error, RuntimeError) and (_LOST.search(text) or type(error).__name__ == "DistNetworkError"):
+        return PROCESS_ENDED
     if pattern is None or not isinstance(error, Exception) or not pattern.search(text):
         return None
     if "memory" in text:
