@@ -79,7 +79,7 @@ def readable(
     failures = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, NotImplementedError)
     try:
         yield
-    except (*failures, pa.ArrowException) as raised:
+    except (*failures, MemoryError, pa.ArrowException) as raised:  # sizes in a damaged file may be any
         reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
         raise error(f"{path}: cannot be read as parquet ({one_line(reason, 300).rstrip('.')}). {remedy}") from None
 
