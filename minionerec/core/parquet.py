@@ -81,6 +81,7 @@ def readable(
         yield
     except (*failures, MemoryError, pa.ArrowException) as raised:  # sizes in a damaged file may be any
         reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
+        reason = "no such file" if isinstance(raised, FileNotFoundError) else reason
         raise error(f"{path}: cannot be read as parquet ({one_line(reason, 300).rstrip('.')}). {remedy}") from None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.log import get_logger
+from minionerec.core.machine import keep_freed_memory
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.audit import OrderAudit, audit_rows
@@ -34,6 +35,7 @@ def run_prepare(config: PrepareConfig) -> StageResult:
         DataError: If the source is missing, malformed, or its split leaks.
         ArtefactError: If the output cannot be written.
     """
+    keep_freed_memory()
     stage = Stage(config)
     if _layout_stands(stage) and (manifest := stage.current()) is not None:
         return _result(stage.output, manifest["counts"], up_to_date=True)

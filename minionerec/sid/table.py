@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
-from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.errors import DataError
 from minionerec.core.parquet import readable
 
 # Rows of codes in order, by arrays alone: one number a row, and the rows under a prefix.

@@ -116,7 +116,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
             resamples=50,
         )
     )
-    assert "mine" in page.table
+    assert "mine" in page.text
     found = recommenders_of(tmp_path / "report")["mine"]["metrics"]
     assert found["item"]["HR@1"]["mean"] == ours["item"]["HR@1"][0]
 

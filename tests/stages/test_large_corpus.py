@@ -63,7 +63,7 @@ def test_a_report_of_a_corpus_on_disk_is_the_same_page(pieces, tmp_path, monkeyp
     keep_in_files(monkeypatch)
     parts = report(pieces, tmp_path / "parts", monkeypatch)
     assert (parts.output / "report.html").read_bytes() == (whole.output / "report.html").read_bytes()
-    assert (parts.html.parent / "metrics.json").read_bytes() == (whole.html.parent / "metrics.json").read_bytes()
+    assert (parts.output / "metrics.json").read_bytes() == (whole.output / "metrics.json").read_bytes()
 
 
 @pytest.mark.parametrize("ks", [[1, 2], [1, 5]])

@@ -169,7 +169,10 @@ def test_sentences_say_what_the_paired_differences_say(shop):
     assert re.match(
         r"Compared with the strongest baseline on validation, .+: ahead SFT \(.+\), GRPO \(.+\)\.", message[1]
     )
-    assert "| GRPO minus SFT | " in (result.output / "report.md").read_text() and shown in (result.output / "report.md").read_text()
+    assert (
+        "| GRPO minus SFT | " in (result.output / "report.md").read_text()
+        and shown in (result.output / "report.md").read_text()
+    )
     page = " ".join(Page((result.output / "report.html").read_text(encoding="utf-8")).text).replace(MINUS, "-")
     assert all(sentence in page for sentence in message)
 
@@ -245,7 +248,7 @@ def test_inputs_that_do_not_belong_together_are_refused(shop):
     make_predictions(rng, corpus.valid, table, 0.5).save("valid", config={}, inputs={})
     with pytest.raises(ArtefactError, match=r"valid \(X\): 20 examples, but the test split of corpus has 120"):
         run_report(config(predictions={"X": "valid"}))
-    assert run_report(config(predictions={"X": "valid"}, split="valid")).html.is_file()
+    assert (run_report(config(predictions={"X": "valid"}, split="valid")).output / "report.html").is_file()
     foreign = SidTable(table.codes[:, ::-1], table.item_ids)
     make_predictions(rng, corpus.test, foreign, 0.5).save("foreign", config={}, inputs={})
     with pytest.raises(ArtefactError, match=r"foreign \(X\): the target of example \d+ .* another SID table"):

@@ -184,7 +184,9 @@ def test_validation_rows_have_ranks_and_no_lists(shop):
         lists.to_frame().to_parquet(folder / FILE, index=False)
         users = split.valid.users
         write_ranks(folder, {"valid": Ranked(users, targets, {"item": ranks[0]}, None)})
-    text = (run_report(config("a", split="valid", predictions={"x": "both"}, output="valid")).output / "report.md").read_text()
+    text = (
+        run_report(config("a", split="valid", predictions={"x": "both"}, output="valid")).output / "report.md"
+    ).read_text()
     assert recommenders_of("valid", "valid")["x"]["metrics"]["item"]["HR@5"]["mean"] == pytest.approx(
         (ranks <= 5).mean()
     )

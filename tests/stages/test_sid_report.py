@@ -91,10 +91,7 @@ def test_page(shop, tmp_path, drawn):
         errors = [level["error"] for level in read_json(shop / name / "report.json")["levels"]]
         assert [level["error"] for level in got["levels"]] == errors
     assert result.metrics["balanced"]["levels"][0]["gini"] == 0
-    assert (
-        result.metrics["plain"]["levels"][0]["size"] == 4
-        and result.metrics["given"]["levels"][0]["size"] is None
-    )
+    assert result.metrics["plain"]["levels"][0]["size"] == 4 and result.metrics["given"]["levels"][0]["size"] is None
 
 
 def parse_saved(folder):
@@ -103,14 +100,20 @@ def parse_saved(folder):
 
 def test_same_bytes_and_a_second_run_does_nothing(shop, tmp_path):
     one, two = (run_sid_report(config_for(shop, tmp_path / name)) for name in "ab")
-    assert (one.output / "sid_report.html").read_bytes() == (two.output / "sid_report.html").read_bytes() and not one.up_to_date
+    assert (one.output / "sid_report.html").read_bytes() == (
+        two.output / "sid_report.html"
+    ).read_bytes() and not one.up_to_date
     assert run_sid_report(config_for(shop, tmp_path / "a")).up_to_date
 
 
 def test_buckets_show_titles_and_none_if_unwanted(shop, tmp_path):
-    shown = (run_sid_report(config_for(shop, tmp_path / "a", names=["plain"], buckets=2)).output / "sid_report.md").read_text()
+    shown = (
+        run_sid_report(config_for(shop, tmp_path / "a", names=["plain"], buckets=2)).output / "sid_report.md"
+    ).read_text()
     assert shown.count(" items:\n") == 2 and "model" in shown
-    none = (run_sid_report(config_for(shop, tmp_path / "b", names=["plain"], buckets=0)).output / "sid_report.md").read_text()
+    none = (
+        run_sid_report(config_for(shop, tmp_path / "b", names=["plain"], buckets=0)).output / "sid_report.md"
+    ).read_text()
     assert none.count(" items:\n") == 0
 
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import file_sha256, open_artefact, read_json

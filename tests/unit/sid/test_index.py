@@ -107,5 +107,5 @@ def test_files_that_are_no_tables(tmp_path):
     (tmp_path / "codes.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(ArtefactError, match=r"codes\.parquet: cannot be read as parquet"):
         SidTable.load_index(tmp_path)
-    with pytest.raises(ArtefactError, match=r"other\.parquet: no such file"):
+    with pytest.raises(ArtefactError, match=r"other\.parquet: .*no such file"):
         SidTable.load_index(tmp_path / "other.parquet")

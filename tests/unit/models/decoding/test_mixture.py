@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import FAMILIES, VOCABULARY, AllowedTokens, lists, random_trie, stock_generate, tiny_model, token_ids
+from support.decoding import (
+    FAMILIES,
+    VOCABULARY,
+    AllowedTokens,
+    lists,
+    random_trie,
+    stock_generate,
+    tiny_model,
+    token_ids,
+)
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.decoding.beam import beam_search
