@@ -83,7 +83,7 @@ test-gpu: venv
 	MINIONEREC_TEST_DEVICE=cuda $(OFFLINE) $(BIN)/python -m pytest tests/gpu
 
 slow: venv
-	$(OFFLINE) $(BIN)/python -m pytest -m slow
+	$(OFFLINE) $(BIN)/python -m pytest $(PARALLEL) -m slow
 
 serve: $(FIRST)
 	$(OFFLINE) $(BIN)/minionerec serve

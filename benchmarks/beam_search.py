@@ -48,7 +48,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--beams", type=int, default=50, help="number of beams")
     parser.add_argument("--batch", type=int, default=2, help="prompts at a time")
     parser.add_argument("--items", type=int, default=5000, help="SIDs of the catalogue, three levels of 256 codes")
-    parser.add_argument("--tail", type=int, default=0, help="fixed tokens behind each SID that are scored too")
+    parser.add_argument("--tail", type=int, default=0, help="fixed tokens after each SID that are scored too")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="of the weights")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--ways", nargs="+", default=["ours", "trie", "dictionary"], choices=list(WAYS), help="timed")

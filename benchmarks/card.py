@@ -6,7 +6,7 @@ from typing import Any
 
 
 def wait(device: str) -> None:
-    """Go on when everything that a GPU was told to do is done; on a CPU nothing is pending."""
+    """Wait until everything queued on a GPU is done; on a CPU nothing is pending."""
     if device != "cpu":
         import torch
 
@@ -26,7 +26,7 @@ def product_flops(device: str, dtype: str = "bfloat16", size: int = 8192, times:
         device: "cpu" or "cuda".
         dtype: Of the matrices.
         size: Their width; a product counts 2 size³ operations.
-        times: Products that are timed, behind three that are not.
+        times: Products that are timed, after three that are not.
     """
     import torch
 

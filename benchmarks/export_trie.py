@@ -57,7 +57,7 @@ def main() -> None:
     lookup = seconds(lambda: trie.allowed(found[0][0][:-1]), 1000)
     search = seconds(lambda: trie.search(scores, [0], args.beams), 20)
     print(f"{len(trie.token):,} nodes, {size / 1e6:.1f} MB on disk, {held / 1e6:.1f} MB in memory")
-    print(f"load {1e3 * load:.1f} ms, tokens behind a prefix {1e6 * lookup:.0f} us")
+    print(f"load {1e3 * load:.1f} ms, tokens after a prefix {1e6 * lookup:.0f} us")
     print(f"search of {args.beams} without the model {1e3 * search:.1f} ms; peak of all of this {peak_mb():.0f} MB")
 
 

@@ -7,7 +7,7 @@ python benchmarks/grpo_step.py --layers 24 --vocabulary 152700 --prompts 16 --at
 python benchmarks/grpo_step.py --layers 2 --width 64 --inner 128 --vocabulary 2000 --prompt-length 30 --prompts 2
 
 A step is rollout, rewards, reference pass, policy pass and backward pass, as `Trainer.train` runs it; the optimiser is
-left out. Both take the same weights, prompts, catalogue and rewards, as many prompts at a time, and stock is told to
+left out. Both take the same weights, prompts, catalogue and rewards, as many prompts at a time, and stock is set to
 search beams once for each prompt instead of once for each copy. Each way runs in a process of its own. `equal` says
 whether their rollouts are the same and their gradients differ by less than a thousandth, or a twentieth in bfloat16,
 whose rounding may also put near-equal beams in another order.
@@ -53,7 +53,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=4, help="prompts of a step")
     parser.add_argument("--at-once", type=int, default=1, help="prompts in a forward and backward pass")
     parser.add_argument("--items", type=int, default=3000, help="SIDs of the catalogue, three levels of 256 codes")
-    parser.add_argument("--tail", type=int, default=2, help="fixed tokens behind each SID")
+    parser.add_argument("--tail", type=int, default=2, help="fixed tokens after each SID")
     parser.add_argument("--zero-variance-share", type=float, default=0.0, help="share of groups with equal rewards")
     parser.add_argument("--beta", type=float, default=0.01, help="weight of the KL term")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of weights and gradients")

@@ -33,7 +33,7 @@ class Load:
 
     Attributes:
         seconds: How long it lasted.
-        statuses: Status of each request; 0 or -1 where the connection broke, see `Connection.ask`.
+        statuses: Status of each request; 0 or -1 where the connection broke, see `Connection.send`.
         times: Seconds of each request, parallel to `statuses`.
         positions: Number of the request that was sent, parallel to `statuses`.
         bodies: Body of each answer where they were kept, parallel to `statuses`.
@@ -65,7 +65,7 @@ class Connection:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
+    async def send(self, request: bytes) -> tuple[int, bytes]:
         """Send one request and read its answer.
 
         Returns:
@@ -133,7 +133,7 @@ async def drive(
             position = sent % len(requests)
             sent += 1
             start = time.perf_counter()
-            status, body = await line.ask(requests[position])
+            status, body = await line.send(requests[position])
             load.times.append(time.perf_counter() - start)
             load.statuses.append(status)
             load.positions.append(position)
@@ -170,7 +170,7 @@ async def arrive(
 
     async def one(line: Connection, position: int) -> None:
         start = time.perf_counter()
-        status, _ = await line.ask(requests[position])
+        status, _ = await line.send(requests[position])
         load.times.append(time.perf_counter() - start)
         load.statuses.append(status)
         load.positions.append(position)

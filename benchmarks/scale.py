@@ -5,7 +5,7 @@ python benchmarks/scale.py --out docs/results/scale.jsonl --page docs/results/sc
 
 A city of n choices has n / 100 items and n / 50 people. Stages run one after another, each in a process of its own, as
 their commands do; a stage whose line is in `--out` is left out, so the same command may be given again. `--engines`
-names those of `prepare-data`; their corpora are held against each other. Training is cut to `--windows` windows, so
+names those of `prepare-data`; their corpora are held against each other. Training is limited to `--windows` windows, so
 that what grows with the city is reading, counting and each step's share of it. One JSON line a stage: size, seconds of
 the run record by phase, its peak memory, settings, commit and machine.
 
@@ -46,14 +46,14 @@ def stages(size: int, folder: Path, engines: list[str], windows: int) -> dict[st
     tables = {"source": "tables", "interactions": f"{city}/interactions.parquet", "items": f"{city}/items.parquet"}
     for number, engine in enumerate(engines):
         output = corpus if number == 0 else f"{corpus}_{engine}"
-        made[f"prepare-data, {engine}"] = {**tables, "engine": engine, "max_eval_rows": 1000, "output": output}
+        made[f"prepare-data, {engine}"] = {**tables, "engine": engine, "max_eval_examples": 1000, "output": output}
     made["embed-items"] = {"corpus": corpus, "encoder": "tfidf", "dimensions": 64, "output": vectors}
     made["build-sids"] = {"corpus": corpus, "encoder": vectors, "codebook_sizes": [256, 256, 256], "output": sids}
     given = {"corpus": corpus, "sids": sids}
     shape = {"hidden_size": 64, "layers": 1, "heads": 4, "inner_size": 128, "learned_vectors": False, "reach": 2}
     loss = {"loss": "sampled", "negatives": 1024, "max_grad_norm": 0, "batch_size": 128, "device_batch_size": 128}
     epochs = min(1.0, windows * TARGETS_A_WINDOW / size)
-    run = {"epochs": epochs, "evals_per_epoch": 1 / epochs, "eval_rows": 1000, "eval_beams": 20}
+    run = {"epochs": epochs, "evals_per_epoch": 1 / epochs, "eval_examples": 1000, "eval_beams": 20}
     made["train-catalogue"] = {**given, "vectors": vectors, **shape, **loss, **run, "output": model}
     search = {"checkpoint": model, "beams": 20, "ks": [1, 10, 20], "batch_size": 64}
     made["eval-beam"] = {**given, **search, "output": str(folder / "eval")}
@@ -80,14 +80,14 @@ def measure(args: argparse.Namespace) -> None:
     for size in args.sizes:
         folder = args.folder / str(size)
         folder.mkdir(parents=True, exist_ok=True)
-        asked = stages(size, folder, args.engines, args.windows)
-        for name, settings in asked.items():
+        planned = stages(size, folder, args.engines, args.windows)
+        for name, settings in planned.items():
             if (name, size) in known:
                 continue
             found = run(name, settings, size)
             with open(args.out, "a", encoding="utf-8") as file:
                 file.write(json.dumps(found, sort_keys=True) + "\n")
-        corpora = [settings["output"] for name, settings in asked.items() if name.startswith("prepare-data")]
+        corpora = [settings["output"] for name, settings in planned.items() if name.startswith("prepare-data")]
         if len({json.dumps(read_manifest(corpus)["files"], sort_keys=True) for corpus in corpora}) > 1:
             raise DataError(f"{folder}: the engines' corpora differ.")
 

@@ -5,7 +5,7 @@ python benchmarks/sequential_epoch.py --model sasrec --corpus $MINIONEREC_DATA/s
 python benchmarks/sequential_epoch.py --model sasrec --corpus $MINIONEREC_DATA/sequential/Beauty.txt --device cuda
 
 Seconds are those of the processor; with `--device cuda` those of the clock, read when the card has nothing to do, and
-behind a few steps and rows of each that are not counted.
+after a few steps and rows of each that are not counted.
 
 The pipeline is written as the field writes it: a Dataset that builds one padded row at a time as a Python list and
 draws an unused negative for it, a DataLoader, torch's dropout, norms and GELU written out, every slot of every layer

@@ -10,7 +10,7 @@ python benchmarks/serving.py random   --corpus runs/industrial/corpus --sids run
     --checkpoint random --output random.json        # a 24 x 896 model with random weights, for latency and plain
 
 Histories are those of the test examples. Wherever something is timed, all lists are first compared with those of
-the Python side; status 1 where they differ. Words behind `--` go to the server: `-- --threads 2 --window_ms 5`.
+the Python side; status 1 where they differ. Words after `--` go to the server: `-- --threads 2 --window_ms 5`.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _TIE = 1e-4
 
 
 def options() -> tuple[argparse.Namespace, list[str]]:
-    """The command line, and the words behind `--`."""
+    """The command line, and the words after `--`."""
     words, more = sys.argv[1:], []
     if "--" in words:
         position = words.index("--")
@@ -331,7 +331,7 @@ def _strange(body: bytes) -> bool:
 
 
 def garbage(args: argparse.Namespace, more: list[str]) -> dict[str, Any]:
-    """Mutated requests: what each is told."""
+    """Mutated requests: the answer to each."""
     histories = histories_of(args)
     rng = random.Random(args.seed)
     bodies = []

@@ -10,7 +10,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, write_model_files
 from minionerec.models.backbone.vocabulary import add_code_tokens
@@ -33,9 +33,9 @@ def made_corpus(folder: Path, n_items: int, seed: int, rows: int = 2000) -> Corp
     ids = [f"I{item}" for item in range(n_items)]
     items = pd.DataFrame({"item_id": ids, "title": [f"thing number {item}" for item in ids], "description": ""})
 
-    def split(count: int) -> SplitRows:
+    def split(count: int) -> SplitExamples:
         histories = [rng.integers(0, n_items, rng.integers(1, 11)) for _ in range(count)]
-        return SplitRows.of([f"u{row}" for row in range(count)], histories, rng.integers(0, n_items, count))
+        return SplitExamples.of([f"u{row}" for row in range(count)], histories, rng.integers(0, n_items, count))
 
     corpus = Corpus(items, split(rows), split(2), split(rows), "made", 10)
     corpus.save(folder, config={}, inputs={})

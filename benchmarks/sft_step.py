@@ -6,7 +6,7 @@ MINIONEREC_DATA=/path/to/data python benchmarks/sft_step.py --layers 24 --device
 
 `prose`: the same random rows of the published task mixture (next SID, SID to title and back, next title) in prose, as
 TRL's SFTTrainer pads them, and packed, with the head at labels alone. `compact`: all rows of random users, one by one
-as TRL pads them, and as one row a user with a loss at every item; users whose windows would be cut are left out.
+as TRL pads them, and as one row a user with a loss at every item; users whose windows would be split are left out.
 
 A step is collation, forward, backward and AdamW. Both ways see the same training tokens, counted as the rows one by one
 have them, so the ratio of tokens per second is that of times. The summed loss and its gradient are compared before

@@ -23,7 +23,7 @@ _OUTSIDE, _ENDED = -1, -2
 class TrieLogitsProcessor(LogitsProcessor):
     """Leaves only tokens that go on along the trie; everything else gets minus infinity.
 
-    Nothing is remembered between calls: where a row stands in the trie is found from the tokens behind the prompt.
+    Nothing is remembered between calls: where a row stands in the trie is found from the tokens after the prompt.
 
     Stock beam search fills ranks for which there is no candidate (more beams than children) with prefixes outside of
     the trie, at a score of minus infinity. Such a row is masked whole, as long as another beam of its prompt is
@@ -50,7 +50,7 @@ class TrieLogitsProcessor(LogitsProcessor):
         self.prompt_length, self.num_beams = prompt_length, num_beams
 
     def nodes_of(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Where each row stands: its node of the trie, -1 outside of it, -2 behind the end of a complete SID.
+        """Where each row stands: its node of the trie, -1 outside of it, -2 after the end of a complete SID.
 
         Args:
             input_ids: int64 (R, T), prompts and what has been generated.
@@ -72,7 +72,7 @@ class TrieLogitsProcessor(LogitsProcessor):
         return nodes
 
     def _complete(self, nodes: torch.Tensor) -> torch.Tensor:
-        """Whether an SID and its end lie behind a row."""
+        """Whether an SID and its end lie after a row."""
         if self.end is None:
             return torch.zeros_like(nodes, dtype=torch.bool)
         return (nodes >= 0) & (self.trie.sid[nodes.clamp(min=0)] >= 0)
@@ -109,7 +109,7 @@ class TrieLogitsProcessor(LogitsProcessor):
         if stuck.any():
             row = int(stuck.flatten().nonzero()[0])
             raise DataError(
-                f"row {row} of the batch: no token may follow {input_ids[row, self.prompt_length :].tolist()} behind a "
+                f"row {row} of the batch: no token may follow {input_ids[row, self.prompt_length :].tolist()} after a "
                 f"prompt of {self.prompt_length} tokens. Check prompt_length, stop after {self.trie.levels} tokens, "
                 "or give the tokens that end a completion."
             )
@@ -192,7 +192,7 @@ def _settings(num_beams: int, steps: int, end: int | None) -> GenerationConfig:
 
 
 def _after_end(tokens: torch.Tensor, end: Sequence[int]) -> torch.Tensor:
-    """Which generated tokens are padding behind an end token: bool (R, T)."""
+    """Which generated tokens are padding after an end token: bool (R, T)."""
     if not end:
         return torch.zeros_like(tokens, dtype=torch.bool)
     ended = (tokens == end[-1]).long()
@@ -212,7 +212,7 @@ def _sid_numbers(tokens: torch.Tensor, trie: Trie, end: Sequence[int]) -> torch.
     nodes = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
     for token in tokens[:, : trie.levels].unbind(1):
         onward = trie.find(nodes, token)
-        nodes = torch.where(onward >= 0, onward, nodes)  # behind a shorter SID its end follows
+        nodes = torch.where(onward >= 0, onward, nodes)  # after a shorter SID its end follows
     return trie.sid[nodes].long()
 
 

@@ -10,7 +10,7 @@ JSON line a run:
 
     anonymous_mb       most memory of the process that no file backs (RssAnon), looked at every 20 ms: what it must have
     resident_mb        the same with the pages of files that it had mapped, which the system may take back (VmHWM)
-    tokens_per_second  tokens of the steps behind the first `--warm-up` ones; no validation is in between
+    tokens_per_second  tokens of the steps after the first `--warm-up` ones; no validation is in between
     per_processor_second   the same by seconds of the processor, which other work on the machine changes less
     ready_seconds      from the call until the first step: reading, tokenising, building the model
 
@@ -119,7 +119,7 @@ def write_shard(
 
 
 class Watch(threading.Thread):
-    """Looks at this process's anonymous memory until it is told to stop."""
+    """Looks at this process's anonymous memory until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -146,7 +146,7 @@ def train(args: argparse.Namespace, path: Path, interactions: int, way: str, ans
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from minionerec.data import corpus
-    from minionerec.data.windows import cut_windows
+    from minionerec.data.windows import window_bounds
     from minionerec.training.config import SftConfig
     from minionerec.training.sft import run_sft
 
@@ -155,7 +155,7 @@ def train(args: argparse.Namespace, path: Path, interactions: int, way: str, ans
         sys.exit("--device cuda, but torch finds no GPU.")
     if way == "files":
         corpus.ROWS_IN_MEMORY = 0
-    each = len(cut_windows(np.array([0]), np.array([LENGTH]), np.array([1]), HISTORY)[0])
+    each = len(window_bounds(np.array([0]), np.array([LENGTH]), np.array([1]), HISTORY)[0])
     steps_per_epoch = interactions // LENGTH * each / args.batch
     times: list[float] = []
     processor: list[float] = []
@@ -181,7 +181,7 @@ def train(args: argparse.Namespace, path: Path, interactions: int, way: str, ans
                 evals_per_epoch=steps_per_epoch / args.steps,
                 batch_size=args.batch,
                 device_batch_size=args.batch,
-                eval_rows=200,
+                eval_examples=200,
                 keep_state=False,
             )
         )

@@ -1,7 +1,7 @@
 """Memory of training and evaluation, computed from a model's shape: the tables of docs/full-size.md.
 
 Nothing is measured here. A test holds the number of parameters against the model itself, and the bytes that a token
-leaves behind for the backward pass against the tensors that autograd really keeps.
+leaves for the backward pass against the tensors that autograd really keeps.
 
     python studies/memory.py
 """

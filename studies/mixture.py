@@ -52,7 +52,7 @@ def best_sids(bundle: Bundle, prompts: list[list[int]]) -> tuple[torch.Tensor, t
 
 @torch.inference_mode()
 def language_scores(bundle: Bundle, prompts: list[list[int]], sids: torch.Tensor) -> torch.Tensor:
-    """The language model's log-probabilities of SIDs behind prompts: float32 (R, K)."""
+    """The language model's log-probabilities of SIDs after prompts: float32 (R, K)."""
     codes = torch.from_numpy(Trie.build(bundle.table.codes, bundle.code_ids).codes()).long()
     levels = torch.arange(codes.shape[1])
     tokens = torch.from_numpy(bundle.code_ids)[levels, codes]  # (S, L)

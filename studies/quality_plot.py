@@ -1,4 +1,4 @@
-"""Test NDCG@10 of systems over what their training cost, beside the published ones: the picture of the README.
+"""Test NDCG@10 of systems over what their training cost, beside the published ones.
 
 python studies/quality_plot.py docs/images/quality.svg \
     --points "catalogue model=0.058 0.1275 0.1190 0.1361"

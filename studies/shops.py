@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 
 REACHES, DECAYS, SCORING = (1, 3, 10), (0.3, 0.6, 1.0), (0.1, 0.3, 0.6, 0.8)
 REVERSE, POPULARITY, SEEN = (0.0, 0.3, 1.0), (0.02, 0.2), (True, False)
@@ -21,7 +21,7 @@ RIDGES, FADES = (3.0, 10.0, 30.0, 100.0, 300.0), (1.0, 0.8, 0.5)
 DAY, TUNED = 86_400, 1000
 
 
-def positions(rows: SplitRows, reach: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def positions(rows: SplitExamples, reach: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each step back: which examples have such an item, and the item."""
     lengths = np.array([len(history) for history in rows.histories])
     found = []
@@ -31,7 +31,7 @@ def positions(rows: SplitRows, reach: int) -> list[tuple[np.ndarray, np.ndarray]
     return found
 
 
-def weighted(rows: SplitRows, items: int, reach: int, decay: float, weight: np.ndarray | None = None) -> csr_array:
+def weighted(rows: SplitExamples, items: int, reach: int, decay: float, weight: np.ndarray | None = None) -> csr_array:
     """Histories as vectors: (R, N), each step back worth `decay` times the step before."""
     parts = positions(rows, reach)
     row, item = (np.concatenate([part[position] for part in parts]) for position in (0, 1))
@@ -39,7 +39,7 @@ def weighted(rows: SplitRows, items: int, reach: int, decay: float, weight: np.n
     return csr_array((values if weight is None else values * weight[item], (row, item)), shape=(len(rows), items))
 
 
-def tuned_on(corpus: Corpus) -> SplitRows:
+def tuned_on(corpus: Corpus) -> SplitExamples:
     """The validation examples that constants are chosen on."""
     order = np.random.default_rng(0).permutation(len(corpus.valid))
     return corpus.valid.take(np.sort(order[:TUNED]))
@@ -54,7 +54,7 @@ def ndcg(scores: np.ndarray, targets: np.ndarray, tie: np.ndarray) -> np.ndarray
 
 
 def without_seen(scores: np.ndarray, seen: csr_array) -> np.ndarray:
-    """Scores with the items of the histories behind all others."""
+    """Scores with the items of the histories after all others."""
     struck = scores.copy()
     struck[seen.nonzero()] = -1e6
     return struck
@@ -70,7 +70,9 @@ def tuned_counts(corpus: Corpus) -> tuple[str, np.ndarray]:
     valid = tuned_on(corpus)
     seen = weighted(valid, n, corpus.max_history, 1.0)
 
-    def scored(rows: SplitRows, reach: int, decay: float, scoring: float, reverse: float, recent: float) -> np.ndarray:
+    def scored(
+        rows: SplitExamples, reach: int, decay: float, scoring: float, reverse: float, recent: float
+    ) -> np.ndarray:
         forward = sum((step * decay**back for back, step in enumerate(steps[:reach])), start=csr_array((n, n)))
         counts = csr_array(forward + reverse * forward.T)
         rarity = 1 / np.sqrt(np.asarray(counts.sum(axis=1)).ravel() + 1)

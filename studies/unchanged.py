@@ -31,10 +31,10 @@ from minionerec.cli.main import dispatch
 from minionerec.core.commands import run_command
 from minionerec.core.stages import STAGES
 
-TRAINED = {"epochs": 1, "batch_size": 16, "device_batch_size": 8, "eval_rows": 8, "eval_beams": 10}
+TRAINED = {"epochs": 1, "batch_size": 16, "device_batch_size": 8, "eval_examples": 8, "eval_beams": 10}
 SHAPE = {"hidden_size": 16, "layers": 1, "heads": 2, "kv_heads": 1, "inner_size": 24, "text_vocabulary": 300}
 SHOP = {"corpus": "corpus", "sids": "sids"}
-PROMPTS = {"prompts_per_step": 16, "prompts_per_device": 8, "eval_rows": 8, "eval_beams": 10}
+PROMPTS = {"prompts_per_step": 16, "prompts_per_device": 8, "eval_examples": 8, "eval_beams": 10}
 TABLES = {"source": "tables", "items": "items.csv", "interactions": "interactions.csv"}
 PEOPLE = {"items": 40, "width": 8, "resamples": 20, "max_epochs": 3}
 EVALUATED = {"corpus": "corpus", "ks": [1, 5], "resamples": 20}
@@ -75,7 +75,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "eval_sft": ("eval-beam", {**EVALUATED, "checkpoint": "sft", "beams": 5}),
-    "eval_rows": ("eval-beam", {**EVALUATED, "checkpoint": "sft_rows", "beams": 5, "slices": True}),
+    "eval_examples": ("eval-beam", {**EVALUATED, "checkpoint": "sft_rows", "beams": 5, "slices": True}),
     "eval_catalogue": ("eval-beam", {**EVALUATED, "checkpoint": "catalogue", "beams": 5}),
     "eval_grpo": ("eval-beam", {**EVALUATED, "checkpoint": "grpo", "beams": 5}),
     "eval_tiger": ("eval-beam", {**EVALUATED, "checkpoint": "tiger", "beams": 5}),

@@ -143,13 +143,13 @@ class Plan:
         recipe: The recipe.
         seeds: The seeds of cases that name none of their own; the recipe's if None.
         jobs: The jobs made so far.
-        behind: RECIPE#STEP whose settings are being read, to detect a recipe that refers to itself.
+        before: RECIPE#STEP whose settings are being read, to detect a recipe that refers to itself.
     """
 
     recipe: Recipe
     seeds: tuple[int, ...] | None = None
     jobs: dict[Key, Job] = field(default_factory=dict)
-    behind: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
     _open: list[Key] = field(default_factory=list, repr=False)
 
     def all(self) -> dict[Key, Job]:
@@ -241,12 +241,12 @@ class Plan:
     def _config_values(self, kind: type[Settings], config: str, where: str) -> dict[str, Any]:
         beside = self.recipe.file.parent
         if "#" in config:
-            return at(where, lambda: recipe_values(kind, config, beside, self.behind))
+            return at(where, lambda: recipe_values(kind, config, beside, self.before))
         return file_values(kind, str(settings_file(config, beside)))
 
 
 def recipe_values(
-    kind: type[Settings], reference: str, beside: Path | None = None, behind: tuple[str, ...] = ()
+    kind: type[Settings], reference: str, beside: Path | None = None, before: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The settings of a step of a recipe, placeholders filled.
 
@@ -254,7 +254,7 @@ def recipe_values(
         kind: Class of the settings that are wanted.
         reference: RECIPE#STEP.
         beside: Folder that is searched for a recipe first.
-        behind: References that led here.
+        before: References that led here.
 
     Raises:
         ConfigError: If there is no such recipe or step, or the step is of another stage.
@@ -262,7 +262,7 @@ def recipe_values(
     name, _, step_name = reference.rpartition("#")
     recipe = read_recipe(find_recipe(name, beside))
     own = f"{recipe.file.resolve()}#{step_name}"
-    if own in behind:
+    if own in before:
         raise ConfigError(f"{reference} takes its settings from itself, by way of other steps. Change one.")
     if recipe.has_cases:
         raise ConfigError(
@@ -276,7 +276,7 @@ def recipe_values(
         raise ConfigError(f"{reference}: {recipe.name} has no step {step_name!r}; its steps: {names}.")
     if found.kind is not kind:
         raise ConfigError(f"{reference}: is a step of minionerec {found.stage}, whose settings are others.")
-    plan = Plan(recipe, behind=(*behind, own))
+    plan = Plan(recipe, before=(*before, own))
     return dict(plan.job("", case, step_name, plan.seeds_of(case)[0]).values)
 
 

@@ -402,12 +402,12 @@ def _merged(base: Steps, own: Steps) -> dict[str, RecipeStep]:
     }
 
 
-def _inherited(step: RecipeStep, steps: Steps, behind: tuple[str, ...] = ()) -> RecipeStep:
+def _inherited(step: RecipeStep, steps: Steps, before: tuple[str, ...] = ()) -> RecipeStep:
     """A step with the settings of the other step that its `config` names by #STEP, all but its output."""
     if not step.config.startswith("#"):
         return step
     name = step.config[1:]
-    if name not in steps or name in (*behind, step.name):
+    if name not in steps or name in (*before, step.name):
         names = ", ".join(other for other in steps if other != step.name) or "none"
         raise ConfigError(
             f"{step.where}: config is {shown(step.config)}, "
@@ -417,7 +417,7 @@ def _inherited(step: RecipeStep, steps: Steps, behind: tuple[str, ...] = ()) -> 
                 else f"but there is no such step; the others: {names}."
             )
         )
-    other = _inherited(steps[name], steps, (*behind, step.name))
+    other = _inherited(steps[name], steps, (*before, step.name))
     own_stage = step.stage or other.stage or (other.name if other.name in STAGES else "")
     values = {key: value for key, value in other.values.items() if key != "output"}
     return replace(other, config=other.config, values=values, once=False).changed(
@@ -495,13 +495,13 @@ class _Layer:
         where = source.where("base")
         name = convert(base, str, where)
         found = at(where, lambda: find_recipe(name, source.file.parent))
-        behind = (*waiting, source.file.resolve())
-        if found.resolve() in behind:
-            names = ", ".join(path.stem for path in behind)
+        before = (*waiting, source.file.resolve())
+        if found.resolve() in before:
+            names = ", ".join(path.stem for path in before)
             raise ConfigError(
                 f"{where} is {name!r}, which is based on this file itself, by way of {names}. Change one."
             )
-        return cls.read(found, behind)
+        return cls.read(found, before)
 
     def _put(self, content: dict[str, Any]) -> None:
         source = self.source

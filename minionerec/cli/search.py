@@ -217,20 +217,20 @@ def _value(job: Job, search: SearchSettings) -> float:
     trained = getattr(type(job.settings), "kind", "") in TRAINED
     folder = job.folder / "predictions" if trained else job.folder
     ranked = Ranked.load(folder, SPLIT)
-    if search.level not in ranked.ranks or (ranked.width is not None and ranked.width < k):
+    if search.level not in ranked.ranks or (ranked.list_length is not None and ranked.list_length < k):
         raise ConfigError(f"{folder}: has no {search.metric} at level {search.level}, which the search asks for.")
     return float(ranking_metrics(ranked.ranks[search.level], [k], every_mrr=True)[search.metric].mean())
 
 
 def _identity(recipe: Recipe, search: SearchSettings) -> dict[str, Any]:
     """Identity of a search: what is searched, and the settings that all trials share."""
-    asked = {key: value for key, value in vars(search).items() if key not in ("trials", "name", "seed")}
+    given = {key: value for key, value in vars(search).items() if key not in ("trials", "name", "seed")}
     some = {name: _end(_range(given, name), low=True) for name, given in recipe.over.items()}
     shared = {}
     for key, job in _trial_jobs(recipe, search, "search/trial", some).items():
         ours = key[1:3] == ("search/trial", search.step)
         shared[key.title] = {name: value for name, value in job.values.items() if not (ours and name in some)}
-    plain: dict[str, Any] = json.loads(json.dumps({"asked": asked, "over": sorted(some), "steps": shared}, default=str))
+    plain: dict[str, Any] = json.loads(json.dumps({"asked": given, "over": sorted(some), "steps": shared}, default=str))
     return plain
 
 

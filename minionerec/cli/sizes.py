@@ -139,7 +139,7 @@ def _catalogue(shape: Shape) -> StepSettings:
         "evals_per_epoch": 1 if passes <= 12 else 0.5 if passes <= 24 else 0.25,
         "batch_size": size,
         "device_batch_size": size,
-        "eval_rows": 5000,
+        "eval_examples": 5000,
         "eval_beams": _beams(shape.items, 20),
     }
     why = {
@@ -147,7 +147,7 @@ def _catalogue(shape: Shape) -> StepSettings:
         "towers": "models whose probabilities are averaged: two where there are many examples, as far as time allows",
         "epochs": "at most; it stops after four validations without a better one",
         "batch_size": f"by the {shape.windows:,} training windows",
-        "eval_rows": "validation examples that are ranked, at most",
+        "eval_examples": "validation examples that are ranked, at most",
     }
     if scores * towers > 2 * _SCORES:
         values |= {"loss": "sampled", "negatives": 1024}
@@ -175,7 +175,7 @@ def _language(shape: Shape) -> StepSettings:
         "epochs": epochs(windows, passes),
         "batch_size": size,
         "device_batch_size": size,
-        "eval_rows": 1000,
+        "eval_examples": 1000,
         "eval_beams": _beams(shape.items, 20),
     }
     return StepSettings(

@@ -34,7 +34,7 @@ class MinioneRecError(Exception):
     def lines(self) -> list[str]:
         """A line for each problem: control characters as escapes, the middle left out where it is very long."""
         texts = (_CONTROL.sub(_escaped, problem) for problem in self.problems)
-        return [cut(_LONG.sub(lambda match: cut(match[0], 200), text), _MOST) for text in texts]
+        return [truncate(_LONG.sub(lambda match: truncate(match[0], 200), text), _MOST) for text in texts]
 
     def __str__(self) -> str:
         """The lines of all problems as one."""
@@ -57,11 +57,11 @@ def _escaped(match: re.Match[str]) -> str:
     return " " if match[0] in "\n\t" else match[0].encode("unicode_escape").decode("ascii")
 
 
-def cut(text: str, most: int) -> str:
+def truncate(text: str, most: int) -> str:
     """A text truncated to about `most` characters: the middle of a longer one is replaced by its length.
 
     Example:
-        >>> cut("abcdefghij", 4)
+        >>> truncate("abcdefghij", 4)
         'ab… (10 characters) …ij'
     """
     if len(text) <= most:
@@ -94,9 +94,9 @@ def shown(value: object, most: int = 80) -> str:
         ("'a'", '[1, 2]')
     """
     if isinstance(value, str):
-        return repr(cut(value, most))
+        return repr(truncate(value, most))
     try:
-        return cut(_SHORT.repr(value), 2 * most)
+        return truncate(_SHORT.repr(value), 2 * most)
     except (ValueError, RecursionError):  # a number of thousands of digits
         return f"a {type(value).__name__} too large to show"
 
@@ -126,6 +126,8 @@ _OF_LIBRARIES = {
     "torch": re.compile(r"out of memory", re.IGNORECASE),
 }
 _NUMBER = re.compile(r"os error (\d+)")
+_LOST = re.compile(r"gloo/transport|ncclRemoteError")
+PROCESS_ENDED = "another process of this launch has ended; its messages say why."
 
 
 def fault(error: BaseException) -> str | None:
@@ -150,6 +152,8 @@ def fault(error: BaseException) -> str | None:
         return f"out of memory ({error or 'MemoryError'}). Use smaller batches, or a machine with more memory."
     pattern = _OF_LIBRARIES.get(type(error).__module__.partition(".")[0])
     text = " ".join(str(error).split())
+    if isinstance(error, RuntimeError) and (_LOST.search(text) or type(error).__name__ == "DistNetworkError"):
+        return PROCESS_ENDED
     if pattern is None or not isinstance(error, Exception) or not pattern.search(text):
         return None
     if "memory" in text:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from minionerec.core.errors import ConfigError, MinioneRecError, one_line, shown
+from minionerec.core.errors import PROCESS_ENDED, ConfigError, MinioneRecError, one_line, shown
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def wait_for_everyone() -> None:
         try:
             torch.distributed.barrier()
         except RuntimeError:  # the connection broke
-            raise MinioneRecError("another process of this launch has ended; its messages say why.") from None
+            raise MinioneRecError(PROCESS_ENDED) from None
 
 
 @contextmanager

@@ -33,7 +33,10 @@ from minionerec.core.values import convert, read_yaml, without_none
 C = TypeVar("C")
 logger = get_logger(__name__)
 
-_RENAMED = {"moment": "session_context", "moments": "session_context", "tell_moments": "session_context"}
+_RENAMED = {
+    **dict.fromkeys(("moment", "moments", "tell_moments"), "session_context"),
+    **{f"{name}_rows": f"{name}_examples" for name in ("eval", "max_eval", "loss", "shuffle", "valid")},
+}
 """Former name of a setting → its name."""
 
 
@@ -131,7 +134,7 @@ class Settings:
     def local(self) -> Self:
         """A copy with local paths: every input at a URL is fetched, and named by the path of its copy.
 
-        This is the edge: what runs behind it is given these settings, reads local paths alone and fetches nothing. A
+        This is the edge: what runs after it is given these settings, reads local paths alone and fetches nothing. A
         folder whose files are the parts of an input stays as given; `inputs` names them.
 
         Raises:

@@ -173,13 +173,13 @@ def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
     return ranks
 
 
-def audit_rows(
+def audit_examples(
     corpus: Corpus, splits: Sequence[str], times: Mapping[str, RowTimes] | None = None, item_ids: Sequence[str] = ()
 ) -> OrderAudit:
     """Audit the pairs (newest item of the history, target) of examples, such as those of a split without times.
 
         times = {split: row_times(corpus, split, Path("times.csv")) for split in ("valid", "test")}
-        audit = audit_rows(corpus, ["valid", "test"], times)
+        audit = audit_examples(corpus, ["valid", "test"], times)
         audit.orders["text"]["ties"].share, audit.orders["text"]["others"].interval
 
     Args:

@@ -98,7 +98,7 @@ class BuiltCorpus:
         chains, together = self.chains(), self.counts["ties"] == "together"
         rows = {}
         for name in SPLITS:
-            numbers, own = chains.split_rows(name, self.max_history, together)
+            numbers, own = chains.split_examples(name, self.max_history, together)
             rows[name] = own.take(np.argsort(numbers))
         return Corpus(
             self.items,
@@ -175,7 +175,7 @@ def build_corpus(
     end: str | None = None,
     quirks: Collection[str] = (),
     ties: str = "keep",
-    max_eval_rows: int = 0,
+    max_eval_examples: int = 0,
     seed: int = 42,
 ) -> BuiltCorpus:
     """Filter a source's interactions, order them by time, make examples and split them.
@@ -199,8 +199,8 @@ def build_corpus(
         ties: Order of items that a user bought in one second: "keep"; "shuffle", in a random order; "together",
             one step: its items have the same history, the user's earlier steps. The first step gives no example, a
             border of "global_time" moves back to the beginning of its second, and "leave_last_out" takes whole steps.
-        max_eval_rows: Examples of valid and of test at most, evenly spread over their order; the others are no targets,
-            and counted as `rows_left_out`. At 0 all stay.
+        max_eval_examples: Examples of valid and of test at most, evenly spread over their order; the others are no
+            targets, and counted as `rows_left_out`. At 0 all stay.
         seed: Seed of "shuffle".
 
     Raises:
@@ -225,10 +225,10 @@ def build_corpus(
     audit = audit_of_signs(engine.rows(statements.AUDIT), timed, [*id_ranks(items["item_id"].tolist()), "file"])
     if sequences.shuffled:
         _shuffle(engine, sequences, seed)
-    borders = _order(engine, sequences, source.where, max_eval_rows)
+    borders = _order(engine, sequences, source.where, max_eval_examples)
     sizes = {number: found for number, *found in engine.rows(borders.sizes(max_history))}
     examples, full, truncated = (sum(each) for each in zip(*sizes.values(), strict=True))
-    if max_eval_rows:
+    if max_eval_examples:
         counts["rows_left_out"] = borders.examples - examples
     engine.table("active", borders.active)
     active, size = engine.row(statements.ACTIVE)

@@ -7,7 +7,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes
 
 NO_INDEX = -1
@@ -43,7 +43,7 @@ class Chains:
         """Items of each sequence: int64 (C,)."""
         return np.diff(self.offsets)
 
-    def split_rows(self, split: str, max_history: int, together: bool) -> tuple[np.ndarray, SplitRows]:
+    def split_examples(self, split: str, max_history: int, together: bool) -> tuple[np.ndarray, SplitExamples]:
         """The examples of one split, in the order of these sequences.
 
         Args:
@@ -64,7 +64,7 @@ class Chains:
             some = ends > begins
             newest[some] = self.times[ends[some] - 1]
             times = RowTimes(self.times[positions], newest)
-        rows = SplitRows(
+        rows = SplitExamples(
             self.users, owners.astype(np.int32), self.items, begins, ends, self.items[positions].astype(np.int32), times
         )
         return self.rows[positions].astype(np.int64), rows
@@ -136,7 +136,7 @@ class _Open:
         self.splits.append(split)
 
 
-def chain_rows(splits: Mapping[str, SplitRows], max_history: int, together: bool) -> Chains:
+def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, together: bool) -> Chains:
     """Join the examples of three splits to users' sequences.
 
     Where an example's history is the end of the user's newest sequence, as long as a history may be, the target

@@ -23,7 +23,7 @@ from minionerec.data.names import (
 
 DEMO = {"interactions": "data/demo/interactions.csv", "items": "data/demo/items.csv"}
 """The files of the demo shop."""
-FILTERS = ("core", "max_bad_rows", "start", "end", "quirks", "max_eval_rows")
+FILTERS = ("core", "max_bad_rows", "start", "end", "quirks", "max_eval_examples")
 
 
 @dataclass
@@ -95,7 +95,7 @@ class PrepareConfig(StageConfig):
         "or 'together' (one step: none is in the history of another, and no timestamp is split)",
         known=tuple(TIES),
     )
-    max_eval_rows: int = setting(
+    max_eval_examples: int = setting(
         0,
         "maximum number of validation and of test examples, evenly spread; others are not used as targets; 0 keeps all",
         least=0,

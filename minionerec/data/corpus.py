@@ -14,12 +14,12 @@ from minionerec.core.artefacts import open_artefact, write_artefact
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.parquet import read_parquet
-from minionerec.data.chains import Chains, chain_rows, concatenated
+from minionerec.data.chains import Chains, chain_examples, concatenated
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitRows, joined
+from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import FOLDER, REMEDY, has_times, read_shard, shard_files, write_shards
 from minionerec.data.times import RowTimes
-from minionerec.data.windows import FlatWindows, cut_windows, flat_windows, row_windows
+from minionerec.data.windows import FlatWindows, flat_windows, row_windows, window_bounds
 
 logger = get_logger(__name__)
 
@@ -51,9 +51,9 @@ class Corpus:
     """
 
     items: pd.DataFrame
-    train: SplitRows
-    valid: SplitRows
-    test: SplitRows
+    train: SplitExamples
+    valid: SplitExamples
+    test: SplitExamples
     split: str
     max_history: int
     counts: Mapping[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Corpus:
         train, valid, test = corpus._read()
         return replace(corpus, train=train, valid=valid, test=test, in_files=False)
 
-    def _read(self) -> list[SplitRows]:
+    def _read(self) -> list[SplitExamples]:
         """The examples of all splits, in their own order.
 
         Raises:
@@ -95,7 +95,7 @@ class Corpus:
         chains = concatenated(list(self.chains()))
         found = []
         for split in SPLITS:
-            numbers, rows = chains.split_rows(split, self.max_history, self.together)
+            numbers, rows = chains.split_examples(split, self.max_history, self.together)
             order = np.full(len(rows), -1, dtype=np.int64)
             inside = numbers < len(rows)
             order[numbers[inside]] = np.flatnonzero(inside)
@@ -143,11 +143,11 @@ class Corpus:
             return has_times(self.files[0])
         return all(rows.times is not None for rows in self.splits().values())
 
-    def splits(self) -> dict[str, SplitRows]:
+    def splits(self) -> dict[str, SplitExamples]:
         """Split to its examples, which may be none (`rows` refuses that)."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
-    def rows(self, split: str) -> SplitRows:
+    def rows(self, split: str) -> SplitExamples:
         """All examples of one split, in their order.
 
         Raises:
@@ -159,10 +159,10 @@ class Corpus:
             raise DataError(
                 f"split {split!r} holds no example. Check the split's proportions and the source's {split} file."
             )
-        rows: SplitRows = getattr(self, split)
+        rows: SplitExamples = getattr(self, split)
         return rows
 
-    def batches(self, split: str) -> Iterator[tuple[np.ndarray, SplitRows]]:
+    def batches(self, split: str) -> Iterator[tuple[np.ndarray, SplitExamples]]:
         """The examples of one split, some at a time: int64 numbers of examples, and the examples.
 
         In memory they come at once and in their order; from files a row group at a time, in file order.
@@ -174,12 +174,12 @@ class Corpus:
         if split not in SPLITS:
             raise DataError(f"unknown split {split!r}; known splits: {', '.join(SPLITS)}.")
         if not self.in_files:
-            rows: SplitRows = getattr(self, split)
+            rows: SplitExamples = getattr(self, split)
             if len(rows):
                 yield np.arange(len(rows)), rows
             return
         for part in self.chains():
-            numbers, rows = part.split_rows(split, self.max_history, self.together)
+            numbers, rows = part.split_examples(split, self.max_history, self.together)
             if len(rows):
                 yield numbers, rows
 
@@ -193,10 +193,10 @@ class Corpus:
                 yield flat_windows(part, self.max_history, self.together, {split: 0})
         elif self.leaves_two_out and split == "train":
             whole = self.valid
-            cut = cut_windows(whole.begins, whole.ends, np.ones_like(whole.begins), self.max_history)
-            yield FlatWindows(whole.items, np.full(len(whole.items), -1), *cut)
+            bounds = window_bounds(whole.begins, whole.ends, np.ones_like(whole.begins), self.max_history)
+            yield FlatWindows(whole.items, np.full(len(whole.items), -1), *bounds)
         elif self.sizes[split]:
-            rows: SplitRows = getattr(self, split)
+            rows: SplitExamples = getattr(self, split)
             found, sequences = row_windows(rows, self.max_history)
             if self.together:
                 logger.info(
@@ -208,7 +208,7 @@ class Corpus:
                 )
             yield found
 
-    def chosen(self, split: str, numbers: np.ndarray) -> SplitRows:
+    def chosen(self, split: str, numbers: np.ndarray) -> SplitExamples:
         """Some examples of one split, in the order of `numbers`, int (R,), none twice.
 
         Raises:
@@ -217,7 +217,7 @@ class Corpus:
         """
         size, numbers = self.sizes.get(split, 0), np.asarray(numbers)
         if not len(numbers) and not size:
-            return SplitRows.none(self.has_times)
+            return SplitExamples.none(self.has_times)
         order = np.argsort(numbers, kind="stable")
         wanted = numbers[order]
         if not len(wanted) or wanted[0] < 0 or wanted[-1] >= size:
@@ -236,7 +236,7 @@ class Corpus:
             raise ArtefactError(f"{self._folder}: holds {len(position)} of {len(wanted)} {split} examples. {REMEDY}")
         return joined(parts).take(np.argsort(position, kind="stable"))
 
-    def sample(self, split: str, count: int, seed: int) -> SplitRows:
+    def sample(self, split: str, count: int, seed: int) -> SplitExamples:
         """A fixed random sample of the examples of one split, in their own order; all where there are no more.
 
         Args:
@@ -272,7 +272,7 @@ class Corpus:
 
     def only_items(self) -> "Corpus":
         """The same corpus without an example: for stages that read only items."""
-        none = SplitRows.none()
+        none = SplitExamples.none()
         return replace(self, train=none, valid=none, test=none, files=(), in_files=False)
 
     def with_every_row(self) -> "Corpus":
@@ -295,7 +295,7 @@ class Corpus:
             ArtefactError: If a file cannot be read.
         """
         if not self.in_files:
-            yield chain_rows(self.splits(), self.max_history, self.together)
+            yield chain_examples(self.splits(), self.max_history, self.together)
         for file in self.files if self.in_files else ():
             yield from read_shard(file, self.n_items)
 
@@ -315,14 +315,14 @@ class _Examples:
     def __init__(self, split: str) -> None:
         self.split, self.kept = split, f"_{split}"
 
-    def __get__(self, corpus: Corpus, owner: type | None = None) -> SplitRows:
-        kept: SplitRows | None = vars(corpus)[self.kept]
+    def __get__(self, corpus: Corpus, owner: type | None = None) -> SplitExamples:
+        kept: SplitExamples | None = vars(corpus)[self.kept]
         if kept is None:
             kept = corpus.chosen(self.split, np.arange(corpus.sizes[self.split]))
             vars(corpus)[self.kept] = kept
         return kept
 
-    def __set__(self, corpus: Corpus, examples: SplitRows | None) -> None:
+    def __set__(self, corpus: Corpus, examples: SplitExamples | None) -> None:
         vars(corpus)[self.kept] = examples
 
 

@@ -10,7 +10,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
-from minionerec.data.audit import OrderAudit, audit_rows
+from minionerec.data.audit import OrderAudit, audit_examples
 from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.engines.engine import started
@@ -97,7 +97,7 @@ def _take_published(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
         sids = read_index(inputs["layout_index"], corpus.n_items)
         write_layout(config.layout, config.layout_name, corpus, published_numbers(corpus), records, sids)
     times = {split: rows.times for split, rows in corpus.splits().items() if rows.times is not None}
-    audit = audit_rows(corpus, SPLITS, times or None)
+    audit = audit_examples(corpus, SPLITS, times or None)
     with work.finish(seed=None, counts={**corpus.all_counts(), "order": audit.counts()}) as path:
         corpus.write(path)
     return audit
@@ -119,7 +119,7 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             end=config.end,
             quirks=config.quirks,
             ties=config.ties,
-            max_eval_rows=config.max_eval_rows,
+            max_eval_examples=config.max_eval_examples,
             seed=config.seed,
         )
         counts = {**built.counts, **bad.counts()}

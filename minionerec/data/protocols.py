@@ -12,7 +12,7 @@ from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.filters import k_core, number_by_appearance
-from minionerec.data.rows import Side, SplitRows, ranges
+from minionerec.data.rows import Side, SplitExamples, ranges
 from minionerec.data.source import Source
 from minionerec.data.sources.user_items import read_user_items
 
@@ -227,8 +227,8 @@ class _Users:
         owners = np.repeat(np.arange(len(kept)), ends - 2 - firsts - begin)
         positions = ranges(firsts + begin, ends - 2)
 
-        def examples(users: np.ndarray, begins: np.ndarray, positions: np.ndarray) -> SplitRows:
-            return SplitRows(
+        def examples(users: np.ndarray, begins: np.ndarray, positions: np.ndarray) -> SplitExamples:
+            return SplitExamples(
                 self.names[kept], users.astype(np.int32), self.items, begins, positions, self.items[positions]
             )
 

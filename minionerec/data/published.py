@@ -23,7 +23,7 @@ from minionerec.data.checks import check_filled, check_histories, corpus_counts
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import read_text
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import times_by_order
 from minionerec.data.sources.records import split_cells
 from minionerec.data.times import NO_TIME
@@ -191,7 +191,7 @@ class _RowReader:
         self.index_of, self.sids = index_of, sids
         self.id_of, self.known_sids = list(index_of), set(sids)
 
-    def read(self, path: Path) -> SplitRows:
+    def read(self, path: Path) -> SplitExamples:
         """The rows of one file.
 
         Raises:
@@ -210,7 +210,7 @@ class _RowReader:
             users.append(user)
             histories.append(np.array(items[:-1], dtype=np.int32))
             targets.append(items[-1])
-        return SplitRows.of(users, histories, targets)
+        return SplitExamples.of(users, histories, targets)
 
     def _items(self, where: str, history: Sequence[Any], item_id: str) -> list[int]:
         """Item indices of a history and its target."""
@@ -361,7 +361,7 @@ def with_times_by_order(corpus: Corpus) -> Corpus:
     return replace(corpus, train=train, valid=valid, test=test)
 
 
-def _first_lengths(rows: SplitRows) -> Iterator[tuple[str, int]]:
+def _first_lengths(rows: SplitExamples) -> Iterator[tuple[str, int]]:
     """Each user and the length of the history of the user's first example."""
     _, firsts = np.unique(rows.user_numbers, return_index=True)
     return zip(rows.users[firsts].tolist(), rows.lengths[firsts].tolist(), strict=True)

@@ -92,7 +92,7 @@ class Histories(Sequence[np.ndarray]):
 
 
 @dataclass(frozen=True)
-class SplitRows:
+class SplitExamples:
     """R examples of one split.
 
     Attributes:
@@ -120,7 +120,7 @@ class SplitRows:
         histories: Iterable[Sequence[int] | np.ndarray],
         targets: Sequence[int] | np.ndarray,
         times: RowTimes | None = None,
-    ) -> "SplitRows":
+    ) -> "SplitExamples":
         """Examples from R users, R histories and R targets.
 
         Raises:
@@ -140,7 +140,7 @@ class SplitRows:
         return cls(ids, numbers, flat, ends - lengths, ends, np.asarray(targets, dtype=np.int32), times)
 
     @classmethod
-    def none(cls, timed: bool = False) -> "SplitRows":
+    def none(cls, timed: bool = False) -> "SplitExamples":
         """No example."""
         empty = np.zeros(0, np.int64)
         return cls.of([], [], empty, RowTimes(empty, empty) if timed else None)
@@ -200,7 +200,7 @@ class SplitRows:
         """The newest items of each history as models read them: int32 (R, width), items from 1, padded with 0."""
         return padded(self.items, np.maximum(self.begins, self.ends - width), self.ends, width, padding, 1)
 
-    def take(self, chosen: np.ndarray | slice) -> "SplitRows":
+    def take(self, chosen: np.ndarray | slice) -> "SplitExamples":
         """Some of the examples, by number or by mask, in the order given."""
         times = None if self.times is None else RowTimes(self.times.time[chosen], self.times.previous[chosen])
         return replace(
@@ -212,7 +212,7 @@ class SplitRows:
             times=times,
         )
 
-    def compact(self) -> "SplitRows":
+    def compact(self) -> "SplitExamples":
         """The same examples without unused users and items."""
         flat, borders = self.flat_histories()
         users, numbers = np.unique(self.user_numbers, return_inverse=True)
@@ -225,7 +225,7 @@ class SplitRows:
             ends=borders[1:],
         )
 
-    def with_items(self, items: np.ndarray) -> "SplitRows":
+    def with_items(self, items: np.ndarray) -> "SplitExamples":
         """The same examples with other item indices.
 
         Args:
@@ -239,7 +239,7 @@ _COLUMNS = {"items": "int32", "begins": "int64", "ends": "int64", "targets": "in
 _TIMES = {"time": "int64", "previous": "int64"}
 
 
-def mapped(parts: Iterable[SplitRows], folder: Path, timed: bool) -> SplitRows:
+def mapped(parts: Iterable[SplitExamples], folder: Path, timed: bool) -> SplitExamples:
     """Examples written into files, from which they are mapped, all of one user: users are not stored.
 
     They are written once; a killed run resumes at its part.
@@ -266,10 +266,10 @@ def mapped(parts: Iterable[SplitRows], folder: Path, timed: bool) -> SplitRows:
     found = dict(open_columns(folder).arrays)
     times = RowTimes(*(found.pop(name) for name in _TIMES)) if timed else None
     users = np.broadcast_to(np.int32(0), len(found["targets"]))
-    return SplitRows(user_ids=np.array([""], dtype=object), user_numbers=users, **found, times=times)
+    return SplitExamples(user_ids=np.array([""], dtype=object), user_numbers=users, **found, times=times)
 
 
-def joined(parts: Sequence[SplitRows]) -> SplitRows:
+def joined(parts: Sequence[SplitExamples]) -> SplitExamples:
     """The examples of all parts, one part after another; with times where all parts have them."""
     held = [part.compact() for part in parts]
     known: dict[str, int] = {}
@@ -277,7 +277,7 @@ def joined(parts: Sequence[SplitRows]) -> SplitRows:
     sizes = np.cumsum([0, *(len(part.items) for part in held)])
     times = [part.times for part in held if part.times is not None]
     columns = [np.concatenate([getattr(one, name) for one in times]) for name in ("time", "previous") if times]
-    return SplitRows(
+    return SplitExamples(
         np.array(list(known), dtype=object),
         np.concatenate([own[part.user_numbers] for own, part in zip(numbers, held, strict=True)]),
         np.concatenate([part.items for part in held]),

@@ -102,19 +102,19 @@ def times_by_order(splits: Sequence[Sequence[str]]) -> list[RowTimes]:
 
 
 def warn_without_times(
-    corpus: object, asked: str = "session_context is true", instead: str = "leave session_context out"
+    corpus: object, setting: str = "session_context is true", instead: str = "leave session_context out"
 ) -> None:
     """Warn that a model cannot learn the session context from a corpus without times.
 
     Args:
         corpus: Path of the corpus, which has no times.
-        asked: The setting that asks for it.
+        setting: The setting that asks for it.
         instead: What else may be done than to prepare a corpus with times.
     """
     logger.warning(
         "%s, but %s has no times, so every session context is unknown and the model cannot learn it. Prepare it from a "
         "source with times (of the published data with --times_by_order true), or %s.",
-        asked,
+        setting,
         corpus,
         instead,
     )

@@ -10,7 +10,7 @@ from minionerec.core.log import get_logger
 from minionerec.data.chains import Chains
 from minionerec.data.columns import ColumnWriter, are_finished, open_columns
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import Side, SplitRows, padded, ranges
+from minionerec.data.rows import Side, SplitExamples, padded, ranges
 
 logger = get_logger(__name__)
 
@@ -79,7 +79,7 @@ class FlatWindows:
             yield Window(self.items[begin:end], first, self.rows[begin:end], together)
 
 
-def cut_windows(
+def window_bounds(
     begins: np.ndarray, ends: np.ndarray, firsts: np.ndarray, max_len: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bounds of windows of at most `max_len` + 1 items in sequences, and how many items of each have no loss.
@@ -129,7 +129,7 @@ class Windows:
 
 
 def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
-    """Windows as rows of equal length, each split to fit (`cut_windows`), items from 1.
+    """Windows as rows of equal length, each split to fit (`window_bounds`), items from 1.
 
     Args:
         found: The windows.
@@ -142,7 +142,7 @@ def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
         >>> windows.histories.tolist(), windows.targets.tolist()
         ([[1, 2], [2, 3], [3, 4]], [[2, 3], [0, 4], [0, 5]])
     """
-    begins, ends, firsts = cut_windows(found.begins, found.ends, np.maximum(found.firsts, 1), width)
+    begins, ends, firsts = window_bounds(found.begins, found.ends, np.maximum(found.firsts, 1), width)
     lengths = ends - 1 - begins
     position = np.arange(width) - (width - lengths if padding == "left" else 0 * lengths)[:, None]
     only_read = position < firsts[:, None] - 1
@@ -211,7 +211,7 @@ def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Map
     stops = np.cumsum(lengths)
     rows = np.full(len(taken), -1, dtype=np.int64)
     rows[ranges(stops - lengths + read, stops)] = numbers
-    found = cut_windows(stops - lengths, stops, read, max_history)
+    found = window_bounds(stops - lengths, stops, read, max_history)
     return FlatWindows(chains.items[taken].astype(np.int32), rows, *found)
 
 
@@ -221,7 +221,7 @@ def _targets(
     """Number, sequence, begin and end of the history, and position of every wanted example, by position: int64 (R,)."""
     parts = []
     for split, start in numbered.items():
-        found, rows = chains.split_rows(split, max_history, together)
+        found, rows = chains.split_examples(split, max_history, together)
         positions = np.flatnonzero(chains.splits == SPLITS.index(split))
         parts.append(np.stack([found + start, rows.user_numbers, rows.begins, rows.ends, positions]))
     every = np.concatenate(parts, axis=1)
@@ -229,7 +229,7 @@ def _targets(
     return numbers, owners, begins, ends, positions
 
 
-def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
+def row_windows(rows: SplitExamples, max_history: int) -> tuple[FlatWindows, int]:
     """Examples of one split as windows of at most `max_history` + 1 items, each target exactly once.
 
     A user's examples are joined where each history continues the example before. The first window begins with the
@@ -255,11 +255,11 @@ def row_windows(rows: SplitRows, max_history: int) -> tuple[FlatWindows, int]:
     items[ranges(begins, begins + read)] = rows.items[ranges(rows.begins[order[heads]], rows.ends[order[heads]])]
     positions = ranges(begins + read, stops)
     items[positions], numbers[positions] = rows.targets[order], order
-    cut = cut_windows(begins, stops, read, max_history)
-    return FlatWindows(items, numbers, *cut).take(np.argsort(cut[0], kind="stable")), len(heads)
+    bounds = window_bounds(begins, stops, read, max_history)
+    return FlatWindows(items, numbers, *bounds).take(np.argsort(bounds[0], kind="stable")), len(heads)
 
 
-def _continued(rows: SplitRows, order: np.ndarray, max_history: int) -> np.ndarray:
+def _continued(rows: SplitExamples, order: np.ndarray, max_history: int) -> np.ndarray:
     """Which examples, in an order, have as history that of the previous one and its target: bool (R,)."""
     before, after = order[:-1], order[1:]
     lengths = rows.lengths

@@ -10,7 +10,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.ranking import DEFAULT_KS, check_ks, distinct_sids, list_width
+from minionerec.metrics.ranking import DEFAULT_KS, check_ks, distinct_sids, length_of_lists
 from minionerec.metrics.results import FEWEST, Slice
 from minionerec.sid.table import split_sid
 
@@ -67,7 +67,7 @@ def level_analysis(
     ks: Sequence[int] | None = None,
     *,
     levels: int | None = None,
-    width: int | None = None,
+    list_length: int | None = None,
     keep_duplicates: bool = False,
     where: str = "predictions",
 ) -> LevelAnalysis:
@@ -75,21 +75,21 @@ def level_analysis(
 
     Args:
         predictions: The ranked lists; only their SIDs are read.
-        ks: Cutoffs; those of 1, 3, 5, 10, 20, 50 within `width` if None (at least K = 1).
+        ks: Cutoffs; those of 1, 3, 5, 10, 20, 50 within `list_length` if None (at least K = 1).
         levels: Number of levels to compare, L; the most frequent one of targets if None (the larger on a tie). Codes
             beyond the L-th, such as one that distinguishes colliding items, count for "exact" alone.
-        width: Number of requested candidates (beams); the longest list's if None.
+        list_length: Number of requested candidates (beams); the longest list's if None.
         keep_duplicates: Whether a repeated SID takes a rank of its own. False suits lists in which items that share
             an SID follow one another; True takes lists as they are, as for a published JSON file.
         where: Name of the source in messages.
 
     Raises:
-        ConfigError: If a K is larger than `width`.
+        ConfigError: If a K is larger than `list_length`.
         DataError: If no target parses as an SID.
     """
     lists = [list(row) for row in predictions.sids] if keep_duplicates else distinct_sids(predictions)
-    width = list_width(predictions) if width is None else width
-    ordered = check_ks(ks, width) if ks is not None else tuple(k for k in DEFAULT_KS if k <= max(1, width))
+    list_length = length_of_lists(predictions) if list_length is None else list_length
+    ordered = check_ks(ks, list_length) if ks is not None else tuple(k for k in DEFAULT_KS if k <= max(1, list_length))
     lists = [row[: ordered[-1]] for row in lists]
     parsed = {text: split_sid(text) or () for text in {*chain.from_iterable(lists), *predictions.target_sids}}
     depth = _depth([parsed[target] for target in predictions.target_sids], levels, predictions, where)
@@ -115,7 +115,7 @@ def level_analysis(
 
 
 def levels_by_slice(
-    predictions: Predictions, slices: Sequence[Slice], whole: LevelAnalysis, width: int, keep_duplicates: bool
+    predictions: Predictions, slices: Sequence[Slice], whole: LevelAnalysis, list_length: int, keep_duplicates: bool
 ) -> list[tuple[Slice, LevelAnalysis | None]]:
     """`level_analysis` on the examples of each slice; None where fewer than `FEWEST` of its targets are SIDs.
 
@@ -123,14 +123,16 @@ def levels_by_slice(
         predictions: The ranked lists of R examples.
         slices: Slices of these.
         whole: The analysis of all, whose cutoffs and levels are used.
-        width: Number of requested candidates.
+        list_length: Number of requested candidates.
         keep_duplicates: As in `level_analysis`.
     """
     parts = []
     for each in slices:
         here, found = predictions.on(each.where), None
         if sum(len(split_sid(sid) or ()) >= whole.levels for sid in here.target_sids) >= FEWEST:
-            found = level_analysis(here, whole.ks, levels=whole.levels, width=width, keep_duplicates=keep_duplicates)
+            found = level_analysis(
+                here, whole.ks, levels=whole.levels, list_length=list_length, keep_duplicates=keep_duplicates
+            )
         parts.append((each, found))
     return parts
 

@@ -13,7 +13,7 @@ from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import read_parquet
 from minionerec.core.refit import require_held_out
 from minionerec.metrics.predictions import Predictions, read_given
-from minionerec.metrics.ranking import item_ranks, list_width, sid_ranks
+from minionerec.metrics.ranking import item_ranks, length_of_lists, sid_ranks
 
 FILE = "ranks.parquet"
 LEVELS = ("item", "sid")
@@ -32,14 +32,14 @@ class Ranked:
         targets: int32 (R,), item index of each example's target.
         ranks: Level ("item", and "sid" where the recommender has SIDs) to int64 (R,): rank of the target from 1, 0
             where the list does not contain it.
-        width: Candidates in the lists that the ranks were found in; None where the whole catalogue was ranked.
+        list_length: Candidates in the lists that the ranks were found in; None where the whole catalogue was ranked.
         given: The recommender's inputs beyond the histories, as of `Predictions`; may be empty.
     """
 
     users: Sequence[str]
     targets: np.ndarray
     ranks: Mapping[str, np.ndarray]
-    width: int | None
+    list_length: int | None
     given: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -48,14 +48,14 @@ class Ranked:
 
     @classmethod
     def from_predictions(
-        cls, predictions: Predictions, path: str | os.PathLike[str] | None = None, width: int | None = None
+        cls, predictions: Predictions, path: str | os.PathLike[str] | None = None, list_length: int | None = None
     ) -> "Ranked":
         """The ranks of ranked lists.
 
         Args:
             predictions: The lists.
             path: The artefact they were read from, if any: its manifest has the number of beams.
-            width: Requested candidates; if None, as recorded at `path`, or else those of the longest list.
+            list_length: Requested candidates; if None, as recorded at `path`, or else those of the longest list.
 
         Raises:
             ArtefactError: If the recommender's inputs are not known.
@@ -63,8 +63,8 @@ class Ranked:
         ranks = {"item": item_ranks(predictions)}
         if any(predictions.target_sids):
             ranks["sid"] = sid_ranks(predictions)
-        width = list_width(predictions, path) if width is None else width
-        return cls(predictions.users, predictions.targets, ranks, width, _known(predictions.given, path))
+        list_length = length_of_lists(predictions, path) if list_length is None else list_length
+        return cls(predictions.users, predictions.targets, ranks, list_length, _known(predictions.given, path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], split: str) -> "Ranked":
@@ -81,12 +81,12 @@ class Ranked:
             table = read_parquet(path / FILE, _COLUMNS, optional=_OPTIONAL, within=within)
             rows = table[table["split"] == split]
             if len(rows):
-                width = int(rows["width"].iloc[0]) if "width" in rows else 0
+                list_length = int(rows["width"].iloc[0]) if "width" in rows else 0
                 return cls(
                     rows["user"].tolist(),
                     rows["target"].to_numpy(np.int32),
                     {level: rows[f"{level}_rank"].to_numpy(np.int64) for level in LEVELS if f"{level}_rank" in rows},
-                    width or None,
+                    list_length or None,
                     _known(read_given(path), path),
                 )
         own = str(counts.get("split", split))
@@ -108,8 +108,8 @@ def _known(given: tuple[str, ...] | None, path: str | os.PathLike[str] | None) -
 def write_ranks(folder: str | os.PathLike[str], splits: Mapping[str, Ranked]) -> None:
     """Write `ranks.parquet` into the folder of a predictions artefact: the ranks of the examples of several splits.
 
-    Columns: split, user, target, item_rank, sid_rank where there are SIDs, and width where the ranks are those within
-    lists, not within the whole catalogue.
+    Columns: split, user, target, item_rank, sid_rank where there are SIDs, and width, the length of the lists, where
+    the ranks are those within lists, not within the whole catalogue.
     """
     tables = [
         pd.DataFrame(
@@ -118,7 +118,7 @@ def write_ranks(folder: str | os.PathLike[str], splits: Mapping[str, Ranked]) ->
                 "user": np.asarray(ranked.users, dtype=object),
                 "target": ranked.targets,
                 **{f"{level}_rank": ranks for level, ranks in ranked.ranks.items()},
-                **({} if ranked.width is None else {"width": np.int32(ranked.width)}),
+                **({} if ranked.list_length is None else {"width": np.int32(ranked.list_length)}),
             }
         )
         for split, ranked in splits.items()

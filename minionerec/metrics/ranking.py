@@ -24,7 +24,7 @@ def distinct_sids(predictions: Predictions) -> list[list[str]]:
     return [list(dict.fromkeys(row)) for row in predictions.sids]
 
 
-def list_width(predictions: Predictions, path: str | os.PathLike[str] | None = None) -> int:
+def length_of_lists(predictions: Predictions, path: str | os.PathLike[str] | None = None) -> int:
     """Number of candidates that a list may hold.
 
     Args:
@@ -80,36 +80,36 @@ def item_ranks(predictions: Predictions) -> np.ndarray:
     return ranks
 
 
-def check_ks(ks: Sequence[int], width: int | None = None) -> tuple[int, ...]:
+def check_ks(ks: Sequence[int], list_length: int | None = None) -> tuple[int, ...]:
     """Check cutoffs and sort them.
 
     Args:
         ks: Cutoffs.
-        width: Number of candidates in the lists (beams); not checked if None.
+        list_length: Number of candidates in the lists (beams); not checked if None.
 
     Raises:
-        ConfigError: If there is none, one is below 1, or one exceeds `width`; the message names both numbers.
+        ConfigError: If there is none, one is below 1, or one exceeds `list_length`; the message names both numbers.
     """
     if not ks or any(isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 for k in ks):
         raise ConfigError(f"ks is {list(ks)!r}; expected whole numbers from 1, such as 1 5 10.")
     ordered = tuple(sorted({int(k) for k in ks}))
-    if width is not None and ordered[-1] > width:
+    if list_length is not None and ordered[-1] > list_length:
         raise ConfigError(
-            f"K = {ordered[-1]} is larger than the lists, which hold {width} candidates (beams). "
-            f"Give a K of at most {width}, or predict with at least {ordered[-1]} beams."
+            f"K = {ordered[-1]} is larger than the lists, which hold {list_length} candidates (beams). "
+            f"Give a K of at most {list_length}, or predict with at least {ordered[-1]} beams."
         )
     return ordered
 
 
 def ranking_metrics(
-    ranks: np.ndarray, ks: Sequence[int], width: int | None = None, every_mrr: bool = False
+    ranks: np.ndarray, ks: Sequence[int], list_length: int | None = None, every_mrr: bool = False
 ) -> dict[str, np.ndarray]:
     """Per-example values of HR@K and NDCG@K at every K, and MRR at the largest K (or at every K).
 
     Args:
         ranks: int (R,), rank of the one relevant item from 1; 0 where it is absent.
         ks: Cutoffs.
-        width: Number of candidates in the lists (beams), if known: a K beyond it is an error.
+        list_length: Number of candidates in the lists (beams), if known: a K beyond it is an error.
         every_mrr: Whether MRR is wanted at every K, the smaller ones last.
 
     Returns:
@@ -117,13 +117,13 @@ def ranking_metrics(
         1); MRR@K is 1 / rank there; all are 0 elsewhere. The order is HR by K, NDCG by K, MRR.
 
     Raises:
-        ConfigError: If `ks` is empty, holds a number below 1, or exceeds `width`.
+        ConfigError: If `ks` is empty, holds a number below 1, or exceeds `list_length`.
 
     Example:
         >>> {name: values.tolist() for name, values in ranking_metrics(np.array([1, 3, 0]), [1, 3]).items()}
         {'HR@1': [1.0, 0.0, 0.0], 'HR@3': [1.0, 1.0, 0.0], 'NDCG@1': [1.0, 0.0, 0.0], 'NDCG@3': [1.0, 0.5, 0.0], 'MRR@3': [1.0, 0.3333333333333333, 0.0]}
     """  # noqa: E501
-    ordered = check_ks(ks, width)
+    ordered = check_ks(ks, list_length)
     ranks = np.asarray(ranks, dtype=np.int64)
     safe = np.maximum(ranks, 1).astype(np.float64)
     hits = {k: ((ranks >= 1) & (ranks <= k)).astype(np.float64) for k in ordered}

@@ -22,7 +22,7 @@ from minionerec.metrics.ranking import (
     check_ks,
     coverage,
     invalid_count,
-    list_width,
+    length_of_lists,
     ranking_metrics,
 )
 from minionerec.metrics.statistics import (
@@ -54,7 +54,7 @@ class RecommenderResults:
         name: Display name, with the inputs beyond the histories.
         runs: The ranks of each seed; all are of the same R examples. Empty while there are no predictions yet.
         lists: The lists of its first seed; None where they were not read, or are of other examples.
-        list_width: Candidates that those lists may hold; 0 without lists.
+        kept_length: Candidates that those lists may hold; 0 without lists.
         paths: The predictions artefacts of the seeds.
         about: Parameters and recipe, where its manifests record them.
         details: Facts from the settings of a page, such as its published counterpart.
@@ -64,7 +64,7 @@ class RecommenderResults:
     name: str
     runs: Sequence[Ranked] = ()
     lists: Predictions | None = None
-    list_width: int = 0
+    kept_length: int = 0
     paths: Sequence[Path] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, str] = field(default_factory=dict)
@@ -87,9 +87,11 @@ class RecommenderResults:
         return replace(found, name=labelled(name, found.given))
 
     @classmethod
-    def from_lists(cls, name: str, lists: Predictions, width: int | None = None) -> "RecommenderResults":
+    def from_lists(cls, name: str, lists: Predictions, list_length: int | None = None) -> "RecommenderResults":
         """One seed's lists, with the requested candidates (those of the longest list if None)."""
-        return cls(name, [Ranked.from_predictions(replace(lists, given=lists.given or ()), width=width)], lists)
+        return cls(
+            name, [Ranked.from_predictions(replace(lists, given=lists.given or ()), list_length=list_length)], lists
+        )
 
     @property
     def pending(self) -> bool:
@@ -97,9 +99,9 @@ class RecommenderResults:
         return not self.runs
 
     @property
-    def width(self) -> int | None:
+    def list_length(self) -> int | None:
         """Candidates of the shortest lists that ranks were found in; None where the whole catalogue was ranked."""
-        return min((run.width for run in self.runs if run.width is not None), default=None)
+        return min((run.list_length for run in self.runs if run.list_length is not None), default=None)
 
     @property
     def targets(self) -> np.ndarray:
@@ -135,8 +137,8 @@ class RecommenderResults:
         found = {}
         for name in metrics:
             k = int(name.partition("@")[2])
-            if self.width is not None and k > self.width:
-                raise ConfigError(f"{name} needs lists of {k}, but those of {self.name} hold {self.width}.")
+            if self.list_length is not None and k > self.list_length:
+                raise ConfigError(f"{name} needs lists of {k}, but those of {self.name} hold {self.list_length}.")
             found[name] = np.stack([ranking_metrics(each, [k])[name] for each in ranks])
         return found
 
@@ -257,7 +259,7 @@ class Evaluation:
     Attributes:
         rows: Number of examples, R; the denominator of every mean, examples with an empty list included.
         ks: The cutoffs.
-        width: Number of candidates that a list may hold (beams); no K exceeds it.
+        list_length: Number of candidates that a list may hold (beams); no K exceeds it.
         sid: Metric name ("HR@10", "NDCG@10", "MRR@50"...) to SID-level estimate; None where targets have no SID.
         item: Metric name to item-level estimate; None where the target item of some example is not known.
         predictions: Number of entries in all lists together, items that share an SID each counted.
@@ -271,7 +273,7 @@ class Evaluation:
 
     rows: int
     ks: tuple[int, ...]
-    width: int
+    list_length: int
     sid: Mapping[str, Estimate] | None
     item: Mapping[str, Estimate] | None
     predictions: int
@@ -306,7 +308,7 @@ class Evaluation:
         return {
             "rows": self.rows,
             "ks": list(self.ks),
-            "width": self.width,
+            "width": self.list_length,
             "sid": plain(self.sid),
             "item": plain(self.item),
             "predictions": self.predictions,
@@ -468,8 +470,8 @@ class Results:
             recommender.lists is not None and any(recommender.lists.target_sids) and valid_sids is not None,
         )
         items_known = bool((np.asarray(recommender.targets) >= 0).all())
-        width = recommender.width if lists is None else recommender.list_width or recommender.width
-        within = [k for k in self.ks if width is None or k <= width]
+        list_length = recommender.list_length if lists is None else recommender.kept_length or recommender.list_length
+        within = [k for k in self.ks if list_length is None or k <= list_length]
 
         def estimates(level: str) -> Mapping[str, Estimate] | None:
             return self.estimates(level)[name] if level in self.levels and recommender.has(level) else None
@@ -477,7 +479,7 @@ class Results:
         return Evaluation(
             rows=len(recommender.runs[0]),
             ks=self.ks,
-            width=(n_items or 0) if recommender.width is None else recommender.width,
+            list_length=(n_items or 0) if recommender.list_length is None else recommender.list_length,
             sid=estimates("sid"),
             item=estimates("item") if items_known else None,
             predictions=sum(len(row) for row in lists.items) if lists else 0,
@@ -494,7 +496,7 @@ def evaluate_predictions(
     *,
     valid_sids: Collection[str] | None = None,
     n_items: int | None = None,
-    width: int | None = None,
+    list_length: int | None = None,
     seed: int = 0,
     resamples: int = 2000,
 ) -> Evaluation:
@@ -505,16 +507,16 @@ def evaluate_predictions(
         ks: Cutoffs.
         valid_sids: The SIDs of the catalogue, for the invalid count.
         n_items: Size of the catalogue, for coverage.
-        width: Number of requested candidates (beams); the longest list's if None.
+        list_length: Number of requested candidates (beams); the longest list's if None.
         seed: Seed of the bootstrap.
         resamples: Number of bootstrap resamples.
 
     Raises:
-        ConfigError: If a K is larger than `width`.
+        ConfigError: If a K is larger than `list_length`.
         DataError: If there is no example.
     """
-    ordered = check_ks(ks, list_width(predictions) if width is None else width)
-    recommender = RecommenderResults.from_lists("", predictions, width)
+    ordered = check_ks(ks, length_of_lists(predictions) if list_length is None else list_length)
+    recommender = RecommenderResults.from_lists("", predictions, list_length)
     levels = ["sid", "item"] if any(predictions.target_sids) else ["item"]
     drawn = Bootstrap.of(seed, resamples, USERS, predictions.users)
     return Results({"": recommender}, levels, metrics_at(ordered, False), drawn).evaluation("", valid_sids, n_items)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from minionerec.core.errors import DataError, cut, shown
+from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger
 from minionerec.data.files import parse_json, plain_text, repeated_keys
 from minionerec.data.source import BadRows, read_lines
@@ -110,7 +110,7 @@ def read_features(path: str | Path) -> tuple[list[str], np.ndarray]:
     except Exception as error:  # headers and nested values can fail in many ways
         raise DataError(
             f"{path}: expected item_id and features (npz, no objects) or item_id and vector (parquet): "
-            f"{cut(str(error), 200)}."
+            f"{truncate(str(error), 200)}."
         ) from None
 
 
@@ -245,7 +245,7 @@ def _json_lines(path: Path) -> pd.DataFrame:
             if "\\u" in line and not plain_text(json.dumps(record, ensure_ascii=False)):
                 raise ValueError("a lone surrogate")
         except ValueError as error:
-            raise DataError(f"{path}, line {number}: {cut(str(error), 200)}. Fix or drop the line.") from None
+            raise DataError(f"{path}, line {number}: {truncate(str(error), 200)}. Fix or drop the line.") from None
         records.append(record)
     names = dict.fromkeys(name for record in records for name in record)
     return pd.DataFrame({name: pd.Series([record.get(name) for record in records], dtype=object) for name in names})
@@ -300,7 +300,7 @@ def _tenths(count: int, order: np.ndarray, least: int = 0) -> np.ndarray:
     return folds
 
 
-def split_rows(data: Comparisons, unit: str, seed: int) -> np.ndarray:
+def fold_of_rows(data: Comparisons, unit: str, seed: int) -> np.ndarray:
     """Fold of each row.
 
     `row` shuffles single answers with NumPy's legacy generator, as the published report does, and leaks (a warning

@@ -586,8 +586,8 @@ def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, na
         position = rng.permutation(len(comparisons))[number]
         order = np.argsort(position, kind="stable")
         count = max(1, round(len(comparisons) / config.batch_size))
-        cuts = np.searchsorted(position[order], np.linspace(0, len(comparisons), count + 1)[1:-1])
-        return [train[part] for part in np.split(order, cuts)]
+        borders = np.searchsorted(position[order], np.linspace(0, len(comparisons), count + 1)[1:-1])
+        return [train[part] for part in np.split(order, borders)]
 
     def step(rows: np.ndarray) -> float:
         """One step on these rows; returns their mean CE in nats before it."""

@@ -33,8 +33,8 @@ from minionerec.preference.data import (
     VALID,
     Comparisons,
     audit_split,
+    fold_of_rows,
     read_comparisons,
-    split_rows,
 )
 from minionerec.preference.measures import (
     against_truth,
@@ -69,7 +69,7 @@ def run_preference(config: PreferenceConfig) -> StageResult:
     with stage.work() as work, _one_thread():
         with work.phase("load"):
             data = _read(stage.config, work.folder)
-        folds = split_rows(data, config.split, config.seed)
+        folds = fold_of_rows(data, config.split, config.seed)
         hits: dict[str, pd.DataFrame] = {}
         for name in dict.fromkeys((*BASELINES, *config.models)):
             folder = work.folder / name

@@ -307,14 +307,14 @@ class _Growth:
         branches: int,
     ) -> Node:
         sid = int(self.trie.sid[node])
-        behind = self.ranker.behind[sid] if sid >= 0 else []
+        items_here = self.ranker.items_of[sid] if sid >= 0 else []
         return {
             "code": self.ranker.token_text(self.trie, node),
             "probability": probability,
             "allowed": open_nodes is None or bool(open_nodes[node]),
             "children": self._level(node, depth + 1, items, open_nodes, branches) if node in self.found else [],
-            "items": [items.ids[item] for item in behind],
-            "titles": [items.titles[item] for item in behind],
+            "items": [items.ids[item] for item in items_here],
+            "titles": [items.titles[item] for item in items_here],
         }
 
 

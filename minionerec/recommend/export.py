@@ -55,9 +55,9 @@ def run_export(config: ExportConfig) -> StageResult:
         corpus = corpus.with_every_row() if refit else corpus
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         trie = Trie.build(bundle.table.codes, bundle.code_ids)
-        behind = ranked_items(bundle.table.sid_numbers, corpus.popularity())
+        items_of = ranked_items(bundle.table.sid_numbers, corpus.popularity())
         about = describe_prompts(bundle, builder)
-        about |= make_examples(bundle, builder, trie, behind, config)
+        about |= make_examples(bundle, builder, trie, items_of, config)
         counts = {
             "sids": trie.n_sids,
             "items": len(bundle.table),
@@ -71,7 +71,7 @@ def run_export(config: ExportConfig) -> StageResult:
         with work.finish(counts=counts) as folder:
             write_model(bundle, folder)
             write_trie(trie, folder / TRIE_FILE)
-            _write_json(folder / ITEMS_FILE, sid_to_item(bundle.table, behind))
+            _write_json(folder / ITEMS_FILE, sid_to_item(bundle.table, items_of))
             _write_json(folder / PROMPTS_FILE, about, indent=1)
             source = Path(sid_trie.__file__)
             (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
@@ -170,14 +170,14 @@ def example_histories(corpus: Corpus, count: int) -> list[np.ndarray]:
 
 
 def make_examples(
-    bundle: Bundle, builder: ExampleBuilder, trie: Trie, behind: Sequence[Sequence[int]], config: ExportConfig
+    bundle: Bundle, builder: ExampleBuilder, trie: Trie, items_of: Sequence[Sequence[int]], config: ExportConfig
 ) -> dict[str, Any]:
     """Some prompts with expected lists; for conditioned models each session context in turn."""
     histories = example_histories(builder.corpus, config.examples)
     conditioned = builder.prompt_uses_context("next_sid")
     contexts = [position % len(SESSION_CONTEXTS) * conditioned for position in range(len(histories))]
-    asked = zip(histories, contexts, strict=True)
-    texts = [builder.prompt("next_sid", history=history, context=context) for history, context in asked]
+    queries = zip(histories, contexts, strict=True)
+    texts = [builder.prompt("next_sid", history=history, context=context) for history, context in queries]
     prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length).ids
     beams = min(config.beams, trie.n_sids)
     numbers, scores = decode_prompts(bundle.model, prompts, trie, beams)
@@ -185,7 +185,7 @@ def make_examples(
     examples = []
     for position, history in enumerate(histories):
         found = [number for number in numbers[position].tolist() if number >= 0]
-        heads = [behind[number][0] for number in found]
+        heads = [items_of[number][0] for number in found]
         tokens = [bundle.table.token_tuples[item] for item in heads]
         examples.append(
             {
@@ -196,7 +196,7 @@ def make_examples(
                 "sids": [bundle.table.sids[item] for item in heads],
                 "sid_tokens": [bundle.tokenizer.convert_tokens_to_ids(list(row)) for row in tokens],
                 "scores": scores[position, : len(found)].astype(float).round(6).tolist(),
-                "items": [ids[item] for item in list_items(found, behind, beams)[0]],
+                "items": [ids[item] for item in list_items(found, items_of, beams)[0]],
             }
         )
     return {"beams": beams, "examples": examples}
@@ -219,9 +219,9 @@ def write_trie(trie: Trie, file: Path) -> None:
     save_file(arrays, file, metadata={"trie": f"{trie.levels} levels, {trie.n_sids} SIDs"})
 
 
-def sid_to_item(table: SidTable, behind: Sequence[Sequence[int]]) -> dict[str, list[str]]:
+def sid_to_item(table: SidTable, items_of: Sequence[Sequence[int]]) -> dict[str, list[str]]:
     """SID text to the ids of its items, the more popular first; in the order of SID numbers."""
-    return {table.sids[items[0]]: [table.item_ids[item] for item in items] for items in behind}
+    return {table.sids[items[0]]: [table.item_ids[item] for item in items] for items in items_of}
 
 
 def _write_json(path: Path, content: Any, indent: int | None = None) -> None:
@@ -282,7 +282,7 @@ items_of = json.load(open("sid_to_item.json", encoding="utf-8"))
 sid_of = {{item: sid for sid, items in items_of.items() for item in items}}
 
 
-def recommend(history, k=10{asked}):
+def recommend(history, k=10{argument}):
     sids = [sid_of[item] for item in history[-about["max_history"] :]]
     text = about["template"].format(history=about["separator"].join(sids), {context}**about["specials"])
     prompt = tokenizer(text)["input_ids"][-about["max_prompt_length"] :]
@@ -306,9 +306,9 @@ constraints, and the lists equal those of `stock_lists`. Engines with a prefix c
 
 ```text
 def log_probs(sequences, tokens):
-    asked = {{"input_ids": sequences, "token_ids_logprob": tokens, "return_logprob": True,
+    request = {{"input_ids": sequences, "token_ids_logprob": tokens, "return_logprob": True,
              "sampling_params": {{"max_new_tokens": 1, "temperature": 0}}}}
-    answers = requests.post(url + "/generate", json=asked).json()
+    answers = requests.post(url + "/generate", json=request).json()
     found = [dict((token, value) for value, token, _ in answer["meta_info"]["output_token_ids_logprobs"][0])
              for answer in answers]
     return [[row[token] for token in ids] for row, ids in zip(found, tokens)]
@@ -357,7 +357,7 @@ def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
         "examples": len(about["examples"]),
         "history": about["examples"][-1]["history"],
         "conditioning": _CONDITIONING.format(**contexts) if contexts else "",
-        "asked": ', session_context="unknown"' if contexts else "",
+        "argument": ', session_context="unknown"' if contexts else "",
         "context": 'session_context=about["session_contexts"][session_context if sids else "unknown"], '
         if contexts
         else "",

@@ -114,7 +114,8 @@ class Recommender:
         path, items = fetched(path), items and fetched(items)
         folder = fetched(corpus) if corpus is not None else own_corpus(path)
         data = Corpus.load(folder)
-        ranker = load_ranker(path, data, corpus_path=folder, search=search or Search(beams=BEAMS), dtype=dtype)
+        search = search or Search(beams=BEAMS)
+        ranker = load_ranker(path, data, corpus_path=folder, search=search, dtype=dtype, in_memory=True)
         name = "sequential model"
         if isinstance(ranker, LanguageRanker):
             dense = isinstance(ranker.bundle.model, CatalogueModel)

@@ -464,7 +464,7 @@ class ExperimentLogConfig(StageConfig):
     )
     title: str = setting("Experiment log", "heading of the log")
     ks: list[int] | None = setting(
-        None, "cut-offs K, in candidates; those of each protocol within all lists if not given", least=1
+        None, "cutoffs K, in candidates; those of each protocol within all lists if not given", least=1
     )
     seed: int = setting(0, "seed of the bootstrap", least=0)
     resamples: int = setting(2000, "bootstrap resamples per interval", least=1)

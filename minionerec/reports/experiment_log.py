@@ -158,15 +158,15 @@ class DataSetLog:
         """The settings of a published result, with ours."""
         results, lineage = self.results, self.stages[stage]
         theirs: Mapping[str, Value] = results.reference.settings.get(row.group, {}) if results.reference else {}
-        width, table = results.recommenders[stage].width, results.table
+        list_length, table = results.recommenders[stage].list_length, results.table
         search = str((lineage.predictions or {}).get("settings", {}).get("search", "")) or UNKNOWN
         ours: dict[str, Value] = {
             **our_settings(lineage.trainings),
             "protocol": self.examples.rule,
             "sids": "none" if table is None else f"{self.sid_method}, {table.levels} levels",
             "hits": HITS[results.reading_of(row, stage)],
-            "decoder": "full ranking" if width is None else _DECODERS.get(search, search),
-            **({} if width is None else {"beams": width}),
+            "decoder": "full ranking" if list_length is None else _DECODERS.get(search, search),
+            **({} if list_length is None else {"beams": list_length}),
         }
         if not any(key.startswith("rl_") for key in ours):  # a stage without RL is compared with their stage before RL
             theirs = {key: value for key, value in theirs.items() if not key.startswith("rl_")}
@@ -242,8 +242,8 @@ class DataSetLog:
         """How a stage was evaluated."""
         lineage, evaluation = self.stages[name], self.results.evaluations[name]
         settings = (lineage.predictions or {}).get("settings") or {}
-        width = self.results.recommenders[name].width
-        words = ["whole catalogue ranked" if width is None else f"{width} candidates per example"]
+        list_length = self.results.recommenders[name].list_length
+        words = ["whole catalogue ranked" if list_length is None else f"{list_length} candidates per example"]
         if settings.get("search"):
             words.append(f"{settings['search']} search over valid SIDs")
         if settings.get("seen"):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from minionerec.data.kinds import FOLLOWED, LATER, NOT_FOLLOWED, SAME, WHOSE
+from minionerec.data.slices import FOLLOWED, LATER, NOT_FOLLOWED, SAME, WHOSE
 from minionerec.metrics.results import Slice
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MANY, format_percent, transition_label

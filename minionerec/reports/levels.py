@@ -12,11 +12,11 @@ from minionerec.core.log import get_logger
 from minionerec.core.refit import require_held_out
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.kinds import read_kinds
+from minionerec.data.slices import read_slices
 from minionerec.metrics.levels import LevelAnalysis, level_analysis, levels_by_slice
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json, require_predictions
-from minionerec.metrics.ranking import DEFAULT_KS, list_width
+from minionerec.metrics.ranking import DEFAULT_KS, length_of_lists
 from minionerec.metrics.results import Slice, list_slices
 from minionerec.metrics.tables import format_level_slices, format_level_tables
 from minionerec.recommend.rankers.lists import RankedSplit
@@ -41,14 +41,14 @@ def run_levels(config: LevelsConfig) -> StageResult:
     require_held_out(path if path.is_dir() else path.parent)
     predictions = _read_json(path, config) if config.path is not None else _read_artefact(path, where)
     slices = _slices(predictions, path, config, where) if config.slices else None
-    width = list_width(predictions, None if config.path is not None else path)
+    list_length = length_of_lists(predictions, None if config.path is not None else path)
     published = config.path is not None
     analysis = level_analysis(
-        predictions, config.ks, levels=config.levels, width=width, keep_duplicates=published, where=where
+        predictions, config.ks, levels=config.levels, list_length=list_length, keep_duplicates=published, where=where
     )
     parts = None
     if slices is not None:
-        parts = levels_by_slice(predictions, slices, analysis, width, published)
+        parts = levels_by_slice(predictions, slices, analysis, list_length, published)
     if analysis.excluded:
         logger.warning(
             "%s: %d of %d examples excluded: their target is not a semantic ID of %d levels.",
@@ -108,7 +108,7 @@ def _slices(predictions: Predictions, path: Path, config: LevelsConfig, where: s
                 f"{where}: example {row} (from 0) of {split} of {config.corpus} has a target with SID {sid!r}, which "
                 f"has {sid_of[item]!r} in an earlier example. The examples are in another order, or of another corpus."
             )
-    return list_slices(read_kinds(corpus, rows, split, config.times))
+    return list_slices(read_slices(corpus, rows, split, config.times))
 
 
 def _read_json(path: Path, config: LevelsConfig) -> Predictions:

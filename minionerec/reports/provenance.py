@@ -68,7 +68,7 @@ def sources(found: Mapping[str, tuple[str, dict[str, Any]]], inputs: Mapping[str
     rows += [
         [str(path), "file", MISSING, file_sha256(path)[:16]]
         for name, path in inputs.items()
-        if path.is_file() and name.rpartition(" ")[2] != "reference"  # of the package; in a log behind its entry's name
+        if path.is_file() and name.rpartition(" ")[2] != "reference"  # of the package; in a log after its entry's name
     ]
     versions: dict[str, set[str]] = {}
     for _, manifest in found.values():

@@ -15,12 +15,12 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
-from minionerec.data.kinds import read_kinds
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_examples
+from minionerec.data.slices import read_slices
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import FILE, Predictions
 from minionerec.metrics.ranked import KIND
-from minionerec.metrics.ranking import check_ks, list_width, sid_ranks
+from minionerec.metrics.ranking import check_ks, length_of_lists, sid_ranks
 from minionerec.metrics.results import (
     Bootstrap,
     Evaluation,
@@ -228,13 +228,15 @@ def read_recommender(
             replace(
                 found,
                 ranks={**found.ranks, "sid": sid_ranks(made)},
-                width=list_width(made) if found.width is None else found.width,
+                list_length=length_of_lists(made) if found.list_length is None else found.list_length,
             )
             for found, made in zip(recommender.runs, read, strict=True)
         ]
         recommender = replace(recommender, runs=runs, counted_by=SID if own_sids else "")
     return (
-        replace(recommender, lists=read[0], list_width=list_width(read[0], paths[0])) if lists and read else recommender
+        replace(recommender, lists=read[0], kept_length=length_of_lists(read[0], paths[0]))
+        if lists and read
+        else recommender
     )
 
 
@@ -264,8 +266,8 @@ def baselines_of(
     Raises:
         ArtefactError: If the file of an evaluation cannot be read.
     """
-    table, rows, width = examples.table, examples.rows, ks[-1]
-    reach = min(width, examples.n_items if table is None else table.n_unique)
+    table, rows, list_length = examples.table, examples.rows, ks[-1]
+    reach = min(list_length, examples.n_items if table is None else table.n_unique)
     masked = examples.protocol.seen == "mask"
     found = None
     if examples.protocol.name == ROWS and not masked:
@@ -283,7 +285,8 @@ def baselines_of(
         }
         found = lists, chosen
     made = {
-        name: replace(RecommenderResults.from_lists(name, of, width), list_width=width) for name, of in found[0].items()
+        name: replace(RecommenderResults.from_lists(name, of, list_length), kept_length=list_length)
+        for name, of in found[0].items()
     }
     return made, found[1]
 
@@ -399,8 +402,8 @@ class PageResults(Results):
         found = {}
         for name, recommender in self.recommenders.items():
             if recommender.lists is not None:
-                within = [k for k in self.ks if k <= recommender.list_width] or [max(1, recommender.list_width)]
-                found[name] = level_analysis(recommender.lists, within, width=recommender.list_width, where=name)
+                within = [k for k in self.ks if k <= recommender.kept_length] or [max(1, recommender.kept_length)]
+                found[name] = level_analysis(recommender.lists, within, list_length=recommender.kept_length, where=name)
         return found
 
     @cached_property
@@ -428,7 +431,7 @@ class PageResults(Results):
         return (
             None
             if recommender.pending
-            else Effort(self.lineages[name], recommender.width, counted if isinstance(counted, int) else None)
+            else Effort(self.lineages[name], recommender.list_length, counted if isinstance(counted, int) else None)
         )
 
     def counterparts(self, name: str) -> list[ReferenceRow]:
@@ -469,7 +472,9 @@ def choose_ks(
     Raises:
         ConfigError: If one that is wanted is larger than the lists of some recommender.
     """
-    narrowest = min((recommender.width for recommender in recommenders if recommender.width is not None), default=None)
+    narrowest = min(
+        (recommender.list_length for recommender in recommenders if recommender.list_length is not None), default=None
+    )
     if wanted is not None:
         return list(check_ks(wanted, narrowest))
     return [k for k in usual if narrowest is None or k <= narrowest] or [max(1, narrowest or 1)]
@@ -551,7 +556,7 @@ def read_results(
     made = {name: recommender for name, recommender in made.items() if name not in named}
     found: Mapping[str, Mapping[str, Any]] = {}
     if examples is not None and slices:
-        found = read_kinds(examples.data, examples.rows, split, times)
+        found = read_slices(examples.data, examples.rows, split, times)
     shown: list[Slice] = list_slices(found)
     results = PageResults(
         {**named, **made},

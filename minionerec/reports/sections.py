@@ -118,7 +118,7 @@ def facts(results: PageResults) -> list[tuple[str, str]]:
             ("Examples whose target shares its SID", f"{hidden:,} of {len(examples.rows):,}"),
         ]
     counts = (
-        f"{name} {'whole catalogue' if recommender.width is None else recommender.width}"
+        f"{name} {'whole catalogue' if recommender.list_length is None else recommender.list_length}"
         for name, recommender in own.items()
     )
     lines.append(

@@ -300,12 +300,12 @@ class Effort:
 
     Attributes:
         runs: The lineage of each seed's predictions.
-        width: List length; None where the whole catalogue was ranked.
+        list_length: List length; None where the whole catalogue was ranked.
         counted: Parameters recorded with the predictions; None if unknown.
     """
 
     runs: Sequence[Lineage]
-    width: int | None
+    list_length: int | None
     counted: int | None
 
     @property
@@ -382,8 +382,8 @@ class Effort:
     def search(self) -> str:
         """The search settings as text."""
         settings = (self.runs[0].predictions or {}).get("settings") or {}
-        ranked = "whole catalogue" if self.width is None else f"{self.width} candidates"
-        words = [f"{settings['search']}, {self.width} beams" if settings.get("search") else ranked]
+        ranked = "whole catalogue" if self.list_length is None else f"{self.list_length} candidates"
+        words = [f"{settings['search']}, {self.list_length} beams" if settings.get("search") else ranked]
         words += [
             f"{name} {shown_setting(settings[name])}"
             for name, usual in _USUAL.items()

@@ -59,7 +59,7 @@ class RunConfig(StageConfig):
     weight_decay: float = setting(0.0, "AdamW weight decay", least=0)
     max_grad_norm: float = setting(1.0, "gradients are clipped to this norm", least=0)
     evals_per_epoch: float = setting(1.0, "validations (and saved checkpoints) an epoch", above=0)
-    eval_rows: int = setting(1000, "validation examples ranked at each validation; 0: none, -1: all", least=-1)
+    eval_examples: int = setting(1000, "validation examples ranked at each validation; 0: none, -1: all", least=-1)
     eval_beams: int = setting(20, "number of beams of that ranking", least=1)
     patience: int = setting(0, "stop after this many validations without a better one; 0: never", least=0)
     dtype: str = setting("auto", "dtype of the weights; auto: float32", known=DTYPES)
@@ -84,7 +84,7 @@ class RunConfig(StageConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         yield from _unless(
-            self.eval_rows == 0 or self.eval_beams >= 10,
+            self.eval_examples == 0 or self.eval_beams >= 10,
             f"eval_beams is {self.eval_beams}; validation reports NDCG@10 and needs at least 10.",
         )
 
@@ -119,7 +119,7 @@ class LanguageRunConfig(RunConfig):
 class PackedConfig(LanguageRunConfig):
     """Settings of the stages whose examples are written into files of OUTPUT.partial, and read from there."""
 
-    shuffle_rows: int = setting(
+    shuffle_examples: int = setting(
         0,
         "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus "
         "that is too large for memory",
@@ -190,8 +190,8 @@ class SftConfig(PackedConfig, RefittableConfig):
             "pretrained model, or set lora_rank to 0.",
         )
         yield from _unless(
-            self.select_by == "loss" or self.eval_rows != 0,
-            "select_by is ndcg but eval_rows is 0; rank some validation examples, or select by loss.",
+            self.select_by == "loss" or self.eval_examples != 0,
+            "select_by is ndcg but eval_examples is 0; rank some validation examples, or select by loss.",
         )
         yield from _unless(
             not self.all_positions or bool({NEXT_SID, NEXT_TITLE} & set(self.tasks)),
@@ -284,7 +284,7 @@ class CatalogueTrainConfig(RefittableConfig):
         "training loss, so that their scores follow from text and codes, as for items added later",
         since="0.2",
     )
-    loss_rows: int = setting(
+    loss_examples: int = setting(
         -1,
         "validation examples whose loss is measured, a seeded sample; -1: all",
         least=-1,
@@ -313,9 +313,9 @@ class CatalogueTrainConfig(RefittableConfig):
             f"beta is {self.beta}, but the objective likelihood has no KL term; set it to 0.",
         )
         yield from _unless(
-            self.eval_rows != 0, "eval_rows is 0; the best checkpoint is chosen by ranking validation examples."
+            self.eval_examples != 0, "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
         )
-        yield from _unless(self.loss_rows != 0, "loss_rows is 0; say how many, or -1 for all.")
+        yield from _unless(self.loss_examples != 0, "loss_examples is 0; say how many, or -1 for all.")
         yield from self._loss_contradictions()
         yield from _unless(
             bool(self.vectors) or self.learned_vectors or self.code_vectors,
@@ -433,8 +433,8 @@ class GrpoConfig(PackedConfig):
                 f"beta is 0, so nothing is measured against the reference {self.reference!r}; set one of them "
                 "otherwise."
             )
-        if self.eval_rows == 0:
-            yield "eval_rows is 0; GRPO can hurt, so it must be watched on validation examples."
+        if self.eval_examples == 0:
+            yield "eval_examples is 0; GRPO can hurt, so it must be watched on validation examples."
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the files of a user's own rewards."""
@@ -468,8 +468,8 @@ class DpoConfig(LanguageRunConfig):
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
-        if self.eval_rows == 0:
-            yield "eval_rows is 0; S-DPO can hurt, so it must be watched on validation examples."
+        if self.eval_examples == 0:
+            yield "eval_examples is 0; S-DPO can hurt, so it must be watched on validation examples."
 
 
 TIGER_OPTIMIZERS = ("adafactor", "adamw")
@@ -505,8 +505,8 @@ class TigerTrainConfig(RunConfig):
                 f"dtype is {self.dtype}, in which steps from random weights round to nothing; set float32 and "
                 "mixed_bf16, to compute in bfloat16."
             )
-        if self.eval_rows == 0:
-            yield "eval_rows is 0; the best checkpoint is chosen by ranking validation examples."
+        if self.eval_examples == 0:
+            yield "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
 
 
 EXTEND_STARTS = ("neighbours", "zero")

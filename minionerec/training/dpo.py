@@ -44,7 +44,7 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.training.config import DpoConfig
 from minionerec.training.grpo.figures import Figures
-from minionerec.training.grpo.rollouts import PromptRows, grpo_rows
+from minionerec.training.grpo.rollouts import TrainingPrompts, grpo_examples
 from minionerec.training.packing import shared_prefix_logps
 from minionerec.training.run import (
     TrainingRun,
@@ -65,7 +65,7 @@ logger = get_logger(__name__)
 NegativesOf = Callable[[int], np.ndarray]
 """Takes an epoch, from 0; gives SID numbers int64 (R, N)."""
 Search = Callable[[Sequence[Sequence[int]], int], np.ndarray]
-"""Takes P prompts and a width K; gives the K best SID numbers of each, int64 (P, K), the best first."""
+"""Takes P prompts and a number K; gives the K best SID numbers of each, int64 (P, K), the best first."""
 
 
 def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
@@ -361,7 +361,7 @@ def _train(config: DpoConfig, run: TrainingRun) -> StageResult:
     corpus = Corpus.load(config.corpus)
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     with run.work.phase("load"):
-        prompts = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows)
+        prompts = grpo_examples(builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows)
     logger.info(
         "S-DPO on %s prompts (%s), %d filled up; %d negatives each (%s), beta %g.",
         f"{sum(prompts.counts.values()):,}",
@@ -371,13 +371,13 @@ def _train(config: DpoConfig, run: TrainingRun) -> StageResult:
         config.negatives_from,
         config.beta,
     )
-    if prompts.cut:
-        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.cut:,}")
+    if prompts.truncated:
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.truncated:,}")
     trainer = _trainer(config, run, bundle, builder, prompts)
     warn_of_rounding(trainer, config)
     run.train(trainer)
     keep_start_if_better(trainer, config.checkpoint)
-    result = run.finish(trainer, bundle, {"rows": prompts.counts, "cut_prompts": prompts.cut})
+    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.truncated})
     run.drop_rows()
     return result
 
@@ -404,7 +404,7 @@ def load_start(config: DpoConfig) -> Bundle:
 
 
 def _trainer(
-    config: DpoConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, prompts: PromptRows
+    config: DpoConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, prompts: TrainingPrompts
 ) -> SidDpoTrainer:
     """The trainer with everything that a step needs."""
     table, vocabulary = bundle.table, bundle.tokenizer.get_vocab()
@@ -439,7 +439,7 @@ def _trainer(
 
 
 def negatives_of(
-    config: DpoConfig, run: TrainingRun, bundle: Bundle, corpus: Corpus, prompts: PromptRows, trie: Trie
+    config: DpoConfig, run: TrainingRun, bundle: Bundle, corpus: Corpus, prompts: TrainingPrompts, trie: Trie
 ) -> NegativesOf:
     """The examples' negatives, by the setting `negatives_from`."""
     targets = np.array([row["target"] for row in prompts.rows])
@@ -456,8 +456,6 @@ def negatives_of(
     return drawn_negatives(targets, weights, config.negatives, config.seed)
 
 
-def _search(model: Any, trie: Trie, prompts: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    found, _ = decode_prompts(
-        model, prompts, trie, width, batch_size=_PROMPTS_AT_ONCE, description="searching negatives"
-    )
+def _search(model: Any, trie: Trie, prompts: Sequence[Sequence[int]], k: int) -> np.ndarray:
+    found, _ = decode_prompts(model, prompts, trie, k, batch_size=_PROMPTS_AT_ONCE, description="searching negatives")
     return found

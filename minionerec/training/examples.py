@@ -30,7 +30,7 @@ from minionerec.data.chains import Chains
 from minionerec.data.columns import ColumnWriter, are_finished, open_columns
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import block_order
-from minionerec.data.rows import SplitRows, joined
+from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import read_shard
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 from minionerec.training.run import choose_examples
@@ -177,7 +177,7 @@ class TaskExamples:
 
     task: str
     items: np.ndarray | None
-    rows: SplitRows | None
+    rows: SplitExamples | None
     numbers: np.ndarray
     seed: int
     positions: np.ndarray
@@ -226,7 +226,7 @@ class ExampleMaker(ABC):
         self._positions: dict[str, np.ndarray] = {}
 
     @abstractmethod
-    def examples(self, asked: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
+    def examples(self, requested: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
         """The columns of some examples, and what is counted of them: `rows` among it."""
 
     def whole_count(self, task: str) -> int:
@@ -266,8 +266,8 @@ class ExampleMaker(ABC):
         else:
             order = None if part.most is None else [self.seed, _SALT, part.number]
             for chains in read_shard(part.shard, self.corpus.n_items, order):
-                cuts = np.searchsorted(chains.offsets, np.arange(_AT_ONCE, chains.offsets[-1], _AT_ONCE))
-                for some in np.split(np.arange(len(chains)), np.unique(cuts)):
+                borders = np.searchsorted(chains.offsets, np.arange(_AT_ONCE, chains.offsets[-1], _AT_ONCE))
+                for some in np.split(np.arange(len(chains)), np.unique(borders)):
                     if len(some):
                         yield chains.take(some)
 
@@ -288,11 +288,11 @@ class ExampleMaker(ABC):
             TaskExamples(part.task, None, rows.take(chosen), numbers[chosen], seed, positions, len(chosen))
         )
 
-    def rows_of(self, chains: Chains) -> tuple[np.ndarray, SplitRows]:
+    def rows_of(self, chains: Chains) -> tuple[np.ndarray, SplitExamples]:
         """The examples of sequences: their numbers, int64 (R,), counted through all splits, and the examples."""
         parts, numbers = [], []
         for split, start in self.numbered.items():
-            found, rows = chains.split_rows(split, self.corpus.max_history, self.corpus.together)
+            found, rows = chains.split_examples(split, self.corpus.max_history, self.corpus.together)
             numbers.append(found + start)
             parts.append(rows)
         return np.concatenate(numbers), joined(parts)

@@ -282,7 +282,7 @@ def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
     return length
 
 
-def asked_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
+def prompt_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
     """An example as in one epoch: several `prompts` take turns (all its labels are after them)."""
     prompts = example.get("prompts")
     if not prompts:
@@ -321,7 +321,7 @@ class TreeCollator:
             float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`, `contexts`
             and `levels` (`teacher_questions`).
         """
-        examples = [asked_in_turn(example, self.epoch) for example in examples]
+        examples = [prompt_in_turn(example, self.epoch) for example in examples]
         order = sorted(range(len(examples)), key=lambda position: examples[position]["input_ids"])
         ids = [examples[position]["input_ids"] for position in order]
         shared = [0, *(common_prefix(one, two) for one, two in pairwise(ids))]
@@ -388,15 +388,17 @@ def teacher_questions(examples: Sequence[dict[str, Any]]) -> dict[str, torch.Ten
         in its target's completion, -1 where no teacher applies. The tokens of a target follow one another, and
         targets are in the order of `rows` and `slots`.
     """
-    asked = [example for example in examples if max(example["slots"], default=-1) >= 0]
-    histories = torch.zeros(len(asked), max((len(row["histories"]) for row in asked), default=1), dtype=torch.long)
-    for row, example in zip(histories, asked, strict=True):
+    distilled = [example for example in examples if max(example["slots"], default=-1) >= 0]
+    histories = torch.zeros(
+        len(distilled), max((len(row["histories"]) for row in distilled), default=1), dtype=torch.long
+    )
+    for row, example in zip(histories, distilled, strict=True):
         row[: len(example["histories"])] = torch.tensor(example["histories"])
-    positions = [(row, slot) for row, example in enumerate(asked) for slot in example["slots"] if slot >= 0]
-    known = [example.get("contexts") or [UNKNOWN] * len(example["slots"]) for example in asked]
+    positions = [(row, slot) for row, example in enumerate(distilled) for slot in example["slots"] if slot >= 0]
+    known = [example.get("contexts") or [UNKNOWN] * len(example["slots"]) for example in distilled]
     contexts = [
         context
-        for example, own in zip(asked, known, strict=True)
+        for example, own in zip(distilled, known, strict=True)
         for slot, context in zip(example["slots"], own, strict=True)
         if slot >= 0
     ]

@@ -297,15 +297,15 @@ class WeightedRewards:
     functions: Mapping[str, Reward]
     weights: Mapping[str, float]
 
-    def ask(self, rollouts: Rollouts) -> np.ndarray:
-        """Values of each reward for rollouts: float64 (F, P, G), NaN where it does not apply; see `ask_reward`."""
-        return np.stack([ask_reward(name, reward, rollouts) for name, reward in self.functions.items()])
+    def values(self, rollouts: Rollouts) -> np.ndarray:
+        """Values of each reward for rollouts: float64 (F, P, G), NaN where it does not apply; see `reward_values`."""
+        return np.stack([reward_values(name, reward, rollouts) for name, reward in self.functions.items()])
 
     def total(self, found: np.ndarray) -> np.ndarray:
         """The reward of each completion: the weighted sum of those that apply to it.
 
         Args:
-            found: float (F, P, G), what `ask` gave.
+            found: float (F, P, G), as returned by `values`.
 
         Returns:
             float32 (P, G); NaN where none applies.
@@ -316,7 +316,7 @@ class WeightedRewards:
         return total
 
 
-def ask_reward(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
+def reward_values(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
     """Values of one reward for rollouts.
 
     Args:

@@ -52,8 +52,8 @@ class TokenizedExamples:
             `minionerec.data.session.SESSION_CONTEXTS`; empty where none is.
         prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on;
             empty where there is one way. `input_ids` have the wording's first.
-        cut: How many prompts, by every template, were too long and lost their first tokens.
-        cut_completions: How many completions were too long and lost their last tokens.
+        truncated: How many prompts, by every template, were too long and lost their first tokens.
+        truncated_completions: How many completions were too long and lost their last tokens.
     """
 
     input_ids: list[list[int]] = field(default_factory=list)
@@ -63,8 +63,8 @@ class TokenizedExamples:
     slots: list[list[int]] = field(default_factory=list)
     contexts: list[list[int]] = field(default_factory=list)
     prompts: list[list[list[int]]] = field(default_factory=list)
-    cut: int = 0
-    cut_completions: int = 0
+    truncated: int = 0
+    truncated_completions: int = 0
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -84,18 +84,18 @@ class TokenizedExamples:
             found["contexts"] = Ragged.of(self.contexts)
         if any(self.prompts):
             found["prompts"] = Ragged.of([prompt for prompts in self.prompts for prompt in prompts])
-        return found, _counted(found, self.cut, self.cut_completions)
+        return found, _counted(found, self.truncated, self.truncated_completions)
 
 
-def _counted(columns: Mapping[str, Ragged], cut: int = 0, cut_completions: int = 0) -> dict[str, int]:
+def _counted(columns: Mapping[str, Ragged], truncated: int = 0, truncated_completions: int = 0) -> dict[str, int]:
     """How many examples, tokens, and tokens with a loss there are, and how many were truncated."""
     labels = columns["labels"]
     return {
         "rows": len(labels.lengths),
         "tokens": len(labels.values),
         "losses": int((labels.values != NO_LABEL).sum()),
-        "cut": cut,
-        "cut_completions": cut_completions,
+        "truncated": truncated,
+        "truncated_completions": truncated_completions,
     }
 
 
@@ -120,8 +120,8 @@ def tokenise_examples(
         positions: int64 (R,), which examples they are of the `count` that the seed is drawn for; all of them if None.
         count: See `positions`.
     """
-    asked = list(zip(*((example.prompt, *example.others) for example in examples), strict=True)) or [()]
-    ways = [encode_prompt(tokenizer, texts, max_prompt_length) for texts in asked]
+    templates = list(zip(*((example.prompt, *example.others) for example in examples), strict=True)) or [()]
+    ways = [encode_prompt(tokenizer, texts, max_prompt_length) for texts in templates]
     whole = encode_completion(tokenizer, [example.completion for example in examples])
     completions = [ids[:LONGEST_COMPLETION] for ids in whole]
     ids = [p + c for p, c in zip(ways[0].ids, completions, strict=True)]
@@ -136,8 +136,8 @@ def tokenise_examples(
         slots=[[] for _ in ids],
         contexts=[[] for _ in ids],
         prompts=[[ways[(begin + turn) % len(ways)].ids[row] for turn in turns] for row, begin in enumerate(begins)],
-        cut=sum(way.cut for way in ways),
-        cut_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
+        truncated=sum(way.truncated for way in ways),
+        truncated_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
     )
 
 
@@ -196,14 +196,14 @@ class WindowTexts:
         offsets: int64 (N + 2,), where each begins; the last two are those of the beginning.
         scored: bool (N,), whether there is a loss at an item.
         numbers: int32 (N,), SID number of each item, from 1.
-        cut: How many items' texts were too long and lost their last tokens.
+        truncated: How many items' texts were too long and lost their last tokens.
     """
 
     values: np.ndarray
     offsets: np.ndarray
     scored: np.ndarray
     numbers: np.ndarray
-    cut: int
+    truncated: int
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, task: str) -> "WindowTexts":
@@ -212,11 +212,11 @@ class WindowTexts:
         Raises:
             ConfigError: If the wording's prompt is not the bare history (`check_all_positions`).
         """
-        start, items, cut = window_texts(tokenizer, builder, task)
+        start, items, truncated = window_texts(tokenizer, builder, task)
         flat = Ragged.of([*items, start])
         scored = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
         offsets = np.concatenate([[0], np.cumsum(flat.lengths)])
-        return cls(flat.values, offsets, scored, (builder.table.sid_numbers + 1).astype(np.int32), cut)
+        return cls(flat.values, offsets, scored, (builder.table.sid_numbers + 1).astype(np.int32), truncated)
 
 
 def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
@@ -256,13 +256,13 @@ def window_columns(
     lengths = np.diff(texts.offsets)[units]
     tokens = texts.values[ranges(texts.offsets[units], texts.offsets[units + 1])]
     ends = np.concatenate([[0], np.cumsum(lengths)])[np.cumsum(sizes + 1)]
-    asked = np.repeat(np.insert(is_target & texts.scored[items], heads, False), lengths)
+    labelled = np.repeat(np.insert(is_target & texts.scored[items], heads, False), lengths)
     of_tokens = np.repeat(np.insert(weights, heads, np.float32(1)), lengths)
     counts = np.diff(ends, prepend=0)
     found = {
         "input_ids": Ragged(tokens, counts),
-        "labels": Ragged(np.where(asked, tokens, NO_LABEL), counts),
-        "weights": Ragged(np.where(asked, of_tokens, np.float32(1)), counts),
+        "labels": Ragged(np.where(labelled, tokens, NO_LABEL), counts),
+        "weights": Ragged(np.where(labelled, of_tokens, np.float32(1)), counts),
     }
     if teacher:
         used = sizes if by_sid else np.zeros_like(sizes)
@@ -310,21 +310,21 @@ class SftExamples(ExampleMaker):
         """How much training examples weigh by their age."""
         return Recency(self.corpus.split, self.count, self.config.recency)
 
-    def examples(self, asked: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
+    def examples(self, requested: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
         """Examples of one task, an interaction or an item each."""
-        builder = asked.builder(self.builder)
-        made = builder.some(asked.task, "train", asked.items) if len(asked.numbers) else []
+        builder = requested.builder(self.builder)
+        made = builder.some(requested.task, "train", requested.items) if len(requested.numbers) else []
         rows = tokenise_examples(
-            self.tokenizer, made, self.config.max_prompt_length, asked.seed, asked.positions, asked.count
+            self.tokenizer, made, self.config.max_prompt_length, requested.seed, requested.positions, requested.count
         )
-        if asked.task == NEXT_SID and asked.rows is not None and len(made):
-            weights = self.recency(asked.numbers).tolist()
+        if requested.task == NEXT_SID and requested.rows is not None and len(made):
+            weights = self.recency(requested.numbers).tolist()
             rows.weights = [[weight] * len(ids) for weight, ids in zip(weights, rows.input_ids, strict=True)]
             numbers, kept = self.builder.table.sid_numbers + 1, self.corpus.max_history
-            rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in asked.rows.histories]
+            rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in requested.rows.histories]
             rows.slots = [[len(history) - 1] for history in rows.histories]
             if self.builder.uses_session_context:
-                rows.contexts = [[context] for context in row_contexts(asked.rows.times, len(made)).tolist()]
+                rows.contexts = [[context] for context in row_contexts(requested.rows.times, len(made)).tolist()]
         return rows.flat(self.teacher)
 
     @cached_property

@@ -47,7 +47,7 @@ from minionerec.core.refit import is_refit, refitted_ancestor, require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
 from minionerec.models.backbone.card import CARD_FILE, model_card
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -596,11 +596,11 @@ class TrainingRun:
         corpus = Corpus.load(self.config.corpus)
         return corpus if self.refit is None else corpus.with_every_row()
 
-    def sample_corpus(self, corpus: Corpus, eval_rows: int) -> Corpus:
+    def sample_corpus(self, corpus: Corpus, eval_examples: int) -> Corpus:
         """The items of a corpus and a sample of its validation examples, all for 0; of a refit no row."""
-        sample = SplitRows.none()
+        sample = SplitExamples.none()
         if self.refit is None:
-            sample = corpus.sample("valid", eval_rows or -1, self.config.seed)
+            sample = corpus.sample("valid", eval_examples or -1, self.config.seed)
         return replace(corpus.only_items(), valid=sample)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:

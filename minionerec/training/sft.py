@@ -132,10 +132,10 @@ def soften(
         float32 (N,).
     """
     own = labels[soft.positions].unsqueeze(1)
-    asked = torch.cat([soft.tokens, own], 1)
+    tokens = torch.cat([soft.tokens, own], 1)
     shares = torch.cat([-soft.probabilities, torch.ones_like(own, dtype=soft.probabilities.dtype)], 1)
     # Both cross-entropies have the same normaliser, so that they differ by logits alone.
-    more = (logits[soft.positions].gather(1, asked) * shares).sum(1)
+    more = (logits[soft.positions].gather(1, tokens) * shares).sum(1)
     return losses.index_add(0, soft.positions, share * more)
 
 
@@ -323,7 +323,7 @@ def _backbone(
 
 def _load(config: SftConfig, run: TrainingRun, whole: Corpus, by_shard: bool) -> tuple[Bundle, ExampleBuilder]:
     """The model with everything it needs, and the maker of its examples."""
-    corpus = run.sample_corpus(whole, config.eval_rows) if by_shard else whole
+    corpus = run.sample_corpus(whole, config.eval_examples) if by_shard else whole
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     wording = load_wording(config.wording)
     model, tokenizer = _backbone(config, corpus, table, wording)
@@ -394,12 +394,14 @@ def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, in
         f"{counts['tokens']:,}",
         f"{counts['losses']:,}",
     )
-    if counts["cut_prompts"]:
-        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{counts['cut_prompts']:,}")
-    if counts["cut_completions"]:
+    if counts["truncated_prompts"]:
+        logger.info(
+            "%s prompts were too long and were truncated to their last tokens.", f"{counts['truncated_prompts']:,}"
+        )
+    if counts["truncated_completions"]:
         logger.info(
             "%s completions were too long and were truncated to their first %d tokens.",
-            f"{counts['cut_completions']:,}",
+            f"{counts['truncated_completions']:,}",
             LONGEST_COMPLETION,
         )
 
@@ -417,18 +419,24 @@ def _train(config: SftConfig, run: TrainingRun) -> StageResult:
     with run.work.phase("load"):
         examples = training_set(maker, run.rows, config.max_tokens)
     counts = {"tokens": examples.total("tokens"), "losses": examples.total("losses")}
-    counts["cut_prompts"] = examples.total("cut")
-    counts["cut_completions"] = examples.total("cut_completions") + sum(text.cut for text in maker.texts.values())
+    counts["truncated_prompts"] = examples.total("truncated")
+    counts["truncated_completions"] = examples.total("truncated_completions") + sum(
+        text.truncated for text in maker.texts.values()
+    )
     _say_examples(bundle, examples, counts)
     names = "batch_size and device_batch_size"
     plan = plan_steps(config, len(examples), config.batch_size, config.device_batch_size, names, "rows")
-    shuffled = config.shuffle_rows or (SHUFFLED if by_shard else 0)
+    shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
     trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)
     report_memory(trainer, config)
     run.train(trainer)
-    if builder.cut_texts:
-        logger.info("%d titles and descriptions were truncated to %d characters.", builder.cut_texts, LONGEST_TEXT)
-    result = run.finish(trainer, bundle, {"rows": examples.counts, **counts, "cut_texts": builder.cut_texts})
+    if builder.truncated_texts:
+        logger.info(
+            "%d titles and descriptions were truncated to %d characters.", builder.truncated_texts, LONGEST_TEXT
+        )
+    result = run.finish(
+        trainer, bundle, {"rows": examples.counts, **counts, "truncated_texts": builder.truncated_texts}
+    )
     run.drop_rows()
     return result
 

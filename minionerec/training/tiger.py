@@ -28,7 +28,7 @@ logger = get_logger(__name__)
 Columns = dict[str, list[Any]]
 
 
-def distinct_rows(
+def distinct_examples(
     builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, split: str, max_prompt_length: int
 ) -> tuple[Columns, int]:
     """Token ids of the distinct rows of a split, in order of first occurrence.
@@ -48,7 +48,7 @@ def distinct_rows(
         "input_ids": [list(prompt) for prompt, _ in times],
         "labels": [list(target) for _, target in times],
         "weights": [count / mean for count in times.values()],
-    }, prompts.cut
+    }, prompts.truncated
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -138,7 +138,7 @@ def _trainer(
     """A trainer of these rows, which validates on those held out."""
     names = "batch_size and device_batch_size"
     plan = plan_steps(config, len(rows["labels"]), config.batch_size, config.device_batch_size, names, "rows")
-    heldout, _ = distinct_rows(builder, bundle.tokenizer, "valid", config.max_prompt_length)
+    heldout, _ = distinct_examples(builder, bundle.tokenizer, "valid", config.max_prompt_length)
     trainer = TigerTrainer(
         model=bundle.model,
         args=TrainingArguments(
@@ -166,16 +166,16 @@ def _train(config: TigerTrainConfig, run: TrainingRun) -> StageResult:
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     bundle = _new_bundle(config, table)
     builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
-    rows, cut = distinct_rows(builder, bundle.tokenizer, "train", config.max_prompt_length)
-    counts = {"rows": len(corpus.train), "distinct_rows": len(rows["labels"]), "cut_prompts": cut}
+    rows, truncated = distinct_examples(builder, bundle.tokenizer, "train", config.max_prompt_length)
+    counts = {"rows": len(corpus.train), "distinct_examples": len(rows["labels"]), "truncated_prompts": truncated}
     logger.info(
         "Training %s parameters on %s examples, %s of them distinct.",
         f"{bundle.model.num_parameters():,}",
         f"{counts['rows']:,}",
-        f"{counts['distinct_rows']:,}",
+        f"{counts['distinct_examples']:,}",
     )
-    if cut:
-        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{cut:,}")
+    if truncated:
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{truncated:,}")
     trainer = _trainer(run, config, bundle, rows, builder)
     run.train(trainer)
     return run.finish(trainer, bundle, counts)

@@ -47,7 +47,7 @@ class ValidationSet:
         prompts: Token ids of each prompt.
         targets: int64 (R,), number of each target in the trie.
         trie: SIDs, or titles, of the catalogue.
-        num_beams: Beam width.
+        num_beams: Number of beams.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -68,11 +68,11 @@ def validation_set(
         trie: SIDs, or titles, of the catalogue.
         numbers: int64 (N,), number of each item in the trie; those of its SIDs if None.
     """
-    if config.eval_rows == 0:
+    if config.eval_examples == 0:
         return None
     examples = builder.build(bundle.task, "valid")
-    if 0 < config.eval_rows < len(examples):
-        chosen = np.sort(np.random.default_rng(config.seed).permutation(len(examples))[: config.eval_rows])
+    if 0 < config.eval_examples < len(examples):
+        chosen = np.sort(np.random.default_rng(config.seed).permutation(len(examples))[: config.eval_examples])
         examples = [examples[position] for position in chosen]
     prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length).ids
     numbers = bundle.table.sid_numbers if numbers is None else numbers

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow, pytest.mark.timeout(600)
 
 SMALL = "--width 64 --layers 1 --heads 2 --kv-heads 1"
 COMMANDS = {
-    "beam_search": "--layers 1 --width 64 --vocabulary 2000 --prompt-length 10 --items 200 --beams 5 --repeats 1",
+    "beam_search": f"{SMALL} --vocabulary 4000 --prompt-length 10 --items 200 --beams 5 --repeats 1",
     "catalogue_scale": "--sids 1000 --hidden 16 --rounds 1 --steps 1 --lists 4 --beams 10 --negatives 64 --batch 8",
     "engines": "--rows 5000 --rounds 1 --json",
     "export_trie": "--items 2000 --size 16 --beams 10",

@@ -22,7 +22,7 @@ LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--no_python"]  # 
 COMMAND = [python, "-m", "minionerec"]
 pytestmark = pytest.mark.end_to_end
 
-TRAINING = {"corpus": "runs/corpus", "eval_rows": 40, "eval_beams": 10, "seed": 1}
+TRAINING = {"corpus": "runs/corpus", "eval_examples": 40, "eval_beams": 10, "seed": 1}
 CONFIGS = {
     "data": {"source": "tables", "items": "items.csv", "interactions": "interactions.csv", "output": "runs/corpus"},
     "sids": {
@@ -231,7 +231,7 @@ def test_the_launcher_adds_no_traceback_when_it_is_quiet(shop):
 
 
 def test_without_config_the_demo_is_taken_and_what_it_needs_is_made(tmp_path):
-    words = ["--epochs", "0.05", "--eval_rows", "20", "--layers", "1", "--hidden_size", "32", "--teacher", ""]
+    words = ["--epochs", "0.05", "--eval_examples", "20", "--layers", "1", "--hidden_size", "32", "--teacher", ""]
     done = run([python, ROOT / "scripts/sft.py", *words], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "using the demo configuration, demo#sft" in done.stderr

@@ -12,14 +12,14 @@ from minionerec.core.artefacts import read_json
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 SHORTER = {
-    "catalogue": {"towers": 1, "epochs": 8, "evals_per_epoch": 1 / 8, "eval_rows": 200},
+    "catalogue": {"towers": 1, "epochs": 8, "evals_per_epoch": 1 / 8, "eval_examples": 200},
     "sft": {
         "layers": 1,
         "variants": 14,
         "batch_size": 32,
         "device_batch_size": 32,
         "evals_per_epoch": 1,
-        "eval_rows": 200,
+        "eval_examples": 200,
     },
     "eval_sft": {"beams": 20, "ks": [10], "resamples": 100, "batch_size": 256},
 }

@@ -22,13 +22,19 @@ pytestmark = pytest.mark.end_to_end
 RECIPES = sorted(file.stem for file in (ROOT / "configs" / "demo").glob("[!_]*.yaml"))
 BASELINES = [name for name in RECIPES if name not in ("language", "pages")]
 CATEGORY = "Office_Products"
-FEW_ROWS = {"end": "2024-05", "max_eval_rows": 60}
-FEW_STEPS = {"epochs": 0.1, "evals_per_epoch": 10, "eval_rows": 40}
+FEW_ROWS = {"end": "2024-05", "max_eval_examples": 60}
+FEW_STEPS = {"epochs": 0.1, "evals_per_epoch": 10, "eval_examples": 40}
 # Lengths and sizes alone, so that a recipe takes seconds; all else is taken as its files say.
 SHORT = {
     "train-catalogue": {**FEW_STEPS, "hidden_size": 32, "towers": 1},
     "sft": {**FEW_STEPS, "hidden_size": 32, "layers": 1, "inner_size": 48},
-    "grpo": {"max_steps": 2, "eval_rows": 40, "prompts_per_step": 16, "prompts_per_device": 16, "evals_per_epoch": 1},
+    "grpo": {
+        "max_steps": 2,
+        "eval_examples": 40,
+        "prompts_per_step": 16,
+        "prompts_per_device": 16,
+        "evals_per_epoch": 1,
+    },
     "dpo": {**FEW_STEPS, "prompts_per_step": 16, "prompts_per_device": 16},
     "train-tiger": {**FEW_STEPS, "batch_size": 32, "device_batch_size": 32},
     "train-sequential": {"epochs": 1, "resamples": 20},

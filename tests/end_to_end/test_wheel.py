@@ -18,7 +18,10 @@ from support.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
-SHORT = {"sft": {"epochs": 2, "evals_per_epoch": 1, "eval_rows": 100}, "grpo": {"max_steps": 4, "eval_rows": 100}}
+SHORT = {
+    "sft": {"epochs": 2, "evals_per_epoch": 1, "eval_examples": 100},
+    "grpo": {"max_steps": 4, "eval_examples": 100},
+}
 
 
 @pytest.fixture(scope="module")

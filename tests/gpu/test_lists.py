@@ -48,7 +48,7 @@ def test_beam_search(device, family, normaliser):
 
 def test_exact_search(both):
     model, moved, prompts, trie = both
-    found = [exact_prompts(one, prompts, trie, K, width=4) for one in (model, moved)]
+    found = [exact_prompts(one, prompts, trie, K, at_once=4) for one in (model, moved)]
     assert same_lists(*found)
 
 

@@ -40,14 +40,14 @@ SHORT = {"epochs": 2, "evals_per_epoch": 2}
 
 def tiger_config(folder: Path, **changes) -> TigerTrainConfig:
     folders = {name: str(folder / name) for name in ("corpus", "sids")}
-    shape = {"hidden_size": 32, "layers": 1, "heads": 2, "head_size": 8, "inner_size": 48, "eval_rows": 20}
+    shape = {"hidden_size": 32, "layers": 1, "heads": 2, "head_size": 8, "inner_size": 48, "eval_examples": 20}
     settings = {**folders, **shape, "output": str(folder / "tiger"), "batch_size": 16, "device_batch_size": 16}
     return TigerTrainConfig(**{**settings, **changes})
 
 
 def dpo_config(folder: Path, **changes) -> DpoConfig:
     folders = {"corpus": str(folder / "corpus"), "checkpoint": str(folder / "sft"), "output": str(folder / "dpo")}
-    steps = {"tasks": {"next_sid": 0.25}, "prompts_per_step": 8, "prompts_per_device": 4, "eval_rows": 20}
+    steps = {"tasks": {"next_sid": 0.25}, "prompts_per_step": 8, "prompts_per_device": 4, "eval_examples": 20}
     return DpoConfig(**{**folders, **steps, **changes})
 
 

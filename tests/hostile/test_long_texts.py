@@ -37,17 +37,17 @@ def test_long_titles_and_descriptions(shop, tmp_path, kind):
     assert done.status == 0, done
     assert time.monotonic() - begin < 60
     counts = read_manifest(folder / "sft")["counts"]
-    assert counts["cut_texts"] == 2
+    assert counts["truncated_texts"] == 2
     assert f"2 titles and descriptions were truncated to {LONGEST_TEXT} characters" in done.err
     if kind == "letters":  # of one letter a few tokens hold all
-        assert counts["cut_completions"] == 1 and counts["cut_prompts"] >= 1
+        assert counts["truncated_completions"] == 1 and counts["truncated_prompts"] >= 1
         assert f"1 completions were too long and were truncated to their first {LONGEST_COMPLETION} tokens" in done.err
     assert counts["tokens"] < 2 * (512 + LONGEST_COMPLETION) + 300 * sum(counts["rows"].values())
 
 
 def test_texts_within_the_limit_are_whole(shop):
     counts = read_manifest(shop / "sft")["counts"]
-    assert counts["cut_completions"] == counts["cut_prompts"] == 0
+    assert counts["truncated_completions"] == counts["truncated_prompts"] == 0
 
 
 def test_a_prompt_ends_and_a_completion_begins_as_the_whole_text_does(shop):

@@ -17,7 +17,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.stages import STAGES
 
-SMALL = {"hidden_size": 16, "layers": 1, "epochs": 1, "batch_size": 32, "device_batch_size": 32, "eval_rows": 20}
+SMALL = {"hidden_size": 16, "layers": 1, "epochs": 1, "batch_size": 32, "device_batch_size": 32, "eval_examples": 20}
 
 
 def frames():

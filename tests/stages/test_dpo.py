@@ -30,7 +30,7 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.training import dpo
 from minionerec.training.config import DpoConfig
 from minionerec.training.dpo import SidDpoTrainer, completion_sums, negatives_of, run_dpo
-from minionerec.training.grpo.rollouts import grpo_rows
+from minionerec.training.grpo.rollouts import grpo_examples
 from minionerec.training.sft import run_sft
 
 
@@ -47,7 +47,7 @@ def dpo_config(folder, **changes):
         "schedule": "constant",
         "beta": 0.5,
         "epochs": 2,
-        "eval_rows": 20,
+        "eval_examples": 20,
         "eval_beams": 10,
         "evals_per_epoch": 3,
     }
@@ -103,7 +103,7 @@ def test_hard_negatives_are_the_best_of_the_start_but_the_target(trained, tmp_pa
     (kept,) = (tmp_path / "hard.finished").glob("beams-*.npy")
     negatives = np.load(kept)
     bundle, builder, _ = builder_of(trained)
-    rows = grpo_rows(builder, bundle.tokenizer, config, bundle.max_prompt_length, tmp_path / "rows").rows
+    rows = grpo_examples(builder, bundle.tokenizer, config, bundle.max_prompt_length, tmp_path / "rows").rows
     tokens = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.token_tuples, strict=True))
     every = [bundle.tokenizer.convert_tokens_to_ids(list(tokens[number])) for number in range(len(tokens))]
     add_fused_lm_head(bundle.model)
@@ -119,7 +119,9 @@ def test_popular_sids_are_drawn_more_often(trained, tmp_path):
     bundle, builder, corpus = builder_of(trained)
     targets = np.where(corpus.train.targets < 3, corpus.train.targets, 0)  # item 0 is most of them
     corpus = replace(corpus, train=replace(corpus.train, targets=targets))
-    rows = grpo_rows(builder, bundle.tokenizer, dpo_config(trained, tasks={"title_to_sid": 9.0}), 99, tmp_path / "rows")
+    rows = grpo_examples(
+        builder, bundle.tokenizer, dpo_config(trained, tasks={"title_to_sid": 9.0}), 99, tmp_path / "rows"
+    )
     of_epoch = negatives_of(config, None, bundle, corpus, rows, None)
     drawn = np.concatenate([of_epoch(epoch) for epoch in range(5)]).ravel()
     popular = bundle.table.sid_numbers[0]
@@ -183,7 +185,7 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path):
     [
         ({"negatives": 24}, "negatives is 24, but the catalogue has 24 distinct SIDs; ask for 23 at most"),
         ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
-        ({"eval_rows": 0}, "eval_rows is 0; S-DPO can hurt"),
+        ({"eval_examples": 0}, "eval_examples is 0; S-DPO can hurt"),
     ],
 )
 def test_what_cannot_be_is_refused(trained, tmp_path, changes, words):

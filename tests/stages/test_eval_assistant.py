@@ -11,7 +11,7 @@ from support.evaluation import config, interrupted, launch
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
@@ -34,7 +34,7 @@ def shop(made, tmp_path_factory) -> Path:
     corpus = Corpus.load(made / "corpus")
     histories = corpus.test.histories.tolist()
     histories[:6] = [np.array(history, np.int32) for history in ([1], [4], [], [1, 3], [4, 3], [])]
-    test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
+    test = SplitExamples.of(corpus.test.users, histories, corpus.test.targets)
     replace(corpus, test=test).save(folder / "corpus", config={}, inputs={})
     run_sequential(
         SequentialConfig(

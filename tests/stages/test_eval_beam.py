@@ -80,7 +80,7 @@ def test_exact_search_finds_what_a_beam_as_wide_as_the_catalogue_finds(made, tmp
 
 def test_prompts_that_were_cut_are_counted(made, tmp_path, caplog):
     counts = read_manifest(run_eval(config(made)).output)["counts"]
-    assert counts["cut_prompts"] == 0
+    assert counts["truncated_prompts"] == 0
     folder = copy_artefact(made / "checkpoint", tmp_path / "checkpoint", {"max_prompt_length": 4})
     caplog.set_level("INFO")
     found = run_eval(config(made, checkpoint=str(folder), output=str(tmp_path / "short")))
@@ -90,7 +90,7 @@ def test_prompts_that_were_cut_are_counted(made, tmp_path, caplog):
     prompts = [builder.prompt("next_sid", history=history) for history in histories]
     wanted = sum(len(bundle.tokenizer(prompt)["input_ids"]) > 4 for prompt in prompts)
     assert 0 < wanted < len(histories)
-    assert read_manifest(found.output)["counts"]["cut_prompts"] == wanted
+    assert read_manifest(found.output)["counts"]["truncated_prompts"] == wanted
     assert f"{wanted} of 40 prompts were truncated to their last 4 tokens" in caplog.text
 
 

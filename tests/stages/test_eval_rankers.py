@@ -104,7 +104,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
     assert list(result.metrics["recommenders"]) == ["my_own.Backwards", POPULARITY, RECENT, TRANSITIONS, EASE]
     manifest = read_manifest(result.output)
     assert set(manifest["inputs"]) == {"corpus", "ranker"}
-    assert manifest["counts"]["cut_prompts"] is None and manifest["counts"]["beams"] == 4
+    assert manifest["counts"]["truncated_prompts"] is None and manifest["counts"]["beams"] == 4
     assert manifest["counts"]["ndcg@10"] is None
     assert "my_own.Backwards on test (leave-last-out), 4 beams" in result.text
     assert not (result.output / "predictions.json").exists()

@@ -13,7 +13,7 @@ from support.training import catalogue_config, make_inputs, sft_config
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.exact import exact_search
@@ -42,7 +42,7 @@ def without(corpus, gone):
     for name, rows in corpus.splits().items():
         rows = rows.take(~np.isin(rows.targets, gone))
         histories = [number[history][number[history] >= 0] for history in rows.histories]
-        tables[name] = SplitRows.of(rows.users, histories, number[rows.targets])
+        tables[name] = SplitExamples.of(rows.users, histories, number[rows.targets])
     return replace(corpus, items=corpus.items.iloc[kept].reset_index(drop=True), **tables)
 
 
@@ -248,7 +248,7 @@ def test_what_is_refused(shop, tmp_path):
     with pytest.raises(ArtefactError, match="sids: holds a 'sids', expected a 'checkpoint'"):
         run_extend(extend_config(shop, "sft", checkpoint=str(shop / "sids"), **changes))
     corpus = Corpus.load(shop / "after")
-    alone = SplitRows.of(corpus.train.users[:3], [[]] * 3, corpus.train.targets[:3])
+    alone = SplitExamples.of(corpus.train.users[:3], [[]] * 3, corpus.train.targets[:3])
     replace(corpus, train=alone).save(tmp_path / "alone", config={}, inputs={})
     with pytest.raises(DataError, match="no training example with a history, so there is no pair to count"):
         run_extend(extend_config(shop, "catalogue", corpus=str(tmp_path / "alone"), **changes))

@@ -14,7 +14,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.times import RowTimes
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
@@ -39,7 +39,7 @@ def rows(n, seed):
     rng = np.random.default_rng(seed)
     histories = [rng.integers(0, 8, rng.integers(1, 5)).astype(np.int32) for _ in range(n)]
     targets = rng.choice(8, n, p=[0.05, 0.05, 0.2, 0.1, 0.1, 0.1, 0.3, 0.1]).astype(np.int32)
-    return SplitRows.of([f"u{position}" for position in range(n)], histories, targets)
+    return SplitExamples.of([f"u{position}" for position in range(n)], histories, targets)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_the_exponent_is_chosen_on_validation_rows_alone(made, tmp_path, writes)
 
 def test_validation_rows_may_be_drawn_and_an_exponent_given(made, tmp_path, writes):
     writes("red lamp", "long bolt")
-    asked = {"weights": "popularity", "gammas": GAMMAS, "valid_rows": 5}
+    asked = {"weights": "popularity", "gammas": GAMMAS, "valid_examples": 5}
     one, two = (run_grounding(config(made, tmp_path / f"out{seed}", seed=seed, **asked)).output for seed in (0, 1))
     rows_of = [
         pd.read_parquet(folder / "texts.parquet").query("split == 'valid'")["row"].tolist() for folder in (one, two)
@@ -240,7 +240,7 @@ def test_a_sequential_model_pulls_items_near(made, tmp_path, writes):
     model = train_sasrec(made / "corpus", tmp_path / "sasrec")
     corpus = Corpus.load(made / "corpus")
     histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
-    test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
+    test = SplitExamples.of(corpus.test.users, histories, corpus.test.targets)
     replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
     asked = {"weights": "sequential", "sequential": str(model), "gammas": [2]}
     output = run_grounding(config(made, tmp_path / "out", **asked)).output
@@ -290,7 +290,7 @@ def test_an_empty_history_is_weighed_by_popularity(made, tmp_path, writes):
     writes("long bolt")
     corpus = Corpus.load(made / "corpus")
     histories = [np.zeros(0, np.int32), *corpus.test.histories[1:]]
-    test = SplitRows.of(corpus.test.users, histories, corpus.test.targets)
+    test = SplitExamples.of(corpus.test.users, histories, corpus.test.targets)
     replace(corpus, test=test).save(tmp_path / "corpus", config={}, inputs={})
     model = train_sasrec(tmp_path / "corpus", tmp_path / "sasrec")
     asked = {"corpus": str(tmp_path / "corpus"), "gammas": [2]}

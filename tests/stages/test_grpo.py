@@ -47,7 +47,7 @@ from minionerec.sid.table import split_sid
 from minionerec.training.config import GrpoConfig
 from minionerec.training.grpo import loss as loss_module
 from minionerec.training.grpo import stage
-from minionerec.training.grpo.rollouts import grpo_rows
+from minionerec.training.grpo.rollouts import grpo_examples
 from minionerec.training.grpo.stage import run_grpo, sequential_scorer
 from minionerec.training.grpo.trainer import REFERENCE_FILE, SidGrpoTrainer
 from minionerec.training.rewards import sibling_advantages
@@ -308,24 +308,24 @@ def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
     assert all(sizes == [GROUP] * 4 for sizes in seen.sizes)
     asked = Counter(tuple(prompt) for prompts in seen.slices for prompt in prompts)
     assert sum(asked.values()) == 2 * 13 * 8
-    prompts = grpo_rows_of(trained, config)
+    prompts = grpo_examples_of(trained, config)
     assert prompts.counts == {"next_sid": 75, "title_to_sid": 24}
-    assert (len(prompts.rows), prompts.filled_up, prompts.cut) == (104, 5, 0)
+    assert (len(prompts.rows), prompts.filled_up, prompts.truncated) == (104, 5, 0)
     assert asked == Counter([tuple(row["prompt"]) for row in prompts.rows] * 2)
     assert prompts.rows[0]["history"] is not None and prompts.rows[80]["history"] is None
 
 
-def grpo_rows_of(folder, config, max_prompt_length=512):
+def grpo_examples_of(folder, config, max_prompt_length=512):
     bundle, builder, _ = builder_of(folder)
     with tempfile.TemporaryDirectory() as path:
-        return grpo_rows(builder, bundle.tokenizer, config, max_prompt_length, Path(path))
+        return grpo_examples(builder, bundle.tokenizer, config, max_prompt_length, Path(path))
 
 
 def test_prompts_that_are_too_long_lose_their_first_tokens_and_are_counted(trained):
     config = grpo_config(trained)
-    whole, cut = grpo_rows_of(trained, config), grpo_rows_of(trained, config, 5)
+    whole, cut = grpo_examples_of(trained, config), grpo_examples_of(trained, config, 5)
     assert [row["prompt"] for row in cut.rows] == [row["prompt"][-5:] for row in whole.rows]
-    assert cut.cut == sum(len(row["prompt"]) > 5 for row in list(whole.rows)[: sum(whole.counts.values())]) > 0
+    assert cut.truncated == sum(len(row["prompt"]) > 5 for row in list(whole.rows)[: sum(whole.counts.values())]) > 0
 
 
 def test_sampled_rollouts(trained, tmp_path, watch):
@@ -674,7 +674,7 @@ def test_the_timed_steps_have_one_gradient(share):
         ({"rewards": {"collaborative": 1.0}}, "reward_model is ''; the reward collaborative and the model"),
         ({"reward_vectors": "vectors"}, "rewards are ranking and reward_vectors is 'vectors'"),
         ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
-        ({"eval_rows": 0}, "eval_rows is 0; GRPO can hurt"),
+        ({"eval_examples": 0}, "eval_examples is 0; GRPO can hurt"),
     ],
 )
 def test_bad_grpo_settings(trained, tmp_path, changes, message):

@@ -13,7 +13,7 @@ from support.training import builder_of, grpo_config, make_inputs, same_weights,
 
 from minionerec.core.errors import ConfigError
 from minionerec.training import examples
-from minionerec.training.grpo.rollouts import grpo_rows
+from minionerec.training.grpo.rollouts import grpo_examples
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
@@ -32,24 +32,24 @@ def shop(tmp_path_factory):
 
 
 def blocks(folder, **changes):
-    return grpo_config(folder, **{"shuffle_rows": 16, "epochs": 1, **changes})
+    return grpo_config(folder, **{"shuffle_examples": 16, "epochs": 1, **changes})
 
 
 def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
     monkeypatch.setattr(examples, "_AT_ONCE", 10)
     bundle, builder, _ = builder_of(shop)
     config = blocks(shop, tasks={"next_sid": 1.0, "title_to_sid": 2.0}, prompts_per_step=40, prompts_per_device=8)
-    memory = grpo_rows(builder, bundle.tokenizer, config, 512, tmp_path / "memory")
+    memory = grpo_examples(builder, bundle.tokenizer, config, 512, tmp_path / "memory")
     stored = in_files(shop / "corpus")
-    disk = grpo_rows(builder, bundle.tokenizer, config, 512, tmp_path / "rows", stored)
+    disk = grpo_examples(builder, bundle.tokenizer, config, 512, tmp_path / "rows", stored)
     assert disk.counts == memory.counts == {"next_sid": 120, "title_to_sid": 48}
-    assert (disk.cut, disk.filled_up, len(disk.rows)) == (memory.cut, memory.filled_up, 200)
+    assert (disk.truncated, disk.filled_up, len(disk.rows)) == (memory.truncated, memory.filled_up, 200)
     ours, theirs = (Counter(json.dumps(rows.rows[row]) for row in range(168)) for rows in (disk, memory))
     assert ours == theirs
     assert {json.dumps(disk.rows[row]) for row in range(168, 200)} <= set(ours)
     assert {row["history"] is None for row in disk.rows} == {False, True}
     with pytest.raises(ConfigError, match="task 'sid_to_title' answers with a title"):
-        grpo_rows(builder, bundle.tokenizer, blocks(shop, tasks={"sid_to_title": 1.0}), 512, tmp_path / "other")
+        grpo_examples(builder, bundle.tokenizer, blocks(shop, tasks={"sid_to_title": 1.0}), 512, tmp_path / "other")
 
 
 @pytest.mark.parametrize("point", [Point("step", 6), pytest.param(Point("write", 8), marks=pytest.mark.slow)])

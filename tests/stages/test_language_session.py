@@ -148,7 +148,7 @@ def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeyp
     wanted = [(number[row].tolist(), context) for row, context in zip(corpus.histories, contexts, strict=True)]
     keep_in_files(monkeypatch)
     monkeypatch.setattr(Teacher, "soft_targets", note)
-    settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "shuffle_rows": 16}
+    settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "shuffle_examples": 16}
     settings |= {"teacher": str(made / "catalogue")}
     result = run_sft(conditioned(made, output=str(tmp_path / "stream"), **settings))
     assert result.counts["rows"] == {"next_sid": 300}

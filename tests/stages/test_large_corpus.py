@@ -11,7 +11,7 @@ from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError
 from minionerec.data import shards, transitions
 from minionerec.data.corpus import Corpus
-from minionerec.data.kinds import row_kinds
+from minionerec.data.slices import example_slices
 from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions, count_transitions_in_parts
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists, read_chosen
@@ -127,7 +127,7 @@ def test_slices_on_disk_are_those_in_memory(pieces, split):
     stored, corpus = in_files(pieces / "corpus"), Corpus.load(pieces / "corpus")
     rows = RankedSplit.of(corpus, split)
     ours, theirs = (
-        row_kinds(data, RankedSplit.of(data, split), split, row_times(data, split)) for data in (stored, corpus)
+        example_slices(data, RankedSplit.of(data, split), split, row_times(data, split)) for data in (stored, corpus)
     )
     assert ours.keys() == theirs.keys()
     for group, kinds in theirs.items():

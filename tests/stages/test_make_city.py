@@ -171,7 +171,7 @@ def test_rows_depend_on_the_purchases_they_came_from(small):
 
 
 def test_the_ceiling_of_fewer_rows_is_that_of_these_rows(small):
-    run_prepare(prepare(small, "thinned", max_eval_rows=50))
+    run_prepare(prepare(small, "thinned", max_eval_examples=50))
     result = run_city_ceiling(ceiling(small, "thinned", "of_thinned", ks=[10]))
     whole = pd.read_parquet(run_city_ceiling(ceiling(small)).output / "rows.parquet")
     kept = whole[np.arange(len(whole)) * 50 % len(whole) < 50]

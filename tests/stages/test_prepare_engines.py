@@ -47,7 +47,14 @@ def tables(tmp_path):
 @spark
 @pytest.mark.parametrize("form", ["demo", "csv", "parquet", "lines"])
 def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
-    chosen = {"core": 4, "start": "2024-02", "end": "2024-11-30", "ties": "shuffle", "max_eval_rows": 300, "seed": 9}
+    chosen = {
+        "core": 4,
+        "start": "2024-02",
+        "end": "2024-11-30",
+        "ties": "shuffle",
+        "max_eval_examples": 300,
+        "seed": 9,
+    }
     if form == "parquet":
         table = pd.read_csv(tables["interactions"], keep_default_na=False)
         table["timestamp"] = pd.to_datetime(table["timestamp"], unit="s")

@@ -290,7 +290,7 @@ def test_what_is_extended_stays_a_refit(made, tmp_path):
 def test_items_of_an_sid_are_ranked_by_all_rows(made, tmp_path):
     corpus = Corpus.load(made / "corpus")
     behind = [load_ranker(made / name, corpus) for name in ("sft", "sft_all")]
-    assert list(behind[0].behind) == list(behind[1].behind)  # here each SID has one item
+    assert list(behind[0].items_of) == list(behind[1].items_of)  # here each SID has one item
     counted = []
 
     class Counted(Corpus):
@@ -355,7 +355,7 @@ def test_the_command_says_what_it_is(made, tmp_path, capsys, monkeypatch):
     """A second run of the same command does nothing, and says the same."""
     config = {"corpus": made / "corpus", "sids": made / "sids", "refit": made / "catalogue", "output": tmp_path / "all"}
     shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 24, "vector_width": 8, "epochs": 3}
-    shape |= {"batch_size": 8, "device_batch_size": 8, "learning_rate": 3e-3, "eval_rows": 20, "eval_beams": 10}
+    shape |= {"batch_size": 8, "device_batch_size": 8, "learning_rate": 3e-3, "eval_examples": 20, "eval_beams": 10}
     file = tmp_path / "catalogue.yaml"
     file.write_text(json.dumps({name: str(value) for name, value in config.items()} | shape | {"dropout": 0.1}))
     for _ in range(2):

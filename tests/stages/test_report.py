@@ -17,7 +17,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
 from minionerec.metrics.results import evaluate_predictions
@@ -34,7 +34,7 @@ NASTY = 'Bolt <script>alert("x")</script> & | nuts'
 
 def make_rows(rng, count):
     histories = [rng.integers(0, N, rng.integers(0, 6)) for _ in range(count)]
-    return SplitRows.of([f"u{n}" for n in range(count)], histories, rng.integers(0, N, count))
+    return SplitExamples.of([f"u{n}" for n in range(count)], histories, rng.integers(0, N, count))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_page_is_whole_loads_nothing_and_escapes_titles(shop, drawn):
 def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     _, table = shop
     result = run_report(config())
-    evaluation = evaluate_predictions(Predictions.load("sft"), [1, 3, 5, 10, 20], width=20, resamples=100)
+    evaluation = evaluate_predictions(Predictions.load("sft"), [1, 3, 5, 10, 20], list_length=20, resamples=100)
     line = next(line for line in result.text.splitlines() if line.startswith("NDCG@10"))
     estimate = evaluation.sid["NDCG@10"]
     assert f"{estimate.mean:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" in line

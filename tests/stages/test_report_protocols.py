@@ -12,7 +12,7 @@ from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, read_examples
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import FILE
 from minionerec.metrics.ranked import Ranked, write_ranks
 from minionerec.metrics.ranking import ranking_metrics
@@ -201,8 +201,8 @@ def coded(tmp_path, monkeypatch):
     rng = np.random.default_rng(1)
     items = pd.DataFrame({"item_id": [f"i{n}" for n in range(40)], "title": "thing", "description": ""})
     targets = rng.integers(0, 40, 50).astype(np.int32)
-    rows = SplitRows.of([f"u{n}" for n in range(50)], [rng.integers(0, 40, 3) for _ in range(50)], targets)
-    Corpus(items, rows, SplitRows.none(), rows, "none", 10).save("corpus", config={}, inputs={})
+    rows = SplitExamples.of([f"u{n}" for n in range(50)], [rng.integers(0, 40, 3) for _ in range(50)], targets)
+    Corpus(items, rows, SplitExamples.none(), rows, "none", 10).save("corpus", config={}, inputs={})
     table = SidTable(np.stack([np.arange(40) // 8, np.arange(40) // 2 % 4], axis=1), items["item_id"])
     with write_artefact("sids", "sids", config={}) as folder:
         table.save_index(folder / "index.json")

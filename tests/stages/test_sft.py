@@ -146,7 +146,7 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, cap
         tasks=tasks,
         epochs=0.5,
         select_by="loss",
-        eval_rows=0,
+        eval_examples=0,
     )
     with caplog.at_level("WARNING", "minionerec"):
         counts = run_sft(config).counts
@@ -169,7 +169,7 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, cap
         ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
         ({"tasks": {"next_sid": 1.0, "sing": 1.0}}, "unknown task 'sing'"),
         ({"tasks": {"title_to_sid": 1.0}}, "all_positions applies to the tasks next_sid and .* the tasks title_to_sid"),
-        ({"select_by": "ndcg", "eval_rows": 0}, "select_by is ndcg but eval_rows is 0"),
+        ({"select_by": "ndcg", "eval_examples": 0}, "select_by is ndcg but eval_examples is 0"),
         ({"eval_beams": 5}, "eval_beams is 5"),
         ({"lora_rank": 4, "model": "scratch"}, "lora_rank is 4, but model is scratch"),
         ({"heads": 3}, "hidden_size 32 is not a multiple of heads 3"),
@@ -221,21 +221,27 @@ def test_validation_ranks_as_the_evaluator_does(trained):
     ranks = [row.tolist().index(target) + 1 for row, target in zip(lists, validation.targets, strict=True)]
     assert found["ndcg@10"] == pytest.approx(np.mean([1 / np.log2(1 + rank) for rank in ranks]))
     assert found["hr@1"] == pytest.approx(np.mean([rank == 1 for rank in ranks]))
-    every = validation_set(replace(config, eval_rows=-1), bundle, builder, trie)
+    every = validation_set(replace(config, eval_examples=-1), bundle, builder, trie)
     assert len(every.targets) == len(corpus.rows("valid"))
-    assert validation_set(replace(config, eval_rows=0, select_by="loss"), bundle, builder, trie) is None
+    assert validation_set(replace(config, eval_examples=0, select_by="loss"), bundle, builder, trie) is None
 
 
-def test_cut_prompts_are_counted_and_reported(tmp_path, caplog):
+def test_truncated_prompts_are_counted_and_reported(tmp_path, caplog):
     make_inputs(tmp_path)
     config = sft_config(
-        tmp_path, all_positions=False, max_prompt_length=5, epochs=0.2, evals_per_epoch=1, eval_rows=0, select_by="loss"
+        tmp_path,
+        all_positions=False,
+        max_prompt_length=5,
+        epochs=0.2,
+        evals_per_epoch=1,
+        eval_examples=0,
+        select_by="loss",
     )
     with caplog.at_level("INFO", "minionerec"):
         counts = run_sft(config).counts
-    assert counts["cut_prompts"] == 80  # the second and the third row of 40 users; the first history has one item
+    assert counts["truncated_prompts"] == 80  # the second and the third row of 40 users; the first history has one item
     assert "80 prompts were too long and were truncated to their last tokens." in caplog.text
-    assert read_manifest(tmp_path / "sft")["counts"]["cut_prompts"] == 80
+    assert read_manifest(tmp_path / "sft")["counts"]["truncated_prompts"] == 80
 
 
 def test_the_model_card_works_without_the_project(trained, tmp_path):

@@ -57,7 +57,7 @@ def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
         batch_size=200,
         device_batch_size=200,
         dropout=0.1,
-        eval_rows=0,
+        eval_examples=0,
         select_by="loss",
         **changes,
     )
@@ -75,6 +75,6 @@ def test_too_little_memory_is_reported_before_the_start(tmp_path, monkeypatch, c
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (1000, 1000))
     with caplog.at_level("INFO", "minionerec"):
-        run_sft(replace(sft_config(tmp_path), epochs=0.2, eval_rows=0, select_by="loss"))
+        run_sft(replace(sft_config(tmp_path), epochs=0.2, eval_examples=0, select_by="loss"))
     assert re.search(r"A process needs about 0.00 GB \(weights 0.00, .*\) for micro-batches of \d+ tokens", caplog.text)
     assert "more than the 0.00 GB that are free: lower device_batch_size (8)" in caplog.text

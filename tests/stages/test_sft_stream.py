@@ -40,7 +40,7 @@ def shop(tmp_path_factory):
 
 def blocks(folder, **changes):
     """Checkpoints after steps 3, 6, 9 and 10 of two epochs of 5: most of them inside an epoch."""
-    return sft_config(folder, **{"shuffle_rows": 16, "evals_per_epoch": 2, **changes})
+    return sft_config(folder, **{"shuffle_examples": 16, "evals_per_epoch": 2, **changes})
 
 
 def both(folder, path, monkeypatch, split="leave-last-out", **changes):
@@ -59,7 +59,9 @@ def both_of(folder, path, split="leave-last-out", **changes):
     builder = ExampleBuilder(corpus.only_items(), bundle.table, builder.wording, builder.specials)
     disk, ours = training_examples(bundle, builder, config, corpus, path / "rows")
     assert changes.get("max_tokens") or ours.counts == theirs.counts
-    assert changes.get("max_tokens") or all(ours.total(n) == theirs.total(n) for n in ("cut", "cut_completions"))
+    assert changes.get("max_tokens") or all(
+        ours.total(n) == theirs.total(n) for n in ("truncated", "truncated_completions")
+    )
     assert [ours.total(name) for name in ("rows", "tokens", "losses")] == [
         len(disk), sum(map(len, disk["input_ids"])), sum(label >= 0 for row in disk["labels"] for label in row)
     ]  # fmt: skip
@@ -189,7 +191,7 @@ def test_tokens_are_limited_of_windows_alone(tmp_path):
     for changes in ({}, {**LIMITED, "tasks": {"next_sid": 0.5}}):
         with pytest.raises(ConfigError, match="max_tokens is 50, which applies to windows"):
             sft_config(tmp_path, max_tokens=50, **{"all_positions": False, **changes})
-    assert not {"max_tokens", "shuffle_rows"} & sft_config(tmp_path).deciding().keys()
+    assert not {"max_tokens", "shuffle_examples"} & sft_config(tmp_path).deciding().keys()
 
 
 def test_a_share_is_exact_over_batches():
@@ -255,7 +257,7 @@ def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypat
 
     monkeypatch.setattr(TreeCollator, "__call__", spied)
     monkeypatch.setattr("minionerec.training.sft.report_memory", lambda *_: None)
-    run_sft(blocks(shop, output=str(tmp_path / "sft"), evals_per_epoch=0.5, eval_rows=5))
+    run_sft(blocks(shop, output=str(tmp_path / "sft"), evals_per_epoch=0.5, eval_examples=5))
     first, second = ([row for batch in epochs[epoch][:5] for row in batch] for epoch in (0, 1))
     assert len(first) == 40
     assert sorted(first) == sorted(second)

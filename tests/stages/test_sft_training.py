@@ -145,7 +145,7 @@ def test_schedules(hub, tmp_path, schedule, rates):
             schedule=schedule,
             warmup=2,
             learning_rate=1e-2,
-            eval_rows=0,
+            eval_examples=0,
             select_by="loss",
         )
     )

@@ -9,7 +9,7 @@ from support.training import builder_of, make_inputs, same_weights, sft_config
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.prompts.wording import load_wording
-from minionerec.training.packing import TreeCollator, asked_in_turn
+from minionerec.training.packing import TreeCollator, prompt_in_turn
 from minionerec.training.rows import tokenise_examples
 from minionerec.training.sft import run_sft
 
@@ -64,7 +64,7 @@ def test_an_example_takes_every_way_once_in_as_many_epochs(whole):
     for position in range(len(rows)):
         ways = [tuple(ids) for ids in plain[4 * position : 4 * position + 4]]
         row = {name: column[position] for name, column in rows.columns.items()}
-        asked = [asked_in_turn(row, epoch) for epoch in range(8)]
+        asked = [prompt_in_turn(row, epoch) for epoch in range(8)]
         prompts = [tuple(t for t, label in zip(a["input_ids"], a["labels"], strict=True) if label < 0) for a in asked]
         assert set(prompts[:4]) == set(ways) and prompts[:4] == prompts[4:]
         begins.add(ways.index(prompts[0]))
@@ -83,7 +83,7 @@ def test_a_batch_is_packed_as_its_epoch_asks(whole):
     first = collator(examples)
     collator.epoch = 1
     second = collator(examples)
-    asked = [asked_in_turn(example, 1) | {"prompts": []} for example in examples]
+    asked = [prompt_in_turn(example, 1) | {"prompts": []} for example in examples]
     wanted = TreeCollator(64)(asked)
     assert all(torch.equal(second[name], wanted[name]) for name in wanted)
     assert not torch.equal(first["input_ids"], second["input_ids"])

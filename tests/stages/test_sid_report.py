@@ -14,7 +14,7 @@ from minionerec.core.artefacts import read_json, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.reports import plots
 from minionerec.reports.config import SidReportConfig
 from minionerec.reports.sid_report import run_sid_report
@@ -33,7 +33,7 @@ def shop(tmp_path_factory):
     rng = np.random.default_rng(0)
     starts = rng.integers(0, 56, 200)
     histories = [np.arange(start, start + 3) for start in starts]
-    rows = SplitRows.of([f"u{i % 40}" for i in range(200)], histories, starts + 4)
+    rows = SplitExamples.of([f"u{i % 40}" for i in range(200)], histories, starts + 4)
     one = rows.take(slice(1))
     corpus = Corpus(items=items, train=rows, valid=one, test=one, split="none", max_history=10)
     corpus.save(folder / "corpus", config={}, inputs={})

@@ -489,7 +489,7 @@ def test_mixed_bfloat16_trains(trained, tmp_path):
     [
         ({"objective": "grpo"}, "objective grpo continues from a trained model; give --checkpoint"),
         ({"beta": 0.1}, "beta is 0.1, but the objective likelihood has no KL term; set it to 0"),
-        ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking validation examples"),
+        ({"eval_examples": 0}, "eval_examples is 0; the best checkpoint is chosen by ranking validation examples"),
         ({"vectors": "", "learned_vectors": False, "code_vectors": False}, "SIDs have no vector: give vectors"),
         (
             {"unseen_negatives": False, "objective": "expected", "checkpoint": "x"},
@@ -632,7 +632,7 @@ def test_the_loss_of_fewer_validation_rows_changes_nothing_else(trained, tmp_pat
     trainer_of = stage._trainer
     monkeypatch.setattr(stage, "_trainer", lambda *of: seen.append(of[-1]) or trainer_of(*of))
     run_catalogue(config)
-    some = replace(config, loss_rows=7, output=str(tmp_path / "some"))
+    some = replace(config, loss_examples=7, output=str(tmp_path / "some"))
     run_catalogue(some)
     assert same_weights(some.output, config.output)
     whole, sample = tmp_path / "whole", tmp_path / "some"
@@ -640,11 +640,11 @@ def test_the_loss_of_fewer_validation_rows_changes_nothing_else(trained, tmp_pat
     assert logged(sample, "eval_loss") != logged(whole, "eval_loss")
     everything, few = ([row.tobytes() for row in part["histories"]] for part in seen)
     assert len(few) == 7 and len(everything) > 7 and set(few) <= set(everything)
-    assert read_manifest(some.output)["settings"]["loss_rows"] == 7
-    run_catalogue(replace(config, loss_rows=10**6, output=str(tmp_path / "many")))
+    assert read_manifest(some.output)["settings"]["loss_examples"] == 7
+    run_catalogue(replace(config, loss_examples=10**6, output=str(tmp_path / "many")))
     assert logged(tmp_path / "many", "eval_loss") == logged(whole, "eval_loss")
-    with pytest.raises(ConfigError, match="loss_rows is 0; say how many, or -1 for all"):
-        replace(config, loss_rows=0)
+    with pytest.raises(ConfigError, match="loss_examples is 0; say how many, or -1 for all"):
+        replace(config, loss_examples=0)
 
 
 @pytest.mark.parametrize(

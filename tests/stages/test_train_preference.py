@@ -14,7 +14,7 @@ from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.preference import stage
 from minionerec.preference.config import BASELINES, COMPAT, PreferenceConfig, PreferenceReportConfig
-from minionerec.preference.data import TEST, read_comparisons, split_rows
+from minionerec.preference.data import TEST, fold_of_rows, read_comparisons
 from minionerec.preference.measures import against_truth, correct, cross_entropy
 from minionerec.preference.models import load_model
 from minionerec.preference.stage import PREDICTIONS, RESULTS, run_preference
@@ -160,7 +160,7 @@ def test_the_oracle_scores_its_ceiling_exactly(tmp_path):
     truth = made.truth.set_index(["comparison_id", "target"])["margin"]
     names = zip([data.ids[c] for c in data.comparison], [data.targets[t] for t in data.target], strict=True)
     p = probability(truth.loc[list(names)].to_numpy(), 0.1)
-    folds = split_rows(data, "pair", 0)
+    folds = fold_of_rows(data, "pair", 0)
     rows = np.flatnonzero(folds == TEST)
     scores = against_truth(tmp_path, data, folds, rows, p[rows], None)
     assert (scores["regret"], scores["p_error"], scores["recovery"]) == (0, 0, 1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.training import cut_off_in_epoch
+from support.training import interrupted_in_epoch
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -96,7 +96,7 @@ def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path
 
 def test_an_interrupted_run_resumes_to_the_same_bytes(shop, trained, tmp_path, monkeypatch):
     cut = replace(trained, output=str(tmp_path / "cut"))
-    cut_off_in_epoch(monkeypatch, cut, 2)
+    interrupted_in_epoch(monkeypatch, cut, 2)
     run_sequential(cut)
     for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):
         assert (tmp_path / "cut" / name).read_bytes() == (shop / "rpg" / name).read_bytes()

@@ -10,7 +10,7 @@ import pytest
 from support.commands import command
 from support.kill import random_points, stage_in_child
 from support.paths import ROOT
-from support.training import cut_off_in_epoch
+from support.training import interrupted_in_epoch
 
 from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_manifest, verify_files
@@ -145,7 +145,7 @@ def test_edited_input_model_and_predictions_are_noticed(demo, tmp_path, caplog):
     assert not config.up_to_date()
     assert run_sequential(config).up_to_date
     assert "ranks.parquet was changed since it was written" in caplog.text
-    assert Ranked.load(folder / "predictions", "valid").width is None
+    assert Ranked.load(folder / "predictions", "valid").list_length is None
     (folder / "model" / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     assert not run_sequential(config).up_to_date
     assert (folder / "model" / "model.safetensors").read_bytes() == weights
@@ -188,7 +188,7 @@ def test_zero_compatibility_lets_padding_compete(file, tmp_path):
 def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatch):
     run_sequential(config_of(file, tmp_path / "whole", epochs=3))
     cut = config_of(file, tmp_path / "cut", epochs=3)
-    cut_off_in_epoch(monkeypatch, cut, 2)
+    interrupted_in_epoch(monkeypatch, cut, 2)
     with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs \(then 3, now 4\)\. Resume it"):
         run_sequential(config_of(file, tmp_path / "cut", epochs=4))
     # It goes on after its first epoch: two are left.
@@ -211,7 +211,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatc
 
 
 def test_restart_throws_an_unfinished_run_away(file, tmp_path, monkeypatch):
-    cut_off_in_epoch(monkeypatch, config_of(file, tmp_path / "out", epochs=3), 2)
+    interrupted_in_epoch(monkeypatch, config_of(file, tmp_path / "out", epochs=3), 2)
     assert (tmp_path / "out" / "model.partial" / "state.safetensors").is_file()
     run_sequential(config_of(file, tmp_path / "out", epochs=2, restart=True))
     assert read_manifest(tmp_path / "out" / "model")["counts"]["epochs"] == 2

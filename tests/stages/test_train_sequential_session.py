@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from support.session import LATER_ON, make_session_corpus
 from support.small_shop import sign
-from support.training import N_ITEMS, cut_off_in_epoch
+from support.training import N_ITEMS, interrupted_in_epoch
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -94,7 +94,7 @@ def test_the_two_slices_are_distinguished(made, tmp_path, name):
 
 def test_killed_it_resumes_to_the_same_bytes(made, tmp_path, monkeypatch):
     config = config_of(made, tmp_path / "cut")
-    cut_off_in_epoch(monkeypatch, config, 6)
+    interrupted_in_epoch(monkeypatch, config, 6)
     torch.manual_seed(99)
     run_sequential(config)
     for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):

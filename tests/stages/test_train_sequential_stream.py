@@ -37,7 +37,7 @@ def demo(tmp_path_factory):
 def config_of(demo, output, **changes):
     settings = {
         "model": "sasrec", "corpus": str(demo), "protocol": "rows", "output": str(output), "hyper": TINY, "max_len": 8,
-        "epochs": 2, "resamples": 50, "shuffle_rows": 4096, "eval_rows": 300, "stop_after": 5,
+        "epochs": 2, "resamples": 50, "shuffle_examples": 4096, "eval_examples": 300, "stop_after": 5,
     }  # fmt: skip
     return SequentialConfig(**{**settings, **changes})
 
@@ -72,10 +72,10 @@ def test_counts_of_parts_are_those_of_the_whole():
 
 @pytest.mark.parametrize("all_positions", [False, True])
 def test_it_learns_as_from_memory(demo, tmp_path, monkeypatch, all_positions):
-    reported = {"all_positions": all_positions, "epochs": 10, "learning_rate": 0.005, "eval_rows": -1}
-    memory = run_sequential(config_of(demo, tmp_path / "memory", shuffle_rows=0, **reported))
+    reported = {"all_positions": all_positions, "epochs": 10, "learning_rate": 0.005, "eval_examples": -1}
+    memory = run_sequential(config_of(demo, tmp_path / "memory", shuffle_examples=0, **reported))
     keep_in_files(monkeypatch)
-    disk = run_sequential(config_of(demo, tmp_path / "disk", shuffle_rows=0, **reported))
+    disk = run_sequential(config_of(demo, tmp_path / "disk", shuffle_examples=0, **reported))
     ours, theirs = (done.metrics["test"]["item"]["NDCG@10"][0] for done in (disk, memory))
     assert ours == pytest.approx(theirs, rel=0.2) and ours > 0.02
     assert not (tmp_path / "disk" / "model.partial").exists()
@@ -99,9 +99,9 @@ def test_killed_it_resumes_to_the_same_weights(demo, tmp_path, kind):
 
 
 def test_what_a_large_corpus_does_not_allow(demo, tmp_path, large):
-    with pytest.raises(ConfigError, match="eval_rows is 0"):
-        config_of(demo, tmp_path, eval_rows=0)
+    with pytest.raises(ConfigError, match="eval_examples is 0"):
+        config_of(demo, tmp_path, eval_examples=0)
     with pytest.raises(ConfigError, match="model caser has a vector for each user"):
         run_sequential(config_of(demo, tmp_path / "out", model="caser", hyper={}))
-    plain = config_of(demo, tmp_path, shuffle_rows=0, eval_rows=-1)
-    assert not {"shuffle_rows", "eval_rows"} & plain.deciding().keys()
+    plain = config_of(demo, tmp_path, shuffle_examples=0, eval_examples=-1)
+    assert not {"shuffle_examples", "eval_examples"} & plain.deciding().keys()

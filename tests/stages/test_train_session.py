@@ -37,7 +37,7 @@ from minionerec.training.config import ExtendConfig
 from minionerec.training.extend import run_extend
 
 USERS = 120  # each with one example of validation and one of test
-LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_rows": -1, "evals_per_epoch": 0.5}
+LEARNS = {"epochs": 4, "learning_rate": 2e-2, "eval_examples": -1, "evals_per_epoch": 0.5}
 
 
 def conditioned(folder, **changes):

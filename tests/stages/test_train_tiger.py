@@ -33,7 +33,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.config import ExtendConfig, TigerTrainConfig
 from minionerec.training.extend import run_extend
 from minionerec.training.grpo.stage import run_grpo
-from minionerec.training.tiger import TigerTrainer, collate, distinct_rows, row_losses, run_tiger
+from minionerec.training.tiger import TigerTrainer, collate, distinct_examples, row_losses, run_tiger
 
 
 def tiger_config(folder, **changes):
@@ -50,7 +50,7 @@ def tiger_config(folder, **changes):
         "batch_size": 16,
         "device_batch_size": 16,
         "learning_rate": 1e-2,
-        "eval_rows": 20,
+        "eval_examples": 20,
         "eval_beams": 10,
     }
     return TigerTrainConfig(**{**settings, **changes})
@@ -73,7 +73,7 @@ def parts(trained):
 
 def test_equal_rows_are_one_that_weighs_as_much(parts):
     corpus, bundle, builder = parts
-    rows, cut = distinct_rows(builder, bundle.tokenizer, "train", 512)
+    rows, cut = distinct_examples(builder, bundle.tokenizer, "train", 512)
     sids = bundle.table.sids
     wanted = Counter(
         ("".join(sids[item] for item in history) + "<|eos|>", sids[target])
@@ -87,7 +87,7 @@ def test_equal_rows_are_one_that_weighs_as_much(parts):
     assert cut == 0 and weights.mean() == pytest.approx(1)
     assert dict(zip(reported, (weights * len(corpus.train) / len(reported)).round().astype(int), strict=True)) == wanted
     assert max(wanted.values()) > 1
-    assert distinct_rows(builder, bundle.tokenizer, "train", 4)[1] > 0
+    assert distinct_examples(builder, bundle.tokenizer, "train", 4)[1] > 0
 
 
 def test_the_loss_is_the_mean_over_unpadded_tokens():
@@ -140,7 +140,7 @@ def test_twenty_rows_are_learnt_by_heart():
 def test_it_learns_the_order_of_the_items(trained):
     folder, result = trained
     assert result.counts["best"]["eval_ndcg@10"] > 0.6
-    assert result.counts["rows"] == 120 > result.counts["distinct_rows"]
+    assert result.counts["rows"] == 120 > result.counts["distinct_examples"]
     again = run_tiger(tiger_config(folder, dropout=0.0, epochs=24, evals_per_epoch=0.25))
     assert again.up_to_date and again.counts["steps"] == result.counts["steps"] == 96
     bundle = load_bundle(folder / "tiger")
@@ -256,7 +256,7 @@ def test_micro_batches_and_processes_add_up(trained, tmp_path):
     ("changes", "words"),
     [
         ({"dtype": "bfloat16"}, "dtype is bfloat16, in which steps from random weights round to nothing"),
-        ({"eval_rows": 0}, "eval_rows is 0; the best checkpoint is chosen by ranking"),
+        ({"eval_examples": 0}, "eval_examples is 0; the best checkpoint is chosen by ranking"),
     ],
 )
 def test_settings_that_cannot_be_are_reported(tmp_path, changes, words):

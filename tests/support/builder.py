@@ -59,7 +59,7 @@ def build(source, engine=None, **choices) -> Built:
     together = counts["ties"] == "together"
     rows = {}
     for name in SPLITS:
-        numbers, own = chains.split_rows(name, found.max_history, together)
+        numbers, own = chains.split_examples(name, found.max_history, together)
         rows[name] = own.take(np.argsort(numbers))
     corpus = Corpus(found.items, **rows, split=found.split, max_history=found.max_history, counts=found.counts)
     examples = {}
@@ -134,7 +134,7 @@ def oracle(
     end=None,
     quirks=(),
     ties="keep",
-    max_eval_rows=0,
+    max_eval_examples=0,
     seed=42,
 ):
     """What `build` must give; None where it must refuse."""
@@ -215,11 +215,11 @@ def oracle(
     parts = [examples[: borders[0]], examples[borders[0] : borders[1]], examples[borders[1] :]]
     if not all(parts):
         return None
-    if max_eval_rows:
+    if max_eval_examples:
         whole = parts
         parts = parts[:1] + [
             [each for row, each in enumerate(part) if len(part) <= most or row * most % len(part) < most]
-            for most, part in ((max_eval_rows, part) for part in parts[1:])
+            for most, part in ((max_eval_examples, part) for part in parts[1:])
         ]
         counts["rows_left_out"] = sum(map(len, whole)) - sum(map(len, parts))
     every = [each for part in parts for each in part]

@@ -1,4 +1,4 @@
-"""A catalogue model that can be told when the next item is wanted, of random weights: each context has its lists."""
+"""A catalogue model conditioned on the session context, of random weights: each context has its lists."""
 
 from pathlib import Path
 

@@ -109,7 +109,7 @@ class AllowedTokens(LogitsProcessor):
         return masked
 
 
-def exact_prompts(model, prompts, trie, k, *, batch_size=8, normaliser="full", width=32):
+def exact_prompts(model, prompts, trie, k, *, batch_size=8, normaliser="full", at_once=32):
     """`exact_search` for many prompts: SID numbers (R, K), scores (R, K), and prefixes opened (R,), in prompt order."""
     sids = np.full((len(prompts), k), -1, dtype=np.int64)
     scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
@@ -117,7 +117,7 @@ def exact_prompts(model, prompts, trie, k, *, batch_size=8, normaliser="full", w
     batches = length_batches(prompts, batch_size)
     with evaluating(model):
         for batch in batches:
-            result = exact_search(model, [prompts[position] for position in batch], trie, k, normaliser, width)
+            result = exact_search(model, [prompts[position] for position in batch], trie, k, normaliser, at_once)
             sids[batch], scores[batch] = result.sids.cpu().numpy(), result.scores.float().cpu().numpy()
             opened[batch] = result.opened.cpu().numpy()
     return sids, scores, opened

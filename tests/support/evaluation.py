@@ -11,7 +11,7 @@ import pytest
 
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
@@ -38,7 +38,7 @@ def made(tmp_path_factory) -> Path:
         rng = np.random.default_rng(seed)
         users = [f"u{position}" for position in range(n)]
         histories = [rng.integers(0, 6, rng.integers(1, 5)) for _ in range(n)]
-        return SplitRows.of(users, histories, [4, 4, *rng.integers(0, 6, n - 2)])
+        return SplitExamples.of(users, histories, [4, 4, *rng.integers(0, 6, n - 2)])
 
     Corpus(items, rows(30, 0), rows(5, 1), rows(40, 2), "leave-last-out", 10).save(
         folder / "corpus", config={}, inputs={}

@@ -111,4 +111,4 @@ def listed(columns, counted):
         for name, values in columns.items()
     }
     none = [[] for _ in range(counted["rows"])]
-    return TokenizedExamples(**{name: found.get(name, none) for name in COLUMNS}, cut=counted["cut"])
+    return TokenizedExamples(**{name: found.get(name, none) for name in COLUMNS}, truncated=counted["truncated"])

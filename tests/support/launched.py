@@ -3,6 +3,7 @@
 launch(folder, "sft", 2)                                         # lives: each process's steps and writes
 launch(folder, "sft", 2, Point("step", 2), rank=1)               # the second process dies there
 launch(folder, "sft", 2, Point("step", 2), rank=1, whole=True)   # and with it the launcher and the others
+launch(folder, "sft", 2, Point("step", 2), number=signal.SIGTERM)   # the first process is told to end
 """
 
 import json
@@ -19,7 +20,14 @@ HERE = "LAUNCHED"
 
 
 def launch(
-    folder: Path, name: str, world: int, die: Point | None = None, *, rank: int = 0, whole: bool = False
+    folder: Path,
+    name: str,
+    world: int,
+    die: Point | None = None,
+    *,
+    rank: int = 0,
+    whole: bool = False,
+    number: int = signal.SIGKILL,
 ) -> list[dict[str, int]]:
     """Run a stage of a small shop as `torchrun` starts it, on CPUs with gloo.
 
@@ -30,6 +38,7 @@ def launch(
         die: When one of them kills itself.
         rank: Which one.
         whole: Whether it kills the launcher and the other processes first, as a machine that stops does.
+        number: The signal that it sends itself.
 
     Returns:
         Steps and writes of each process; empty where one died as it should.
@@ -38,7 +47,7 @@ def launch(
     notes.mkdir(exist_ok=True)
     for note in notes.iterdir():
         note.unlink()
-    conditioned = {"notes": str(notes), "die": die, "rank": rank, "whole": whole}
+    conditioned = {"notes": str(notes), "die": die, "rank": rank, "whole": whole, "number": number}
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(world), "-m", "support.launched"]
     done = subprocess.run(
         [sys.executable, *words, name, "--config", f"{name}.yaml"],
@@ -59,6 +68,7 @@ def launch(
         return [json.loads((notes / f"{number}.json").read_text()) for number in range(world)]
     assert done.returncode == (-signal.SIGKILL if whole else 1), done.stderr
     assert (notes / "died").exists(), done.stderr
+    assert "in run_command" not in done.stderr, done.stderr  # a traceback of the others
     return []
 
 
@@ -78,6 +88,7 @@ def main() -> None:
             for file in notes.glob("*.pid"):
                 if file.stem != str(rank):
                     os.kill(int(file.read_text()), signal.SIGKILL)
+        os.kill(os.getpid(), conditioned["number"])
 
     counts = counted(Path.cwd(), die, kill)
     try:

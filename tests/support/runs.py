@@ -11,23 +11,25 @@ from minionerec.metrics.ranked import KIND, Ranked, write_ranks
 from minionerec.metrics.results import Bootstrap, RecommenderResults, Results, list_slices
 
 
-def lists_of(ranks, targets, width=20, n_items=1000):
-    """Lists of item indices in which row r has its target at `ranks[r]`, where that is within the width.
+def lists_of(ranks, targets, list_length=20, n_items=1000):
+    """Lists of item indices in which row r has its target at `ranks[r]`, where that is within the list_length.
 
     The others are the catalogue's last items, from the end.
     """
     targets = np.asarray(targets, dtype=np.int32)
     items = []
     for target, rank in zip(targets.tolist(), ranks, strict=True):
-        others = [item for item in range(n_items - 1, n_items - width - 2, -1) if item != target][:width]
-        items.append([*others[: rank - 1], target, *others[rank - 1 :]][:width] if rank <= width else others)
+        others = [item for item in range(n_items - 1, n_items - list_length - 2, -1) if item != target][:list_length]
+        items.append(
+            [*others[: rank - 1], target, *others[rank - 1 :]][:list_length] if rank <= list_length else others
+        )
     return Predictions(
         [f"u{row}" for row in range(len(targets))],
         targets,
         [""] * len(targets),
         items,
-        [[""] * width for _ in items],
-        [[-float(position) for position in range(width)] for _ in items],
+        [[""] * list_length for _ in items],
+        [[-float(position) for position in range(list_length)] for _ in items],
     )
 
 
@@ -71,13 +73,15 @@ def write_run(path, ranks, targets, *, sid_ranks=None, valid=True, lists=None, u
     return Path(path)
 
 
-def results_of(ranks, metrics, kinds=None, *, users=None, resamples=100, seed=0, width=None, kind=Results, **more):
+def results_of(
+    ranks, metrics, kinds=None, *, users=None, resamples=100, seed=0, list_length=None, kind=Results, **more
+):
     """Results of recommenders with some ranks (name to int (S, R), a line a seed), users drawn where they are given."""
     rows = next(iter(ranks.values())).shape[1]
     names = [f"u{row}" for row in range(rows)]
     targets = np.arange(rows, dtype=np.int32)
     made = {
-        name: RecommenderResults(name, [Ranked(names, targets, {"item": np.asarray(of)}, width) for of in found])
+        name: RecommenderResults(name, [Ranked(names, targets, {"item": np.asarray(of)}, list_length) for of in found])
         for name, found in ranks.items()
     }
     drawn = Bootstrap(seed, resamples, users, rows)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.times import RowTimes
 from support.training import N_ITEMS
 
@@ -36,7 +36,7 @@ def make_session_corpus(folder: Path, users: int = 60, timed: bool = True, seed:
             split[name].append((f"u{user}", np.array(chain[:position], dtype=np.int32), chain[position]))
             times[name].append((timestamps[position], timestamps[position - 1]))
     tables = {
-        name: SplitRows.of(*zip(*rows, strict=True), RowTimes(*np.array(times[name]).T.copy()) if timed else None)
+        name: SplitExamples.of(*zip(*rows, strict=True), RowTimes(*np.array(times[name]).T.copy()) if timed else None)
         for name, rows in split.items()
     }
     names = ["cup", "lamp", "chair", "shelf"]

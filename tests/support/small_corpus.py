@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 
 
 def make_corpus(titles: list[str], descriptions: list[str] | None = None, item_ids: list[str] | None = None) -> Corpus:
@@ -18,7 +18,7 @@ def make_corpus(titles: list[str], descriptions: list[str] | None = None, item_i
             "description": descriptions or [""] * len(titles),
         }
     )
-    rows = SplitRows.of(["u"], [np.array([0], dtype=np.int32)], np.array([0], np.int32))
+    rows = SplitExamples.of(["u"], [np.array([0], dtype=np.int32)], np.array([0], np.int32))
     return Corpus(items=items, train=rows, valid=rows, test=rows, split="none", max_history=10)
 
 

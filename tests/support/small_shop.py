@@ -16,7 +16,7 @@ LENGTHS = {
     "epochs": 1,
     "batch_size": 16,
     "device_batch_size": 8,
-    "eval_rows": 8,
+    "eval_examples": 8,
     "eval_beams": 10,
     "evals_per_epoch": 3,
 }
@@ -34,11 +34,11 @@ STAGES = {
     },
     "grpo": {
         **{"corpus": "corpus", "checkpoint": "sft", "output": "grpo", "generations": 4, "prompts_per_step": 16},
-        **{"prompts_per_device": 8, "max_steps": 4, "eval_rows": 8, "eval_beams": 10, "evals_per_epoch": 4},
+        **{"prompts_per_device": 8, "max_steps": 4, "eval_examples": 8, "eval_beams": 10, "evals_per_epoch": 4},
     },
     "dpo": {
         **{"corpus": "corpus", "checkpoint": "sft", "output": "dpo", "negatives": 3, "prompts_per_step": 32},
-        **{"prompts_per_device": 16, "epochs": 1, "eval_rows": 8, "eval_beams": 10, "evals_per_epoch": 2},
+        **{"prompts_per_device": 16, "epochs": 1, "eval_examples": 8, "eval_beams": 10, "evals_per_epoch": 2},
     },
     "train-tiger": {
         **{"corpus": "corpus", "sids": "sids", "output": "tiger", "hidden_size": 16, "layers": 1, "heads": 2},

@@ -8,7 +8,7 @@ import pandas as pd
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.records import record_path
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.sid.table import SidTable
 
@@ -42,7 +42,7 @@ def make_rows(rng, count):
     """Rows with made-up histories and targets."""
     histories = [rng.integers(0, N, rng.integers(1, 6)).astype(np.int32) for _ in range(count)]
     targets = rng.integers(0, N, count).astype(np.int32)
-    return SplitRows.of([f"u{n}" for n in range(count)], histories, targets)
+    return SplitExamples.of([f"u{n}" for n in range(count)], histories, targets)
 
 
 def make_predictions(rng, rows, table, share):

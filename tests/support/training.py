@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
@@ -45,7 +45,7 @@ def make_inputs(folder: Path, users: int = 40, shuffled: bool = False) -> tuple[
         for position in range(1, 6):
             name = {4: "valid", 5: "test"}.get(position, "train")
             split[name].append((f"u{user}", np.array(chain[:position], dtype=np.int32), chain[position]))
-    tables = {name: SplitRows.of(*zip(*rows, strict=True)) for name, rows in split.items()}
+    tables = {name: SplitExamples.of(*zip(*rows, strict=True)) for name, rows in split.items()}
     Corpus(items, **tables, split="leave-last-out", max_history=10).save(folder / "corpus", config={}, inputs={})
     codes = np.array([[position // 6, position % 6, 0] for position in range(N_ITEMS)])
     with write_artefact(folder / "sids", "sids", config={}, inputs={"corpus": folder / "corpus"}) as sids_folder:
@@ -65,7 +65,7 @@ def sft_config(folder: Path, **changes) -> SftConfig:
         "device_batch_size": 8,
         "dropout": 0.1,
         "learning_rate": 3e-3,
-        "eval_rows": 20,
+        "eval_examples": 20,
         "eval_beams": 10,
         "select_by": "ndcg",
     }
@@ -86,7 +86,7 @@ def catalogue_config(folder: Path, **changes) -> CatalogueTrainConfig:
         "batch_size": 8,
         "device_batch_size": 8,
         "learning_rate": 3e-3,
-        "eval_rows": 20,
+        "eval_examples": 20,
         "eval_beams": 10,
         "dropout": 0.1,
     }
@@ -130,7 +130,7 @@ def mixed_sids(folder: Path, path: Path | None = None) -> str:
     return str(path or folder / "mixed")
 
 
-def cut_off_in_epoch(monkeypatch, config: SequentialConfig, epoch: int) -> None:
+def interrupted_in_epoch(monkeypatch, config: SequentialConfig, epoch: int) -> None:
     """Run the training of a sequential recommender until an epoch, counted from 1."""
     original, calls = train.train_epoch, []
 
@@ -166,7 +166,7 @@ def grpo_config(folder: Path, **changes) -> GrpoConfig:
         "prompts_per_step": 8,
         "prompts_per_device": 4,
         "learning_rate": 1e-4,
-        "eval_rows": 20,
+        "eval_examples": 20,
         "eval_beams": 10,
         "evals_per_epoch": 3,
         "sync_steps": 2,

@@ -3,7 +3,7 @@
 import ast
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -44,8 +44,25 @@ NAMES = {
 }
 """Parts of names of Python code that are retired → what is used."""
 
+IN_CODE = {
+    "asked": "requested, queried, or the name of the value",
+    "behind": "after, last, or the name of the value",
+    "cut": "truncated",
+    "cuts": "borders",
+}
+"""Parts of names that are retired in the package, benchmarks and studies."""
+
+ROWS = ("audit", "chain", "distinct", "eval", "grpo", "loss", "prompt", "shuffle", "split", "training", "valid")
+"""Words before `rows` in names that are about the examples of a split."""
+
 WHOLE = {
     "Behind": "items by SID",
+    "Kinds": "slices",
+    "list_width": "list_length",
+    "read_kinds": "read_slices",
+    "row_kinds": "example_slices",
+    **{f"{word}_rows": f"{word}_examples" for word in ROWS},
+    **{f"{word.title()}Rows": f"{word.title()}Examples" for word in ROWS},
     "Beside": "results",
     "Given": "model inputs",
     "Made": "results",
@@ -67,6 +84,7 @@ ALLOWED = {
     "Stamp_": "a column of a table that a test reads",
     "stamp": "a setting of a made-up stage of tests",
     "PLACE": "a column of a table that a test reads",
+    "training_rows": "rows of a matrix of vectors that codebooks are fitted on",
 }
 """Names that have a retired word for another reason, of tests and of the published tables."""
 
@@ -84,7 +102,11 @@ PHRASES = {
     r"\blaid aside\b": "kept",
     r"\b(?:made|fetched|counted|trained|copied) anew\b|\banew\b": "rebuilt, again",
     r"\bthrown away\b": "deleted",
-    r"\b(?:model|teacher|student|ranker)s? (?:says?|speaks?|is asked|are asked)\b": "generates, ranks, is queried",
+    r"\b(?:model|teacher|student|ranker|recommender)s? (?:says?|speaks?|(?:is|are|was|were) (?:asked|told))\b": (
+        "generates, ranks, is queried, is conditioned on"
+    ),
+    r"\b(?:prompts?|texts?|titles?|completions?) (?:is|are|was|were) cut\b": "truncated",
+    r"\bbeam k\b": "num_beams",
     r"\bcame_later\b|\bNOBODY\b": "since, NO_INDEX",
     r"\b(?:beam|list) widths?\b|\bwidth of (?:the )?(?:beams?|lists?)\b": "cutoff, num_beams",
     r"\bfloors\b": "baselines, layers",
@@ -96,11 +118,11 @@ def words_of(name: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
-def retired(name: str) -> str | None:
+def retired(name: str, words: Mapping[str, str] = NAMES) -> str | None:
     """The word that is used in place of the retired one in a name; None for a name without one."""
     if name in ALLOWED:
         return None
-    return WHOLE.get(name) or next((NAMES[word] for word in words_of(name) if word in NAMES), None)
+    return WHOLE.get(name) or next((words[word] for word in words_of(name) if word in words), None)
 
 
 def names_of(source: str) -> Iterator[tuple[int, str]]:
@@ -131,13 +153,13 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield token.start[0], token.string
 
 
-@pytest.mark.parametrize("paths", [CODE, TESTS], ids=["code", "tests"])
-def test_names_have_no_retired_word(paths):
+@pytest.mark.parametrize(("paths", "words"), [(CODE, NAMES | IN_CODE), (TESTS, NAMES)], ids=["code", "tests"])
+def test_names_have_no_retired_word(paths, words):
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {name}; say {retired(name)}"
+        f"{path.relative_to(ROOT)}:{line}: {name}; say {retired(name, words)}"
         for path in paths
         for line, name in [(1, path.stem), *names_of(path.read_text(encoding="utf-8"))]
-        if retired(name)
+        if retired(name, words)
     ]
     assert not found, "\n".join(sorted(set(found)))
 
@@ -145,7 +167,7 @@ def test_names_have_no_retired_word(paths):
 def test_settings_have_no_retired_word():
     names = {each.name for spec in STAGES.values() for each in fields(spec.config_class())}
     assert len(names) > 100
-    assert not [name for name in names if retired(name)]
+    assert not [name for name in names if retired(name, NAMES | IN_CODE)]
 
 
 def test_messages_and_docstrings_have_no_retired_phrase():
@@ -171,5 +193,6 @@ def test_pages_and_recipes_have_no_retired_phrase():
 def test_retired_words_are_found():
     source = "class Said:\n    def real_place(self, told): self.behind, visits = told, 1\nfor place in []: pass\n"
     assert [name for _, name in names_of(source) if retired(name)] == ["Said", "real_place", "place", "told", "visits"]
+    assert retired("SplitRows") == "SplitExamples" and retired("cut_texts", IN_CODE) == "truncated"
     assert [line for line, _ in phrases_of("rows\nwhat\nfollowed,\nit is\ncut off")] == [2, 5]
     assert not list(phrases_of("The teacher is queried, in place, behind a proxy; test examples take place."))

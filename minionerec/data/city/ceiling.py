@@ -22,7 +22,7 @@ from minionerec.data.city.people import People
 from minionerec.data.city.sizes import PARQUET
 from minionerec.data.city.text import ids, numbers_of
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 
 FILE, ROWS = "ceiling.json", "rows.parquet"
 AT_ONCE = 4096
@@ -95,7 +95,7 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
         raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
 
 
-def contexts_of(rows: SplitRows, form: str = PARQUET, memory: int = 0) -> ChoiceContexts:
+def contexts_of(rows: SplitExamples, form: str = PARQUET, memory: int = 0) -> ChoiceContexts:
     """The inputs of the law for the targets of some examples.
 
     Args:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from minionerec.core.errors import DataError, cut, shown
+from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import progress
 from minionerec.data.files import check_file, open_bytes, parse_json, plain_text, repeated_keys
 from minionerec.data.source import BadRows, Source, item_table
@@ -189,7 +189,7 @@ def _parse_lines(
             numbers.append(number)
         except ValueError as error:  # of JSON and of text coding too
             start = line[:60].decode(errors="replace")
-            bad.add("malformed", f"{where}: {cut(str(error), 200)}, in {start!r}. Mend or drop the line.")
+            bad.add("malformed", f"{where}: {truncate(str(error), 200)}, in {start!r}. Mend or drop the line.")
     return pa.Table.from_pylist(records, schema=schema), np.array(numbers, dtype=np.int64)
 
 

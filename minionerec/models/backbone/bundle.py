@@ -136,6 +136,7 @@ def load_bundle(
     dtype: torch.dtype | None = None,
     table: SidTable | None = None,
     titles: bool = False,
+    in_memory: bool = False,
 ) -> Bundle:
     """Read a checkpoint.
 
@@ -144,6 +145,9 @@ def load_bundle(
         dtype: Weights' dtype; as saved if None.
         table: SID table that the caller works with; must be the checkpoint's own.
         titles: Whether it may also be a model that generates titles.
+        in_memory: Whether weights are read into memory. Otherwise they stay mapped to their files, which takes less
+            memory, but ends the process if these are truncated while the model is in use, and changes the model if they
+            are overwritten.
 
     Raises:
         ArtefactError: If the directory is not a checkpoint, a file of it was changed or does not belong to the others,
@@ -170,7 +174,8 @@ def load_bundle(
         )
     # As it was saved: AutoTokenizer takes the class of the kind of model, which may split text otherwise.
     tokenizer = load_tokenizer(PreTrainedTokenizerFast, path, error=ArtefactError, remedy=_REMEDY)
-    model = load_model(AutoModelForCausalLM, path, error=ArtefactError, remedy=_REMEDY, dtype=dtype or "auto")
+    settings: dict[str, Any] = {"dtype": dtype or "auto", "disable_mmap": in_memory or None}
+    model = load_model(AutoModelForCausalLM, path, error=ArtefactError, remedy=_REMEDY, **settings)
     model.generation_config = clean_generation_config(tokenizer, getattr(model.config, "decoder_start_token_id", None))
     verify_code_tokens(tokenizer, own)
     _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)

@@ -154,8 +154,8 @@ class TigerBranches:
         paths = above.scatter(2, position.unsqueeze(-1), slots.unsqueeze(-1))
         self._paths = torch.cat([self._paths, paths], 1)
         width = int(position.max()) + 1
-        behind = torch.arange(width, device=tokens.device) > position.unsqueeze(-1)  # (B, K, W)
-        bias = self._bias[position, :width].masked_fill(behind.unsqueeze(-1), -torch.inf)  # (B, K, W, H)
+        later = torch.arange(width, device=tokens.device) > position.unsqueeze(-1)  # (B, K, W)
+        bias = self._bias[position, :width].masked_fill(later.unsqueeze(-1), -torch.inf)  # (B, K, W, H)
         x: torch.Tensor = self.model.shared(tokens)
         for block, own, cross in zip(self._blocks, self._own, self._cross, strict=True):
             x = x + self._attend_path(block.layer[0], x, own, paths[..., :width], bias)

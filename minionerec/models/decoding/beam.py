@@ -54,7 +54,7 @@ def beam_search(
             opens branches of its own (TIGER, the catalogue model, a mixture).
         prompts: B token id lists, none empty.
         trie: SIDs of the catalogue, on any device.
-        num_beams: Beam width K.
+        num_beams: Number of beams, K.
         normaliser: "full" (as stock beam search scores) or "renormalised" (over all children, allowed by a guide or
             not).
         guide: Allowed SIDs of the prompts, and additions to log-probabilities; made for this trie, B rows.

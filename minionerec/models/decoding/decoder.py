@@ -30,7 +30,7 @@ def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[li
 def decode_batches(
     decode: Decode,
     prompts: Sequence[Sequence[int]],
-    width: int,
+    k: int,
     batch_size: int,
     description: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -39,15 +39,15 @@ def decode_batches(
     Args:
         decode: Ranks SIDs for the prompts at some indices.
         prompts: R token id lists.
-        width: Length of the lists, K.
+        k: Length of the lists, K.
         batch_size: Prompts at a time.
         description: Label of a progress bar; none if None.
 
     Returns:
         SID numbers int64 (R, K), -1 after the end of shorter lists, and scores float32 (R, K), in prompt order.
     """
-    all_sids = np.full((len(prompts), width), -1, dtype=np.int64)
-    all_scores = np.full((len(prompts), width), -np.inf, dtype=np.float32)
+    all_sids = np.full((len(prompts), k), -1, dtype=np.int64)
+    all_scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
     batches = length_batches(prompts, batch_size)
     for batch in progress(batches, description, unit="rows", size=len) if description else batches:
         sids, scores = decode(batch)
@@ -73,7 +73,7 @@ def decode_prompts(
         model: Causal language model.
         prompts: R token id lists.
         trie: SIDs of the catalogue.
-        num_beams: Beam width K.
+        num_beams: Number of beams, K.
         batch_size: Prompts decoded at a time.
         normaliser: "full" or "renormalised", see `beam_search`.
         description: Label of a progress bar; none if None.

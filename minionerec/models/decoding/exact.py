@@ -44,7 +44,7 @@ def exact_search(
     trie: Trie,
     k: int,
     normaliser: str = "full",
-    width: int = 32,
+    at_once: int = 32,
     guide: Guide | None = None,
 ) -> ExactResult:
     """Rank the best K SIDs of the whole catalogue.
@@ -55,7 +55,7 @@ def exact_search(
         trie: SIDs of the catalogue.
         k: Length of the lists.
         normaliser: "full" or "renormalised", see `beam_search`.
-        width: Prefixes opened at a time for each prompt. A small number opens the fewest prefixes, a large one makes
+        at_once: Prefixes opened at a time for each prompt. A small number opens the fewest prefixes, a large one makes
             the fewest passes through the model; the lists are the same.
         guide: Allowed SIDs of the prompts, and additions to log-probabilities; made for this trie, B rows.
 
@@ -66,8 +66,8 @@ def exact_search(
         ConfigError: If a setting is out of range, or the trie was built for another vocabulary.
         DataError: If a prompt is empty or foreign, or scores are not numbers; the message names the prompt's row.
     """
-    if k < 1 or width < 1:
-        raise ConfigError(f"k is {k} and width {width}; both must be at least 1.")
+    if k < 1 or at_once < 1:
+        raise ConfigError(f"k is {k} and at_once {at_once}; both must be at least 1.")
     if normaliser not in SCORES:
         raise ConfigError(f"unknown scores {normaliser!r}; known: {', '.join(SCORES)}.")
     trie = check_search(model, prompts, trie)
@@ -79,7 +79,7 @@ def exact_search(
     if ranked is not None:
         check_scores(ranked[0].unsqueeze(1))
         return _of_length(*ranked, k)
-    return _best_searched(model, prompts, trie, k, normaliser=normaliser, width=width, guide=guide)
+    return _best_searched(model, prompts, trie, k, normaliser=normaliser, at_once=at_once, guide=guide)
 
 
 def _best_searched(
@@ -89,7 +89,7 @@ def _best_searched(
     k: int,
     *,
     normaliser: str,
-    width: int,
+    at_once: int,
     guide: Guide,
 ) -> ExactResult:
     """The best SIDs, found by opening prefixes best first; see `exact_search`."""
@@ -115,7 +115,7 @@ def _best_searched(
         waiting.add(totals.masked_fill(~inner, -torch.inf), children, slots.repeat_interleave(fan, dim=1))
         if not waiting.keep_above(done.scores[:, -1:] - _SLACK):
             return ExactResult(done.sids.masked_fill(done.scores == -torch.inf, -1), done.scores, opened)
-        scores, nodes, parents = waiting.take(width)
+        scores, nodes, parents = waiting.take(at_once)
         nodes = nodes.masked_fill(scores == -torch.inf, -1)
         opened = opened + (nodes >= 0).sum(1)
         safe = nodes.clamp(min=0)
@@ -203,11 +203,11 @@ class _Waiting:
         self.nodes, self.slots = self.nodes.gather(1, order), self.slots.gather(1, order)
         return True
 
-    def take(self, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Remove and return the first `width`: scores, nodes, slots."""
-        scores, self.scores = self.scores.tensor_split([width], dim=1)
-        nodes, self.nodes = self.nodes.tensor_split([width], dim=1)
-        slots, self.slots = self.slots.tensor_split([width], dim=1)
+    def take(self, at_once: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Remove and return the first `at_once`: scores, nodes, slots."""
+        scores, self.scores = self.scores.tensor_split([at_once], dim=1)
+        nodes, self.nodes = self.nodes.tensor_split([at_once], dim=1)
+        slots, self.slots = self.slots.tensor_split([at_once], dim=1)
         return scores, nodes, slots
 
 

@@ -91,7 +91,7 @@ def write_freely(
     Args:
         model: A language model without an encoder, in evaluation mode.
         prompts: B token id lists, none empty.
-        num_beams: Beam width.
+        num_beams: Number of beams.
         most: Most tokens of a text.
         end: The token that ends a text; None to stop by length alone.
         length_penalty: A finished beam's log-probability is divided by its length to this power.

@@ -166,7 +166,7 @@ class PairCounts(nn.Module):
             labels: int64 (B, T), the counted target after each column, 0 or less where there is none: what a
                 position's own and later ones added to the counts is left out.
         """
-        position, ago, item = self._behind(histories, row, slot)
+        position, ago, item = self._after(histories, row, slot)
         owner, index = rows_of(self.offsets, item)
         found = [position[owner], ago[owner], item[owner], self.followers[index].long(), self.counts[index]]
         if labels is not None:
@@ -196,7 +196,7 @@ class PairCounts(nn.Module):
         Returns:
             Positions whose entries name columns as followers, and have the totals of the items after them alone.
         """
-        position, ago, item = self._behind(histories, row, slot)
+        position, ago, item = self._after(histories, row, slot)
         distinct, which = item.unique(return_inverse=True)
         owner, index = rows_of(self.offsets, distinct)
         follower = columns.find(self.followers[index].long())
@@ -214,7 +214,7 @@ class PairCounts(nn.Module):
                 found = [torch.cat(parts) for parts in zip(found, taken, strict=True)]
         return ScoredPositions(row, slot, _entries(found, len(row), len(columns), self.totals[distinct]))
 
-    def _behind(
+    def _after(
         self, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The items up to each position, as far as counts reach: position, how far back, item from 0; int64 (K,)."""

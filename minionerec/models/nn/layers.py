@@ -171,7 +171,7 @@ class _Linear(torch.autograd.Function):
         if not missing:
             return _product(x, weight, bias)
         filled = _product(nn.functional.pad(x, (0, 0, 0, missing)), weight, bias)
-        # Cut without a view, which might not be changed in place.
+        # Sliced without a view, which might not be changed in place.
         return filled.resize_(len(x), filled.shape[1])
 
     @staticmethod

@@ -18,9 +18,9 @@ def hidden(contexts: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         contexts: int64 (B, T), indices into `minionerec.data.session.SESSION_CONTEXTS`.
         labels: int64 (B, T); only the contexts of those above 0 are drawn.
     """
-    found, asked = contexts.clone(), labels > 0
-    known = contexts[asked]
-    found[asked] = known.masked_fill(torch.rand(known.shape, device=known.device) < HIDDEN_SHARE, UNKNOWN)
+    found, has_target = contexts.clone(), labels > 0
+    known = contexts[has_target]
+    found[has_target] = known.masked_fill(torch.rand(known.shape, device=known.device) < HIDDEN_SHARE, UNKNOWN)
     return found
 
 

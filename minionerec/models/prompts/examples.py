@@ -75,7 +75,7 @@ class ExampleBuilder:
         specials: Texts for `{bos}` and `{eos}` (`special_texts`).
 
     Attributes:
-        cut_texts: Titles and descriptions that are longer than `LONGEST_TEXT`.
+        truncated_texts: Titles and descriptions that are longer than `LONGEST_TEXT`.
 
     Raises:
         DataError: If corpus and table have different items.
@@ -91,7 +91,7 @@ class ExampleBuilder:
         # Prompts are truncated to their last tokens: what those are, the last characters decide.
         self._last = [[text[-LONGEST_TEXT:] for text in texts] for texts in (self.titles, self.descriptions)]
         self._answerable: dict[str, np.ndarray] = {}
-        self.cut_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
+        self.truncated_texts = sum(len(text) > LONGEST_TEXT for text in [*self.titles, *self.descriptions])
 
     @property
     def uses_session_context(self) -> bool:
@@ -99,7 +99,7 @@ class ExampleBuilder:
         return bool(self.wording.session_context)
 
     def prompt_uses_context(self, task: str) -> bool:
-        """Whether the prompt of a task that asks what follows a history has a placeholder for the session context."""
+        """Whether the prompt of a task from a history to the next item has a placeholder for the session context."""
         without, given = (self.prompt(task, history=[], context=context) for context in (UNKNOWN, SAME))
         return without != given
 
@@ -182,18 +182,18 @@ class ExampleBuilder:
         """
         able = self.answerable(task)
         ways = range(len(self.wording.task(task).prompts) if split == "train" else 1)
-        asked: Iterable[tuple[dict[str, Any], int]]
+        queries: Iterable[tuple[dict[str, Any], int]]
         if task in ITEM_TASKS:
             chosen = range(self.corpus.n_items) if items is None else np.asarray(items).tolist()
-            asked = (({"item": item}, item) for item in chosen)
+            queries = (({"item": item}, item) for item in chosen)
         else:
             rows = self.corpus.rows(split)
             contexts = row_contexts(rows.times, len(rows)).tolist()
             parts = zip(rows.histories, contexts, strict=True)
             histories = ({"history": history, "context": context} for history, context in parts)
-            asked = zip(histories, rows.targets.tolist(), strict=True)
+            queries = zip(histories, rows.targets.tolist(), strict=True)
         examples = []
-        for about, target in asked:
+        for about, target in queries:
             if able[target]:
                 prompt, *others = (self.prompt(task, **about, way=way) for way in ways)
                 examples.append(PromptExample(task, prompt, self.completion(task, target), target, tuple(others)))
@@ -206,11 +206,11 @@ class EncodedPrompts:
 
     Attributes:
         ids: Token ids of each prompt.
-        cut: How many prompts were too long and lost their first tokens; stages report it in their counts and log.
+        truncated: How many prompts were too long and lost their first tokens; stages report it in their counts and log.
     """
 
     ids: list[list[int]]
-    cut: int
+    truncated: int
 
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None) -> EncodedPrompts:

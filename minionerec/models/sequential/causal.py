@@ -162,7 +162,7 @@ class Causal(CausalEncoder):
     ) -> torch.Tensor:
         """See `SequentialModel`; pointer and counts, too, follow the vector by the session context."""
         row = torch.arange(len(histories), device=histories.device)
-        vectors = self.asked(self.user_vectors(histories), contexts)
+        vectors = self.conditioned(self.user_vectors(histories), contexts)
         return self._score(vectors, histories, row, readout_slots(histories, self.padding), None)
 
     def loss(
@@ -176,7 +176,7 @@ class Causal(CausalEncoder):
         row, slot = torch.arange(len(histories), device=histories.device), readout_slots(histories, self.padding)
         labels = torch.zeros_like(histories)
         labels[row, slot] = targets
-        return self._loss(self.asked(self.user_vectors(histories), contexts), histories, row, slot, labels)
+        return self._loss(self.conditioned(self.user_vectors(histories), contexts), histories, row, slot, labels)
 
     def sequence_loss(
         self, histories: torch.Tensor, targets: torch.Tensor, contexts: torch.Tensor | None = None

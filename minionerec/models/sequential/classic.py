@@ -313,13 +313,13 @@ class BERT4Rec(SequentialModel):
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """See `SequentialModel`."""
-        return by_length(self._newest_vectors, self.ask_next(histories), self.padding)
+        return by_length(self._newest_vectors, self.mask_next(histories), self.padding)
 
-    def ask_next(self, histories: torch.Tensor) -> torch.Tensor:
+    def mask_next(self, histories: torch.Tensor) -> torch.Tensor:
         """Put the mask after each history, and drop the first slot: int64 (B, L) to (B, max_len)."""
         histories = full_width(histories, self.max_len, self.padding)
-        asked = nn.functional.pad(histories[:, 1:], (0, 1))
-        return asked.scatter(1, readout_slots(histories, self.padding)[:, None], self.mask_item)
+        shifted = nn.functional.pad(histories[:, 1:], (0, 1))
+        return shifted.scatter(1, readout_slots(histories, self.padding)[:, None], self.mask_item)
 
     def _newest_vectors(self, histories: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x, mask = self._before_last(histories)

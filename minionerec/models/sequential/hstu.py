@@ -64,8 +64,8 @@ class HSTU(SequentialModel):
        whole bias, this model keeps the positions' part: w[j - i], shared by the heads.
     5. With `num_negatives` 0 the loss is the full softmax over all V rows; with the code's 128 or 512 the sampled
        softmax, negatives drawn uniformly for each position, those equal to the target struck out.
-    6. The code cuts the normal initialisation of items and slots off at two standard deviations; here it is cut at
-       -2 and 2, which is hardly ever reached. The results on record were made so.
+    6. The code truncates the normal initialisation of items and slots at two standard deviations; here it
+       is at -2 and 2, which is hardly ever reached. The results on record were made so.
     """
 
     causal = True

@@ -207,7 +207,7 @@ class SequentialModel(nn.Module):
         """Vectors that items are scored with: float (V, D), row 0 for padding."""
         raise NotImplementedError
 
-    def asked(self, vectors: torch.Tensor, contexts: torch.Tensor | None) -> torch.Tensor:
+    def conditioned(self, vectors: torch.Tensor, contexts: torch.Tensor | None) -> torch.Tensor:
         """Vectors as they are scored with, by the session contexts of the next items.
 
         Args:
@@ -229,7 +229,7 @@ class SequentialModel(nn.Module):
         """Scores of all rows of the item table.
 
         Args:
-            vectors: float (..., D), of `user_vectors` or `position_vectors`, after `asked`.
+            vectors: float (..., D), of `user_vectors` or `position_vectors`, after `conditioned`.
 
         Returns:
             float (..., V).
@@ -244,12 +244,12 @@ class SequentialModel(nn.Module):
         Args:
             histories: int64 (B, L).
             users: int64 (B,), only where `needs_users`.
-            contexts: int64 (B,), see `asked`.
+            contexts: int64 (B,), see `conditioned`.
 
         Returns:
             float (B, V).
         """
-        return self.logits(self.asked(self.user_vectors(histories, users), contexts))
+        return self.logits(self.conditioned(self.user_vectors(histories, users), contexts))
 
     def loss(
         self,
@@ -264,12 +264,12 @@ class SequentialModel(nn.Module):
             histories: int64 (B, L).
             targets: int64 (B,), the next item of each row.
             users: int64 (B,), only where `needs_users`.
-            contexts: int64 (B,), see `asked`.
+            contexts: int64 (B,), see `conditioned`.
 
         Returns:
             float, scalar.
         """
-        return self.cross_entropy(self.asked(self.user_vectors(histories, users), contexts), targets)
+        return self.cross_entropy(self.conditioned(self.user_vectors(histories, users), contexts), targets)
 
     def sequence_loss(
         self, histories: torch.Tensor, targets: torch.Tensor, contexts: torch.Tensor | None = None
@@ -279,7 +279,7 @@ class SequentialModel(nn.Module):
         Args:
             histories: int64 (B, L).
             targets: int64 (B, L), the item after each position; 0 where there is none.
-            contexts: int64 (B, L), of each target, see `asked`.
+            contexts: int64 (B, L), of each target, see `conditioned`.
 
         Returns:
             float, scalar.
@@ -290,7 +290,7 @@ class SequentialModel(nn.Module):
     def target_vectors(
         self, histories: torch.Tensor, targets: torch.Tensor, contexts: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Vectors at the positions that have a target, after `asked`: float (K, D), and their rows and columns.
+        """Vectors at the positions that have a target, after `conditioned`: float (K, D), and their rows and columns.
 
         Args:
             histories: int64 (B, L).
@@ -308,7 +308,7 @@ class SequentialModel(nn.Module):
             rows.append(positions[row])
             slots.append(slot + columns.start)
         row, slot = torch.cat(rows), torch.cat(slots)
-        return self.asked(torch.cat(vectors), None if contexts is None else contexts[row, slot]), row, slot
+        return self.conditioned(torch.cat(vectors), None if contexts is None else contexts[row, slot]), row, slot
 
     def cross_entropy(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy over all V rows: float (K, D) and int64 (K,) to a scalar."""

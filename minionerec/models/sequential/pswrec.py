@@ -465,7 +465,7 @@ class PSWRec(SequentialModel):
     ) -> torch.Tensor:
         """See `SequentialModel`; plus `phase_aux_weight` times the roughness of the phases."""
         vectors, phases = self._encode(histories)
-        loss = nn.functional.cross_entropy(self.logits(self.asked(vectors, contexts)), targets)
+        loss = nn.functional.cross_entropy(self.logits(self.conditioned(vectors, contexts)), targets)
         if self.phase_aux_weight == 0:
             return loss
         return loss + self.phase_aux_weight * phases.roughness()

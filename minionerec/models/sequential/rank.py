@@ -7,7 +7,7 @@ import torch
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
-from minionerec.data.rows import SplitRows, ranges
+from minionerec.data.rows import SplitExamples, ranges
 from minionerec.models.sequential.model import SequentialModel
 
 _SCORES_AT_ONCE = 2_000_000
@@ -37,8 +37,8 @@ def count_ranks(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return ranks
 
 
-def check_items(model: SequentialModel, rows: SplitRows, histories: np.ndarray) -> None:
-    """Check that a model's table holds all items of some rows, whose histories are as `SplitRows.padded` gives them.
+def check_items(model: SequentialModel, rows: SplitExamples, histories: np.ndarray) -> None:
+    """Check that a model's table holds all items of some examples, with histories of `SplitExamples.padded`.
 
     Raises:
         DataError: Naming the first row with an item beyond the table.
@@ -55,7 +55,7 @@ def check_items(model: SequentialModel, rows: SplitRows, histories: np.ndarray) 
 
 def masked_scores(
     model: SequentialModel,
-    rows: SplitRows,
+    rows: SplitExamples,
     seen: str,
     device: torch.device,
     description: str,
@@ -106,7 +106,7 @@ def masked_scores(
 @torch.inference_mode()
 def rank_rows(
     model: SequentialModel,
-    rows: SplitRows,
+    rows: SplitExamples,
     seen: str,
     device: torch.device,
     sid_numbers: np.ndarray | None = None,
@@ -147,17 +147,17 @@ def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k largest scores of each row and their columns: of equal ones at the end of the list the lower columns."""
     best, found = scores.topk(k)
     last = best[:, -1:]
-    cut = (((scores >= last).sum(1) > k) & (last[:, 0] > -torch.inf)).nonzero()[:, 0]
-    if len(cut):
-        ordered, columns = scores[cut].sort(dim=1, descending=True, stable=True)
-        best[cut], found[cut] = ordered[:, :k], columns[:, :k]
+    ties = (((scores >= last).sum(1) > k) & (last[:, 0] > -torch.inf)).nonzero()[:, 0]
+    if len(ties):
+        ordered, columns = scores[ties].sort(dim=1, descending=True, stable=True)
+        best[ties], found[ties] = ordered[:, :k], columns[:, :k]
     return best, found
 
 
 @torch.inference_mode()
 def top_items(
     model: SequentialModel,
-    rows: SplitRows,
+    rows: SplitExamples,
     seen: str,
     device: torch.device,
     k: int,

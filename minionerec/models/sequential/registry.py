@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 
 from minionerec.core.artefacts import open_artefact, read_json
 from minionerec.core.errors import ArtefactError, ConfigError, one_line, shown
@@ -163,7 +163,7 @@ def load_sequential(path: str | Path) -> SequentialModel:
 
 def _read_weights(file: Path) -> dict[str, torch.Tensor]:
     try:
-        tensors = load_file(file)
+        tensors = load(file.read_bytes())  # not mapped, as truncating a mapped file ends the process
     except (OSError, ValueError, SafetensorError) as error:
         raise ArtefactError(f"{file}: not a safetensors file ({one_line(error, 200)}). {_REMEDY}") from None
     for name, value in tensors.items():

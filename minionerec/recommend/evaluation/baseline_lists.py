@@ -47,18 +47,18 @@ def read_chosen(folder: Path) -> Chosen:
 
 
 def read_baseline_lists(
-    folder: Path, rows: RankedSplit, width: int, table: CandidateGroups | None
+    folder: Path, rows: RankedSplit, list_length: int, table: CandidateGroups | None
 ) -> tuple[dict[str, Predictions], Chosen]:
     """The baselines' lists of an evaluation, truncated to the list length, and their constants.
 
     Args:
         folder: Folder of the predictions, with at least as many candidates.
         rows: The examples of the evaluated split.
-        width: List length in candidates.
+        list_length: List length in candidates.
         table: SIDs of the evaluation; without them every item is a candidate.
 
     Returns:
-        Baseline to its lists, equal to its lists of `width` candidates; and the constants.
+        Baseline to its lists, equal to its lists of `list_length` candidates; and the constants.
 
     Raises:
         ArtefactError: If the file cannot be read, or has invalid columns or items.
@@ -70,17 +70,17 @@ def read_baseline_lists(
     frame = read_parquet(folder / FILE, kinds, within=span, only=True)
     numbers = np.arange(rows.n_items) if table is None else table.sid_numbers
     lists = {
-        name: as_predictions(by_rank([_first(items, numbers, width) for items in frame[name]]), rows, table)
+        name: as_predictions(by_rank([_first(items, numbers, list_length) for items in frame[name]]), rows, table)
         for name in names
     }
     return lists, chosen
 
 
-def _first(items: np.ndarray, numbers: np.ndarray, width: int) -> list[int]:
-    """The items of the first `width` candidates of a list."""
+def _first(items: np.ndarray, numbers: np.ndarray, list_length: int) -> list[int]:
+    """The items of the first `list_length` candidates of a list."""
     items_kept, known = list[int](), set[int]()
     for item, number in zip(items.tolist(), numbers[items].tolist(), strict=True):
-        if number not in known and len(known) == width:
+        if number not in known and len(known) == list_length:
             break
         known.add(number)
         items_kept.append(item)

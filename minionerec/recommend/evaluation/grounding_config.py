@@ -63,7 +63,9 @@ class GroundingConfig(StageConfig):
         "used for all metrics",
         least=0,
     )
-    valid_rows: int = setting(0, "validation examples for choosing the exponent, drawn by the seed; 0: all", least=0)
+    valid_examples: int = setting(
+        0, "validation examples for choosing the exponent, drawn by the seed; 0: all", least=0
+    )
     candidates: int = setting(50, "length of the ranked lists, in distinct titles", least=1)
     ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the candidates")
     batch_size: int = setting(32, "prompts or texts per batch", least=1)

@@ -61,8 +61,8 @@ def prompt_texts(builder: ExampleBuilder, split: str, rows: Sequence[int]) -> li
 def _end_tokens(bundle: Bundle, builder: ExampleBuilder) -> list[int]:
     """Token ids that follow a title in a completion."""
     template = bundle.wording.task(NEXT_TITLE).completion
-    behind = template.partition("{title}")[2].format_map(builder.specials)
-    return encode_completion(bundle.tokenizer, [behind])[0] if behind else []
+    ending = template.partition("{title}")[2].format_map(builder.specials)
+    return encode_completion(bundle.tokenizer, [ending])[0] if ending else []
 
 
 def write_texts(
@@ -86,20 +86,20 @@ def write_texts(
         ArtefactError: If the earlier texts are of another model, corpus or search.
     """
     keys = [(split, int(row)) for split, rows in wanted.items() for row in rows]
-    asked = [text for split, rows in wanted.items() for text in prompt_texts(builder, split, rows.tolist())]
-    encoded = encode_prompt(bundle.tokenizer, asked, bundle.max_prompt_length)
+    prompts = [text for split, rows in wanted.items() for text in prompt_texts(builder, split, rows.tolist())]
+    encoded = encode_prompt(bundle.tokenizer, prompts, bundle.max_prompt_length)
     written = _earlier(config, work)
-    prompts = dict(zip(keys, map(tuple, encoded.ids), strict=True))
-    distinct = sorted({ids for key, ids in prompts.items() if key not in written})
+    ids_of = dict(zip(keys, map(tuple, encoded.ids), strict=True))
+    distinct = sorted({ids for key, ids in ids_of.items() if key not in written})
     if distinct:
         logger.info("%s distinct prompts; %s texts are reused.", f"{len(distinct):,}", f"{len(written):,}")
         made = dict(zip(distinct, _generate(bundle, distinct, _end_tokens(bundle, builder), config, work), strict=True))
-        written = {key: written.get(key) or made[ids] for key, ids in prompts.items()}
+        written = {key: written.get(key) or made[ids] for key, ids in ids_of.items()}
     frame = pd.DataFrame(keys, columns=["split", "row"]).astype({"row": np.int32})
     texts = [written[key] for key in keys]
     frame["text"] = [text for text, _ in texts]
     frame["tokens"] = np.array([tokens for _, tokens in texts], dtype=np.int32)
-    return frame, encoded.cut
+    return frame, encoded.truncated
 
 
 def _generate(
@@ -176,7 +176,7 @@ class _GroundingTask:
         bundle: The checkpoint.
         builder: Makes its prompts.
         titles: Distinct titles.
-        behind: Items of each distinct title, the more popular first.
+        items_of: Items of each distinct title, the more popular first.
         names: Each distinct title, cleaned for comparison with texts.
     """
 
@@ -184,13 +184,13 @@ class _GroundingTask:
     bundle: Bundle
     builder: ExampleBuilder
     titles: Titles
-    behind: Sequence[Sequence[int]]
+    items_of: Sequence[Sequence[int]]
     names: Sequence[str]
 
     @property
     def tie_order(self) -> np.ndarray:
         """Titles by their most popular item, then by its index."""
-        firsts = np.array([items[0] for items in self.behind])
+        firsts = np.array([items[0] for items in self.items_of])
         return np.lexsort((firsts, -self.corpus.popularity()[firsts]))
 
 
@@ -247,7 +247,7 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                 task = _load(stage.config)
                 wanted = _wanted_rows(task.corpus, config)
             with work.phase("generate"):
-                written, cut = write_texts(task.bundle, task.builder, wanted, config, work)
+                written, truncated = write_texts(task.bundle, task.builder, wanted, config, work)
             if is_main_process():
                 with work.phase("ground"):
                     grounded = _ground(task, written, stage.config)
@@ -255,7 +255,13 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                     predictions, reported = _rank(task, grounded, written, gamma, config)
                 with work.phase("measure"):
                     found = measure(_measuring(task, stage.config), predictions)
-                counts = {**found.counts(), "cut_prompts": cut, **reported, "gamma": gamma, "gamma_ndcg@10": reached}
+                counts = {
+                    **found.counts(),
+                    "truncated_prompts": truncated,
+                    **reported,
+                    "gamma": gamma,
+                    "gamma_ndcg@10": reached,
+                }
                 with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
                         f"{labelled(f'{config.checkpoint}, grounded', predictions.given or ())} on {config.split} "
@@ -287,9 +293,9 @@ def _load(config: GroundingConfig) -> _GroundingTask:
             f"candidates is {config.candidates}, but the catalogue has {titles.n_unique} distinct titles; give "
             f"--candidates {titles.n_unique} or fewer, and ks to match."
         )
-    behind = ranked_items(titles.sid_numbers, corpus.popularity())
-    names = [clean_text(builder.titles[items[0]]) for items in behind]
-    return _GroundingTask(corpus, bundle, builder, titles, behind, names)
+    items_of = ranked_items(titles.sid_numbers, corpus.popularity())
+    names = [clean_text(builder.titles[items[0]]) for items in items_of]
+    return _GroundingTask(corpus, bundle, builder, titles, items_of, names)
 
 
 def _chooses(config: GroundingConfig) -> bool:
@@ -299,9 +305,9 @@ def _chooses(config: GroundingConfig) -> bool:
 def _choosing_rows(corpus: Corpus, config: GroundingConfig) -> np.ndarray:
     """Validation examples for choosing the exponent, int64, in order."""
     rows = len(corpus.rows("valid"))
-    if not config.valid_rows or config.valid_rows >= rows:
+    if not config.valid_examples or config.valid_examples >= rows:
         return np.arange(rows)
-    return np.sort(np.random.default_rng(config.seed).choice(rows, config.valid_rows, replace=False))
+    return np.sort(np.random.default_rng(config.seed).choice(rows, config.valid_examples, replace=False))
 
 
 def _wanted_rows(corpus: Corpus, config: GroundingConfig) -> dict[str, np.ndarray]:
@@ -412,7 +418,7 @@ def _rank(
         nearest += distances.min(axis=1).tolist()
         best, values = best_titles(reweight(distances, weights, gamma), task.tie_order, config.candidates)
         for titles, own in zip(best.tolist(), (-values).tolist(), strict=True):
-            listed, indices = list_items(titles, task.behind, config.candidates)
+            listed, indices = list_items(titles, task.items_of, config.candidates)
             items.append(listed)
             scores.append([own[index] for index in indices])
     known, tokens = set(task.names) - {""}, written.loc[written["split"] == config.split, "tokens"]
@@ -436,7 +442,7 @@ def _measuring(task: _GroundingTask, config: GroundingConfig) -> Measuring:
         rows=RankedSplit.of(task.corpus, config.split),
         name=NAME,
         table=task.titles,
-        width=config.candidates,
+        list_length=config.candidates,
         ks=config.ks,
         baselines=True,
         slices=config.slices,

@@ -9,7 +9,7 @@ from typing import Any
 from minionerec.core.artefacts import read_json
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.kinds import read_kinds
+from minionerec.data.slices import read_slices
 from minionerec.metrics.predictions import FILE, GIVEN, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranked import write_ranks
@@ -51,7 +51,7 @@ class Measuring:
         rows: Its examples.
         name: Name of the recommender in tables.
         table: SIDs, or titles, that items share; None where there are none.
-        width: List length in candidates.
+        list_length: List length in candidates.
         ks: Cutoffs.
         baselines: Whether baselines are evaluated too.
         slices: Whether metrics by slice are computed.
@@ -65,7 +65,7 @@ class Measuring:
     rows: RankedSplit
     name: str
     table: CandidateGroups | None
-    width: int
+    list_length: int
     ks: Sequence[int]
     baselines: bool
     slices: bool
@@ -102,7 +102,7 @@ class Measured:
         table = self.what.table
         return {
             "split": self.what.split,
-            "beams": self.what.width,
+            "beams": self.what.list_length,
             "sid_table": None if table is None else table.fingerprint,
             GIVEN: list(self.predictions.given or ()),
         }
@@ -157,13 +157,13 @@ def measure(what: Measuring, predictions: Predictions) -> Measured:
     if what.baselines:
         chosen, rankers = chosen_baselines(what.corpus, what.table)
         for name, baseline in rankers.items():
-            lists[name] = rank_rows(baseline, what.rows, what.width, table=what.table)
-    metrics = metrics_at(check_ks(what.ks, what.width), False)
+            lists[name] = rank_rows(baseline, what.rows, what.list_length, table=what.table)
+    metrics = metrics_at(check_ks(what.ks, what.list_length), False)
     slices = []
     if what.slices:
-        slices = list_slices(read_kinds(what.corpus, what.rows, what.split, what.times))
+        slices = list_slices(read_slices(what.corpus, what.rows, what.split, what.times))
     results = Results(
-        {name: RecommenderResults.from_lists(name, found, what.width) for name, found in lists.items()},
+        {name: RecommenderResults.from_lists(name, found, what.list_length) for name, found in lists.items()},
         ["item"] if what.table is None else ["sid", "item"],
         metrics,
         Bootstrap.of(what.seed, what.resamples, USERS, what.rows.users),

@@ -31,7 +31,7 @@ MOST_SHARDS = 256
 def decode_in_shards(
     folder: Path,
     prompts: Sequence[Sequence[int]],
-    width: int,
+    k: int,
     batch_size: Callable[[], int],
     decode: Decode,
     device: torch.device,
@@ -44,7 +44,7 @@ def decode_in_shards(
         folder: Folder of the unfinished run with the same settings and inputs. Its finished shards are kept unless they
             are from another device type or other library versions.
         prompts: R token id lists, without duplicates.
-        width: List length, K.
+        k: List length, K.
         batch_size: Returns the prompts per batch, called in the first process of a new run.
         decode: Ranks SIDs for the prompts at some positions.
         device: The device of decoding.
@@ -62,11 +62,11 @@ def decode_in_shards(
     mine = range(process_rank(), len(shards), world_size())
     todo = [number for number in mine if not _shard(folder, number).is_file()]
     mine_left = {number: shards[number] for number in todo}
-    for written in _decode_shards(folder, width, batches, mine_left, decode, description):
+    for written in _decode_shards(folder, k, batches, mine_left, decode, description):
         clock.reached(kept + written)
     wait_for_everyone()
-    all_sids = np.empty((len(prompts), width), dtype=np.int64)
-    all_scores = np.empty((len(prompts), width), dtype=np.float32)
+    all_sids = np.empty((len(prompts), k), dtype=np.int64)
+    all_scores = np.empty((len(prompts), k), dtype=np.float32)
     for number, members in enumerate(shards):
         positions = [position for batch in members for position in batches[batch]]
         part = load_file(_shard(folder, number))
@@ -76,7 +76,7 @@ def decode_in_shards(
 
 def _decode_shards(
     folder: Path,
-    width: int,
+    k: int,
     batches: Sequence[Sequence[int]],
     shards: dict[int, list[int]],
     decode: Decode,
@@ -89,7 +89,7 @@ def _decode_shards(
     done, written, start = 0, 0, time.perf_counter()
     for number, batch in progress(mine, description, unit="prompts", size=lambda pair: len(batches[pair[1]])):
         sids, scores = decode(batches[batch])
-        found.append((_padded(sids, width, -1), _padded(scores, width, -np.inf)))
+        found.append((_padded(sids, k, -1), _padded(scores, k, -np.inf)))
         done += len(sids)
         left[number] -= 1
         if left[number] == 0:
@@ -143,8 +143,8 @@ def _write_shard(path: Path, sids: np.ndarray, scores: np.ndarray) -> None:
     fresh.replace(path)
 
 
-def _padded(values: np.ndarray, width: int, filler: float) -> np.ndarray:
+def _padded(values: np.ndarray, k: int, filler: float) -> np.ndarray:
     """Rows padded to a length."""
-    filled = np.full((len(values), width), filler, dtype=values.dtype)
+    filled = np.full((len(values), k), filler, dtype=values.dtype)
     filled[:, : values.shape[1]] = values
     return filled

@@ -96,7 +96,7 @@ def run_eval(config: EvalConfig) -> StageResult:
             if is_main_process() and answer is not None:
                 with work.phase("measure"):
                     found = measure(_measuring(task, stage.config), answer.predictions)
-                counts = {**found.counts(), "cut_prompts": answer.truncated, **_assisted(task)}
+                counts = {**found.counts(), "truncated_prompts": answer.truncated, **_assisted(task)}
                 counts |= {} if answer.known is None else {"rows_with_context": answer.known}
                 with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
@@ -195,20 +195,20 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
     known = None if queries.session_context is None else int(np.count_nonzero(queries.session_context))
     if isinstance(ranker, LanguageRanker):
         prompts = ranker.prompts(queries)
-        if prompts.cut:
+        if prompts.truncated:
             kept = ranker.bundle.max_prompt_length
-            logger.info("%d of %d prompts were truncated to their last %d tokens.", prompts.cut, len(rows), kept)
+            logger.info("%d of %d prompts were truncated to their last %d tokens.", prompts.truncated, len(rows), kept)
 
-        def decode_all(distinct: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
+        def decode_all(distinct: Sequence[Sequence[int]], k: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
             def batch_size() -> int:
-                found = ranker.batch_size(distinct, width)
+                found = ranker.batch_size(distinct, k)
                 logger.info("%s distinct prompts, %d at a time.", f"{len(distinct):,}", found)
                 return found
 
             return decode_in_shards(
                 work.folder,
                 distinct,
-                width,
+                k,
                 batch_size,
                 decode,
                 torch.device(ranker.bundle.model.device),
@@ -216,7 +216,9 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
-        return _Answer(as_predictions(ranking, rows, task.table, queries.given), prompts.texts, prompts.cut, known)
+        return _Answer(
+            as_predictions(ranking, rows, task.table, queries.given), prompts.texts, prompts.truncated, known
+        )
     if not is_main_process():
         return None
     ranking = ranker.rank(queries, config.beams, allowed)
@@ -236,7 +238,7 @@ def _measuring(task: _EvalTask, config: EvalConfig) -> Measuring:
         rows=task.rows,
         name=task.name,
         table=task.table,
-        width=config.beams,
+        list_length=config.beams,
         ks=config.ks,
         baselines=config.seen == "keep",
         slices=config.slices,

@@ -99,7 +99,7 @@ class Chosen:
             None where all count the same.
         transitions: Constants of the transition counts.
         ridge: Ridge of EASE; None where EASE is left out, of more than `EASE_ITEMS` candidates.
-        popularity_exclude_seen: Whether popularity ranks items of the history behind all others.
+        popularity_exclude_seen: Whether popularity ranks items of the history after all others.
         ease_exclude_seen: Whether EASE does.
         examples: Validation examples that they were chosen by; 0 where there are none, and these are the defaults.
         valid: NDCG@10 of each baseline on these examples, by name, in the unit of the evaluation.
@@ -162,7 +162,7 @@ class Chosen:
 
 
 def _seen(excluded: bool) -> str:
-    return ", seen items behind all others" if excluded else ""
+    return ", seen items after all others" if excluded else ""
 
 
 def _half_life(value: float | None) -> str:
@@ -170,7 +170,7 @@ def _half_life(value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class TrainingRows:
+class BaselineExamples:
     """The training examples that baselines are computed from.
 
     Attributes:
@@ -184,7 +184,7 @@ class TrainingRows:
     unit: str
 
     @classmethod
-    def of(cls, data: Corpus, table: CandidateGroups | None = None) -> "TrainingRows":
+    def of(cls, data: Corpus, table: CandidateGroups | None = None) -> "BaselineExamples":
         """The training examples of a corpus.
 
         Args:
@@ -334,10 +334,10 @@ class Popularity:
     Args:
         rows: What it is counted from.
         half_life: See `TransitionConstants`.
-        exclude_seen: Whether candidates of the history are ranked behind all others.
+        exclude_seen: Whether candidates of the history are ranked after all others.
     """
 
-    def __init__(self, rows: TrainingRows, half_life: float | None = None, exclude_seen: bool = False):
+    def __init__(self, rows: BaselineExamples, half_life: float | None = None, exclude_seen: bool = False):
         self.rows, self.exclude_seen = rows, exclude_seen
         self.items: list[int] = np.argsort(-rows.item_weights(half_life), kind="stable").tolist()
 
@@ -403,7 +403,7 @@ class _Scored:
         half_life: Half-life of popularity.
     """
 
-    def __init__(self, rows: TrainingRows, half_life: float | None):
+    def __init__(self, rows: BaselineExamples, half_life: float | None):
         self.rows = rows
         weights = rows.item_weights(half_life)
         found = np.bincount(rows.numbers, weights, rows.size)
@@ -411,7 +411,7 @@ class _Scored:
         self.by_popularity = np.argsort(-self.popularity, kind="stable")
         self.position = np.empty(rows.size, dtype=np.int64)
         self.position[self.by_popularity] = np.arange(rows.size)
-        self.behind = ranked_items(rows.numbers, weights)
+        self.items_of = ranked_items(rows.numbers, weights)
         self.masks = CandidateMasks(rows.numbers)
 
     def lists(
@@ -425,7 +425,7 @@ class _Scored:
             mask = None if allowed is None else allowed.row(row)
             if mask is not None:
                 own[~self.masks(mask[None])[0]] = -np.inf
-            lists.append(list_items(self._best(own, k).tolist(), self.behind, k, mask)[0])
+            lists.append(list_items(self._best(own, k).tolist(), self.items_of, k, mask)[0])
         return by_rank(lists)
 
     def _best(self, scores: np.ndarray, k: int) -> np.ndarray:
@@ -452,7 +452,7 @@ class TransitionCounts(_Scored):
     the candidate with the more popular items comes first.
 
     Of more than `_PART` windows only those pairs are counted, again for each query, that begin with an item which is
-    asked about: all pairs of a hundred million choices would not fit into memory.
+    in a history: all pairs of a hundred million interactions would not fit into memory.
 
     Args:
         rows: What pairs and popularity are counted from.
@@ -460,7 +460,9 @@ class TransitionCounts(_Scored):
         popularity_half_life: Half-life of popularity.
     """
 
-    def __init__(self, rows: TrainingRows, constants: TransitionConstants, popularity_half_life: float | None = None):
+    def __init__(
+        self, rows: BaselineExamples, constants: TransitionConstants, popularity_half_life: float | None = None
+    ):
         super().__init__(rows, popularity_half_life)
         self.constants = constants
         self.counts = None if rows.are_many else self._counted()
@@ -485,12 +487,12 @@ class TransitionCounts(_Scored):
                 own[found.indices[first:end]] += (1 - share) * found.data[first:end]
                 yield own
 
-    def _counted(self, asked: Sequence[np.ndarray] | None = None) -> csr_array:
+    def _counted(self, some: Sequence[np.ndarray] | None = None) -> csr_array:
         """Counts of pairs: (C, C); only of the candidates in histories, if given."""
         sources = None
-        if asked is not None:
+        if some is not None:
             sources = np.zeros(self.rows.size, dtype=bool)
-            sources[np.concatenate([*asked, np.zeros(0, np.int64)])] = True
+            sources[np.concatenate([*some, np.zeros(0, np.int64)])] = True
         how = self.constants
         weighted = (
             (histories, targets, np.ones_like(ages) if how.half_life is None else 0.5 ** (ages / how.half_life))
@@ -522,8 +524,8 @@ def history_scores(newest: Sequence[np.ndarray], counts: csr_array, decay: float
     if not decay:
         known, row, back = known[back == 0], row[back == 0], back[back == 0]
     rarity = 1 / np.sqrt(np.asarray(counts.sum(1), dtype=np.float64).ravel() + 1)
-    asked = csr_array((decay**back * rarity[known], (row, known)), shape=(len(newest), len(rarity)))
-    found = asked @ counts
+    weights = csr_array((decay**back * rarity[known], (row, known)), shape=(len(newest), len(rarity)))
+    found = weights @ counts
     sums = np.asarray(found.sum(1)).ravel()
     found.data /= np.repeat(np.where(sums > 0, sums, 1), np.diff(found.indptr))
     return found
@@ -539,13 +541,13 @@ class Ease(_Scored):
         rows: What sets and popularity are counted from.
         ridge: The ridge, more than 0.
         popularity_half_life: Half-life of popularity, which breaks ties.
-        exclude_seen: Whether candidates of the history are ranked behind all others.
+        exclude_seen: Whether candidates of the history are ranked after all others.
         together: `rows.together()`, where it is at hand.
     """
 
     def __init__(
         self,
-        rows: TrainingRows,
+        rows: BaselineExamples,
         ridge: float,
         popularity_half_life: float | None = None,
         exclude_seen: bool = False,
@@ -630,7 +632,7 @@ def _examples_of(trained: int) -> int:
     return min(_EXAMPLES, max(_FEWEST_EXAMPLES, _PRODUCT // max(1, trained)))
 
 
-def _validation(rows: TrainingRows, masked: bool) -> _ValidationExamples | None:
+def _validation(rows: BaselineExamples, masked: bool) -> _ValidationExamples | None:
     """The validation examples that constants are chosen by, a fixed sample of them; None without any."""
     data, most = rows.data, _examples_of(rows.data.sizes["train"])
     if not data.sizes["valid"]:
@@ -647,7 +649,7 @@ def _ndcg(ranks: np.ndarray) -> float:
     return float(np.where(ranks < 10, 1 / np.log2(ranks + 2.0), 0.0).mean())
 
 
-def valid_ndcg(ranker: Ranker, rows: TrainingRows, examples: _ValidationExamples) -> float:
+def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: _ValidationExamples) -> float:
     """NDCG@10 of a ranker's lists on validation examples."""
     k = min(10, rows.size)
     lists = ranker.rank(Queries(examples.histories), k, examples.allowed).items
@@ -670,7 +672,7 @@ class TransitionGrid:
 
     def __init__(
         self,
-        rows: TrainingRows,
+        rows: BaselineExamples,
         examples: _ValidationExamples,
         popularity_half_life: float | None,
         whole: "TransitionGrid | None" = None,
@@ -778,7 +780,7 @@ class TransitionGrid:
             found: Scores of the candidates that came after their histories: (R, C).
             own: float64 (R,), score of each target.
             share: Share of popularity.
-            hidden: Whether what was seen stands behind all others, or may not be listed.
+            hidden: Whether what was seen comes after all others, or may not be listed.
         """
         popular, position, targets = self.scored.popularity, self.scored.position, self.examples.targets[rows]
         size, count, sizes = self.rows.size, len(rows), np.diff(found.indptr)
@@ -841,7 +843,7 @@ def _seen_settings(examples: _ValidationExamples) -> tuple[bool, ...]:
     return (False,) if examples.allowed is not None else (False, True)
 
 
-def _choose_popularity(rows: TrainingRows, examples: _ValidationExamples) -> tuple[float | None, bool]:
+def _choose_popularity(rows: BaselineExamples, examples: _ValidationExamples) -> tuple[float | None, bool]:
     """The half-life of popularity that is best on validation, and whether seen items are ranked last."""
     seen = _history_sets(examples.histories, rows.numbers)
     row = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr))
@@ -857,15 +859,15 @@ def _choose_popularity(rows: TrainingRows, examples: _ValidationExamples) -> tup
             ranks = position[targets]
             if last or masked:
                 before = np.bincount(row[position[seen.indices] < ranks[row]], minlength=len(targets))
-                behind = rows.size - np.diff(seen.indptr) + before
+                after = rows.size - np.diff(seen.indptr) + before
                 ranks = ranks - before
-                ranks[gone] = rows.size if masked else behind[gone]
+                ranks[gone] = rows.size if masked else after[gone]
             found[half_life, last] = _ndcg(ranks)
     return max(found, key=found.__getitem__)
 
 
 def _choose_ridge(
-    rows: TrainingRows, examples: _ValidationExamples, scored: _Scored, together: np.ndarray
+    rows: BaselineExamples, examples: _ValidationExamples, scored: _Scored, together: np.ndarray
 ) -> tuple[float, bool]:
     """The ridge that is best on validation for the most popular candidates, and whether seen items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
@@ -912,7 +914,7 @@ def chosen_baselines(
     data: Corpus, table: CandidateGroups | None = None, *, masked: bool = False
 ) -> tuple[Chosen, dict[str, Ranker]]:
     """The constants of `choose`, and the baselines with them; the arguments are those of `choose`."""
-    rows = TrainingRows.of(data, table)
+    rows = BaselineExamples.of(data, table)
     examples, with_ease = _validation(rows, masked), rows.size <= EASE_ITEMS
     if examples is None:
         chosen = Chosen(ridge=Chosen.ridge if with_ease else None, unit=rows.unit)
@@ -946,10 +948,10 @@ def make_baselines(
     """
     if chosen is None:
         return chosen_baselines(data, table)[1]
-    return _rankers(TrainingRows.of(data, table), chosen)
+    return _rankers(BaselineExamples.of(data, table), chosen)
 
 
-def _rankers(rows: TrainingRows, chosen: Chosen, together: np.ndarray | None = None) -> dict[str, Ranker]:
+def _rankers(rows: BaselineExamples, chosen: Chosen, together: np.ndarray | None = None) -> dict[str, Ranker]:
     half_life = chosen.popularity_half_life
     found: dict[str, Ranker] = {
         POPULARITY: Popularity(rows, half_life, chosen.popularity_exclude_seen),

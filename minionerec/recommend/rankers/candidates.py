@@ -85,13 +85,13 @@ def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> CandidateItems:
 
 
 def list_items(
-    candidates: Iterable[int], behind: Sequence[Sequence[int]], k: int, allowed: np.ndarray | None = None
+    candidates: Iterable[int], items_of: Sequence[Sequence[int]], k: int, allowed: np.ndarray | None = None
 ) -> tuple[list[int], list[int]]:
     """The items of the first `k` candidates that have allowed items.
 
     Args:
         candidates: Candidates, best first.
-        behind: Items of each candidate, best first.
+        items_of: Items of each candidate, best first.
         k: Number of candidates listed.
         allowed: bool (N,), the items that may be listed; all if None.
 
@@ -108,7 +108,7 @@ def list_items(
     for index, candidate in enumerate(candidates):
         if listed == k:
             break
-        left = behind[candidate] if allowed is None else [item for item in behind[candidate] if allowed[item]]
+        left = items_of[candidate] if allowed is None else [item for item in items_of[candidate] if allowed[item]]
         items += left
         indices += [index] * len(left)
         listed += bool(left)

@@ -30,9 +30,9 @@ from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMa
 from minionerec.recommend.rankers.protocol import Allowed, Assistant, Queries, Ranking, context_used
 from minionerec.sid.table import code_token
 
-_WIDTH_STEP = 16
+_BEAMS_STEP = 16
 
-# Ranks SIDs for all prompts, in whatever batches, given the width K of the lists and what decodes the prompts at some
+# Ranks SIDs for all prompts, in whatever batches, given the number K of beams and what decodes the prompts at some
 # positions; see `decode_batches`.
 DecodeAll = Callable[[Sequence[Sequence[int]], int, Decode], tuple[np.ndarray, np.ndarray]]
 
@@ -102,13 +102,13 @@ class Prompts:
     Attributes:
         texts: The prompt of each query.
         ids: Its token ids.
-        cut: Number of truncated prompts.
+        truncated: Number of truncated prompts.
         queries: The queries, which an assistant reads.
     """
 
     texts: Sequence[str]
     ids: Sequence[Sequence[int]]
-    cut: int
+    truncated: int
     queries: Queries
 
 
@@ -139,7 +139,7 @@ class LanguageRanker:
     ):
         self.bundle, self.search = bundle, search or Search()
         self.builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-        self.behind = ranked_items(self.table.sid_numbers, corpus.popularity())
+        self.items_of = ranked_items(self.table.sid_numbers, corpus.popularity())
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
         self.mixing: Mixing | None = None
 
@@ -166,8 +166,8 @@ class LanguageRanker:
     def end(self) -> list[int]:
         """Token ids that follow an SID in a completion."""
         completion, sid = self.builder.completion("next_sid", 0), self.table.sids[0]
-        behind = completion[completion.index(sid) + len(sid) :]
-        return encode_completion(self.bundle.tokenizer, [behind])[0] if behind else []
+        ending = completion[completion.index(sid) + len(sid) :]
+        return encode_completion(self.bundle.tokenizer, [ending])[0] if ending else []
 
     @cached_property
     def searched(self) -> Trie:
@@ -192,7 +192,7 @@ class LanguageRanker:
             for history, context in zip(queries.histories, contexts.tolist(), strict=True)
         ]
         encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
-        return Prompts(texts, encoded.ids, encoded.cut, queries)
+        return Prompts(texts, encoded.ids, encoded.truncated, queries)
 
     @cached_property
     def _candidates(self) -> CandidateMasks:
@@ -230,40 +230,40 @@ class LanguageRanker:
         ]
         for row, key in enumerate(keys):
             firsts.setdefault(key, row)
-        asked, index_of = list(firsts.values()), {key: position for position, key in enumerate(firsts)}
-        widths = [self.width(k, 0 if allowed is None else len(allowed.without[row])) for row in asked]
+        first_rows, index_of = list(firsts.values()), {key: position for position, key in enumerate(firsts)}
+        counts = [self.num_beams(k, 0 if allowed is None else len(allowed.without[row])) for row in first_rows]
         if decode_all is not None:
-            widths = [max(widths)] * len(widths)
+            counts = [max(counts)] * len(counts)
         found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for width in sorted(set(widths)):
-            positions = [position for position, own in enumerate(widths) if own == width]
-            distinct = [prompts.ids[asked[position]] for position in positions]
-            decode = self.decode(prompts, width, [asked[position] for position in positions], allowed)
-            sids, scores = (decode_all or self.decode_all)(distinct, width, decode)
+        for num_beams in sorted(set(counts)):
+            positions = [position for position, own in enumerate(counts) if own == num_beams]
+            distinct = [prompts.ids[first_rows[position]] for position in positions]
+            decode = self.decode(prompts, num_beams, [first_rows[position] for position in positions], allowed)
+            sids, scores = (decode_all or self.decode_all)(distinct, num_beams, decode)
             found |= {position: (sids[at], scores[at]) for at, position in enumerate(positions)}
         items: list[list[int]] = []
         values: list[list[float]] = []
         for row, key in enumerate(keys):
             numbers, own_scores = found[index_of[key]]
             candidates = [number for number in numbers.tolist() if number >= 0]
-            listed, chosen = list_items(candidates, self.behind, k, None if allowed is None else allowed.row(row))
+            listed, chosen = list_items(candidates, self.items_of, k, None if allowed is None else allowed.row(row))
             items.append(listed)
             values.append([float(own_scores[at]) for at in chosen])
         return Ranking(items, values)
 
-    def width(self, k: int, left_out: int) -> int:
+    def num_beams(self, k: int, left_out: int) -> int:
         """Number of beams for a list of `k`, by the number of excluded items."""
-        wide = max(k, self.search.beams)
+        beams = max(k, self.search.beams)
         if left_out:
-            wide = -(-(wide + left_out) // _WIDTH_STEP) * _WIDTH_STEP
-        return min(wide, self.table.n_unique)
+            beams = -(-(beams + left_out) // _BEAMS_STEP) * _BEAMS_STEP
+        return min(beams, self.table.n_unique)
 
-    def decode(self, prompts: Prompts, width: int, rows: Sequence[int], allowed: Allowed | None) -> Decode:
+    def decode(self, prompts: Prompts, num_beams: int, rows: Sequence[int], allowed: Allowed | None) -> Decode:
         """The function that decodes some of the prompts, by their positions in `rows`.
 
         Args:
             prompts: R prompts.
-            width: SIDs of each list.
+            num_beams: SIDs of each list.
             rows: The rows, of prompts and of `allowed`, that are searched.
             allowed: Items that may be listed.
         """
@@ -272,50 +272,52 @@ class LanguageRanker:
             chosen = [rows[position] for position in positions]
             sids = None if allowed is None else torch.from_numpy(self._candidates(allowed.rows(chosen)))
             with evaluating(self.bundle.model):
-                found = self._search(prompts, chosen, width, sids)
+                found = self._search(prompts, chosen, num_beams, sids)
             return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
         return search
 
-    def _search(self, asked: Prompts, rows: Sequence[int], width: int, sids: torch.Tensor | None) -> BeamResult:
-        model, prompts = self.bundle.model, [asked.ids[row] for row in rows]
+    def _search(self, some: Prompts, rows: Sequence[int], num_beams: int, sids: torch.Tensor | None) -> BeamResult:
+        model, prompts = self.bundle.model, [some.ids[row] for row in rows]
         if self.mixing is None:
-            return self._search_model(model, prompts, width, sids)
-        log_probs = self.mixing.assistant.log_probs(asked.queries.take(rows)).to(model.device)
+            return self._search_model(model, prompts, num_beams, sids)
+        log_probs = self.mixing.assistant.log_probs(some.queries.take(rows)).to(model.device)
         if self.mixing.combine == "steps":
             mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.mixing.share)
-            return self._search_model(mixture, prompts, width, sids)
+            return self._search_model(mixture, prompts, num_beams, sids)
         if self.bonus is not None:
             log_probs = log_probs + self.bonus.to(model.device)
         if self.search.length_penalty:
             lengths = self.searched.depth[self.searched.node_of_sid]
             log_probs = log_probs / lengths**self.search.length_penalty
-        return rerank(self._search_model(model, prompts, width, sids), log_probs, self.mixing.share)
+        return rerank(self._search_model(model, prompts, num_beams, sids), log_probs, self.mixing.share)
 
     def _search_model(
-        self, model: SearchModel, prompts: Sequence[Sequence[int]], width: int, sids: torch.Tensor | None
+        self, model: SearchModel, prompts: Sequence[Sequence[int]], num_beams: int, sids: torch.Tensor | None
     ) -> BeamResult:
         how = self.search
         guide = None if sids is None and self.bonus is None else Guide.of(self.searched, sids, self.bonus)
         if how.method == "exact":
-            return exact_search(model, prompts, self.searched, width, how.scores, guide=guide)
-        return beam_search(model, prompts, self.searched, width, how.scores, guide, how.length_penalty)
+            return exact_search(model, prompts, self.searched, num_beams, how.scores, guide=guide)
+        return beam_search(model, prompts, self.searched, num_beams, how.scores, guide, how.length_penalty)
 
-    def decode_all(self, prompts: Sequence[Sequence[int]], width: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
+    def decode_all(
+        self, prompts: Sequence[Sequence[int]], num_beams: int, decode: Decode
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Search for all prompts, those of similar length together.
 
         Returns:
             SID numbers int64 (R, K), -1 after the end of shorter lists, and scores float32 (R, K).
         """
-        return decode_batches(decode, prompts, width, self.batch_size(prompts, width), "recommending")
+        return decode_batches(decode, prompts, num_beams, self.batch_size(prompts, num_beams), "recommending")
 
-    def batch_size(self, prompts: Sequence[Sequence[int]], width: int) -> int:
+    def batch_size(self, prompts: Sequence[Sequence[int]], num_beams: int) -> int:
         """Prompts per batch."""
         found = self.search.batch_size
         if not found:
             model = self.bundle.model
             memory = free_memory(torch.device(model.device))
-            found = fitting_batch_size(model, self.searched, max(map(len, prompts)), width, memory)
+            found = fitting_batch_size(model, self.searched, max(map(len, prompts)), num_beams, memory)
         return found
 
 

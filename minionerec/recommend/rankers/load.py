@@ -98,6 +98,7 @@ def load_ranker(
     table: SidTable | None = None,
     search: Search | None = None,
     dtype: str = "auto",
+    in_memory: bool = False,
 ) -> Ranker:
     """A ranker from the output of a training stage, on this process's device.
 
@@ -109,6 +110,7 @@ def load_ranker(
         table: SIDs that a checkpoint must have been trained on; its own if None.
         search: The search of a checkpoint.
         dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
+        in_memory: Whether its files may be overwritten while it is in use (`load_bundle`).
 
     Raises:
         ArtefactError: If there is neither, or it is for another table or corpus.
@@ -121,7 +123,7 @@ def load_ranker(
     """
     kind = read_manifest(path)["kind"]
     if kind == CHECKPOINT:
-        bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True)
+        bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True, in_memory=in_memory)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
         if refitted_ancestor(path) is not None:
             corpus = corpus.with_every_row()

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import masked_scores, top_items
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranking
@@ -64,7 +64,7 @@ class SequentialRanker:
         )
 
 
-def _rows(queries: Queries) -> SplitRows:
+def _rows(queries: Queries) -> SplitExamples:
     """Queries as rows, whose users and targets are not read."""
     count = len(queries)
-    return SplitRows.of([""] * count, queries.histories, np.zeros(count, np.int32))
+    return SplitExamples.of([""] * count, queries.histories, np.zeros(count, np.int32))

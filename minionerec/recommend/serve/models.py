@@ -134,14 +134,19 @@ class Shelf:
         """Load and test a model, and put it into service; on errors nothing changes.
 
         Raises:
-            MinioneRecError: If its inputs do not belong together or it cannot answer.
+            MinioneRecError: If its inputs do not belong together or are being changed, or it cannot answer.
             Refusal: 409, if another is being loaded.
         """
         with self._alone():
             begin = time.perf_counter()
             try:
+                before = fingerprint(sources)
                 recommender = self._load(sources)
                 example = try_out(recommender, self._batch)
+                if fingerprint(sources) != before:
+                    raise ArtefactError(
+                        f"{sources.checkpoint}: files were changed while they were read. Load it again when complete."
+                    )
             except MinioneRecError:
                 raise
             except Exception as error:
@@ -190,7 +195,7 @@ class _Alone:
 
 
 def fingerprint(sources: Sources) -> tuple[Any, ...]:
-    """The state of a model's files: links, times and sizes of all files of the checkpoint, and of its items.
+    """The state of a model's files: links, times and sizes of all files of its sources.
 
     Returns:
         One entry for each file; None for a missing manifest or items table.
@@ -199,12 +204,12 @@ def fingerprint(sources: Sources) -> tuple[Any, ...]:
         OSError: If a file cannot be checked.
     """
     found: list[Any] = []
-    for path in (sources.checkpoint, sources.items):
+    for path in sources.paths():
         if path is None:
             continue
         try:
             is_folder = stat.S_ISDIR(path.stat().st_mode)
-            files = [path / "manifest.json", *sorted(path.iterdir())] if is_folder else [path]
+            files = [path / "manifest.json", *sorted(path.rglob("*"))] if is_folder else [path]
             for file in files:
                 known = file.stat()
                 found.append((str(file.resolve()), known.st_ino, known.st_mtime_ns, known.st_size))

@@ -89,10 +89,10 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     recommended = {name: _untitled(TypeAdapter(hint).json_schema()) for name, hint in hints.items()}
     tree = "nodes of the tree of semantic IDs: code, probability, children, ids of the items at a leaf"
     found = _object({"item_id": _TEXT, "title": _TEXT, "columns": {"type": "object"}})
-    asked = {"requests": _list(_ref("Request"), minItems=1, maxItems=limits.max_requests)}
+    several = {"requests": _list(_ref("Request"), minItems=1, maxItems=limits.max_requests)}
     return {
         "Request": request_schema(limits),
-        "Requests": _object(asked),
+        "Requests": _object(several),
         "Recommended": _object(recommended),
         "Model": _object({"name": _TEXT, "version": _TEXT}),
         "List": _object(lists),
@@ -134,8 +134,8 @@ def operations(served: Served | None) -> dict[tuple[str, str], Schema]:
     one: Schema = {"items": [], "unknown": []}
     model = _NO_MODEL
     if served is not None:
-        asked, answer = served.example
-        request = {"history": list(asked.history), "k": asked.k, "exclude_seen": asked.exclude_seen}
+        query, answer = served.example
+        request = {"history": list(query.history), "k": query.k, "exclude_seen": query.exclude_seen}
         one, model = answered(answer), served.model
     return {
         ("post", "/v1/recommend"): {

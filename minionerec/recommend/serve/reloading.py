@@ -37,15 +37,24 @@ class Reloader:
         sources: The sources of the first model.
         allowed: Whether callers may reload.
         root: Folder that their paths must be in; no paths allowed if None.
+        look: Returns the state of the files of sources.
     """
 
     def __init__(
-        self, shelf: Shelf, metrics: Metrics, sources: Sources, allowed: bool = False, root: Path | None = None
+        self,
+        shelf: Shelf,
+        metrics: Metrics,
+        sources: Sources,
+        allowed: bool = False,
+        root: Path | None = None,
+        look: Callable[[Sources], Any] = fingerprint,
     ):
         self.sources = sources
         self._shelf, self._metrics, self._root = shelf, metrics, root
         self.allowed = allowed
         self._loading = self._blind = False
+        self._fingerprint = look
+        self._tried: Any = None  # state of the first model's files when they were last read
         # A single thread: libraries keep some state per thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
 
@@ -88,41 +97,47 @@ class Reloader:
         Raises:
             MinioneRecError: If it cannot be loaded.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, self.sources)
+        return await self._load(self.sources)
 
-    async def run(self, asked: ReloadRequest) -> Served:
+    async def run(self, request: ReloadRequest) -> Served:
         """Reload as requested; paths not given stay the same.
 
         Raises:
             MinioneRecError: If the inputs do not belong together; the model in service is unchanged.
             Refusal: 409, if there is no previous model, or another is being loaded.
         """
-        if asked.back:
+        if request.back:
             served = self._shelf.back()
             self._record("back", served)
             return served
         current = self._shelf.current
         sources = self.sources if current is None else current.sources
-        if asked.checkpoint is not None:
-            sources = replace(sources, checkpoint=asked.checkpoint)
-        if asked.items is not None:
-            sources = replace(sources, items=asked.items)
+        if request.checkpoint is not None:
+            sources = replace(sources, checkpoint=request.checkpoint)
+        if request.items is not None:
+            sources = replace(sources, items=request.items)
         return await self._bring(sources)
 
     async def _bring(self, sources: Sources) -> Served:
-        if self._loading:
-            raise Refusal(409, "another model is being loaded; try again later.", retry_after=5)
-        self._loading = True
         try:
-            served = await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, sources)
+            served = await self._load(sources)
         except MinioneRecError as error:
             self._metrics.reloads.labels("refused").inc()
             logger.error("reload refused, the model in service is unchanged: %s", error)
             raise
-        finally:
-            self._loading = False
         self._record("done", served)
         return served
+
+    async def _load(self, sources: Sources) -> Served:
+        if self._loading:
+            raise Refusal(409, "another model is being loaded; try again later.", retry_after=5)
+        self._loading = True
+        try:
+            if sources == self.sources:
+                self._tried = await self._look()
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._shelf.bring, sources)
+        finally:
+            self._loading = False
 
     def _record(self, outcome: str, served: Served) -> None:
         self._metrics.reloads.labels(outcome).inc()
@@ -135,30 +150,26 @@ class Reloader:
         except (MinioneRecError, Refusal) as error:
             logger.warning("not reloaded: %s", error)
 
-    async def watch(self, seconds: float, look: Callable[[Sources], Any] = fingerprint) -> None:
+    async def watch(self, seconds: float) -> None:
         """Check the first model's files periodically; reload them when they have changed and are stable.
 
         Args:
             seconds: Seconds between checks.
-            look: Returns the state of the files.
         """
-        loaded = seen = await self._look(look)
+        seen = self._tried
         while True:
             await asyncio.sleep(seconds)
-            now = await self._look(look)
+            now = await self._look()
             if now is None:
                 continue
-            if loaded is None:  # the first successful check
-                loaded = now
-            if now == seen and now != loaded and None not in now:
-                loaded = now
+            if now == seen and now != self._tried and None not in now:
                 await self.reload_quietly()
             seen = now
 
-    async def _look(self, look: Callable[[Sources], Any]) -> Any:
+    async def _look(self) -> Any:
         """One check of the files; None if it fails, which is logged once."""
         try:
-            found = await asyncio.to_thread(look, self.sources)
+            found = await asyncio.to_thread(self._fingerprint, self.sources)
         except OSError as error:
             self._metrics.failed_looks.inc()
             if not self._blind:

@@ -60,7 +60,7 @@ class Service:
         body = await read_body(call.scope["headers"], call.receive, self.limits)
         requests, single = read_call(read_json(body), self.limits)
         self._remember(call, requests)
-        outcome = await self._ask(call, requests)
+        outcome = await self._submit(call, requests)
         lists: list[bytes] = []
         for index, value in enumerate(outcome.values):
             if isinstance(value, Exception):
@@ -77,7 +77,7 @@ class Service:
         body = await read_body(call.scope["headers"], call.receive, self.limits)
         request = read_request(read_json(body), self.limits)
         self._remember(call, [request])
-        outcome = await self._ask(call, [request], functools.partial(_explained, request=request))
+        outcome = await self._submit(call, [request], functools.partial(_explained, request=request))
         value = outcome.values[0]
         if isinstance(value, Exception):
             raise self._as_refusal(value)
@@ -111,12 +111,12 @@ class Service:
         if not self._reloader.allowed:
             raise Refusal(404, "reloading is disabled; start the server with --reload request.", close=True)
         body = await read_body(call.scope["headers"], call.receive, self.limits)
-        asked = self._reloader.read(read_json(body))
+        request = self._reloader.read(read_json(body))
         before = self.shelf.current
-        known = [*self._reloader.paths(), asked.checkpoint, asked.items]
+        known = [*self._reloader.paths(), request.checkpoint, request.items]
         begin = time.perf_counter()
         try:
-            served = await asyncio.shield(self._reloader.run(asked))
+            served = await asyncio.shield(self._reloader.run(request))
         except MinioneRecError as error:
             raise Refusal(
                 409, f"refused; the model in service is unchanged: {without_paths(str(error), known)}"
@@ -149,7 +149,7 @@ class Service:
         if self._log_histories:
             notes["histories"] = [list(request.history) for request in requests]
 
-    async def _ask(self, call: "Call", requests: Sequence[Request], work: Any = None) -> CallOutcome:
+    async def _submit(self, call: "Call", requests: Sequence[Request], work: Any = None) -> CallOutcome:
         """Query the model, until the client disconnects or the time limit.
 
         Raises:

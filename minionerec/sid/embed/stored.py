@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import file_sha256, open_artefact, read_json
-from minionerec.core.errors import DataError, cut
+from minionerec.core.errors import DataError, truncate
 from minionerec.core.parquet import readable
 
 # Vectors that stay in their file: rows of a `.npy` file read in blocks, never all of them at once.
@@ -72,7 +72,7 @@ class VectorFile:
         except FileNotFoundError:
             raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
         except (OSError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
-            reason = cut(str(error), 200)
+            reason = truncate(str(error), 200)
             raise DataError(
                 f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save."
             ) from None
@@ -297,7 +297,7 @@ def load_vectors(path: str | os.PathLike[str], n_items: int) -> np.ndarray:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Give a .npy file with one row per item.") from None
     except Exception as error:  # its header is a Python literal, which can fail in every way that those can
-        reason = cut(str(error), 200)
+        reason = truncate(str(error), 200)
         raise DataError(f"{path}: not a readable .npy file of numbers ({reason}). Write it with numpy.save.") from None
     if not isinstance(vectors, np.ndarray):
         raise DataError(f"{path}: holds several arrays; expected one .npy array with one row per item.")

@@ -83,12 +83,12 @@ def count_experts(windows: SidWindows, size: int, recency: float, neighbours: Tr
 
     for part in parts:
         histories, labels, weights = (np.asarray(windows[name][part]) for name in ("histories", "labels", "weights"))
-        asked = labels > 0
-        ages = _ages(weights, newest, recency)[asked]
+        has_target = labels > 0
+        ages = _ages(weights, newest, recency)[has_target]
         for half_life, found in by_age.items():
-            found += np.bincount(labels[asked] - 1, 0.5 ** (ages / half_life), size)
+            found += np.bincount(labels[has_target] - 1, 0.5 ** (ages / half_life), size)
         for slot in range(histories.shape[1]):
-            row = asked[:, slot]
+            row = has_target[:, slot]
             seen = np.sort(histories[row, : slot + 1], axis=1)
             first = np.diff(seen, axis=1, prepend=-1) > 0  # each item once
             there += np.bincount(seen[first], np.repeat(weights[row, slot], first.sum(1)), size + 1)
@@ -128,7 +128,7 @@ class _Candidates:
         self.count = len(contexts)
         for begin in progress(range(0, self.count, _ROWS), "asking experts", unit="parts"):
             part = slice(begin, begin + _ROWS)
-            terms, features, wanted = _asked(model, examples, contexts, part)
+            terms, features, wanted = _inputs(model, examples, contexts, part)
             chosen = []
             for most, weights in _CANDIDATES:
                 pooled = sum(weight * terms[..., EXPERTS.index(name)] for name, weight in weights.items())
@@ -166,19 +166,19 @@ class _Candidates:
         return found
 
 
-def _asked(
+def _inputs(
     model: CatalogueModel, examples: SidWindows, contexts: np.ndarray, part: slice
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of some held-out examples: each expert's values for all SIDs, (E, N, experts), features, and targets from 0."""
     assert model.experts is not None
-    histories, labels, asked = (
+    histories, labels, given = (
         torch.from_numpy(np.array(values[part], dtype=np.int64)).to(model.device)
         for values in (examples["histories"], examples["labels"], contexts)
     )
     row, slot = newest_slots(histories)
-    own = model.leaf_log_probs(histories, asked)
+    own = model.leaf_log_probs(histories, given)
     terms = torch.stack(list(model.experts.terms(own, histories, row, slot)), 2)
-    return terms, model.experts.features(histories, row, slot, asked), labels[row, slot] - 1
+    return terms, model.experts.features(histories, row, slot, given), labels[row, slot] - 1
 
 
 def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -289,7 +289,7 @@ def _scale(model: CatalogueModel, weights: torch.Tensor, examples: SidWindows, c
     chosen = np.sort(np.random.default_rng(0).permutation(len(contexts))[:_SCALED_ROWS])
     examples = {name: values[chosen] for name, values in examples.items()}
     for begin in range(0, len(chosen), _ROWS):
-        terms, features, wanted = _asked(model, examples, contexts[chosen], slice(begin, begin + _ROWS))
+        terms, features, wanted = _inputs(model, examples, contexts[chosen], slice(begin, begin + _ROWS))
         pooled = torch.einsum("enk,ek->en", terms, features @ weights)
         for position, scale in enumerate(_SCALES):
             losses[position] += float(torch.nn.functional.cross_entropy(scale * pooled, wanted, reduction="sum"))

@@ -146,15 +146,15 @@ def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: SidWindows, conte
     found = np.zeros((len(WEIGHTS), len(contexts)))
     for start in progress(range(0, len(contexts), _ROWS), "weighing popularity", unit="parts"):
         part = slice(start, start + _ROWS)
-        histories, labels, asked = (
+        histories, labels, given = (
             torch.from_numpy(np.array(values[part], dtype=np.int64)).to(model.device)
             for values in (heldout["histories"], heldout["labels"], contexts)
         )
         row, slot = newest_slots(histories)
-        towers = model.tower_scores(histories, row, slot, asked)
+        towers = model.tower_scores(histories, row, slot, given)
         wanted = labels[row, slot][:, None] - 1
         for number, weight in enumerate(WEIGHTS):
-            added = weight * logs[asked]
+            added = weight * logs[given]
             probable = torch.stack([(scores + added).log_softmax(-1) for scores in towers]).logsumexp(0)
             ranks = (probable > probable.gather(1, wanted)).sum(1).cpu().numpy() + 1
             found[number, part] = ranking_metrics(ranks, (10,))["NDCG@10"]
@@ -325,7 +325,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult:
     wait_for_everyone()
     windows = read_windows(folder)
     heldout = held_out_windows(corpus.valid, table, corpus.max_history, conditioned)
-    heldout = some_windows(heldout, config.loss_rows, config.seed)
+    heldout = some_windows(heldout, config.loss_examples, config.seed)
     bundle = started or new_bundle(config, corpus, table, windows)
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
 from minionerec.data.transitions import Transitions, count_transitions_in_parts
 from minionerec.data.windows import padded_windows, recency_of
@@ -120,7 +120,9 @@ def some_windows(windows: SidWindows, count: int, seed: int) -> SidWindows:
     return {name: values[chosen] for name, values in windows.items()}
 
 
-def held_out_windows(rows: SplitRows, table: SidTable, max_history: int, session_context: bool = False) -> SidWindows:
+def held_out_windows(
+    rows: SplitExamples, table: SidTable, max_history: int, session_context: bool = False
+) -> SidWindows:
     """Validation examples as windows (`read_windows`) with a loss at the last item alone.
 
     Args:

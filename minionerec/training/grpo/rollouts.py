@@ -53,18 +53,18 @@ class Row(TypedDict):
 
 
 @dataclass(frozen=True)
-class PromptRows:
+class TrainingPrompts:
     """The prompts to train on.
 
     Attributes:
         rows: One a prompt (`Row`), mapped from files; as many as fill whole steps.
         counts: Prompts of each task, before some are repeated to fill the last step.
-        cut: How many of those were too long and lost their first tokens.
+        truncated: How many of those were too long and lost their first tokens.
     """
 
     rows: Dataset
     counts: dict[str, int]
-    cut: int
+    truncated: int
 
     @property
     def filled_up(self) -> int:
@@ -104,10 +104,10 @@ class PromptExamples(ExampleMaker):
         for task in self.tasks:
             check_task(task)
 
-    def examples(self, asked: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
+    def examples(self, requested: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
         """Prompts of one task."""
-        builder = asked.builder(self.builder)
-        made = builder.some(asked.task, "train", asked.items) if len(asked.numbers) else []
+        builder = requested.builder(self.builder)
+        made = builder.some(requested.task, "train", requested.items) if len(requested.numbers) else []
         prompts = encode_prompt(self.tokenizer, [example.prompt for example in made], self.max_prompt_length)
         targets = np.array([example.target for example in made], dtype=np.int64)
         tails = [example.completion[len(builder.table.sids[example.target]) :] for example in made]
@@ -116,19 +116,19 @@ class PromptExamples(ExampleMaker):
             "prompt": Ragged.of(prompts.ids),
             "tail": Ragged.of(encode_completion(self.tokenizer, tails)),
         }
-        if asked.rows is not None:
-            found["history"] = Ragged(asked.rows.flat_histories()[0], asked.rows.lengths)
-        return found, {"rows": len(made), "cut": prompts.cut}
+        if requested.rows is not None:
+            found["history"] = Ragged(requested.rows.flat_histories()[0], requested.rows.lengths)
+        return found, {"rows": len(made), "truncated": prompts.truncated}
 
 
-def grpo_rows(
+def grpo_examples(
     builder: ExampleBuilder,
     tokenizer: PreTrainedTokenizerBase,
     config: PromptSettings,
     max_prompt_length: int,
     folder: Path,
     corpus: Corpus | None = None,
-) -> PromptRows:
+) -> TrainingPrompts:
     """The prompts of all tasks by their weights.
 
     They are filled up to whole steps by repeating some in a fixed random order, so that none is dropped.
@@ -151,7 +151,7 @@ def grpo_rows(
         again = np.resize(rng.permutation(len(found)), missing)
     else:
         again = rng.integers(len(found), size=missing)
-    return PromptRows(found.dataset(again), found.counts, found.total("cut"))
+    return TrainingPrompts(found.dataset(again), found.counts, found.total("truncated"))
 
 
 PROMPTS_AT_ONCE = 64  # prompts rolled out, and scored by the reference, at a time

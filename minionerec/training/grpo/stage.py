@@ -29,7 +29,7 @@ from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.stored import load_vector_artefact
 from minionerec.training.config import GrpoConfig
 from minionerec.training.examples import SHUFFLED, BlockSampler
-from minionerec.training.grpo.rollouts import PromptRows, RollOut, beams, grpo_rows, roller, samples
+from minionerec.training.grpo.rollouts import RollOut, TrainingPrompts, beams, grpo_examples, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
 from minionerec.training.packing import SetEpoch
 from minionerec.training.rewards import (
@@ -84,7 +84,7 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
         begins = ends - [len(history) for history in kept]
         flat = np.concatenate([np.asarray(history, dtype=np.int32) for history in kept]) + 1
         rows = torch.from_numpy(padded(flat, begins, ends, model.max_len, model.padding)).to(device, torch.int64)
-        return model.logits(model.asked(model.user_vectors(rows), None))[:, 1:].float().cpu().numpy()
+        return model.logits(model.conditioned(model.user_vectors(rows), None))[:, 1:].float().cpu().numpy()
 
     return score
 
@@ -111,16 +111,16 @@ def run_grpo(config: GrpoConfig) -> StageResult:
 def _train(config: GrpoConfig, run: TrainingRun) -> StageResult:
     bundle = load_policy(config)
     whole = Corpus.load(config.corpus)
-    corpus = run.sample_corpus(whole, config.eval_rows) if whole.in_files else whole
+    corpus = run.sample_corpus(whole, config.eval_examples) if whole.in_files else whole
     reference = load_reference(config, bundle) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     with run.work.phase("load"):
-        prompts = grpo_rows(
+        prompts = grpo_examples(
             builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows, whole if whole.in_files else None
         )
     rewards = load_rewards(config, corpus, bundle, prompts)
     _say(config, prompts, rewards)
-    shuffled = config.shuffle_rows or (SHUFFLED if whole.in_files else 0)
+    shuffled = config.shuffle_examples or (SHUFFLED if whole.in_files else 0)
     args = grpo_arguments(config, run, prompts)
     trainer = build_trainer(config, args, bundle, builder, prompts, rewards, shuffled)
     if reference is not None:
@@ -130,7 +130,7 @@ def _train(config: GrpoConfig, run: TrainingRun) -> StageResult:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)
     keep_start_if_better(trainer, config.checkpoint)
-    result = run.finish(trainer, bundle, {"rows": prompts.counts, "cut_prompts": prompts.cut})
+    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.truncated})
     run.drop_rows()
     return result
 
@@ -174,7 +174,7 @@ def load_reference(config: GrpoConfig, bundle: Bundle) -> Mapping[str, torch.Ten
     return weights
 
 
-def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: PromptRows) -> WeightedRewards:
+def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: TrainingPrompts) -> WeightedRewards:
     """The rewards and their sources."""
     weights = reward_weights(config.rewards)
     about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in prompts.counts]
@@ -189,7 +189,7 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Pr
     return WeightedRewards({name: make_reward(name, sources) for name in weights}, weights)
 
 
-def _say(config: GrpoConfig, prompts: PromptRows, rewards: WeightedRewards) -> None:
+def _say(config: GrpoConfig, prompts: TrainingPrompts, rewards: WeightedRewards) -> None:
     logger.info(
         "GRPO on %s prompts (%s), %d filled up; %d rollouts each (%s); rewards %s.",
         f"{sum(prompts.counts.values()):,}",
@@ -199,11 +199,11 @@ def _say(config: GrpoConfig, prompts: PromptRows, rewards: WeightedRewards) -> N
         config.rollouts,
         ", ".join(f"{name} x {weight:g}" for name, weight in rewards.weights.items()),
     )
-    if prompts.cut:
-        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.cut:,}")
+    if prompts.truncated:
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.truncated:,}")
 
 
-def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: PromptRows) -> GRPOConfig:
+def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingPrompts) -> GRPOConfig:
     """Arguments of TRL's trainer."""
     names = "prompts_per_step and prompts_per_device"
     plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
@@ -229,7 +229,7 @@ def build_trainer(
     args: GRPOConfig,
     bundle: Bundle,
     builder: ExampleBuilder,
-    prompts: PromptRows,
+    prompts: TrainingPrompts,
     rewards: WeightedRewards,
     shuffled: int = 0,
 ) -> SidGrpoTrainer:

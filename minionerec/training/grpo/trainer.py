@@ -109,7 +109,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         every = [row for part in rows for row in part]
         with self.accelerator.autocast():
             rollouts = self.roll_out(self.accelerator.unwrap_model(self.model), every)
-        found = self.objective.rewards.ask(rollouts)  # (F, P, G)
+        found = self.objective.rewards.values(rollouts)  # (F, P, G)
         rewards = self.objective.rewards.total(found)  # (P, G)
         signal = has_signal(rewards)  # (P,)
         completions = completions_of(rollouts, every, self.sid_tokens)

@@ -120,7 +120,7 @@ class StepTrainer(GRPOTrainer):
         super().__init__(
             model=model,
             args=args,
-            reward_funcs=_ask_no_reward,
+            reward_funcs=_no_reward,
             train_dataset=rows,
             eval_dataset=Dataset.from_dict({"prompt": ["-"]}),  # validation ranks rows of its own
             processing_class=tokenizer,
@@ -177,6 +177,6 @@ class StepTrainer(GRPOTrainer):
         return self.slice_loss(model, inputs["groups"])
 
 
-def _ask_no_reward(*_: Any, **__: Any) -> list[float | None]:
+def _no_reward(*_: Any, **__: Any) -> list[float | None]:
     """TRL insists on a reward function; ours are functions of rollouts and are called in `make_step`."""
     raise NotImplementedError

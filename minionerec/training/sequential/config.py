@@ -87,14 +87,14 @@ class SequentialConfig(StageConfig):
         None, "validation metric that selects the epoch (default: the protocol's, NDCG@10)", known=MONITORS
     )
     list_length: int = setting(50, "items of each example in the predictions file", least=1)
-    shuffle_rows: int = setting(
+    shuffle_examples: int = setting(
         0,
         "examples (or windows) that are shuffled together, of blocks in random order; 0: all, and 65,536 of a corpus "
         "that is too large for memory",
         least=0,
         since="0.2",
     )
-    eval_rows: int = setting(
+    eval_examples: int = setting(
         -1,
         "examples of valid and of test that are measured, a random sample; -1: all",
         least=-1,
@@ -121,8 +121,8 @@ class SequentialConfig(StageConfig):
                 f"session_context is true, but protocol is {self.protocol!r}, whose sequences have no times; take "
                 "protocol rows, or leave session_context out."
             )
-        if self.eval_rows == 0:
-            yield "eval_rows is 0, but the best epoch is chosen by validation examples; say how many, or -1."
+        if self.eval_examples == 0:
+            yield "eval_examples is 0, but the best epoch is chosen by validation examples; say how many, or -1."
 
     def inputs(self) -> dict[str, Path]:
         """Inputs; of the text vectors what their source reads."""
@@ -168,7 +168,7 @@ class SequentialConfig(StageConfig):
             "seen": protocol.seen,
             "max_len": protocol.max_len,
             **{name: getattr(self, name) for name in _OF_LISTS},
-            **({"eval_rows": self.eval_rows} if self.eval_rows >= 0 else {}),
+            **({"eval_examples": self.eval_examples} if self.eval_examples >= 0 else {}),
         }
         stage = Stage(self, kind=KIND, output=Path(self.output) / "predictions", settings=settings)
         stage.inputs["model"] = Path(self.output) / "model"

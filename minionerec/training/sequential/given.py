@@ -13,7 +13,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_examples
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts, warn_without_times
 from minionerec.data.transitions import Transitions, count_transitions_in_parts
 from minionerec.data.windows import padded_windows
@@ -48,7 +48,7 @@ class ModelInputs:
     """
 
     corpus: Corpus
-    held_out: Mapping[str, SplitRows]
+    held_out: Mapping[str, SplitExamples]
     users: Mapping[str, int]
     counts: Mapping[str, Any]
     hyper: Mapping[str, Any]
@@ -72,13 +72,13 @@ class ModelInputs:
             built.condition_on_session()
         return built
 
-    def user_numbers(self, rows: SplitRows) -> np.ndarray:
+    def user_numbers(self, rows: SplitExamples) -> np.ndarray:
         """The number of each row's user, one beyond all others for a user without a training example: int64 (R,)."""
         numbers = np.array([self.users.get(user, len(self.users)) for user in rows.user_ids], dtype=np.int64)
         found: np.ndarray = numbers[rows.user_numbers]
         return found
 
-    def asked(self, model: SequentialModel, rows: SplitRows) -> dict[str, Any]:
+    def further_inputs(self, model: SequentialModel, rows: SplitExamples) -> dict[str, Any]:
         """Inputs of a model beside histories: `users` and `contexts`, as ranking takes them."""
         conditioned = model.session_states is not None and rows.times is not None
         return {
@@ -132,7 +132,7 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
         )
     if config.session_context and not corpus.has_times:
         warn_without_times(config.corpus)
-    held_out = {split: corpus.sample(split, config.eval_rows, protocol.seed) for split in MEASURED}
+    held_out = {split: corpus.sample(split, config.eval_examples, protocol.seed) for split in MEASURED}
     users = _number_users(list(held_out.values()) if corpus.in_files else [corpus.train])
     text = _read_text(config, corpus)
     transitions = _count(counted, corpus, protocol)
@@ -162,7 +162,7 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
     )
 
 
-def _number_users(parts: Sequence[SplitRows]) -> dict[str, int]:
+def _number_users(parts: Sequence[SplitExamples]) -> dict[str, int]:
     """The users of rows, in the order of each one's first row."""
     known: dict[str, int] = {}
     for rows in parts:
@@ -173,7 +173,7 @@ def _number_users(parts: Sequence[SplitRows]) -> dict[str, int]:
 
 
 def _counts(
-    corpus: Corpus, held_out: Mapping[str, SplitRows], users: Mapping[str, int], protocol: Protocol
+    corpus: Corpus, held_out: Mapping[str, SplitExamples], users: Mapping[str, int], protocol: Protocol
 ) -> Mapping[str, Any]:
     """Numbers for the manifest."""
     if corpus.leaves_two_out:

@@ -54,8 +54,8 @@ def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: to
         name: Ranked(
             users=rows.users.tolist(),
             targets=rows.targets,
-            ranks=rank_rows(model, rows, seen, device, numbers, **data.asked(model, rows)),
-            width=None,
+            ranks=rank_rows(model, rows, seen, device, numbers, **data.further_inputs(model, rows)),
+            list_length=None,
             given=given_to(model, data),
         )
         for name, rows in data.held_out.items()
@@ -64,7 +64,7 @@ def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: to
 
 def given_to(model: SequentialModel, data: ModelInputs) -> tuple[str, ...]:
     """What a model is given of rows beyond their histories: the session context of some row, where it reads that."""
-    known = (data.asked(model, rows)["contexts"] for rows in data.held_out.values())
+    known = (data.further_inputs(model, rows)["contexts"] for rows in data.held_out.values())
     given = any(contexts is not None and bool((contexts != UNKNOWN).any()) for contexts in known)
     return (SESSION_CONTEXT,) if given else ()
 
@@ -97,7 +97,7 @@ def list_predictions(
         length: Length of the lists.
     """
     rows, table = data.held_out[name], data.table
-    items, scores = top_items(model, rows, seen, device, length, **data.asked(model, rows))
+    items, scores = top_items(model, rows, seen, device, length, **data.further_inputs(model, rows))
     items -= 1
     usable = np.isfinite(scores)
     sids = np.array(["", *(table.sids if table else [""] * data.corpus.n_items)], dtype=object)
@@ -121,7 +121,7 @@ ROWS = "rows"
 """Folder of the training examples of a large corpus, in that of the unfinished run."""
 Reader = Callable[[], ModelInputs]
 SHUFFLED = 65_536
-"""Examples of a large corpus that are shuffled together where `shuffle_rows` is not set."""
+"""Examples of a large corpus that are shuffled together where `shuffle_examples` is not set."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -202,13 +202,13 @@ def _train(
             weight_decay=config.weight_decay,
             all_positions=config.all_positions,
             seed=seed,
-            shuffle_rows=config.shuffle_rows or (SHUFFLED if data.corpus.in_files else 0),
+            shuffle_examples=config.shuffle_examples or (SHUFFLED if data.corpus.in_files else 0),
         )
         work.log_batch(wanted.batch_size, 1, wanted.batch_size)
 
         def valid_ranks(model: SequentialModel) -> np.ndarray:
             rows = data.held_out["valid"]
-            return rank_rows(model, rows, protocol.seen, device, **data.asked(model, rows))["item"]
+            return rank_rows(model, rows, protocol.seen, device, **data.further_inputs(model, rows))["item"]
 
         done = fit(model, examples, valid_ranks, protocol, wanted, work.folder / STATE_FILE, device, work)
         counts = {

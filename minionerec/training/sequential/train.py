@@ -19,7 +19,7 @@ from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import block_order
 from minionerec.data.protocols import Protocol
-from minionerec.data.rows import Side, SplitRows, mapped
+from minionerec.data.rows import Side, SplitExamples, mapped
 from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
 from minionerec.data.windows import Windows, mapped_windows, padded_windows
 from minionerec.metrics.ranking import ranking_metrics
@@ -43,7 +43,7 @@ class TrainSettings:
         weight_decay: Decoupled, of tensors with two or more axes. With 0 AdamW is Adam.
         all_positions: Train on windows, with a loss at every position, instead of rows.
         seed: Seed of order and dropout.
-        shuffle_rows: Rows (or windows) that are shuffled together; 0: all.
+        shuffle_examples: Rows (or windows) that are shuffled together; 0: all.
     """
 
     epochs: int
@@ -53,7 +53,7 @@ class TrainSettings:
     weight_decay: float
     all_positions: bool
     seed: int
-    shuffle_rows: int = 0
+    shuffle_examples: int = 0
 
 
 @dataclass
@@ -86,11 +86,11 @@ def batches(count: int, settings: TrainSettings, epoch: int) -> Iterator[np.ndar
     All rows are shuffled by torch's generator; or blocks of them (`minionerec.data.order.block_order`), by the seed.
     """
     size = settings.batch_size
-    if not settings.shuffle_rows:
+    if not settings.shuffle_examples:
         yield from (part.numpy() for part in torch.randperm(count).split(size))
         return
     held = np.zeros(0, dtype=np.int64)
-    for chunk in block_order(count, settings.shuffle_rows, settings.seed, epoch):
+    for chunk in block_order(count, settings.shuffle_examples, settings.seed, epoch):
         held = np.concatenate([held, chunk])
         whole = len(held) // size * size
         yield from held[:whole].reshape(-1, size)
@@ -119,7 +119,7 @@ class TrainingExamples:
 
     max_len: int
     padding: Side
-    rows: SplitRows | None
+    rows: SplitExamples | None
     windows: Windows | None
     users: np.ndarray | None
     contexts: np.ndarray | None

@@ -271,7 +271,7 @@ def test_a_run_of_real_stages(tmp_path, monkeypatch):
     small = {"hidden_size": 8, "inner_size": 8, "layers": 1, "heads": 1, "vector_width": 8, "epochs": 0.2}
     inputs = {"corpus": "{data.corpus}", "sids": "{data.sids}"}
     model = {"stage": "train-catalogue", "config": "demo#catalogue", **inputs, **small}
-    model |= {"evals_per_epoch": 1, "eval_rows": 20}
+    model |= {"evals_per_epoch": 1, "eval_examples": 20}
     lists = {"stage": "eval-beam", "checkpoint": "{model}", **inputs, "beams": 10, "ks": [1, 10], "resamples": 2}
     sids = {"stage": "build-sids", "config": "demo#sids", "corpus": "{corpus}", "output": "{runs}/sids"}
     text = yaml.safe_load(TINY.format(runs=tmp_path / "runs"))

@@ -1,6 +1,7 @@
 """The processes of a launch: who waits for whom, and what a waiting one says when another has ended."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,21 @@ def main():
 run_command(main)
 """
 
+ENDED = """
+import os, signal
+from minionerec.core.commands import run_command
+from minionerec.core.processes import is_main_process, wait_for_everyone
+
+def main():
+    import torch
+
+    wait_for_everyone()
+    if not is_main_process():
+        os.kill(os.getpid(), signal.SIGTERM)
+    torch.distributed.all_reduce(torch.ones(3))
+
+run_command(main)
+"""
 
 AGREE = """
 import os
@@ -55,6 +71,13 @@ def test_a_refusal_of_the_first_process_is_no_traceback_in_the_others():
     assert first.splitlines()[-1] == "error: the cups are broken. Mend them."
     assert second.splitlines()[-1] == "error: another process of this launch has ended; its messages say why."
     assert "Traceback" not in second
+
+
+def test_a_process_that_ends_while_others_compute_is_one_line_in_these():
+    (first, status), (_, other) = launch(ENDED, 2)
+    assert (status, other) == (2, -signal.SIGTERM)
+    assert first.splitlines()[-1] == "error: another process of this launch has ended; its messages say why."
+    assert "Traceback" not in first
 
 
 def test_processes_with_other_settings_are_reported_in_each_of_them():

@@ -258,10 +258,16 @@ def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
 
 
 @pytest.mark.parametrize("stage", ["sft", "train-catalogue", "train-sequential", "eval-beam", "recommend"])
-@pytest.mark.parametrize("former", ["moment", "moments", "tell_moments"])
-def test_former_names_of_settings_are_refused_with_the_new_one(tmp_path, stage, former):
+@pytest.mark.parametrize(
+    ("former", "new"),
+    [
+        *[(former, "session_context") for former in ("moment", "moments", "tell_moments")],
+        *[(f"{word}_rows", f"{word}_examples") for word in ("eval", "loss", "shuffle", "max_eval", "valid")],
+    ],
+)
+def test_former_names_of_settings_are_refused_with_the_new_one(tmp_path, stage, former, new):
     kind = STAGES[stage].config_class()
-    named = "session_context" in {each.name for each in fields(kind)}
+    named = new in {each.name for each in fields(kind)}
     for words, prefix in (
         (["--config", yaml(tmp_path, f"{former}: true\n")], ""),
         ([f"--{former}", "true"], "--"),
@@ -269,7 +275,7 @@ def test_former_names_of_settings_are_refused_with_the_new_one(tmp_path, stage, 
     ):
         with pytest.raises(ConfigError, match=former) as error:
             parse_settings(kind, words)
-        assert (f"{prefix}{former} is now {prefix}session_context." in str(error.value)) == named
+        assert (f"{prefix}{former} is now {prefix}{new}." in str(error.value)) == named
 
 
 def test_an_unknown_flag_is_answered_with_the_known_one():

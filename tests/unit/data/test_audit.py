@@ -11,9 +11,9 @@ from support.builder import build
 from support.small_corpus import make_corpus
 
 from minionerec.core.errors import DataError
-from minionerec.data.audit import Agreement, audit_rows
+from minionerec.data.audit import Agreement, audit_examples
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes
 
 
@@ -87,7 +87,7 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
 def corpus_of(*tables):
     """A corpus of the items 3, 1, 2 with (history, target) rows."""
     made = [
-        SplitRows.of(
+        SplitExamples.of(
             ["u"] * len(rows), [np.array(past, np.int32) for past, _ in rows], np.array([t for _, t in rows], np.int32)
         )
         for rows in tables
@@ -101,14 +101,14 @@ def test_rows_of_a_split_with_times_from_elsewhere():
         "valid": RowTimes(np.array([5, 5, NO_TIME]), np.array([5, NO_TIME, 4])),
         "test": RowTimes(np.array([5, 6, 7]), np.array([4, 6, 7])),
     }
-    found = audit_rows(corpus, ["valid", "test"], times)
+    found = audit_examples(corpus, ["valid", "test"], times)
     assert (found.pairs, found.ties) == (4, 3)
     assert found.orders["text"] == {"ties": Agreement(2, 2), "others": Agreement(1, 1)}
-    turned = audit_rows(corpus, ["valid", "test"], times, item_ids=["A", "C", "B"])
+    turned = audit_examples(corpus, ["valid", "test"], times, item_ids=["A", "C", "B"])
     assert turned.orders == {"text": {"ties": Agreement(2, 0), "others": Agreement(1, 0)}}
-    plain = audit_rows(corpus, SPLITS)
+    plain = audit_examples(corpus, SPLITS)
     assert (plain.pairs, plain.ties, plain.orders["number"]) == (6, None, {"all": Agreement(5, 4)})
     assert plain.lines()[0] == "neighbouring pairs: 6; their times are unknown"
     assert plain.warning() is None
     with pytest.raises(DataError, match="there are 2 ids for 3 items"):
-        audit_rows(corpus, SPLITS, item_ids=["A", "B"])
+        audit_examples(corpus, SPLITS, item_ids=["A", "B"])

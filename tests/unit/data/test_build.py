@@ -42,7 +42,7 @@ choices = st.fixed_dictionaries(
         "ties": st.sampled_from(["keep", "shuffle", "together"]),
         "max_history": st.sampled_from([1, 2, 3, 10]),
         "core": st.sampled_from([0, 1, 2, 5, 12]),
-        "max_eval_rows": st.sampled_from([0, 0, 1, 2, 3, 7]),
+        "max_eval_examples": st.sampled_from([0, 0, 1, 2, 3, 7]),
         "quirks": st.sampled_from([(), (), ("published_order",)]),
         "seed": st.integers(0, 5),
     }
@@ -59,7 +59,7 @@ def any_source(examples):
         if found is None:
             return
         counts = check_histories(found.corpus())
-        if chosen["ties"] != "together" and not chosen["max_eval_rows"]:
+        if chosen["ties"] != "together" and not chosen["max_eval_examples"]:
             assert counts["continued_rows"] == found.counts["rows"] - found.counts["users"]
             assert counts["broken_rows"] == 0
 
@@ -90,7 +90,7 @@ def test_any_window(engine, source, chosen, start, end):
         {"split": "leave_last_out", "max_history": 3},
         {"core": 8, "start": "2024-02", "end": "2024-10-01", "ties": "together"},
         {"core": 4, "start": "1999-03", "quirks": ["widen_window"]},
-        {"core": 3, "quirks": ["published_order"], "max_eval_rows": 200},
+        {"core": 3, "quirks": ["published_order"], "max_eval_examples": 200},
     ],
 )
 def test_the_demo_shop(engine, chosen):

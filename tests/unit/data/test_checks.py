@@ -6,13 +6,13 @@ import pytest
 from minionerec.core.errors import DataError
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 
 
 def corpus_of(train, valid, test, max_history=3, n_items=10):
     """A corpus from (user, history, target) triples."""
     tables = [
-        SplitRows.of(
+        SplitExamples.of(
             [user for user, _, _ in rows],
             [history for _, history, _ in rows],
             [target for _, _, target in rows],

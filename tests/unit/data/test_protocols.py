@@ -8,7 +8,7 @@ from support.examples import source_of
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, Stopper, read_examples
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.data.windows import padded_windows
 from minionerec.metrics.ranking import ranking_metrics
@@ -88,7 +88,7 @@ def test_published_counts(data_root, name, protocol, train):
 def small_corpus():
     def table(*rows):
         users, histories, targets = zip(*rows, strict=True)
-        return SplitRows.of(users, histories, targets)
+        return SplitExamples.of(users, histories, targets)
 
     items = pd.DataFrame({"item_id": list("abcde"), "title": "", "description": ""})
     return Corpus(

@@ -18,7 +18,7 @@ from minionerec.data.layout import item_records, write_layout
 from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
 from minionerec.data.published import read_published, with_times_by_order
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts, times_by_order
 from minionerec.data.times import NO_TIME, RowTimes
 
@@ -81,7 +81,7 @@ def layout(tmp_path):
                 rows.append((user, seen[-10:], item))
                 newest = user
             seen.append(item)
-    splits = {name: SplitRows.of(*zip(*rows[cut], strict=True)) for name, cut in CUTS.items()}
+    splits = {name: SplitExamples.of(*zip(*rows[cut], strict=True)) for name, cut in CUTS.items()}
     items = pd.DataFrame({"item_id": range(6), "title": list("abcdef"), "description": ""})
     corpus = Corpus(items, **splits, split="", max_history=10)
     write_layout(
@@ -150,7 +150,7 @@ def test_where_rows_are_missing_no_one_knows_when_the_newest_item_came(layout, t
     folder, _ = layout
     corpus = read_published(folder / "Amazon", "Pots")
     users, histories = ["u", "u", "u", "u"], [[0], [], [1], [0, 5]]
-    rows = SplitRows.of(users, histories, [1, 1, 2, 3])
+    rows = SplitExamples.of(users, histories, [1, 1, 2, 3])
     found = with_times_by_order(replace(corpus, train=rows)).train.times
     assert found.time.tolist() == [0, 0, 0, 0]
     assert found.previous.tolist() == [NO_TIME, NO_TIME, 0, NO_TIME]

@@ -17,10 +17,10 @@ from support.small_shop import sign
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data import shards
-from minionerec.data.chains import NO_INDEX, Chains, chain_rows, concatenated
+from minionerec.data.chains import NO_INDEX, Chains, chain_examples, concatenated
 from minionerec.data.corpus import Corpus, write_corpus
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitRows, joined
+from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import ShardWriter, read_shard, shard_files, shard_of, write_shards
 from minionerec.data.times import NO_TIME, RowTimes
 
@@ -33,7 +33,7 @@ made_rows = st.tuples(*(st.lists(made_row, max_size=8) for _ in SPLITS))
 
 
 def as_rows(triples, times=None):
-    return SplitRows.of(*([column[position] for column in triples] for position in range(3)), times)
+    return SplitExamples.of(*([column[position] for column in triples] for position in range(3)), times)
 
 
 def reported(rows):
@@ -96,7 +96,7 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
 
 def test_fewer_rows_to_measure_on(tmp_path):
     whole = build(source_of(EVENLY), max_history=4)
-    fewer = build(source_of(EVENLY), max_history=4, max_eval_rows=4)
+    fewer = build(source_of(EVENLY), max_history=4, max_eval_examples=4)
     sizes = {split: len(rows) for split, rows in whole.corpus().splits().items()}
     assert min(sizes["valid"], sizes["test"]) > 4
     corpus = fewer.corpus()
@@ -121,7 +121,9 @@ def test_a_users_interactions_are_stored_once():
 
 def test_rows_that_do_not_continue_begin_a_sequence():
     train = as_rows([("u", [0], 1), ("u", [0, 1], 2), ("u", [5], 3), ("v", [], 1), ("v", [], 2)])
-    chains = chain_rows({"train": train, "valid": as_rows([("u", [5, 3], 4)]), "test": SplitRows.none()}, 4, False)
+    chains = chain_examples(
+        {"train": train, "valid": as_rows([("u", [5, 3], 4)]), "test": SplitExamples.none()}, 4, False
+    )
     parts = [chains.items[a:b].tolist() for a, b in zip(chains.offsets, chains.offsets[1:], strict=False)]
     assert parts == [[0, 1, 2], [5, 3, 4], [1], [2]] and chains.users.tolist() == ["u", "u", "v", "v"]
     assert chains.rows.tolist() == [-1, 0, 1, -1, 2, 0, 3, 4] and chains.splits.tolist() == [-1, 0, 0, -1, 0, 1, 0, 0]
@@ -251,7 +253,7 @@ def test_rows_as_arrays():
     assert rows.take(slice(2, 3)).compact().items.tolist() == [4]
     assert reported(rows.with_items(np.arange(6)[::-1])) == [("u", [5, 4], 3), ("v", [], 2), ("u", [1], 0)]
     with pytest.raises(DataError, match="got 1 users, 2 histories, 1 targets"):
-        SplitRows.of(["u"], [[], []], [1])
+        SplitExamples.of(["u"], [[], []], [1])
 
 
 def test_nothing_to_put_together():

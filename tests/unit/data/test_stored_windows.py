@@ -10,7 +10,7 @@ from minionerec.data import windows as module
 from minionerec.data.columns import ColumnWriter, are_finished, open_columns
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import block_order
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.windows import flat_windows, mapped_windows, padded_windows
 
@@ -36,7 +36,7 @@ def made(folder, seed, ties="before", users=30):
     for name, (low, high) in cuts.items():
         part = rows[int(low * len(rows)) : int(high * len(rows))]
         times = RowTimes(np.array([row[0] for row in part]), np.array([row[4] for row in part]))
-        splits[name] = SplitRows.of([r[1] for r in part], [r[2] for r in part], [r[3] for r in part], times)
+        splits[name] = SplitExamples.of([r[1] for r in part], [r[2] for r in part], [r[3] for r in part], times)
     names = [f"i{item}" for item in range(500)]
     items = pd.DataFrame({"item_id": names, "title": names, "description": ""})
     counts = {"ties": ties, **{f"{name}_rows": len(part) for name, part in splits.items()}}

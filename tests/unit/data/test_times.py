@@ -10,10 +10,10 @@ from support.small_corpus import make_corpus
 from support.small_shop import sign
 
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.data.audit import audit_rows
+from minionerec.data.audit import audit_examples
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes, row_times
 
 HEADER = "split,row,timestamp,previous_timestamp\n"
@@ -22,7 +22,7 @@ HEADER = "split,row,timestamp,previous_timestamp\n"
 def rows_of(*times):
     """Rows with these (time, previous time) pairs."""
     count, columns = len(times), np.array(times, dtype=np.int64).T
-    return SplitRows.of(["u"] * count, [[0]] * count, [1] * count, RowTimes(*columns))
+    return SplitExamples.of(["u"] * count, [[0]] * count, [1] * count, RowTimes(*columns))
 
 
 def timed_corpus():
@@ -91,7 +91,7 @@ def test_a_corpus_without_times_reads_a_file(tmp_path, caplog):
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
-    rows = SplitRows.of(["u"] * 2, [[0]] * 2, [0] * 2)
+    rows = SplitExamples.of(["u"] * 2, [[0]] * 2, [0] * 2)
     corpus = replace(make_corpus(["lamp"]), test=rows)
     path = file_of(tmp_path, text)
     with pytest.raises(DataError) as caught:
@@ -142,5 +142,5 @@ def test_the_published_times_fit_the_published_rows(industrial, data_root):
     assert found.pop("train") is None
     assert all(times.known.all() for times in found.values())
     assert found["test"].same.mean() == pytest.approx(0.39, abs=0.005)
-    audit = audit_rows(industrial, ["test"], found)
+    audit = audit_examples(industrial, ["test"], found)
     assert (audit.pairs, audit.ties) == (4533, found["test"].same.sum())

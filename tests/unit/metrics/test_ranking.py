@@ -13,7 +13,7 @@ from minionerec.metrics.ranking import (
     coverage,
     invalid_count,
     item_ranks,
-    list_width,
+    length_of_lists,
     ranking_metrics,
     sid_ranks,
 )
@@ -83,7 +83,7 @@ def test_metrics_equal_scikit_learn_and_brute_force(ranks):
 
 def test_a_cutoff_beyond_the_lists_names_both_numbers():
     with pytest.raises(ConfigError, match=r"K = 50 .* hold 20 candidates"):
-        ranking_metrics(np.array([1]), [1, 50], width=20)
+        ranking_metrics(np.array([1]), [1, 50], list_length=20)
     with pytest.raises(ConfigError, match=r"K = 5 .* hold 2 candidates"):
         evaluate_predictions(make([0], [[0, 2]], pair_sid), [5])
     with pytest.raises(ConfigError, match=r"ks is \[0\]"):
@@ -112,7 +112,7 @@ def test_evaluation_by_hand():
     assert found.item["HR@1"].mean == pytest.approx(1 / 3)
     assert found.item["NDCG@2"].mean == pytest.approx((1 + 1 / math.log2(3)) / 3)
     assert found.item["MRR@2"].mean == pytest.approx(0.5)
-    assert (found.rows, found.empty, found.predictions, found.invalid, found.width) == (3, 1, 6, 1, 3)
+    assert (found.rows, found.empty, found.predictions, found.invalid, found.list_length) == (3, 1, 6, 1, 3)
     assert found.coverage == {1: 0.2, 2: 0.4}
     assert found.mean("NDCG@1") == found.to_json()["sid"]["NDCG@1"][0]
     assert found.sid["HR@1"].low <= found.sid["HR@1"].mean <= found.sid["HR@1"].high
@@ -131,8 +131,8 @@ def test_readings_that_do_not_apply_are_none():
 def test_width_is_what_the_manifest_says(tmp_path):
     predictions = make([0], [[0, 1, 2]], pair_sid)
     predictions.save(tmp_path / "p", config={"beams": 2}, inputs={})
-    assert list_width(predictions) == 3
-    assert list_width(predictions, tmp_path / "p") == 2
+    assert length_of_lists(predictions) == 3
+    assert length_of_lists(predictions, tmp_path / "p") == 2
 
 
 def test_paired_difference_sees_what_separate_intervals_hide():

@@ -70,7 +70,7 @@ def test_one_seed_is_measured_to_the_bit_as_its_lists_are():
 
 
 def test_lists_end_where_they_end():
-    recommender = results_of(RANKS, METRICS, width=20).recommenders["one"]
+    recommender = results_of(RANKS, METRICS, list_length=20).recommenders["one"]
     with pytest.raises(ConfigError, match="HR@50 needs lists of 50, but those of one hold 20"):
         recommender.values("item", ["HR@20", "HR@50"])
     with pytest.raises(ArtefactError, match="one: has no ranks at level sid"):
@@ -82,7 +82,7 @@ def test_full_ranks_are_taken_before_lists_and_seeds_in_their_order(tmp_path):
     positions = [tmp_path / "run" / f"seed-{seed}" / "predictions" for seed in (9, 10, 11)]
     found = RecommenderResults.load("x", positions, "test")
     assert np.array_equal([run.ranks["item"] for run in found.runs], RANKS["one"])
-    assert (found.width, dict(found.about)) == (None, {"parameters": 1234, "recipe": "all positions"})
+    assert (found.list_length, dict(found.about)) == (None, {"parameters": 1234, "recipe": "all positions"})
     assert (RecommenderResults.load("x", positions, "valid").runs[0].ranks["item"] == 1).all()
     assert splits_of(tmp_path / "run") == ["test", "valid"]
 
@@ -93,13 +93,13 @@ def test_lists_give_ranks_at_both_levels_and_written_ranks_are_the_same(tmp_path
     found = RecommenderResults.load("x", [tmp_path / "lists"], "test")
     assert found.runs[0].ranks["sid"].tolist() == sid_ranks(lists).tolist()
     assert found.runs[0].ranks["item"].tolist() == [rank if rank <= 20 else 0 for rank in RANKS["one"][0]]
-    assert (found.width, dict(found.about), splits_of(tmp_path / "lists")) == (20, {}, ["test"])
+    assert (found.list_length, dict(found.about), splits_of(tmp_path / "lists")) == (20, {}, ["test"])
     with pytest.raises(ArtefactError, match="is about the test examples, not the valid examples"):
         RecommenderResults.load("x", [tmp_path / "lists"], "valid")
     with write_artefact(tmp_path / "ranked", "predictions", config={}, counts={"split": "test", "given": []}) as folder:
         write_ranks(folder, {"test": found.runs[0]})
     read = Ranked.load(tmp_path / "ranked", "test")
-    assert read.width == 20 and {level: of.tolist() for level, of in read.ranks.items()} == {
+    assert read.list_length == 20 and {level: of.tolist() for level, of in read.ranks.items()} == {
         level: of.tolist() for level, of in found.runs[0].ranks.items()
     }
 

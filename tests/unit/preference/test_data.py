@@ -18,9 +18,9 @@ from minionerec.preference.data import (
     TRAIN,
     VALID,
     audit_split,
+    fold_of_rows,
     read_comparisons,
     read_features,
-    split_rows,
 )
 
 
@@ -242,7 +242,7 @@ def test_label_map_as_a_user_writes_it(tmp_path):
 def test_row_split_is_the_published_one():
     """48,756 rows: 39,006 / 4,875 / 4,875 by NumPy's global generator, shuffling a list; 78,012 after swapping."""
     data = build(pairs=16252, users=1)
-    folds = split_rows(data, "row", 42)
+    folds = fold_of_rows(data, "row", 42)
     np.random.seed(42)  # noqa: NPY002
     order = list(range(48756))
     np.random.shuffle(order)  # noqa: NPY002
@@ -259,11 +259,11 @@ def test_row_split_is_the_published_one():
 def test_splits_keep_their_unit_whole(pairs, users, unit):
     data = build(pairs, users, time=True)
     try:
-        folds = split_rows(data, unit, 3)
+        folds = fold_of_rows(data, unit, 3)
     except DataError as error:
         assert "leaves no row" in str(error) and unit == "item"
         return
-    np.testing.assert_array_equal(folds, split_rows(data, unit, 3))
+    np.testing.assert_array_equal(folds, fold_of_rows(data, unit, 3))
     audit = audit_split(data, folds, unit)
     # A dumb audit, row by row.
     train = [r for r in range(len(data)) if folds[r] == TRAIN]
@@ -291,4 +291,4 @@ def test_splits_keep_their_unit_whole(pairs, users, unit):
 def test_a_pair_split_that_leaks_is_refused():
     data = build(30, 3)
     with pytest.raises(DataError, match="the split 'pair' leaks"):
-        audit_split(data, split_rows(data, "row", 1), "pair")
+        audit_split(data, fold_of_rows(data, "row", 1), "pair")

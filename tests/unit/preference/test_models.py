@@ -13,7 +13,7 @@ from torch import nn
 from minionerec.core.errors import ConfigError
 from minionerec.preference import models
 from minionerec.preference.config import COMPAT, PreferenceConfig
-from minionerec.preference.data import TEST, TRAIN, VALID, Comparisons, split_rows
+from minionerec.preference.data import TEST, TRAIN, VALID, Comparisons, fold_of_rows
 from minionerec.preference.measures import correct, cross_entropy, pair_interval, short_ids, summary, user_table
 from minionerec.preference.models import (
     WIDTHS,
@@ -106,7 +106,7 @@ def data():
     gap = world.features[world.a] - world.features[world.b]
     drawn = np.random.default_rng(2).random(len(world)) < ndtr((gap * taste[world.user]).sum(1))
     world.y[:] = drawn
-    return world, split_rows(world, "pair", 0)
+    return world, fold_of_rows(world, "pair", 0)
 
 
 def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
@@ -178,7 +178,7 @@ def test_blocks_add_up_to_logistic_regression(data, monkeypatch):
     world, folds = data
     world = world.take(np.flatnonzero((world.target == 0) & (world.user == 0)))
     one = type(world)(**{**vars(world), "users": ["u0"], "targets": ["t0"]})
-    folds = split_rows(one, "pair", 0)
+    folds = fold_of_rows(one, "pair", 0)
     monkeypatch.setattr(models, "PENALTIES", (6.0,))
     model = fit_bradley_terry(one, folds, "bt_global", position_bias=False)
     train = folds == TRAIN
@@ -192,7 +192,7 @@ def test_blocks_add_up_to_logistic_regression(data, monkeypatch):
 
 def test_adapting_helps_a_new_user_and_frozen_parts_stay(data):
     world, _ = data
-    folds = split_rows(world, "user", 1)
+    folds = fold_of_rows(world, "user", 1)
     test = np.flatnonzero(folds == TEST)
     for kind in ("bt_hier", "bt_lowrank"):
         model = fit_bradley_terry(world, folds, kind)

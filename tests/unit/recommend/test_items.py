@@ -6,7 +6,7 @@ import pytest
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, CatalogueItems
 from minionerec.recommend.requests import RequestError
 
@@ -23,7 +23,7 @@ def corpus():
     items = pd.DataFrame(
         {"item_id": list("abcd"), "title": ["Green tea", "Ink pot", "Tea pot, green", "Pen"], "description": [""] * 4}
     )
-    rows = SplitRows.of(["u"], [np.array([], np.int32)], np.array([0], np.int32))
+    rows = SplitExamples.of(["u"], [np.array([], np.int32)], np.array([0], np.int32))
     return Corpus(items, rows, rows, rows, "made up", 10)
 
 

@@ -43,7 +43,15 @@ def trained(made, tmp_path_factory):
     """A folder with a catalogue model and SASRec on the same six items."""
     folder = tmp_path_factory.mktemp("models")
     inputs = {"corpus": str(made / "corpus"), "sids": str(made / "sids")}
-    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 16, "vectors": "", "epochs": 0.5, "eval_rows": 5}
+    shape = {
+        "hidden_size": 16,
+        "layers": 1,
+        "heads": 2,
+        "inner_size": 16,
+        "vectors": "",
+        "epochs": 0.5,
+        "eval_examples": 5,
+    }
     run_catalogue(CatalogueTrainConfig(**inputs, **shape, eval_beams=10, output=str(folder / "catalogue")))
     tiny = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
     asked = {"protocol": "rows", "hyper": tiny, "max_len": 3, "epochs": 1, "list_length": 5, "resamples": 10}
@@ -262,3 +270,14 @@ def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, trai
         Recommender.load(model, corpus=copy, items=tmp_path / "items.csv").version,
     }
     assert len(versions) == 2 and found.version in versions
+
+
+@pytest.mark.parametrize("kind", ["language", "catalogue", "sequential"])
+def test_files_may_be_overwritten_while_a_model_is_in_use(made, trained, tmp_path, kind):
+    folders = {"language": made / "checkpoint", "catalogue": trained / "catalogue"}
+    shutil.copytree(folders.get(kind, trained / "sasrec" / "model"), tmp_path / "model")
+    found = Recommender.load(tmp_path / "model", corpus=made / "corpus")
+    before = found.recommend(["u"], 5)
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    assert found.recommend(["u"], 5) == before

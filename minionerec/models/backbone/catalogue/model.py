@@ -434,7 +434,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """The SIDs of prompts, and the session contexts that they give.
 
         Returns:
-            int64 (B, H), numbers from 1, 0 behind the end; and int64 (B,), indices into
+            int64 (B, H), numbers from 1, 0 after the end; and int64 (B,), indices into
             `minionerec.data.session.SESSION_CONTEXTS`.
 
         Raises:

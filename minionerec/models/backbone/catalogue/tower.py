@@ -127,10 +127,10 @@ class Tower(nn.Module):
                 x = layer(x, mask)
             parts.append(x.flatten(0, 1))
         flat = torch.cat(parts)
-        asked = flat[first[positions.row] + positions.slot]
+        states = flat[first[positions.row] + positions.slot]
         if self.session_states is not None:
-            asked = self.session_states(asked, positions.known_contexts)
-        state: torch.Tensor = self.norm(asked)
+            states = self.session_states(states, positions.known_contexts)
+        state: torch.Tensor = self.norm(states)
         return state
 
     def vectors(self, rows: torch.Tensor, text: torch.Tensor | None, code_rows: torch.Tensor | None) -> torch.Tensor:

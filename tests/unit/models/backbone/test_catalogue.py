@@ -272,12 +272,12 @@ def test_searches_with_room_for_all_give_the_models_own_ranking(model, normalise
     wanted = ranked(model)
     for found in (
         beam_search(model, PROMPTS, trie(), N, normaliser),
-        exact_search(model, PROMPTS, trie(), N, normaliser, width=2),
+        exact_search(model, PROMPTS, trie(), N, normaliser, at_once=2),
         exact_search(model, PROMPTS, trie(), N, normaliser),
     ):
         assert torch.equal(found.sids, wanted.indices)
         assert torch.allclose(found.scores, wanted.values, atol=1e-5)
-    best = exact_search(model, PROMPTS, trie(), 3, normaliser, width=1)
+    best = exact_search(model, PROMPTS, trie(), 3, normaliser, at_once=1)
     assert torch.equal(best.sids, wanted.indices[:, :3])
     sids, scores = decode_prompts(model, PROMPTS, trie(), N, batch_size=2, normaliser=normaliser)
     assert np.array_equal(sids, wanted.indices.numpy())

@@ -127,7 +127,7 @@ def test_scores_along_a_path_are_those_of_t5(scaled):
 def test_searches_find_what_enumeration_finds(levels):
     model, trie = tiny(seed=1), trie_of(levels)
     beam = beam_search(model, PROMPTS, trie, trie.n_sids)
-    exact = exact_search(model, PROMPTS, trie, 9, width=3)
+    exact = exact_search(model, PROMPTS, trie, 9, at_once=3)
     shares = beam_search(model, PROMPTS, trie, trie.n_sids, "renormalised").scores.double().exp().sum(1)
     assert shares.tolist() == pytest.approx([1.0] * len(PROMPTS), abs=1e-5)
     for row, prompt in enumerate(PROMPTS):

@@ -27,8 +27,8 @@ def test_exact_search_equals_enumeration(seed, ragged):
     trie = Trie.build(random_codes(rng, int(rng.integers(1, 120)), ragged=ragged), table)
     prompts = [rng.integers(0, VOCABULARY, length).tolist() for length in (1, 9, 4)]
     wanted = [sid_scores(model, prompt, trie).numpy() for prompt in prompts]
-    for k, width in ((1, 1), (5, 3), (200, 64)):
-        result = exact_search(model, prompts, trie, k, width=width)
+    for k, at_once in ((1, 1), (5, 3), (200, 64)):
+        result = exact_search(model, prompts, trie, k, at_once=at_once)
         for listed, scores in zip(lists(result), wanted, strict=True):
             assert [sid for sid, _ in listed] == np.argsort(-scores)[:k].tolist()
             assert [score for _, score in listed] == pytest.approx(np.sort(scores)[::-1][:k], abs=1e-4)
@@ -40,8 +40,8 @@ def test_few_prefixes_are_opened_and_none_beyond_what_the_bounds_ask():
     trie = Trie.build(codes, token_ids(3, 7))
     prefixes = Trie.build(np.concatenate([np.where(np.arange(3) < d, codes, -1) for d in (1, 2)]), token_ids(3, 7))
     prompts = [rng.integers(0, VOCABULARY, 5).tolist() for _ in range(6)]
-    one = exact_search(model, prompts, trie, 3, width=1)
-    many = exact_search(model, prompts, trie, 3, width=50)
+    one = exact_search(model, prompts, trie, 3, at_once=1)
+    many = exact_search(model, prompts, trie, 3, at_once=50)
     assert torch.equal(one.sids, many.sids)
     assert (one.opened <= many.opened).all() and (many.opened <= prefixes.n_sids + 1).all()
     for prompt, opened, scores in zip(prompts, one.opened.tolist(), one.scores, strict=True):
@@ -56,7 +56,7 @@ def test_renormalised_lists_equal_a_beam_as_wide_as_the_catalogue():
     trie = Trie.build(random_codes(rng, 80), token_ids(3, 7))
     prompts = [rng.integers(0, VOCABULARY, length).tolist() for length in (2, 6)]
     wide = beam_search(model, prompts, trie, 200, "renormalised")
-    exact = exact_search(model, prompts, trie, 20, "renormalised", width=4)
+    exact = exact_search(model, prompts, trie, 20, "renormalised", at_once=4)
     assert torch.equal(exact.sids, wide.sids[:, :20])
     assert torch.allclose(exact.scores, wide.scores[:, :20], atol=1e-4)
 
@@ -79,7 +79,7 @@ def test_many_prompts_keep_their_order():
 
 def test_bad_settings_are_named():
     model, trie = tiny_model(), Trie.build(np.array([[0, 1], [2, 2]]), token_ids(2, 7))
-    with pytest.raises(ConfigError, match="k is 0 and width 32; both must be at least 1"):
+    with pytest.raises(ConfigError, match="k is 0 and at_once 32; both must be at least 1"):
         exact_search(model, [[1]], trie, 0)
     with pytest.raises(ConfigError, match="unknown scores 'fancy'"):
         exact_search(model, [[1]], trie, 1, "fancy")

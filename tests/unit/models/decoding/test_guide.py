@@ -45,7 +45,7 @@ def test_exact_search_gives_the_filtered_ranking_of_the_whole_catalogue(seed, sh
     wanted = wanted_lists(scores_of_all(trie, PROMPTS), allowed, bonus, k)
     guide = Guide.of(trie, allowed, bonus)
     for found in (
-        exact_search(MODEL, PROMPTS, trie, k, width=1 + seed % 5, guide=guide),
+        exact_search(MODEL, PROMPTS, trie, k, at_once=1 + seed % 5, guide=guide),
         beam_search(MODEL, PROMPTS, trie, 200, guide=guide),
     ):
         for listed, best in zip(lists(found), wanted, strict=True):

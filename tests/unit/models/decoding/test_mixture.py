@@ -50,7 +50,7 @@ def test_the_score_of_an_sid_is_linear_in_both_models(normaliser, levels):
         wanted = share * alone + (1 - share) * second.leaf_log_probs
         found = beam_search(mixture, PROMPTS, trie, 10 * trie.n_sids, normaliser)
         assert torch.allclose(by_sid(found, trie.n_sids), wanted, atol=1e-5 * 12)
-        exact = exact_search(mixture, PROMPTS, trie, 7, normaliser, width=3)
+        exact = exact_search(mixture, PROMPTS, trie, 7, normaliser, at_once=3)
         best = wanted.sort(1, descending=True)
         assert torch.equal(exact.sids, best.indices[:, :7])
         assert torch.allclose(exact.scores, best.values[:, :7], atol=1e-4)

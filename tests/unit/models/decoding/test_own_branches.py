@@ -71,7 +71,7 @@ def test_searches_of_a_mixture_find_what_enumeration_finds(mixture):
     trie, _ = random_trie(np.random.default_rng(0), n=40)
     prompts = [[1, 2, 3], [4], [5, 6]]
     beam = lists(beam_search(mixture, prompts, trie, 64))
-    exact = exact_search(mixture, prompts, trie, 7, width=3)
+    exact = exact_search(mixture, prompts, trie, 7, at_once=3)
     for row, prompt in enumerate(prompts):
         wanted = sid_scores(averaged(mixture), prompt, trie)
         assert dict(beam[row]) == pytest.approx(dict(enumerate(wanted.tolist())), abs=1e-4)

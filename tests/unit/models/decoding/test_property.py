@@ -78,7 +78,7 @@ def check_exact(seed):
     model, sequences, trie, prompts, k = case(seed)
     if len(sequences) > 400:
         return
-    result = exact_search(model, prompts, trie, k, width=1 + seed % 40)
+    result = exact_search(model, prompts, trie, k, at_once=1 + seed % 40)
     for prompt, listed in zip(prompts, lists(result), strict=True):
         scores = sid_scores(model, prompt, trie).numpy()
         order = np.argsort(-scores)[:k]

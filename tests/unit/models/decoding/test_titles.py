@@ -86,7 +86,7 @@ def test_forced_tokens_at_once_change_nothing(seed, normaliser, monkeypatch):
     for search in (
         lambda: beam_search(model, prompts, titles.trie, 7, normaliser),
         lambda: beam_search(model, prompts, titles.trie, 50, normaliser),
-        lambda: exact_search(model, prompts, titles.trie, 5, normaliser, width=4),
+        lambda: exact_search(model, prompts, titles.trie, 5, normaliser, at_once=4),
     ):
         (plain, before), (forced, after) = both_ways(monkeypatch, search)
         assert torch.equal(plain.sids, forced.sids)

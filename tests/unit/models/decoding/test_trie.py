@@ -34,7 +34,7 @@ def listed(trie):
 
 @settings(max_examples=80, deadline=None)
 @given(ragged)
-def test_codes_and_numbers_are_the_sorted_distinct_rows(sids):
+def test_codes_and_numbers_are_the_sorted_distinct_examples(sids):
     codes = rectangle(sids)
     trie = Trie.build(codes, token_ids(5, 6))
     unique = np.unique(codes, axis=0)

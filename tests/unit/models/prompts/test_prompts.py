@@ -11,7 +11,7 @@ from support.examples import user_windows
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.build import train_tokenizer
@@ -24,7 +24,7 @@ SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 
 
 def rows(*triples):
-    return SplitRows.of(
+    return SplitExamples.of(
         [user for user, _, _ in triples],
         [history for _, history, _ in triples],
         [target for _, _, target in triples],
@@ -263,9 +263,9 @@ def test_tokens_are_cut_on_the_left_and_completions_stand_alone():
     short = encode_prompt(tokenizer, ["<a_0>"], None).ids[0]
     found = encode_prompt(tokenizer, ["red cup <a_0><b_3>", "<a_0>", "blue cup <a_0><b_3>"], len(short))
     assert found.ids[1] == short
-    assert found.cut == 2
-    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], len(whole)).cut == 0
-    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None).cut == 0
+    assert found.truncated == 2
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], len(whole)).truncated == 0
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None).truncated == 0
     assert special_texts(tokenizer) == SPECIALS
     ids = encode_completion(tokenizer, ["<a_0><b_3><|eos|>"])[0]
     assert tokenizer.convert_ids_to_tokens(ids) == ["<a_0>", "<b_3>", "<|eos|>"]

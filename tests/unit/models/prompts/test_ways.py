@@ -7,7 +7,7 @@ import yaml
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, special_texts
@@ -34,7 +34,7 @@ SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 
 def corpus():
     items = pd.DataFrame({"item_id": list("abcde"), "title": TITLES, "description": DESCRIPTIONS})
-    rows = SplitRows.of(["u"] * 4, [np.array([0], np.int32)] * 4, [1, 2, 3, 4])
+    rows = SplitExamples.of(["u"] * 4, [np.array([0], np.int32)] * 4, [1, 2, 3, 4])
     return Corpus(items, rows, rows.take(slice(1)), rows.take(slice(1)), "leave-last-out", 10)
 
 

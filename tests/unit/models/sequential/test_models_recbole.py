@@ -278,7 +278,7 @@ def test_bert4rec_predicts_at_a_mask_after_the_history_without_its_oldest_slot(p
         else:
             asked.append(([0] * 10 + [*items, 31])[-10:])
     asked = torch.tensor(asked)
-    assert torch.equal(model.ask_next(batch), asked)
+    assert torch.equal(model.mask_next(batch), asked)
     at = newest_slots(batch, padding)
     hidden = literal_bert(model, asked)[torch.arange(12), at]
     expected = model.head[2](torch.nn.functional.gelu(model.head[0](hidden)))

@@ -8,7 +8,7 @@ from torch.nn import functional
 from transformers import GPT2Config, GPT2Model
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.models.nn.layers import readout_slots, take_slots
 from minionerec.models.sequential import rpg
 from minionerec.models.sequential.rank import rank_rows, top_items
@@ -68,7 +68,7 @@ def test_scores_are_means_of_gathered_log_probabilities(padding):
 
 def rows_of(histories):
     read = [row[row > 0].numpy() - 1 for row in histories]
-    return SplitRows.of([""] * len(read), read, np.arange(len(read)) % ITEMS)
+    return SplitExamples.of([""] * len(read), read, np.arange(len(read)) % ITEMS)
 
 
 def test_ranking_is_that_of_brute_force_and_equal_digits_tie():

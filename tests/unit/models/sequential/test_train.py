@@ -11,7 +11,7 @@ from support.examples import source_of
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.sequential.model import ModelShape, SequentialModel
 from minionerec.models.sequential.rank import count_ranks, rank_rows, top_items
@@ -65,7 +65,7 @@ class Table(SequentialModel):
 def table_rows(scores, rng):
     rows, items = scores.shape
     histories = [rng.integers(0, items - 1, rng.integers(0, 4)) for _ in range(rows)]
-    return SplitRows.of([""] * rows, histories, rng.integers(0, items - 1, rows)), {"users": np.arange(rows)}
+    return SplitExamples.of([""] * rows, histories, rng.integers(0, items - 1, rows)), {"users": np.arange(rows)}
 
 
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(3, 12), st.sampled_from(["mask", "zero", "keep"]))
@@ -107,7 +107,7 @@ def test_an_sid_ranks_as_its_best_item():
     scores = torch.tensor([[9.0, 1.0, 5.0, 2.0, 4.0, 3.0]])
     numbers = np.array([0, 1, 2, 1, 0])  # items 1 and 5 share an SID, so do 2 and 4
     for target, item_rank, sid_rank in [(1, 5, 2), (3, 4, 3), (4, 2, 1)]:
-        rows = SplitRows.of(["u"], [[]], [target - 1])
+        rows = SplitExamples.of(["u"], [[]], [target - 1])
         ranks = rank_rows(Table(scores), rows, "keep", CPU, numbers)
         assert (ranks["item"].item(), ranks["sid"].item()) == (item_rank, sid_rank)
 
@@ -119,9 +119,9 @@ def test_equal_scores_go_by_column():
 def test_scores_that_are_no_numbers_and_items_beyond_the_table_are_errors():
     scores = torch.full((1, 5), torch.nan)
     with pytest.raises(ConfigError, match="training diverged"):
-        rank_rows(Table(scores), SplitRows.of(["u"], [[]], [0]), "keep", CPU)
+        rank_rows(Table(scores), SplitExamples.of(["u"], [[]], [0]), "keep", CPU)
     with pytest.raises(DataError, match=r"row 0 \(of 1\) has item 9 and target 9, .* items 1 to 4"):
-        rank_rows(Table(scores), SplitRows.of(["u"], [[]], [8]), "keep", CPU)
+        rank_rows(Table(scores), SplitExamples.of(["u"], [[]], [8]), "keep", CPU)
     split = PROTOCOLS["a"].split(cycles())
     with pytest.raises(DataError, match=r"items 1 to 5"):
         fit(build_model("sasrec", num_items=5), examples_of(split), None, PROTOCOLS["a"], settings_of(), None, CPU)

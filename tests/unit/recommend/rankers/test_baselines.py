@@ -13,7 +13,7 @@ from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.times import RowTimes
 from minionerec.data.transitions import TransitionPairs
 from minionerec.data.windows import padded_windows
@@ -34,7 +34,7 @@ from minionerec.sid.table import SidTable
 
 
 def rows(*pairs):
-    return SplitRows.of(
+    return SplitExamples.of(
         [f"u{n}" for n in range(len(pairs))],
         [history for history, _ in pairs],
         [target for _, target in pairs],
@@ -91,7 +91,7 @@ def test_transition_counts_against_plain_loops(how):
     train, sequences = [], [rng.integers(0, 12, length).tolist() for length in (2, 3, 5, 4, 5, 2)]
     for user, sequence in enumerate(sequences):
         train += [(f"u{user}", sequence[:position], sequence[position]) for position in range(1, len(sequence))]
-    frame = SplitRows.of(*zip(*train, strict=True))
+    frame = SplitExamples.of(*zip(*train, strict=True))
     test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
     corpus = Corpus(items, frame, test, test, "global time 8:1:1", 4)
     table = SidTable(np.array([[n // 3, n % 3] for n in range(11)] + [[0, 0]]), [str(n) for n in range(12)])
@@ -189,7 +189,7 @@ def test_pairs_of_many_windows_are_counted_for_those_who_ask(monkeypatch, part):
         (f"u{user}", chain[:end][-4:], chain[end]) for user, chain in enumerate(chains) for end in range(1, len(chain))
     ]
     test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
-    corpus = Corpus(items, SplitRows.of(*zip(*train, strict=True)), test, test, "test split", 4)
+    corpus = Corpus(items, SplitExamples.of(*zip(*train, strict=True)), test, test, "test split", 4)
     found = {}
     for size in (1 << 18, part):
         monkeypatch.setattr(baselines, "_PART", size)
@@ -209,7 +209,7 @@ def chain_corpus(rng, transition, users=700, length=12):
         steps[:, position] = np.minimum(drawn.sum(1), size - 1)
 
     def at(*positions):
-        return SplitRows.of(
+        return SplitExamples.of(
             [f"u{user}" for user in range(users) for _ in positions],
             [row[max(0, position - 10) : position] for row in steps for position in positions],
             [row[position] for row in steps for position in positions],
@@ -256,7 +256,7 @@ def test_counts_reach_the_ceiling_of_a_markov_chain(chain, chosen):
 
 def test_the_grid_says_what_the_lists_say(chain):
     corpus, _ = chain
-    rows = baselines.TrainingRows.of(corpus)
+    rows = baselines.BaselineExamples.of(corpus)
     for masked in (False, True):
         examples = baselines._validation(rows, masked)
         grid = baselines.TransitionGrid(rows, examples, None)
@@ -268,7 +268,7 @@ def test_the_grid_says_what_the_lists_say(chain):
 
 def test_what_was_chosen_is_what_its_lists_reach_on_validation(chain, chosen):
     corpus, _ = chain
-    assert chosen.examples == len(corpus.valid) and not baselines.TrainingRows.of(corpus).ordered
+    assert chosen.examples == len(corpus.valid) and not baselines.BaselineExamples.of(corpus).ordered
     for name, ranker in make_baselines(corpus, None, chosen).items():
         assert chosen.valid[name] == pytest.approx(ndcg_of(ranker, corpus, "valid"), abs=1e-6)
     assert Chosen.from_json(chosen.to_json(), "here") == chosen
@@ -278,7 +278,7 @@ def test_what_was_chosen_is_what_its_lists_reach_on_validation(chain, chosen):
 def test_test_examples_are_not_read(chain, chosen):
     corpus, _ = chain
     turned = replace(corpus, test=replace(corpus.test, targets=corpus.test.targets[::-1]))
-    assert choose(turned) == chosen == choose(replace(corpus, test=SplitRows.none()))
+    assert choose(turned) == chosen == choose(replace(corpus, test=SplitExamples.none()))
     other = replace(corpus, valid=replace(corpus.valid, targets=corpus.valid.targets[::-1]))
     assert choose(other) != chosen
 
@@ -288,7 +288,7 @@ def test_fewer_validation_examples_are_read_of_many_training_examples():
 
 
 def test_without_validation_examples_constants_are_the_defaults(corpus):
-    chosen = choose(replace(corpus, valid=SplitRows.none()))
+    chosen = choose(replace(corpus, valid=SplitExamples.none()))
     assert chosen == Chosen() and chosen.strongest is None
     assert chosen.sentences()[-1] == "constants: defaults, for there are no validation examples"
     assert list(make_baselines(corpus, None, Chosen(ridge=None))) == [POPULARITY, RECENT, TRANSITIONS]
@@ -300,7 +300,7 @@ def test_a_shop_whose_fashion_changes_has_a_half_life():
     draws = np.concatenate([rng.integers(0, 20, 3000), rng.integers(20, 40, 1200)])
     users = [f"u{number}" for number in range(len(draws))]
     times = RowTimes(np.arange(len(draws)), np.full(len(draws), -1))
-    every = SplitRows.of(users, [[int(item)] for item in rng.integers(0, 40, len(draws))], draws, times)
+    every = SplitExamples.of(users, [[int(item)] for item in rng.integers(0, 40, len(draws))], draws, times)
     parts = [every.take(slice(*ends)) for ends in ((0, 3400), (3400, 3800), (3800, 4200))]
     items = pd.DataFrame({"item_id": [str(n) for n in range(40)], "title": "", "description": ""})
     chosen = choose(Corpus(items, *parts, "leave last out", 10))
@@ -323,7 +323,7 @@ def test_ease_against_a_dense_solution(chain, monkeypatch, dtype_limit):
         others = np.delete(np.arange(40), item)
         gram = sets[:, others].T @ sets[:, others] + 30 * np.eye(39)
         wanted[others, item] = np.linalg.solve(gram, sets[:, others].T @ sets[:, item])
-    ease = baselines.Ease(baselines.TrainingRows.of(corpus), 30.0)
+    ease = baselines.Ease(baselines.BaselineExamples.of(corpus), 30.0)
     np.testing.assert_allclose(ease.weights, wanted, atol=2e-5)
     lists = ease.rank(Queries(corpus.test.histories.tolist()), 5).items
     for history, items in zip(corpus.test.histories, lists, strict=True):
@@ -347,7 +347,7 @@ def once():
     chosen = [rng.choice(30, 8, replace=False, p=chance / chance.sum()).tolist() for _ in range(300)]
 
     def at(*positions):
-        return SplitRows.of(
+        return SplitExamples.of(
             [f"u{user}" for user in range(300) for _ in positions],
             [row[:position] for row in chosen for position in positions],
             [row[position] for row in chosen for position in positions],
@@ -360,11 +360,11 @@ def once():
 def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chosen):
     repeating, chosen = chosen, choose(once)
     assert chosen.popularity_exclude_seen and chosen.ease_exclude_seen and chosen.transitions.exclude_seen
-    assert all("seen items behind all others" in sentence for sentence in chosen.sentences()[:3])
+    assert all("seen items after all others" in sentence for sentence in chosen.sentences()[:3])
     table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [str(n) for n in range(30)])
     for groups in (None, table):
         made = make_baselines(once, groups, chosen)
-        numbers = baselines.TrainingRows.of(once, groups).numbers
+        numbers = baselines.BaselineExamples.of(once, groups).numbers
         for name in (POPULARITY, TRANSITIONS, EASE):
             for history, items in zip(
                 once.test.histories, made[name].rank(Queries(once.test.histories), 5).items, strict=True
@@ -379,7 +379,7 @@ def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chosen)
 @pytest.mark.parametrize("grouped", [False, True])
 def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
     table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [str(n) for n in range(30)])
-    rows = baselines.TrainingRows.of(once, table if grouped else None)
+    rows = baselines.BaselineExamples.of(once, table if grouped else None)
     for masked in (False, True):
         examples = baselines._validation(rows, masked and not grouped)
         reached = {
@@ -389,7 +389,7 @@ def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
 
 
 def test_pairs_of_some_sources_are_those_of_all(chain):
-    rows, rng = baselines.TrainingRows.of(chain[0]), np.random.default_rng(0)
+    rows, rng = baselines.BaselineExamples.of(chain[0]), np.random.default_rng(0)
     every, some = np.ones(40, dtype=bool), rng.random(40) < 0.3
     pairs = TransitionPairs(rows.parts(), 40, 10, every)
     for how in ((10, 0.6, 0.3, None), (5, 0.3, 0.0, 0.3), (1, 0.0, 1.0, None)):
@@ -412,7 +412,7 @@ def test_constants_of_before_are_read_as_what_they_meant(chosen):
 def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path):
     run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "corpus")))
     corpus = Corpus.load(tmp_path / "corpus")
-    chosen, rows = choose(corpus), baselines.TrainingRows.of(corpus)
+    chosen, rows = choose(corpus), baselines.BaselineExamples.of(corpus)
     examples = baselines._validation(rows, False)
     assert chosen.examples == len(corpus.valid)
     grid = baselines.TransitionGrid(rows, examples, chosen.popularity_half_life)

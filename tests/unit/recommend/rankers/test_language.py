@@ -31,8 +31,8 @@ def test_it_ranks_what_the_decoder_ranks_with_the_items_of_an_sid_side_by_side(m
     prompts = ranker.prompts(Queries(HISTORIES))
     sids, scores = decode_prompts(ranker.bundle.model, prompts.ids, ranker.trie, 3, batch_size=4)
     for row, numbers in enumerate(sids.tolist()):
-        assert list(found.items[row]) == [item for number in numbers for item in ranker.behind[number]]
-        listed = [score for number, score in zip(numbers, scores[row], strict=True) for _ in ranker.behind[number]]
+        assert list(found.items[row]) == [item for number in numbers for item in ranker.items_of[number]]
+        listed = [score for number, score in zip(numbers, scores[row], strict=True) for _ in ranker.items_of[number]]
         assert found.scores[row] == pytest.approx(listed)
     assert found.items[0] == found.items[2]
     assert prompts.texts[0] == prompts.texts[2]
@@ -56,7 +56,7 @@ def test_a_list_does_not_depend_on_what_else_is_asked(made, corpus):
     for row, (history, gone) in enumerate(zip(HISTORIES, without, strict=True)):
         alone = ranker.rank(Queries([history]), 2, Allowed.leaving_out([gone], corpus.n_items))
         assert alone.items[0] == together.items[row]
-    assert [ranker.width(2, left_out) for left_out in (0, 1)] == [2, 5] and ranker.width(9, 0) == 5
+    assert [ranker.num_beams(2, left_out) for left_out in (0, 1)] == [2, 5] and ranker.num_beams(9, 0) == 5
 
 
 def stock_ranker(checkpoint, corpus, **search):

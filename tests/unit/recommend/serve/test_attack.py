@@ -151,15 +151,10 @@ def test_a_reload_that_is_refused_tells_no_folder(tmp_path):
 
 def test_a_folder_that_cannot_be_looked_at_is_watched_on(tmp_path, caplog):
     (tmp_path / "shift-0").mkdir()
-    reloader = Reloader(Shelf(load_fake), Metrics(), Sources(tmp_path / "shift-0"), allowed=True)
-    looks = iter([("a",), PermissionError("no"), OSError(116, "Stale"), ("b",), ("b",), OSError("no"), None])
-    brought = []
+    looks = iter([("a",), PermissionError("no"), OSError(116, "Stale"), ("b",), ("b",), ("b",), OSError("no"), None])
 
     class EndOfLooksError(Exception):
         pass
-
-    async def bring(sources):
-        brought.append(sources)
 
     def look(sources):
         seen = next(looks)
@@ -169,10 +164,15 @@ def test_a_folder_that_cannot_be_looked_at_is_watched_on(tmp_path, caplog):
             raise seen
         return seen
 
-    reloader._bring = bring
+    reloader = Reloader(Shelf(load_fake), Metrics(), Sources(tmp_path / "shift-0"), allowed=True, look=look)
+
+    async def play():
+        await reloader.start()
+        await reloader.watch(0.001)
+
     with pytest.raises(EndOfLooksError):
-        asyncio.run(reloader.watch(0.001, look))
-    assert len(brought) == 1
+        asyncio.run(play())
+    assert reloader._metrics.registry.get_sample_value("minionerec_reloads_total", {"outcome": "done"}) == 1
     assert reloader._metrics.registry.get_sample_value("minionerec_watch_failures_total") == 3
     assert caplog.text.count("cannot be checked; retrying") == 2  # once for each time that it begins
 

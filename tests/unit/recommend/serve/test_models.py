@@ -199,27 +199,86 @@ def test_a_changed_link_or_file_is_seen(root):
     assert len({first, second, third, fingerprint(sources)}) == 4 and None in fingerprint(sources)
 
 
-def test_watched_files_are_loaded_once_when_they_stay_the_same(root):
-    _, each = reloader(root)
-    looks = iter(["a", "a", "b", "c", "c", "c", "d", "d", "d", None])
-    brought = []
+class EndOfLooks(Exception):
+    pass
 
-    async def bring(sources):
-        brought.append(sources)
-        if len(brought) == 2:
-            raise ArtefactError("does not belong together")
 
-    each._bring = bring
+def watched(root, looks, during=lambda number: None):
+    """The states that were loaded of those that are seen one after another, the first before the first model."""
+    seen, loaded = [], []
 
     def look(sources):
-        seen = next(looks)
-        if seen is None:
+        if len(seen) == len(looks):
             raise EndOfLooks
-        return (seen,)
+        seen.append(looks[len(seen)])
+        return (seen[-1],)
 
-    class EndOfLooks(Exception):
-        pass
+    def load(sources):
+        loaded.append(seen[-1])
+        during(len(loaded))
+        return load_fake(sources)
+
+    each = Reloader(Shelf(load), Metrics(), Sources(root / "shift-0"), allowed=True, look=look)
+
+    async def play():
+        await each.start()
+        await each.watch(0.001)
 
     with pytest.raises(EndOfLooks):
-        asyncio.run(each.watch(0.001, look))
-    assert len(brought) == 2  # c and d; b was not whole yet, and what is refused is not tried again
+        asyncio.run(play())
+    return loaded
+
+
+def test_watched_files_are_loaded_once_when_they_stay_the_same(root):
+    def refuse(number):
+        if number == 3:
+            raise ArtefactError("does not belong together")
+
+    # b was not complete yet, and what is refused is not tried again
+    assert watched(root, "aaabcccccdddddd", refuse) == ["a", "c", "d"]
+
+
+def test_what_changes_while_it_is_loaded_is_loaded_when_it_stays_the_same(root):
+    assert watched(root, "abbbb") == ["a", "b"]  # the first model
+    assert watched(root, "aabbcccc") == ["a", "c"]  # between two checks and the load
+
+
+def test_what_is_changed_while_it_is_read_is_refused(root):
+    def load(sources):
+        (sources.checkpoint / "model.safetensors").write_text("another")
+        return load_fake(sources)
+
+    shelf = Shelf(load_fake)
+    first = shelf.bring(Sources(root / "shift-0"))
+    (root / "shift-1" / "manifest.json").write_text("{}")
+    shelf._load = load
+    with pytest.raises(ArtefactError, match="files were changed while they were read"):
+        shelf.bring(Sources(root / "shift-1"))
+    assert shelf.current is first
+
+
+def test_what_changes_while_a_call_loads_another_is_loaded_afterwards(root):
+    shelf, each = reloader(root)
+    hold, loading, states = threading.Event(), threading.Event(), iter("aabbbbbbbb")
+    each._fingerprint = lambda sources: (next(states, "b"),)
+
+    def slowly(sources):
+        if sources.checkpoint.name == "shift-1":
+            loading.set()
+            assert hold.wait(10)
+        return load_fake(sources)
+
+    async def play():
+        await each.start()
+        shelf._load = slowly
+        asked = asyncio.ensure_future(each.run(ReloadRequest(checkpoint=root / "shift-1")))
+        await asyncio.to_thread(loading.wait, 10)
+        watching = asyncio.ensure_future(each.watch(0.001))
+        await asyncio.sleep(0.1)  # it sees the change and may not load
+        hold.set()
+        assert (await asked).recommender.version == "version-1"
+        while version(shelf) != "version-0":
+            await asyncio.sleep(0.001)
+        watching.cancel()
+
+    asyncio.run(asyncio.wait_for(play(), 20))

@@ -1,13 +1,16 @@
 """`minionerec serve` as a process: its address, its key, models exchanged under traffic, its end, its refusals."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,12 +21,15 @@ from support.scripts import benchmark
 
 from minionerec.cli import main as cli
 from minionerec.cli.main import run_serve
+from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.settings import Settings
+from minionerec.data.corpus import Corpus
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.serve import server
 from minionerec.recommend.serve.config import KEY_VARIABLE, ServeConfig
 from minionerec.recommend.serve.guard import read_keys
+from minionerec.sid.table import SidTable
 
 __all__ = ["made"]
 
@@ -48,12 +54,11 @@ def models(made):
     return root, found
 
 
-@pytest.fixture(scope="module")
-def process(made, models, tmp_path_factory):
-    """A process that serves "now", a link to "a", on a free port; gives the process, its port and its log."""
-    log = tmp_path_factory.mktemp("log") / "log"
-    words = ["serve", "--checkpoint", models[0] / "now", "--corpus", made / "corpus", "--port", "0"]
-    words += ["--reload", "watch", "--reload_root", models[0], "--watch_s", "0.1"]
+@contextlib.contextmanager
+def serving(checkpoint, corpus, log):
+    """A process that serves a checkpoint on a free port and watches it; gives the process, its port and its log."""
+    words = ["serve", "--checkpoint", checkpoint, "--corpus", corpus, "--port", "0"]
+    words += ["--reload", "watch", "--reload_root", checkpoint.parent, "--watch_s", "0.1"]
     with log.open("w") as errors:
         started = subprocess.Popen(
             [python(), "-m", "minionerec", *map(str, words)],
@@ -70,6 +75,13 @@ def process(made, models, tmp_path_factory):
     finally:
         started.kill()
         started.wait()
+
+
+@pytest.fixture(scope="module")
+def process(made, models, tmp_path_factory):
+    """One that serves "now", a link to "a"."""
+    with serving(models[0] / "now", made / "corpus", tmp_path_factory.mktemp("log") / "log") as found:
+        yield found
 
 
 def call(port, path="/v1/recommend", body=None, key=KEY):
@@ -171,6 +183,74 @@ def test_sigterm_answers_what_was_taken_and_ends_with_status_0(process):
     assert load.statuses.index(0) > 4 and 200 not in load.statuses[load.statuses.index(0) + 8 :]
     assert started.wait(20) == 0
     assert "Traceback" not in log.read_text()
+
+
+def overwrite(source, target, share=1.0):
+    """The files of an artefact over those of another, the manifest first; of the weights only the beginning."""
+    for file in sorted(source.iterdir(), key=lambda file: file.name != MANIFEST):
+        content = file.read_bytes()
+        end = len(content) if file.name != "model.safetensors" else int(share * len(content))
+        (target / file.name).write_bytes(content[:end])
+
+
+def test_a_folder_that_is_overwritten_damaged_and_replaced_under_traffic(made, models, tmp_path):
+    """By half a model, a damaged one, and one of other items, whose corpus comes later: lists are those of a model."""
+    root, (a, b) = models
+    model, corpus, log = tmp_path / "model", tmp_path / "corpus", tmp_path / "log"
+    shutil.copytree(root / "a", model)
+    shutil.copytree(made / "corpus", corpus)
+    old, ids = Corpus.load(corpus), list("ABCDEF")
+    items = old.items.assign(item_id=ids)
+    Corpus(items, old.train, old.valid, old.test, old.split, old.max_history).save(
+        tmp_path / "corpus of others", config={}, inputs={}
+    )
+    others = SidTable(a.ranker.bundle.table.codes, ids)
+    save_checkpoint(replace(a.ranker.bundle, table=others), tmp_path / "others")
+    other = Recommender.load(tmp_path / "others", corpus=tmp_path / "corpus of others")
+    lists = {each.version: wanted(each) for each in (a, b, other)}
+
+    def refused():
+        return log.read_text().count("reload refused")
+
+    def play(port):
+        until(lambda: version(port) == a.version)
+        overwrite(root / "b", model, share=0.5)
+        until(lambda: refused() == 1)
+        overwrite(root / "b", model)
+        until(lambda: version(port) == b.version)
+        weights = bytearray((model / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (model / "model.safetensors").write_bytes(weights)
+        until(lambda: refused() == 2)
+        (model / MANIFEST).unlink()
+        os.rename(model, tmp_path / "old")
+        os.rename(tmp_path / "others", model)
+        until(lambda: refused() == 3)
+        os.rename(corpus, tmp_path / "old corpus")
+        os.rename(tmp_path / "corpus of others", corpus)
+        until(lambda: version(port) == other.version)
+        return refused()
+
+    async def under_traffic(port):
+        sent, ended = http_load.request_bytes(json.dumps(SEVERAL).encode(), key=KEY), asyncio.Event()
+        traffic = asyncio.ensure_future(drive_until(port, sent, ended))
+        times = await asyncio.to_thread(play, port)
+        ended.set()
+        return times, await traffic
+
+    async def drive_until(port, sent, ended):
+        loads = []
+        while not ended.is_set():
+            loads.append(await http_load.drive(port, [sent], 4, seconds=0.2, keep=True))
+        return loads
+
+    with serving(model, corpus, log) as (_, port, _):
+        times, loads = asyncio.run(under_traffic(port))
+    assert times == 3 and "Traceback" not in log.read_text()
+    assert {status for load in loads for status in load.statuses} == {200}
+    answers = [json.loads(body) for load in loads for body in load.bodies]
+    assert all(listed(answer) == lists[answer["model"]["version"]] for answer in answers)
+    assert {answer["model"]["version"] for answer in answers} == set(lists)
 
 
 @pytest.fixture

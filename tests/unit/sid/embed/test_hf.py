@@ -71,7 +71,7 @@ def test_prefix(model_path):
     np.testing.assert_allclose(found, one_by_one(["query: " + text for text in TEXTS], model_path, "mean"), atol=1e-5)
 
 
-def test_cut_texts_are_counted(model_path):
+def test_truncated_texts_are_counted(model_path):
     whole_words = "qwen2" not in Path(model_path).name
     texts = ["red lamp oak" if whole_words else "oak", "red lamp oak bolt bolt bolt"]
     encoded = HFEncoder(model_path, max_length=5, device="cpu").encode(texts)

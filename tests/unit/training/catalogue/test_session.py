@@ -13,7 +13,7 @@ from support.examples import in_files, sid_windows
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
@@ -53,7 +53,7 @@ def corpus_of(max_history, seed=0, ties="keep", gaps=0.0, unknown=0.0):
     for low, high in pairwise(cuts):
         part = rows[low:high]
         times = np.array([row[4:] for row in part]).T
-        splits.append(SplitRows.of(*zip(*[row[1:4] for row in part], strict=True), RowTimes(*times.copy())))
+        splits.append(SplitExamples.of(*zip(*[row[1:4] for row in part], strict=True), RowTimes(*times.copy())))
     ids = pd.DataFrame({"item_id": TABLE.item_ids, "title": TABLE.item_ids, "description": ""})
     counts = {"ties": ties, **{f"{name}_rows": len(part) for name, part in zip(SPLITS, splits, strict=True)}}
     return Corpus(ids, *splits, split="global time 8:1:1", max_history=max_history, counts=counts)

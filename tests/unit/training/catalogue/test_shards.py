@@ -11,7 +11,7 @@ from support.examples import in_files, sid_windows
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.transitions import count_transitions
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import windows as module
@@ -48,7 +48,7 @@ def corpus_of(max_history, seed=0, users=25, gaps=0.0):
                 )
     rows.sort(key=lambda row: row[0])
     cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]
-    splits = [SplitRows.of(*zip(*[row[1:] for row in rows[a:b]], strict=True)) for a, b in pairwise(cuts)]
+    splits = [SplitExamples.of(*zip(*[row[1:] for row in rows[a:b]], strict=True)) for a, b in pairwise(cuts)]
     return Corpus(items, *splits, split="global time 8:1:1", max_history=max_history)
 
 
@@ -105,7 +105,7 @@ def test_batches_are_as_wide_as_their_longest_window(tmp_path):
 def test_a_corpus_of_rows_without_history_has_no_window(tmp_path):
     corpus = corpus_of(10)
     empty = [np.zeros(0, np.int32)] * len(corpus.train)
-    corpus = replace(corpus, train=SplitRows.of(corpus.train.users, empty, corpus.train.targets))
+    corpus = replace(corpus, train=SplitExamples.of(corpus.train.users, empty, corpus.train.targets))
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     with pytest.raises(DataError, match="no training example has a history, so there is nothing to train on"):
         write_windows(in_files(tmp_path / "corpus"), TABLE, 0.0, tmp_path / "windows")

@@ -30,7 +30,7 @@ GROUP = ["<a_1><b_1>", "<a_1><b_2>", "<a_2><b_1>", "<a_2><b_2>"]
 def total(words, sids, target, table=TABLE):
     weights = reward_weights(words)
     rewards = WeightedRewards({name: make_reward(name, RewardSources(table)) for name in weights}, weights)
-    return rewards.total(rewards.ask(rollouts_of(table, [sids], [target])))[0].tolist()
+    return rewards.total(rewards.values(rollouts_of(table, [sids], [target])))[0].tolist()
 
 
 def test_penalties_of_sixteen_ranks():

@@ -13,10 +13,10 @@ from minionerec.training.rewards import (
     REWARDS,
     RewardSources,
     WeightedRewards,
-    ask_reward,
     check_histories,
     make_reward,
     reward_files,
+    reward_values,
     reward_weights,
 )
 
@@ -84,7 +84,7 @@ def test_a_reward_that_finds_no_history():
 
 def test_a_users_own_reward(own):
     reward = make_reward("own_rewards.long_shots", RewardSources(TABLE))
-    assert ask_reward("own_rewards.long_shots", reward, ROLLOUTS).tolist() == [[0, 1], [0, 1]]
+    assert reward_values("own_rewards.long_shots", reward, ROLLOUTS).tolist() == [[0, 1], [0, 1]]
     assert reward_files(["ranking", "own_rewards.long_shots"]) == {"reward own_rewards.long_shots": own}
     for name, message in (
         ("own_rewards.fame", "rewards is 'own_rewards.fame', but the module 'own_rewards' has no 'fame'"),
@@ -109,7 +109,7 @@ def test_a_users_own_reward(own):
 )
 def test_bad_answers_name_the_reward(answer, message):
     with pytest.raises(DataError, match=message):
-        ask_reward("mine", lambda rollouts: answer, ROLLOUTS)
+        reward_values("mine", lambda rollouts: answer, ROLLOUTS)
 
 
 def test_a_reward_that_does_not_apply_is_left_out_of_the_sum():
@@ -117,7 +117,7 @@ def test_a_reward_that_does_not_apply_is_left_out_of_the_sum():
     rewards = WeightedRewards(
         {"one": lambda _: [[1, nan], [nan, nan]], "two": lambda _: [[1, 2], [3, nan]]}, {"two": 0.5, "one": 2.0}
     )
-    found = rewards.ask(ROLLOUTS)
+    found = rewards.values(ROLLOUTS)
     assert found.shape == (2, 2, 2) and found.dtype == np.float64
     total = rewards.total(found)
     assert total.dtype == np.float32

@@ -1,4 +1,4 @@
-"""Kinds of rows: each group shares out the rows, and says what the plain reading of the rows says."""
+"""Slices of examples: each group shares out the rows, and says what the plain reading of the rows says."""
 
 from itertools import pairwise
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.examples import source_of
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.kinds import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, read_kinds, row_kinds
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
+from minionerec.data.slices import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, example_slices, read_slices
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.recommend.rankers.lists import RankedSplit
 
@@ -20,7 +20,7 @@ N = 6
 
 
 def table(rows):
-    return SplitRows.of(
+    return SplitExamples.of(
         [user for user, _, _ in rows],
         [history for _, history, _ in rows],
         [target for _, _, target in rows],
@@ -43,7 +43,7 @@ def of(kinds, group, kind):
 def test_kinds_of_a_corpus_by_hand():
     corpus = corpus_of(TRAIN, TEST)
     times = RowTimes(np.array([5, 5, 5, NO_TIME, 7]), np.array([5, 4, NO_TIME, 3, 7]))
-    kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", times)
+    kinds = example_slices(corpus, RankedSplit.of(corpus, "test"), "test", times)
     assert (of(kinds, "time", SAME), of(kinds, "time", LATER)) == ([0, 4], [1])
     assert (of(kinds, "pair", FOLLOWED), of(kinds, "pair", NOT_FOLLOWED)) == ([3], [0, 1, 4])  # 4, 0 in cleo's history
     assert of(kinds, "reverse", REVERSED) == [0, 1]  # 1, 2 and 0, 1; the other way round in the rows
@@ -56,20 +56,20 @@ def test_kinds_of_a_corpus_by_hand():
 
 def test_a_frequent_target_is_one_of_more_than_five_rows():
     corpus = corpus_of([("u", [0], 1)] * 5 + [("u", [0], 2)] * 6, [("u", [0], 1), ("u", [0], 2)])
-    kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", None)
+    kinds = example_slices(corpus, RankedSplit.of(corpus, "test"), "test", None)
     assert (of(kinds, "target", "rare"), of(kinds, "target", "frequent")) == ([0], [1])
     assert "time" not in kinds
 
 
 def test_training_rows_are_not_looked_up_in_training():
     corpus = corpus_of(TRAIN, TEST)
-    assert list(row_kinds(corpus, RankedSplit.of(corpus, "train"), "train", None)) == ["repeat", "history"]
+    assert list(example_slices(corpus, RankedSplit.of(corpus, "train"), "train", None)) == ["repeat", "history"]
 
 
 def test_every_kind_can_be_reported_in_a_sentence():
     corpus = corpus_of(TRAIN, TEST)
     times = RowTimes(np.zeros(5, np.int64), np.zeros(5, np.int64))
-    kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", times)
+    kinds = example_slices(corpus, RankedSplit.of(corpus, "test"), "test", times)
     assert [(group, kind) for group, of in kinds.items() for kind in of] == list(WHOSE)
 
 
@@ -84,7 +84,7 @@ def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len)
         sequences = sequences * 5  # a 5-core
     split = PROTOCOLS[protocol].with_changes(max_len=max_len).split(source_of(*sequences, n_items=N))
     rows = RankedSplit.of(split, "test")
-    kinds = row_kinds(split, rows, "test", None)
+    kinds = example_slices(split, rows, "test", None)
     trained = [list(history[:-1]) for history in rows.histories]  # all but the validation item
     pairs = {pair for items in trained for pair in pairwise(items)}
     plain = [(history[-1], target) in pairs for history, target in zip(rows.histories, rows.targets, strict=True)]
@@ -104,12 +104,12 @@ def test_times_come_from_a_file_where_the_corpus_has_none(tmp_path):
     lines = [f"test,{row},{time},10" for row, time in enumerate([10, 11, 10, 12, 13])]
     file.write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
     rows = RankedSplit.of(corpus, "test")
-    assert of(read_kinds(corpus, rows, "test", file), "time", LATER) == [1, 3, 4]
-    assert "time" not in read_kinds(corpus, rows, "test", None)
+    assert of(read_slices(corpus, rows, "test", file), "time", LATER) == [1, 3, 4]
+    assert "time" not in read_slices(corpus, rows, "test", None)
 
 
 @pytest.mark.parametrize("rows", [[], [("u", [], 1)]])
 def test_training_without_pairs(rows):
     corpus = corpus_of([("u", [], 0), *rows], [("u", [0], 1), ("v", [], 0)])
-    kinds = row_kinds(corpus, RankedSplit.of(corpus, "test"), "test", None)
+    kinds = example_slices(corpus, RankedSplit.of(corpus, "test"), "test", None)
     assert of(kinds, "pair", NOT_FOLLOWED) == [0]

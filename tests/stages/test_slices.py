@@ -17,7 +17,7 @@ from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, read_examples
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
@@ -34,7 +34,7 @@ LATE = np.arange(ROWS) % 3 == 0
 
 def rows_of(rng, count):
     histories = [rng.integers(0, N, rng.integers(1, 6)) for _ in range(count)]
-    return SplitRows.of([f"u{n}" for n in range(count)], histories, rng.integers(0, N, count))
+    return SplitExamples.of([f"u{n}" for n in range(count)], histories, rng.integers(0, N, count))
 
 
 def lists(rows, table, ranks):

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.data.times import RowTimes, row_times
 
 RARE = 5  # training targets of a rare item at most
@@ -34,12 +34,10 @@ WHOSE: Mapping[tuple[str, str], str] = {
     ("user", "in training"): "of users who are in training",
     ("user", "new"): "of users who are not in training",
 }
-"""Group and slice to the continuation of a sentence after "rows"; slices in the order of tables."""
-
-Kinds = Mapping[str, Mapping[str, np.ndarray]]
+"""Group and slice to the continuation of a sentence after "examples"; slices in the order of tables."""
 
 
-class AskedRows(Protocol):
+class EvaluatedExamples(Protocol):
     """Examples of one split, such as `minionerec.recommend.rankers.lists.RankedSplit`."""
 
     @property
@@ -55,7 +53,9 @@ class AskedRows(Protocol):
         """The item index of each example's target: int (R,)."""
 
 
-def row_kinds(data: Corpus, rows: AskedRows, split: str, times: RowTimes | None) -> dict[str, dict[str, np.ndarray]]:
+def example_slices(
+    data: Corpus, rows: EvaluatedExamples, split: str, times: RowTimes | None
+) -> dict[str, dict[str, np.ndarray]]:
     """The examples of each slice.
 
     Args:
@@ -98,13 +98,15 @@ def row_kinds(data: Corpus, rows: AskedRows, split: str, times: RowTimes | None)
     return groups
 
 
-def read_kinds(data: Corpus, rows: AskedRows, split: str, times: str | Path | None) -> dict[str, dict[str, np.ndarray]]:
-    """`row_kinds` by the times that the data have, or else a file of times, if any.
+def read_slices(
+    data: Corpus, rows: EvaluatedExamples, split: str, times: str | Path | None
+) -> dict[str, dict[str, np.ndarray]]:
+    """`example_slices` by the times that the data have, or else a file of times, if any.
 
     Raises:
         DataError: If the file is malformed or about other examples.
     """
-    return row_kinds(data, rows, split, row_times(data, split, times))
+    return example_slices(data, rows, split, row_times(data, split, times))
 
 
 def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarray, set[str]]:
@@ -137,7 +139,7 @@ _LENGTHS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def _neighbours(data: Corpus) -> Iterator[tuple[SplitRows, np.ndarray]]:
+def _neighbours(data: Corpus) -> Iterator[tuple[SplitExamples, np.ndarray]]:
     """Training examples, some at a time, and the pairs of items next to each other in them, unsorted: int64."""
     for _, rows in data.batches("train"):
         whole = data.valid if data.leaves_two_out else rows
