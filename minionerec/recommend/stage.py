@@ -20,16 +20,16 @@ from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import parse_json, repeated_keys
-from minionerec.data.session import SESSION_CONTEXTS
+from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.rankers.language import Search
 from minionerec.recommend.rankers.load import make_ranker
 from minionerec.recommend.recommender import Listed, Recommender
-from minionerec.recommend.requests import Request, RequestError
+from minionerec.recommend.requests import Request, RequestError, plain_time
 
 # Reading a file of histories in parts.
 
-COLUMNS = ("history", "user", "only", "without", "session_context")
+COLUMNS = ("history", "user", "only", "without", "session_context", "times", "now")
 KINDS = (".parquet", ".jsonl")
 
 
@@ -42,7 +42,8 @@ def read_histories(path: Path, rows_at_once: int) -> Iterator[tuple[int, list[di
 
     Yields:
         The index of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its index if
-        missing), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None.
+        missing), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None, "times"
+        and "now" as in the file, dates as text.
 
     Raises:
         DataError: If the file cannot be read, or a row is malformed; the message names file and row.
@@ -104,13 +105,15 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
         raise DataError(
             f"{where}: session_context is {str(context)[:60]!r}; expected one of {', '.join(SESSION_CONTEXTS)}."
         )
-    only = row.get("only")
+    only, times = row.get("only"), row.get("times")
     return {
         "user": str(number) if user is None else str(user),
         "history": _ids(row.get("history"), "history", where),
         "only": None if only is None else _ids(only, "only", where),
         "without": [] if row.get("without") is None else _ids(row["without"], "without", where),
         "session_context": context,
+        "times": [plain_time(time) for time in times] if isinstance(times, list) else times,
+        "now": plain_time(row.get("now")),
     }
 
 
@@ -135,6 +138,7 @@ SCHEMA = pa.schema(
         ("scores", pa.list_(pa.float64())),
         ("probabilities", pa.list_(pa.float64())),
         ("unknown", pa.list_(pa.string())),
+        ("session_context", pa.string()),
     ]
 )
 
@@ -143,7 +147,8 @@ def run_recommend(config: RecommendConfig) -> StageResult:
     """Recommend for every row of a file of histories: an artefact with `recommendations.parquet`.
 
     One row per history, in the order of the file: `user`, `items` (ids, best first), `titles`, `sids`, `probabilities`
-    (empty where the model has none), `scores`, and `unknown` (unknown ids). Rows are read, ranked and
+    (empty where the model has none), `scores`, `unknown` (unknown ids) and `session_context` (given to the model, or
+    derived from the row's times). Rows are read, ranked and
     written in parts of `rows_at_once`, so that memory does not grow with the file; processes of a distributed launch
     take turns; an interrupted run is resumed at the first missing part.
 
@@ -222,8 +227,11 @@ def _answered(
     requests: list[Request] = []
     try:
         for row in rows:
-            own = {name: row[name] for name in ("history", "only", "without")}
-            own["session_context"] = row["session_context"] or config.session_context
+            own = {name: row[name] for name in ("history", "only", "without", "times", "now")}
+            if own["times"] is not None and own["now"] is None:
+                own["now"] = config.now or None
+            derived = SESSION_CONTEXTS[UNKNOWN] if own["times"] is not None else config.session_context
+            own["session_context"] = row["session_context"] or derived
             requests.append(Request(**same, **own))
         return recommender.listed(requests)
     except RequestError as wrong:
@@ -265,6 +273,7 @@ def _write_part(path: Path, users: Sequence[str], lists: Sequence[Listed], recom
         pa.ListArray.from_arrays(offsets, pa.array(scores)),
         none if chances is None else pa.ListArray.from_arrays(offsets, pa.array(chances)),
         pa.array([list(found.unknown) for found in lists], pa.list_(pa.string())),
+        pa.array([SESSION_CONTEXTS[found.session_context] for found in lists], pa.string()),
     ]
     unfinished = path.with_suffix(".unfinished")
     pq.write_table(pa.table(columns, schema=SCHEMA), unfinished)

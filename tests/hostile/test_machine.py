@@ -152,8 +152,8 @@ def test_a_launch_of_two_processes_killed_anywhere(shop, tmp_path, name):
     for number, (rank, kind) in enumerate(kinds):
         mine = without(shop, tmp_path / str(number), name)
         die = Point(kind, rng.randint(1, totals[rank][kind]))
-        told = signal.SIGTERM if kind == "step" else signal.SIGKILL
-        launch(mine, name, 2, die, rank=rank, whole=number % 2 == 1, number=told)
+        sent = signal.SIGTERM if kind == "step" else signal.SIGKILL
+        launch(mine, name, 2, die, rank=rank, whole=number % 2 == 1, number=sent)
         launch(mine, name, 2)
         assert bytes_of(mine / OWN[name]) == bytes_of(whole / OWN[name]), (rank, die)
         assert not litter(mine)

@@ -1,11 +1,15 @@
 """The settings `engine` of prepare-data, and folders of files."""
 
+import os
 import re
+import subprocess
 import sys
+import time
 from itertools import pairwise
 
 import fsspec
 import pandas as pd
+import psutil
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from support.commands import command
@@ -66,6 +70,34 @@ def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
     if form == "csv":
         assert found[1]["bad_rows"] == 2 and found[1]["interactions_outside_core"] and found[2] == 9
     assert run_prepare(PrepareConfig(**settings, output=str(tmp_path / "spark"))).up_to_date  # it decides nothing
+
+
+@pytest.mark.slow
+@spark
+def test_spark_works_in_a_folder_of_any_name(tmp_path, tables):
+    folder = tmp_path / 'a b\'s "q" ü %20 #x ?y [1]*{x}'
+    folder.mkdir()
+    assert prepared(folder, "spark", **tables) == prepared(folder, **tables)
+    with pytest.raises(ConfigError, match=r"a,b: engine 'spark' takes a comma for the end of a path\. Give another"):
+        prepared(tmp_path, "spark", **tables, engine_folder=str(tmp_path / "a,b"))
+
+
+@pytest.mark.slow
+@spark
+def test_java_that_ends_during_a_run_is_one_line(tmp_path):
+    words = ["prepare-data", "--source", "demo", "--engine", "spark", "--output", str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "minionerec", *words], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    while not list(tmp_path.glob(".minionerec-engine*/table1")):
+        assert run.poll() is None
+        time.sleep(0.05)
+    for process in psutil.Process(run.pid).children(recursive=True):
+        process.kill()
+    reported = run.communicate(timeout=120)[1]
+    assert run.returncode == 2 and reported.splitlines()[-1].startswith("error: Spark failed ("), reported
+    assert "Traceback" not in reported and [path.name for path in tmp_path.iterdir()] == [".out.lock"]
 
 
 def _lines(folder):

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,14 @@ class Spark(Engine):
         if not submitted():
             if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
                 raise ConfigError("engine is 'spark', but Java is not installed. Install Java 17, or set JAVA_HOME.")
-            builder = builder.master(HERE).config("spark.ui.enabled", "false")
-            builder = builder.config("spark.local.dir", str(folder / "spill"))
+            spill = str((folder / "spill").absolute())
+            if "," in spill:
+                raise ConfigError(
+                    f"{folder.parent}: engine 'spark' takes a comma for the end of a path. Give another engine_folder."
+                )
+            builder = builder.master(HERE).config("spark.ui.enabled", "false").config("spark.local.dir", spill)
+            for name in ("spark.driver.host", "spark.driver.bindAddress"):  # nothing listens to other machines
+                builder = builder.config(name, "127.0.0.1")
             builder = builder.config("spark.sql.shuffle.partitions", "8")
             builder = builder.config("spark.ui.showConsoleProgress", "false")
         if memory is not None:
@@ -69,7 +76,7 @@ class Spark(Engine):
                 f"engine is 'spark', but Java does not start ({one_line(error, 300)}). Check JAVA_HOME, and give an "
                 "engine_memory that this machine has."
             ) from None
-        self._session.sparkContext.setLogLevel("ERROR")
+        self._session.sparkContext.setLogLevel("OFF")  # what fails is raised
         self._session.conf.set("spark.sql.caseSensitive", "true")
 
     def hexadecimal(self, text: str) -> str:
@@ -111,15 +118,15 @@ class Spark(Engine):
 
     def drop(self, name: str) -> None:
         """See `Engine`."""
-        self._session.catalog.dropTempView(name)
+        self._did(lambda: self._session.catalog.dropTempView(name))
         if (path := self._paths.pop(name, None)) is not None:
             shutil.rmtree(path, ignore_errors=True)
 
     def rename(self, name: str, new: str) -> None:
         """See `Engine`."""
-        self._session.table(name).createOrReplaceTempView(new)
+        self._did(lambda: self._session.table(name).createOrReplaceTempView(new))
         self._paths[new] = self._paths.pop(name)
-        self._session.catalog.dropTempView(name)
+        self.drop(name)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """See `Engine`."""
@@ -136,17 +143,20 @@ class Spark(Engine):
 
     def close(self) -> None:
         """See `Engine`; the session is left to a process that had it before."""
-        for name in list(self._paths):
-            self.drop(name)
-        if not submitted():
-            self._session.stop()
+        from py4j.protocol import Py4JError
+
+        with suppress(DataError, Py4JError, OSError):  # Java has ended
+            for name in list(self._paths):
+                self.drop(name)
+            if not submitted():
+                self._session.stop()
 
     def _keep(self, name: str, frame: Any) -> None:
         path = self._write(frame)
         self.drop(name)
         self._paths[name] = path
-        kept = self._did(lambda: self._session.read.schema(frame.schema).parquet(f"file://{_no_glob(path)}"))
-        kept.createOrReplaceTempView(name)
+        reader = self._session.read.schema(frame.schema)
+        self._did(lambda: reader.parquet(f"file://{_no_glob(path)}").createOrReplaceTempView(name))
 
     def _write(self, frame: Any) -> Path:
         path = self.folder / f"table{next(self._numbers)}"
@@ -161,7 +171,7 @@ class Spark(Engine):
 
         try:
             return work()
-        except (self._error, Py4JError) as error:
+        except (self._error, Py4JError, OSError) as error:
             reason = one_line(error, 600)
             raise DataError(
                 f"Spark failed ({reason}). Give it more memory, or an engine_folder with more space."
