@@ -1,13 +1,16 @@
 """The session context: whether the next item is in the session of the newest one, or in a later one."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minionerec.core.log import get_logger
+from minionerec.data.names import SPLITS
 from minionerec.data.times import NO_TIME, RowTimes, row_times
+from minionerec.data.units import unit_numbers
 
 if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
@@ -68,6 +71,70 @@ def split_contexts(
     known = int((contexts != UNKNOWN).sum())
     logger.info("The session context of %d of %d examples is known.", known, count)
     return contexts
+
+
+SESSION_UNITS = {86_400: "day", 3_600: "hour", 60: "minute", 1: "second"}
+"""Seconds of the units that a corpus may have its times in, and their names."""
+
+
+@dataclass(frozen=True)
+class SessionClock:
+    """Derives the session context of a request from times, as `row_contexts` does for the examples of a corpus.
+
+    Examples have one time, and so the context "same", where their times are equal. Where a corpus has whole days, the
+    times of requests have hours: they are compared by the unit of the corpus.
+
+    Attributes:
+        seconds: Length of the unit, a key of `SESSION_UNITS`: the largest that all times of the corpus are whole
+            multiples of, from `start` on.
+        start: Seconds since 1970 at which one of the units begins, such as midnight in the zone of the corpus.
+        together: Whether items of one time are one step of the corpus, so that all of its examples are later ones.
+    """
+
+    seconds: int
+    start: int = 0
+    together: bool = False
+
+    @classmethod
+    def of(cls, corpus: "Corpus") -> "SessionClock | None":
+        """The clock of a corpus; None where it has no times, or its times are a mere order."""
+        start, newest, step = 0, NO_TIME, -1
+        for split in SPLITS if corpus.has_times else ():
+            for _, rows in corpus.batches(split):
+                if rows.times is None:
+                    continue
+                times = np.concatenate([rows.times.time, rows.times.previous])
+                times = times[times != NO_TIME]
+                if not len(times):
+                    continue
+                if step < 0:
+                    start, step = int(times[0]), 0
+                step, newest = int(np.gcd.reduce(times - start, initial=step)), max(newest, int(times.max()))
+        if unit_numbers(np.array(newest)) != 0:
+            return None
+        seconds = next(seconds for seconds in SESSION_UNITS if step % seconds == 0)
+        return cls(seconds, start % seconds, corpus.together)
+
+    @property
+    def unit(self) -> str:
+        """Name of the unit."""
+        return SESSION_UNITS[self.seconds]
+
+    def context(self, newest: int, now: int) -> int:
+        """The session context of a request, an index into `SESSION_CONTEXTS`.
+
+        Args:
+            newest: Time of the history's newest item, seconds since 1970.
+            now: Time of the request, not earlier.
+
+        Example:
+            >>> SessionClock(86_400).context(1_541_376_000, 1_541_376_000 + 86_399)
+            1
+            >>> SessionClock(86_400).context(1_541_376_000 + 86_399, 1_541_376_000 + 86_400)
+            2
+        """
+        units = [(time - self.start) // self.seconds for time in (newest, now)]
+        return LATER if self.together or units[1] > units[0] else SAME
 
 
 def times_by_order(splits: Sequence[Sequence[str]]) -> list[RowTimes]:

@@ -69,7 +69,8 @@ class RecommendConfig(StageConfig):
     histories: str = setting(
         "",
         "histories: parquet or .jsonl with a column `history` (a list of item ids, oldest first), optionally `user`, "
-        "and `only` and `without` (lists of item ids) and `session_context` for each row",
+        "and `only` and `without` (lists of item ids), `session_context`, `times` (of the history's items) and `now` "
+        "for each row",
         required=True,
         input_kind="any",
     )
@@ -84,9 +85,15 @@ class RecommendConfig(StageConfig):
     )
     session_context: str = setting(
         "unknown",
-        "session context, for a model that was conditioned on it in training, where a row does not give it: "
+        "session context, for a model that was conditioned on it in training, where a row gives neither it nor times: "
         "same (the session continues), later (somebody comes back) or unknown",
         known=_known("session_context"),
+        since="0.2",
+    )
+    now: str = setting(
+        "",
+        "time of the requests, for rows that have times and no `now`: an ISO date, or a number, as the times are; the "
+        "session context is derived from them",
         since="0.2",
     )
     beams: int = setting(50, "minimum number of beams of a language model", least=1)

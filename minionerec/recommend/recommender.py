@@ -13,7 +13,7 @@ import numpy as np
 from minionerec.core.artefacts import file_sha256, fingerprint
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN, SessionClock
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import CatalogueItems
@@ -21,7 +21,7 @@ from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
-from minionerec.recommend.requests import Answer, Recommended, Request, RequestError
+from minionerec.recommend.requests import Answer, Recommended, Request, RequestError, plain_time
 
 BEAMS = 50
 """Minimum number of beams of a language model."""
@@ -42,6 +42,12 @@ class Understood(NamedTuple):
     without: Collection[int]
     unknown: tuple[str, ...]
 
+    @property
+    def session_context(self) -> int:
+        """Index of the query's session context, into `SESSION_CONTEXTS`."""
+        contexts = self.query.session_context
+        return UNKNOWN if contexts is None else int(contexts[0])
+
 
 class Listed(NamedTuple):
     """A list in item indices.
@@ -50,11 +56,13 @@ class Listed(NamedTuple):
         items: Item indices, best first.
         scores: Parallel to `items`.
         unknown: Unknown ids of the request.
+        session_context: Index of the session context, into `SESSION_CONTEXTS`.
     """
 
     items: Sequence[int]
     scores: Sequence[float]
     unknown: tuple[str, ...]
+    session_context: int
 
 
 def _as_texts(ids: Any) -> Any:
@@ -73,6 +81,7 @@ class Recommender:
         name: Name of the model.
         version: Identifies the model and its catalogue.
         max_history: Items of a history that the ranker reads, the newest.
+        clock: Derives session contexts from times; None where the ranker reads none, or nothing is derived.
 
     Example:
         from minionerec.recommend.recommender import Recommender
@@ -80,8 +89,17 @@ class Recommender:
         answer = recommender.recommend(["P001", "P004"], k=5, exclude_seen=True, where={"department": "Hot Drinks"})
     """
 
-    def __init__(self, ranker: Ranker, items: CatalogueItems, name: str, version: str, max_history: int):
+    def __init__(
+        self,
+        ranker: Ranker,
+        items: CatalogueItems,
+        name: str,
+        version: str,
+        max_history: int,
+        clock: SessionClock | None = None,
+    ):
         self.ranker, self.items, self.name, self.version, self.max_history = ranker, items, name, version, max_history
+        self.clock = clock
         self.sids: Sequence[str] | None = ranker.table.sids if isinstance(ranker, LanguageRanker) else None
         self._lift = ranker.bonus_of_items if isinstance(ranker, LanguageRanker) else None
 
@@ -124,7 +142,8 @@ class Recommender:
                 ranker.search = replace(ranker.search, method="exact")
         elif isinstance(ranker, SequentialRanker):
             name = ranker.name
-        return cls(ranker, CatalogueItems.of(data, items), name, _version(path, folder, items), data.max_history)
+        version = _version(path, folder, items)
+        return cls(ranker, CatalogueItems.of(data, items), name, version, data.max_history, _clock(ranker, data))
 
     @classmethod
     def of(
@@ -138,7 +157,7 @@ class Recommender:
             items: A table with further columns; see `load`.
             name: Its name and version.
         """
-        return cls(ranker, CatalogueItems.of(corpus, items), name, name, corpus.max_history)
+        return cls(ranker, CatalogueItems.of(corpus, items), name, name, corpus.max_history, _clock(ranker, corpus))
 
     def recommend(self, history: Collection[str | int], k: int = 10, **more: Any) -> Answer:
         """The best items after one history.
@@ -146,7 +165,8 @@ class Recommender:
         Args:
             history: Item ids, oldest first; integer ids may be given as such.
             k: Length of the list.
-            more: The other fields of `minionerec.recommend.requests.Request`, by name.
+            more: The other fields of `minionerec.recommend.requests.Request`, by name; times may be dates of Python,
+                numpy or pandas, too.
 
         Raises:
             RequestError: If the request is invalid, with the field.
@@ -154,8 +174,12 @@ class Recommender:
         return self.recommend_many([history], k, **more)[0]
 
     def recommend_many(self, histories: Sequence[Collection[str | int]], k: int = 10, **more: Any) -> list[Answer]:
-        """The best items after each history, with the same options; see `recommend`."""
+        """The best items after each history, with the same options; see `recommend`.
+
+        `times` are those of one history: for several with their own, see `answer`.
+        """
         more |= {name: _as_texts(more[name]) for name in ("only", "without") if more.get(name) is not None}
+        more |= {name: _as_times(more[name]) for name in ("times", "now") if more.get(name) is not None}
         return self.answer([Request(_as_texts(history), k, **more) for history in histories])
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
@@ -164,7 +188,10 @@ class Recommender:
         Raises:
             RequestError: If a request is invalid, with the field of the first.
         """
-        return [Answer(self._listed(found), found.unknown) for found in self.listed(requests)]
+        return [
+            Answer(self._listed(found), found.unknown, SESSION_CONTEXTS[found.session_context])
+            for found in self.listed(requests)
+        ]
 
     def listed(self, requests: Sequence[Request]) -> list[Listed]:
         """Answers to any requests in item indices; see `answer`.
@@ -181,7 +208,7 @@ class Recommender:
             ranking = self.ranker.rank(queries, k, None if allowed.unrestricted else allowed)
             for index, each, items, scores in zip(indices, group, ranking.items, ranking.scores, strict=True):
                 length = requests[index].k
-                found[index] = Listed(items[:length], scores[:length], each.unknown)
+                found[index] = Listed(items[:length], scores[:length], each.unknown, each.session_context)
         return [found[index] for index in range(len(requests))]
 
     @property
@@ -217,9 +244,9 @@ class Recommender:
         Raises:
             RequestError: If it is invalid, with the field.
         """
-        context = self._session_context(request.session_context)
         missing: dict[str, None] = {}
         history = self._indices(request.history, "history", request.unknown, missing)
+        context = self._session_context(request)
         mask = self.items.mask(request.where) if request.where else None
         if request.only is not None:
             listed = np.zeros(len(self.items), dtype=bool)
@@ -231,15 +258,26 @@ class Recommender:
         newest = np.array(history[-self.max_history :], dtype=np.int32)
         return Understood(Queries([newest], context), mask, without, tuple(missing))
 
-    def _session_context(self, name: str) -> np.ndarray:
-        """The session context of a request: int8 (1,), an index into `SESSION_CONTEXTS`."""
-        if SESSION_CONTEXTS.index(name) != UNKNOWN and "session_context" not in self.context:
+    def _session_context(self, request: Request) -> np.ndarray:
+        """The session context of a request: int8 (1,), an index into `SESSION_CONTEXTS`.
+
+        It is derived from the time of the newest item of the history that the model reads, as in training.
+        """
+        name = request.session_context
+        context = SESSION_CONTEXTS.index(name)
+        if context != UNKNOWN and "session_context" not in self.context:
             raise RequestError(
                 "session_context",
                 f"is {name!r}, but this model was trained without session context. Leave it out, or take one trained "
                 "with it.",
             )
-        return np.array([SESSION_CONTEXTS.index(name)], dtype=np.int8)
+        if request.times is not None:
+            seconds, now = request.seconds()
+            known = [index for index, item in enumerate(request.history) if self.items.index(item) is not None]
+            newest = seconds[known[-1]] if known else None
+            if context == UNKNOWN and self.clock is not None and newest is not None:
+                context = self.clock.context(newest, now)
+        return np.array([context], dtype=np.int8)
 
     def _indices(self, ids: Collection[str], field: str, unknown: str, missing: dict[str, None]) -> list[int]:
         """Item indices of ids; unknown ids go to `missing`."""
@@ -263,6 +301,18 @@ class Recommender:
             Recommended(ids[item], titles[item], self.sids[item], score, chance)
             for (item, score), chance in zip(pairs, chances.tolist(), strict=True)
         )
+
+
+def _as_times(times: Any) -> Any:
+    """A time, or the times of a history, as a request has them."""
+    if isinstance(times, str | bytes | Mapping) or not isinstance(times, Iterable):
+        return plain_time(times)
+    return [plain_time(each) for each in times]
+
+
+def _clock(ranker: Ranker, corpus: Corpus) -> SessionClock | None:
+    """The clock of a ranker that reads session contexts."""
+    return SessionClock.of(corpus) if "session_context" in context_used(ranker) else None
 
 
 def _version(path: str | os.PathLike[str], corpus: Path, items: str | os.PathLike[str] | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
+import numpy as np
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -24,6 +25,7 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import custom_error_schema
 
 from minionerec.core.errors import DataError, shown
+from minionerec.data.units import SECOND, UNITS, looks_like, unit_numbers
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 
@@ -59,16 +61,25 @@ def as_list(value: Any) -> Any:
     return list(value)
 
 
-def ids_of(item_id: Any, most: int | None = None) -> GetPydanticSchema:
-    """Annotation of a collection of texts, which is kept as a list of item ids.
+def list_of(value: Any, most: int | None = None) -> GetPydanticSchema:
+    """Annotation of a collection, which is kept as a list.
 
     Args:
-        item_id: The type of one id.
-        most: Maximum number of ids; any if None.
+        value: The type of one value.
+        most: Maximum number of values; any if None.
     """
     return GetPydanticSchema(
-        lambda _, handler: handler(Annotated[list[item_id], Field(max_length=most), BeforeValidator(as_list)])
+        lambda _, handler: handler(Annotated[list[value], Field(max_length=most), BeforeValidator(as_list)])
     )
+
+
+def plain_time(value: Any) -> Any:
+    """A time as a request has it: dates of Python, pandas and numpy as text, numbers of numpy as those of Python."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, np.datetime64):
+        return str(value)
+    return value.item() if isinstance(value, np.integer | np.floating) else value
 
 
 def name_shown(name: str) -> str:
@@ -77,7 +88,9 @@ def name_shown(name: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-Ids = Annotated[Collection[str], ids_of(Annotated[str, Expected("an item id: a text")])]
+Ids = Annotated[Collection[str], list_of(Annotated[str, Expected("an item id: a text")])]
+TIME = "an ISO date such as 2018-11-05T12:30:00, or a number of seconds since 1970"
+Time = Annotated[Annotated[str, Field(max_length=64)] | int | float, Expected(TIME)]
 
 
 @model(frozen=True, config=STRICT)
@@ -95,8 +108,13 @@ class Request:
             20}}). An item without a value in the column meets none.
         unknown: "skip" ignores unknown ids and lists them in the answer; "refuse" raises.
         session_context: The session context, for models that were conditioned on it in training: "same" where the next
-            item is wanted in the session of the history's newest item; "later" in a later one; "unknown" is taken by
-            every model. With an empty history it is ignored.
+            item is wanted in the session of the history's newest item; "later" in a later one. "unknown" is taken by
+            every model; then it is derived from `times` and `now`, where these are given. With an empty history it is
+            ignored.
+        times: When the items of the history were chosen, one time for each, None where it is not known: all ISO dates,
+            in UTC where they have no zone, or all numbers: seconds, milli-, micro- or nanoseconds since 1970. None
+            where nothing is known.
+        now: The time of the request, in the form of `times`, with which it is given.
 
     Raises:
         RequestError: If a field is invalid, with its value and what is expected.
@@ -128,6 +146,15 @@ class Request:
             "session_contexts of GET /v1/model"
         ),
     ] = "unknown"
+    times: Annotated[
+        Annotated[Collection[Any], list_of(Time | None)] | None,
+        Field(
+            description="when the items of the history were chosen, one time for each, null where it is not known: all "
+            "ISO dates, or all numbers of seconds since 1970; with now, the session context is derived from them where "
+            "it is not given"
+        ),
+    ] = None
+    now: Annotated[Time | None, Field(description="the time of the request, in the form of times")] = None
 
     @model_validator(mode="wrap")
     @classmethod
@@ -136,6 +163,15 @@ class Request:
             checked: Self = handler(value)
         except ValidationError as error:
             raise cls._error(error) from None
+        if (checked.times is None) != (checked.now is None):
+            missing, other = ("now", "times") if checked.now is None else ("times", "now")
+            raise RequestError(missing, f"is missing, but {other} is given; give both, or neither.")
+        if checked.times is not None and len(checked.times) != len(checked.history):
+            raise RequestError(
+                "times",
+                f"has {len(checked.times)} times for {len(checked.history)} items of the history; give one for each, "
+                "null where it is not known.",
+            )
         return checked
 
     @classmethod
@@ -147,6 +183,49 @@ class Request:
     def shown(value: Any) -> str:
         """A value as shown in errors."""
         return shown(value)
+
+    def seconds(self) -> tuple[list[int | None], int]:
+        """`times` and `now`, which are given, read as `prepare-data` reads times.
+
+        Returns:
+            Seconds since 1970 of each item of the history, None where its time is not known; and of the request.
+
+        Raises:
+            RequestError: If they are no times, of several units or forms, or not in order.
+        """
+        import pandas as pd  # here, for `--help` reads this file
+
+        from minionerec.data.sources.times import parse_times
+
+        times, shown = self.times or (), self.shown
+        named = [(f"times[{index}]", time) for index, time in enumerate(times) if time is not None]
+        fields, given = zip(*named, ("now", self.now), strict=True)
+        read, right, ticks, _ = parse_times(pd.Series(list(given)))
+        if not right.all():
+            row = int(np.argmin(right))
+            form = "a number" if ticks == SECOND else "an ISO date"
+            expected = f"{form}, as the others" if right.any() else TIME
+            raise RequestError(fields[row], f"is {shown(given[row])}; expected {expected}.")
+        if ticks == SECOND:
+            units = unit_numbers(read)
+            unit = int(min(units.min(), 0) or units[-1])  # below 0: of no time; else all must have that of now
+            wrong = np.flatnonzero(units == unit if unit < 0 else units != unit)
+            if len(wrong):
+                row = int(wrong[0])
+                remedy = f"expected {TIME}." if unit < 0 else f"now looks like {UNITS[unit][0]}. Give all in one unit."
+                looks = looks_like(float(read[row]))
+                raise RequestError(fields[row], f"is {shown(given[row])}, which looks like {looks}; {remedy}")
+            ticks = UNITS[unit][1]
+        seconds = (read // ticks).astype(np.int64).tolist()
+        for row in range(1, len(seconds)):
+            if seconds[row] < seconds[row - 1]:
+                remedy = "the time of the request" if fields[row] == "now" else "times oldest first, as the history"
+                raise RequestError(
+                    fields[row],
+                    f"is {shown(given[row])}, earlier than {fields[row - 1]}, {shown(given[row - 1])}. Give {remedy}.",
+                )
+        found = iter(seconds)
+        return [None if time is None else next(found) for time in times], seconds[-1]
 
     @classmethod
     def _error(cls, error: ValidationError) -> RequestError:
@@ -167,19 +246,21 @@ class Request:
             inner[-1] = given
         path = [name, *(f"[{part}]" if isinstance(part, int) else f".{name_shown(part)}" for part in inner)]
         if kind == "too_long":
-            noun = "ids" if name != "where" else "values" if inner else "conditions"
+            noun = _NOUNS.get(name, "ids") if not inner else "values"
             message = f"has {len(given)} {noun}; at most {context['max_length']} are allowed."
         elif kind == "too_short":
             message = "is empty; expected at least one."
         else:
-            words = _KINDS.get(kind) or found["msg"].removeprefix("Input should be ").replace("'", '"')
+            words = found["msg"].removeprefix("Input should be ").replace("'", '"')
+            if kind in ("list_type", "is_instance_of"):
+                words = f"a list of {_NOUNS.get(name, 'item ids')}"
+            elif kind in ("dict_type", "mapping_type"):
+                words = "an object of columns and conditions"
             message = f"is {'unknown' if key else cls.shown(given)}; expected {words}."
         return RequestError("".join(path), message)
 
 
-_KINDS = dict.fromkeys(("list_type", "is_instance_of"), "a list of item ids") | dict.fromkeys(
-    ("dict_type", "mapping_type"), "an object of columns and conditions"
-)
+_NOUNS = {"where": "conditions", "times": "times"}
 
 
 class Recommended(NamedTuple):
@@ -210,7 +291,10 @@ class Answer:
     Attributes:
         items: The best items that may be listed, best first: k of them, or all if fewer.
         unknown: Unknown ids of the history, `only` and `without`, in this order, without duplicates.
+        session_context: The session context that the model was given: that of the request, or one derived from its
+            times.
     """
 
     items: tuple[Recommended, ...]
     unknown: tuple[str, ...]
+    session_context: str

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,19 @@ from minionerec.core.parquet import readable
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
 from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import parse_json, repeated_keys
-from minionerec.data.session import SESSION_CONTEXTS
+from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.rankers.language import Search
 from minionerec.recommend.rankers.load import make_ranker
 from minionerec.recommend.recommender import Listed, Recommender
-from minionerec.recommend.requests import Request, RequestError
+from minionerec.recommend.requests import Request, RequestError, plain_time
 
 # Reading a file of histories in parts.
 
-COLUMNS = ("history", "user", "only", "without", "session_context")
+COLUMNS = ("history", "user", "only", "without", "session_context", "times", "now")
 KINDS = (".parquet", ".jsonl")
 
 
@@ -42,7 +42,8 @@ def read_histories(path: Path, rows_at_once: int) -> Iterator[tuple[int, list[di
 
     Yields:
         The index of its first row, from 0, and the rows: "history" is a list of texts, "user" a text (its index if
-        missing), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None.
+        missing), "only" a list or None, "without" a list, "session_context" one of `SESSION_CONTEXTS` or None, "times"
+        and "now" as in the file, dates as text.
 
     Raises:
         DataError: If the file cannot be read, or a row is malformed; the message names file and row.
@@ -104,13 +105,15 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
         raise DataError(
             f"{where}: session_context is {str(context)[:60]!r}; expected one of {', '.join(SESSION_CONTEXTS)}."
         )
-    only = row.get("only")
+    only, times = row.get("only"), row.get("times")
     return {
         "user": str(number) if user is None else str(user),
         "history": _ids(row.get("history"), "history", where),
         "only": None if only is None else _ids(only, "only", where),
         "without": [] if row.get("without") is None else _ids(row["without"], "without", where),
         "session_context": context,
+        "times": [plain_time(time) for time in times] if isinstance(times, list) else times,
+        "now": plain_time(row.get("now")),
     }
 
 
@@ -135,36 +138,17 @@ SCHEMA = pa.schema(
         ("scores", pa.list_(pa.float64())),
         ("probabilities", pa.list_(pa.float64())),
         ("unknown", pa.list_(pa.string())),
+        ("session_context", pa.string()),
     ]
 )
 
 
-@dataclass(frozen=True)
-class RecommendResult:
-    """The result of `run_recommend`.
-
-    Attributes:
-        output: The artefact's directory.
-        counts: Rows, rows with unknown ids, rows with fewer than k items.
-    """
-
-    output: Path
-    counts: Mapping[str, Any]
-
-    def lines(self) -> list[str]:
-        """The number of lists, and their path."""
-        rows, short, unknown = (self.counts[name] for name in ("rows", "short_lists", "rows_with_unknown_ids"))
-        return [
-            f"{rows:,} lists ({short:,} with fewer than k items, {unknown:,} histories with unknown ids): "
-            f"{self.output / FILE}"
-        ]
-
-
-def run_recommend(config: RecommendConfig) -> RecommendResult:
+def run_recommend(config: RecommendConfig) -> StageResult:
     """Recommend for every row of a file of histories: an artefact with `recommendations.parquet`.
 
     One row per history, in the order of the file: `user`, `items` (ids, best first), `titles`, `sids`, `probabilities`
-    (empty where the model has none), `scores`, and `unknown` (unknown ids). Rows are read, ranked and
+    (empty where the model has none), `scores`, `unknown` (unknown ids) and `session_context` (given to the model, or
+    derived from the row's times). Rows are read, ranked and
     written in parts of `rows_at_once`, so that memory does not grow with the file; processes of a distributed launch
     take turns; an interrupted run is resumed at the first missing part.
 
@@ -178,7 +162,7 @@ def run_recommend(config: RecommendConfig) -> RecommendResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return RecommendResult(stage.output, manifest["counts"])
+        return _result(stage.output, manifest["counts"])
     counts = {"rows": 0, "short_lists": 0, "rows_with_unknown_ids": 0}
     with stage.work() as work:
         next(read_histories(stage.inputs["histories"], config.rows_at_once), None)  # fails before a folder is created
@@ -192,7 +176,13 @@ def run_recommend(config: RecommendConfig) -> RecommendResult:
                     part = pq.read_table(_part(folder, number), schema=SCHEMA)
                     _count(part, config.k, counts)
                     writer.write_table(part)
-    return RecommendResult(stage.output, counts)
+    return _result(stage.output, counts)
+
+
+def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
+    rows, short, unknown = (counts[name] for name in ("rows", "short_lists", "rows_with_unknown_ids"))
+    what = f"{rows:,} lists ({short:,} with fewer than k items, {unknown:,} histories with unknown ids)"
+    return StageResult(output, [f"{what}: {output / FILE}"], counts)
 
 
 def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recommender:
@@ -237,8 +227,11 @@ def _answered(
     requests: list[Request] = []
     try:
         for row in rows:
-            own = {name: row[name] for name in ("history", "only", "without")}
-            own["session_context"] = row["session_context"] or config.session_context
+            own = {name: row[name] for name in ("history", "only", "without", "times", "now")}
+            if own["times"] is not None and own["now"] is None:
+                own["now"] = config.now or None
+            derived = SESSION_CONTEXTS[UNKNOWN] if own["times"] is not None else config.session_context
+            own["session_context"] = row["session_context"] or derived
             requests.append(Request(**same, **own))
         return recommender.listed(requests)
     except RequestError as wrong:
@@ -280,6 +273,7 @@ def _write_part(path: Path, users: Sequence[str], lists: Sequence[Listed], recom
         pa.ListArray.from_arrays(offsets, pa.array(scores)),
         none if chances is None else pa.ListArray.from_arrays(offsets, pa.array(chances)),
         pa.array([list(found.unknown) for found in lists], pa.list_(pa.string())),
+        pa.array([SESSION_CONTEXTS[found.session_context] for found in lists], pa.string()),
     ]
     unfinished = path.with_suffix(".unfinished")
     pq.write_table(pa.table(columns, schema=SCHEMA), unfinished)

@@ -458,6 +458,14 @@ def test_a_model_that_knows_session_contexts_is_asked_for_this_session_or_a_late
         for context, found in lists.items():
             assert found == theirs.expected(session_context=context)
         assert len({tuple(found) for found in lists.values()}) == 3
+        theirs.one("#session-contexts [value=unknown]").click()
+        theirs.settle()
+        assert theirs.listed() == lists["unknown"] and not theirs.one("#about-list").is_displayed()
+        theirs.run("chosen.value = '2018-11-05T09:30'; chosen.dispatchEvent(new Event('change', { bubbles: true }))")
+        theirs.settle()
+        assert theirs.listed() == lists["later"] and "a later visit" in theirs.one("#about-list").text
+        theirs.open("h=P003&chosen=2018-11-05T09:30")
+        assert theirs.listed() == lists["later"] and theirs.one("#chosen").is_displayed()
         theirs.open("h=P003&session_context=later")
         assert theirs.listed() == lists["later"] and theirs.one("#session-contexts [value=later]").is_selected()
         assert complaints(page.driver) == []

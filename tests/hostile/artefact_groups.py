@@ -1,8 +1,10 @@
 """What the campaign does to artefacts: their files forged, with and without hashes that agree."""
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,9 +19,15 @@ from hostile.table_groups import TABLES
 from support.small_shop import make_shop, sign
 
 from minionerec.core.artefacts import MANIFEST, open_artefact, read_json
+from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.session import LATER, SAME, SessionClock
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.protocol import Queries
+from minionerec.recommend.requests import Request
+from minionerec.recommend.serve.config import Limits
+from minionerec.recommend.serve.reading import Refusal, read_call
+from minionerec.recommend.serve.reading import read_json as read_body
 from minionerec.recommend.stage import read_histories
 from minionerec.sid.embed.stored import load_vector_table, load_vectors
 from minionerec.sid.table import SidTable
@@ -114,11 +122,74 @@ def _strike_histories(rng: Random, clean: Path, folder: Path) -> str:
     if json_lines:
         lines = path.read_bytes().split(b"\n")
         holds(len(rows) in (len(lines), len(lines) - 1), f"{len(rows)} rows of {len(lines)} lines")
+    for row in rows:
+        _check_times(Request(**{name: row[name] for name in ("history", "times", "now")}))
+    return "read"
+
+
+def _check_times(request: Request) -> None:
+    """Each time of a request gives the session context of its day, as far as plain Python reads it."""
+    if request.times is None:
+        return
+    seconds, now = request.seconds()
+    holds(len(seconds) == len(request.history), f"{len(seconds)} times of {len(request.history)} items")
+    for time, second in zip(request.times, seconds, strict=True):
+        holds((time is None) == (second is None), f"{time!r} is {second}")
+        days = [_day(time), _day(request.now)]
+        if second is not None and None not in days:
+            context = SessionClock(86_400).context(second, now)
+            holds(context == (SAME if days[0] == days[1] else LATER), f"{time!r} and {request.now!r} are {context}")
+
+
+def _day(time: Any) -> Any:
+    """The day of a time in UTC; None where plain Python does not read it."""
+    with contextlib.suppress(ValueError, TypeError):
+        if isinstance(time, str):
+            read = datetime.fromisoformat(time.strip())
+            return (read if read.tzinfo is None else read.astimezone(UTC)).date()
+        return datetime.fromtimestamp(time, UTC).date() if 1e8 < time < 4e9 else None
+    return None
+
+
+TIMES = (
+    *("2018-11-05", "2018-11-05T23:59:59.9999", "2018-11-06T01:00+02:00", "2018-11", "2018-W45-1", "20181105", ""),
+    *("2018-11-31", "9999-12-31", "0001-01-01", "NaT", "now", "1541376000", " 2018-11-05", "2018-11-05T24:00", "1e9"),
+    *(1_541_376_000, 1_541_376_000.5, 1_541_376_000_000, 17_840, 20_181_105, -1, 0, 2**62, 1e300, True, None, [], {}),
+)
+"""Times of requests, most of which are none, or not in the form of the others."""
+
+
+def _make_request(folder: Path) -> None:
+    times = {"times": ["2018-11-05", None, "2018-11-05T09:30:00"], "now": "2018-11-06"}
+    request = {"history": ["i1", "i2", "i9"], "k": 3, "exclude_seen": True, "session_context": "unknown", **times}
+    seconds = {"times": [1_541_376_000, 1_541_379_600, None], "now": 1_541_380_000}
+    (folder / "body.json").write_text(json.dumps({"requests": [request, request | seconds]}))
+
+
+def _strike_request(rng: Random, clean: Path, folder: Path) -> str:
+    path = folder / "body.json"
+    if rng.random() < 0.5:
+        body = json.loads(path.read_bytes())
+        request = rng.choice(body["requests"])
+        for _ in range(rng.randint(1, 2)):
+            holder, key = rng.choice(((request, "now"), (request["times"], rng.randrange(3))))
+            holder[key] = rng.choice(TIMES)
+        path.write_text(json.dumps(body))
+    else:
+        mutate.change_file(rng, path, mutate.spoil_json)
+    try:
+        requests, _ = read_call(read_body(path.read_bytes()), Limits())
+    except Refusal as refused:
+        holds(refused.status in (400, 422), f"status {refused.status}")
+        raise DataError(refused.message) from None
+    for request in requests:
+        _check_times(request)
     return "read"
 
 
 def _make_histories(folder: Path) -> None:
-    rows = [{"history": [f"i{n}", "i2"], "user": f"u{n}"} for n in range(5)]
+    times = {"times": ["2018-11-05", "2018-11-05T09:30:00"], "now": "2018-11-06"}
+    rows = [{"history": [f"i{n}", "i2"], "user": f"u{n}", **times} for n in range(5)]
     (folder / "histories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pd.DataFrame(rows).to_parquet(folder / "histories.parquet")
 
@@ -203,6 +274,7 @@ GROUPS = {
         Group("index", _make_small_shop, _strike_index, 4),
         Group("manifest", _make_small_shop, _strike_manifest, 3),
         Group("histories", _make_histories, _strike_histories, 4),
+        Group("requests", _make_request, _strike_request, 3),
         _forged("corpus", _load_corpus, ("corpus/items.parquet", "corpus/sequences/00000.parquet"), 3),
         _forged("predictions", _load_predictions, ("predictions/predictions.parquet",), 3),
         _forged("language model", _load_checkpoint, _LANGUAGE, 0.6),

@@ -14,7 +14,17 @@ from support.paths import ROOT
 
 READERS = ("csv", "tsv", "parquet", "amazon", "recbole", "movielens", "user items")
 QUICK = (*READERS, "published", "settings")
-QUICK += ("vectors", "histories", "items table", "comparisons", "times", "study", "experiment log", "run record")
+QUICK += (
+    "vectors",
+    "histories",
+    "requests",
+    "items table",
+    "comparisons",
+    "times",
+    "study",
+    "experiment log",
+    "run record",
+)
 QUICK += ("units", "paths", "servers")
 
 

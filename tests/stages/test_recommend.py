@@ -2,6 +2,7 @@
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import description
-from minionerec.data.session import SESSION_CONTEXTS
+from minionerec.data.session import SESSION_CONTEXTS, SessionClock
 from minionerec.recommend import stage
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.recommender import Recommender
@@ -61,7 +62,7 @@ def test_lists_are_those_of_the_recommender_row_by_row(made, histories):
         assert row["scores"] == pytest.approx([item.score for item in answer.items], abs=1e-5)
         assert row["probabilities"] == pytest.approx([item.probability for item in answer.items], abs=1e-5)
     assert read_manifest(result.output, "recommendations")["counts"]["rows"] == 23
-    assert "23 lists (0 with fewer" in result.lines()[0]
+    assert "23 lists (0 with fewer" in result.lines[0]
     timestamp = (result.output / FILE).stat().st_mtime_ns
     assert run_recommend(config(made, histories)).counts["rows"] == 23
     assert (result.output / FILE).stat().st_mtime_ns == timestamp
@@ -98,6 +99,36 @@ def test_session_contexts_of_rows_and_of_all_that_have_none(tmp_path, kind, usua
         scores = {item.item_id: item.score for item in answer.items}
         assert dict(zip(row["items"], row["scores"], strict=True)) == pytest.approx(scores, abs=1e-5)
     assert len({row["scores"][0] for row in found}) == 3
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_rows_with_times_have_the_session_context_that_follows(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(SessionClock, "of", lambda corpus: SessionClock(86_400))
+    checkpoint, corpus = save_conditioned(tmp_path), str(tmp_path / "corpus")
+    days = [datetime(2018, 11, day, 9, tzinfo=UTC) for day in (3, 5)]
+    rows = [
+        {"times": days, "now": datetime(2018, 11, 5, 20, tzinfo=UTC)},
+        {"times": days, "now": None},
+        {"times": None, "now": None},
+        {"times": days, "now": None, "session_context": "same"},
+    ]
+    rows = [{"history": ["i3", "i9"], "session_context": None, **row} for row in rows]
+    path = tmp_path / f"histories.{kind}"
+    if kind == "parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    else:
+        path.write_text("".join(json.dumps(row, default=datetime.isoformat) + "\n" for row in rows))
+    asked = {"checkpoint": str(checkpoint), "corpus": corpus, "histories": str(path), "k": 24}
+    lists = written(run_recommend(RecommendConfig(**asked, now="2018-11-06", output=str(tmp_path / "lists"))))
+    assert [row["session_context"] for row in lists] == ["same", "later", "unknown", "same"]
+    given = [{"history": ["i3", "i9"], "session_context": row["session_context"]} for row in lists]
+    path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    path = path.rename(path.with_suffix(".jsonl"))
+    asked["histories"] = str(path)
+    assert written(run_recommend(RecommendConfig(**asked, output=str(tmp_path / "given")))) == lists
+    with pytest.raises(DataError, match="row 2: now: is missing, but times is given; give both, or neither"):
+        path.write_text('{"history": []}\n{"history": ["i3"], "times": [5]}\n')
+        run_recommend(RecommendConfig(**asked, output=str(tmp_path / "none")))
 
 
 def test_a_session_context_that_decides_nothing_leaves_finished_lists_as_they_are(made, histories):
@@ -150,7 +181,7 @@ def test_processes_take_turns(made, histories, monkeypatch):
         ("[1]", "line 2: expected an object such as"),
         (
             '{"history": ["u"], "hist": 1}',
-            "line 2: unknown name 'hist'; known: history, user, only, without, session_context",
+            "line 2: unknown name 'hist'; known: history, user, only, without, session_context, times, now",
         ),
         (
             '{"history": [], "session_context": "now"}',
@@ -163,6 +194,11 @@ def test_processes_take_turns(made, histories, monkeypatch):
         (
             '{"history": ["u"], "session_context": "later"}',
             "row 2: session_context: is 'later', but this model was trained without",
+        ),
+        ('{"history": ["u"], "times": 5, "now": 5}', "row 2: times: is 5; expected a list of times"),
+        (
+            '{"history": ["u"], "times": ["2018-11-05"], "now": "2018-11-04"}',
+            r"row 2: now: is '2018-11-04', earlier than times\[0\]",
         ),
         ('{"user": "a"}', "row 2: history is 'None'; expected a list of item ids"),
         ('{"history": "u"}', "row 2: history is 'u'; expected a list of item ids"),

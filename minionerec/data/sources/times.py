@@ -111,7 +111,7 @@ class TimeColumn:
         Raises:
             DataError: Naming the first row without a time, if `bad` does not allow it.
         """
-        times, right, ticks, expected = _parsed(column, self.ticks)
+        times, right, ticks, expected = parse_times(column, self.ticks)
         self._name = str(column.name)
         if not right.all():
             row, n = int(np.flatnonzero(~right)[0]), int((~right).sum())
@@ -174,8 +174,17 @@ class TimeColumn:
         return frozenset(strange)
 
 
-def _parsed(column: pd.Series, ticks: int | None) -> tuple[np.ndarray, np.ndarray, int, str]:
-    """Times, which rows hold one, ticks of a second, and the expected form of the others."""
+def parse_times(column: pd.Series, ticks: int | None = None) -> tuple[np.ndarray, np.ndarray, int, str]:
+    """The times of a column, see `TimeColumn`.
+
+    Args:
+        column: Numbers, dates, or text of either.
+        ticks: Ticks in a second, which follow from the rows before; None where there are none.
+
+    Returns:
+        int64 or float64 (rows,); bool (rows,), which are times; ticks in a second, taking numbers for seconds; the
+        expected form of the others.
+    """
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         times, right = _nanoseconds(column)
         return times, right, NANOSECOND, _DATES

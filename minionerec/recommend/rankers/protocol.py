@@ -202,12 +202,6 @@ class Allowed:
             np.stack([self.row(row) for row in selected]) if len(selected) else np.zeros((0, self.n_items), dtype=bool)
         )
 
-    @property
-    def given(self) -> tuple[str, ...]:
-        """Names of the context known for some queries, such as "session context"."""
-        known = {name: getattr(self, name) for name in CONTEXT}
-        return tuple(name.replace("_", " ") for name, values in known.items() if values is not None and values.any())
-
     def key(self, row: int) -> tuple[int, bytes]:
         """A key that is equal for rows with the same mask and the same excluded items."""
         return int(self.which[row]), self.without[row].tobytes()

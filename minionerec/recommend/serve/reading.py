@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 from pydantic import Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass as model
 
-from minionerec.recommend.requests import STRICT, Expected, Request, RequestError, ids_of, name_shown
+from minionerec.recommend.requests import STRICT, Expected, Request, RequestError, Time, list_of, name_shown
 from minionerec.recommend.serve.config import Limits
 
 if TYPE_CHECKING:
@@ -214,11 +214,12 @@ def limited(limits: Limits) -> type[Request]:
     ]
     columns: Any = dict[Annotated[text, Expected("the name of a column")], condition]
     narrower: dict[str, Any] = {
-        "history": Annotated[Collection[str], ids_of(item_id, limits.max_history)],
+        "history": Annotated[Collection[str], list_of(item_id, limits.max_history)],
         "k": Annotated[int, Field(ge=1, le=limits.max_k), Expected(f"a whole number from 1 to {limits.max_k}")],
-        "only": Annotated[Collection[str], ids_of(item_id, limits.max_list)] | None,
-        "without": Annotated[Collection[str], ids_of(item_id, limits.max_list)],
+        "only": Annotated[Collection[str], list_of(item_id, limits.max_list)] | None,
+        "without": Annotated[Collection[str], list_of(item_id, limits.max_list)],
         "where": Annotated[columns, Field(max_length=_MOST_CONDITIONS)] | None,
+        "times": Annotated[Collection[Any], list_of(Time | None, limits.max_history)] | None,
     }
     own = cast(Any, Request).__pydantic_fields__
     body = {name: Field(default=own[name].default, description=own[name].description) for name in narrower}

@@ -104,7 +104,9 @@ class Service:
         served = self._served()
         shown_model = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
         contexts = SESSION_CONTEXTS if "session_context" in served.recommender.context else SESSION_CONTEXTS[:1]
-        return 200, to_json({**shown_model, "session_contexts": contexts, "limits": self.limits.shown()})
+        clock = served.recommender.clock
+        about = {"session_contexts": contexts, "session_unit": clock and clock.unit, "limits": self.limits.shown()}
+        return 200, to_json(shown_model | about)
 
     async def reload(self, call: "Call") -> tuple[int, bytes]:
         """`POST /v1/reload`."""

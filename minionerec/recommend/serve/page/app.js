@@ -59,7 +59,9 @@ function showView() {
 /** The session context: offered with a history and a model that was conditioned on it in training. */
 function showContexts() {
   byId("session-contexts").hidden = !view.history.length || (model?.session_contexts.length ?? 1) < 2;
-  for (const radio of byId("session-contexts").querySelectorAll("input")) radio.checked = radio.value === view.sessionContext;
+  for (const radio of byId("session-contexts").querySelectorAll("[type=radio]")) radio.checked = radio.value === view.sessionContext;
+  byId("clock").hidden = !model?.session_unit || view.sessionContext !== "unknown";
+  if (byId("chosen").value !== view.chosen) byId("chosen").value = view.chosen;
 }
 
 function look(id) {
@@ -99,12 +101,15 @@ async function update() {
   }
 }
 
-function showAnswer({ items, unknown }, milliseconds) {
+function showAnswer({ items, unknown, session_context: context }, milliseconds) {
   clearNotice();
   list.show(items, view.history.length > 0);
   byId("took").textContent = `${items.length} of ${plural(model.items, "item")} in ${Math.max(1, Math.round(milliseconds))} ms`;
   const notes = [];
   if (unknown.length) notes.push(`Not in the catalogue, ignored: ${unknown.join(", ")}.`);
+  if (view.sessionContext === "unknown" && context !== "unknown") {
+    notes.push(`By the time of the newest item: ${context === "same" ? "this visit" : "a later visit"}.`);
+  }
   if (!items.length) notes.push("No items match. Relax the filters.");
   else if (items.length < view.k) notes.push(`Only ${plural(items.length, "item")} match${items.length === 1 ? "es" : ""} the filters.`);
   byId("about-list").textContent = notes.join(" ");
@@ -165,6 +170,7 @@ async function showModel() {
   view.where = Object.fromEntries(Object.entries(view.where).filter(([column]) => known.has(column)));
   showFilters(model.filters, view.where);
   if (!model.session_contexts.includes(view.sessionContext)) view.sessionContext = model.session_contexts[0];
+  if (!model.session_unit) view.chosen = "";
   showContexts();
   if (changed) byId("status").textContent = "The server has loaded another model.";
 }
@@ -197,7 +203,9 @@ byId("reset").addEventListener("click", () => {
   byId("k").focus();
 });
 byId("k").addEventListener("input", () => change({ k: Number(byId("k").value) }));
-byId("session-contexts").addEventListener("change", (event) => change({ sessionContext: event.target.value }));
+byId("session-contexts").addEventListener("change", ({ target }) =>
+  change(target.id === "chosen" ? { chosen: target.value } : { sessionContext: target.value }),
+);
 byId("exclude").addEventListener("change", () => change({ exclude: byId("exclude").checked }));
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("skip").addEventListener("click", () => byId("list-title").focus());

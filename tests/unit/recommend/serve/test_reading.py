@@ -36,10 +36,15 @@ def test_a_full_request_is_read():
         "where": {"price": {"at_least": 1, "at_most": 2.5}, "department": ["Tea", "Ink"], "in_stock": True},
         "unknown": "refuse",
         "session_context": "later",
+        "times": ["2018-11-05", None],
+        "now": 1.5,
     }
     requests, single = read_call(read_json(json.dumps(body).encode()), LIMITS)
     assert ([asdict(request) for request in requests], single) == ([body], True)
-    assert asdict(Request(["a", "ä"], 3, True, ["b"], ["c"], body["where"], "refuse", "later")) == body
+    assert (
+        asdict(Request(["a", "ä"], 3, True, ["b"], ["c"], body["where"], "refuse", "later", ["2018-11-05", None], 1.5))
+        == body
+    )
     requests, single = read_call({"requests": [body, {}]}, LIMITS)
     assert ([asdict(request) for request in requests], single) == ([body, asdict(Request())], False)
 
@@ -105,6 +110,19 @@ def test_a_name_given_twice_is_named():
             {"requests": [{}, {"session_context": 1}]},
             "requests[1].session_context",
             'is 1; expected "unknown", "same" or "later".',
+        ),
+        ({"times": 5, "now": 5}, "times", "is 5; expected a list of times."),
+        ({"times": [5] * 6, "now": 5}, "times", "has 6 times; at most 5 are allowed."),
+        ({"times": [{}], "now": 5}, "times[0]", "is an object; expected an ISO date such as 2018-11-05T12:30:00, or a"),
+        ({"times": [True], "now": 5}, "times[0]", "is true; expected an ISO date such as"),
+        ({"times": ["\ud800"], "now": 5}, "times[0]", "is '\\ud800'; expected an ISO date such as"),
+        ({"times": [], "now": []}, "now", "is an empty list; expected an ISO date such as"),
+        ({"history": ["a"], "times": [5]}, "now", "is missing, but times is given; give both, or neither."),
+        ({"requests": [{"now": 5}]}, "requests[0].times", "is missing, but now is given; give both, or neither."),
+        (
+            {"history": ["a"], "times": [], "now": 5},
+            "times",
+            "has 0 times for 1 items of the history; give one for each",
         ),
         ({"where": []}, "where", "is an empty list; expected an object of columns and conditions."),
         ({"where": {"price": None}}, "where.price", "is null; expected true, false, a number or a text"),

@@ -11,7 +11,7 @@ from support.paths import ROOT
 from support.serving import IDS, N, expected, fake_parts
 
 from minionerec import __version__
-from minionerec.data.session import SESSION_CONTEXTS
+from minionerec.data.session import SESSION_CONTEXTS, SessionClock
 from minionerec.recommend.explain import Explanation
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.serve import service as service_module
@@ -72,7 +72,11 @@ def test_a_request_and_several_are_answered(make):
     assert answer["unknown"] == [] and answer["model"] == {"name": "fake", "version": "version-0"}
     several = ask(client, requests=[{"history": ["i2"], "k": 2}, {"history": [], "k": 1}]).json()
     assert [ids(result) for result in several["results"]] == [["i2", "i3"], ["i0"]]
-    assert set(several) == {"results", "model"} and set(several["results"][0]) == {"items", "unknown"}
+    assert set(several) == {"results", "model"} and set(several["results"][0]) == {
+        "items",
+        "unknown",
+        "session_context",
+    }
 
 
 def test_filters_and_unknown_ids_reach_the_model(make):
@@ -114,9 +118,32 @@ def test_a_session_context_reaches_the_model_and_the_explanation(make, telling):
     assert client.get("/v1/model").json()["session_contexts"] == list(SESSION_CONTEXTS)
 
 
+def test_times_of_a_request_are_a_session_context_or_a_wrong_field(make, telling, monkeypatch):
+    monkeypatch.setattr(telling, "clock", SessionClock(86_400))
+    client = make(recommender=telling)
+    assert client.get("/v1/model").json()["session_unit"] == "day"
+    wanted = {
+        context: ask(client, history=["i3", "i9"], k=24, session_context=context).json() for context in SESSION_CONTEXTS
+    }
+    times = ["2018-11-01T08:00:00Z", "2018-11-05T08:00:00Z"]
+    given = {
+        "same": {"times": times, "now": "2018-11-05T20:00:00Z"},
+        "later": {"times": times, "now": "2018-11-06"},
+        "unknown": {"times": [times[0], None], "now": "2018-11-06"},
+    }
+    for context, body in given.items():
+        found = ask(client, history=["i3", "i9"], k=24, **body).json()
+        assert found == wanted[context] and found["session_context"] == context
+    wrong = {"history": ["i3", "i9"], "times": times, "now": "2018-11-04"}
+    message = "is '2018-11-04', earlier than times[1], '2018-11-05T08:00:00Z'. Give the time of the request."
+    assert error(client.post("/v1/recommend", json={"requests": [{}, wrong]})) == (422, "requests[1].now", message)
+    assert error(client.post("/v1/explain", json=wrong)) == (422, "now", message)
+
+
 def test_a_session_context_of_a_model_that_knows_none_is_a_wrong_field(make):
     client = make()
-    assert client.get("/v1/model").json()["session_contexts"] == ["unknown"]
+    about = client.get("/v1/model").json()
+    assert (about["session_contexts"], about["session_unit"]) == (["unknown"], None)
     assert ids(ask(client, history=["i1"], k=3, session_context="unknown").json()) == expected(["i1"], 3)
     reported = (
         "is 'same', but this model was trained without session context. Leave it out, or take one trained with it."
