@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from minionerec.core.settings import default_of, description, typed_values
-from minionerec.core.stages import stage_spec
+from minionerec.core.stages import StageResult, stage_spec
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from minionerec.data.prepare import PrepareResult
     from minionerec.sid.build import SidResult
-    from minionerec.training.run import TrainingResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 Input = Any
@@ -99,7 +97,7 @@ def prepare_data(
     *,
     output: str | os.PathLike[str],
     **settings: Any,
-) -> "PrepareResult":
+) -> StageResult:
     """Check, index and split items and interactions: the corpus that every later stage reads.
 
     Args:
@@ -116,7 +114,7 @@ def prepare_data(
     named = {"items": items, "interactions": interactions}
     tables = {name: _table(table, f"{os.fspath(output)}.{name}.parquet") for name, table in named.items()}
     given = {name: table for name, table in tables.items() if table is not None}
-    result: PrepareResult = _run("prepare-data", {**given, "output": output, **settings})
+    result: StageResult = _run("prepare-data", {**given, "output": output, **settings})
     return result
 
 
@@ -154,7 +152,7 @@ def build_sids(corpus: Input, *, output: str | os.PathLike[str], **settings: Any
 
 
 @_stage("train-catalogue")
-def train_catalogue(corpus: Input, sids: Input, *, output: str | os.PathLike[str], **settings: Any) -> "TrainingResult":
+def train_catalogue(corpus: Input, sids: Input, *, output: str | os.PathLike[str], **settings: Any) -> StageResult:
     """Train the catalogue model: a small generative model with one distribution over all semantic IDs.
 
     Args:
@@ -164,12 +162,12 @@ def train_catalogue(corpus: Input, sids: Input, *, output: str | os.PathLike[str
         settings: Settings of the stage.
     """
     given = {"corpus": corpus, "sids": sids, "output": output, **settings}
-    result: TrainingResult = _run("train-catalogue", given)
+    result: StageResult = _run("train-catalogue", given)
     return result
 
 
 @_stage("sft")
-def sft(corpus: Input, sids: Input, *, output: str | os.PathLike[str], **settings: Any) -> "TrainingResult":
+def sft(corpus: Input, sids: Input, *, output: str | os.PathLike[str], **settings: Any) -> StageResult:
     """Fine-tune a language model to generate the semantic ID of the next item.
 
     Args:
@@ -178,12 +176,12 @@ def sft(corpus: Input, sids: Input, *, output: str | os.PathLike[str], **setting
         output: Checkpoint folder to write.
         settings: Settings of the stage; `teacher` may be a result of `train_catalogue`.
     """
-    result: TrainingResult = _run("sft", {"corpus": corpus, "sids": sids, "output": output, **settings})
+    result: StageResult = _run("sft", {"corpus": corpus, "sids": sids, "output": output, **settings})
     return result
 
 
 @_stage("grpo")
-def grpo(corpus: Input, checkpoint: Input, *, output: str | os.PathLike[str], **settings: Any) -> "TrainingResult":
+def grpo(corpus: Input, checkpoint: Input, *, output: str | os.PathLike[str], **settings: Any) -> StageResult:
     """Improve a checkpoint by reinforcement learning (GRPO) with ranking rewards.
 
     Args:
@@ -193,7 +191,7 @@ def grpo(corpus: Input, checkpoint: Input, *, output: str | os.PathLike[str], **
         settings: Settings of the stage.
     """
     given = {"corpus": corpus, "checkpoint": checkpoint, "output": output, **settings}
-    result: TrainingResult = _run("grpo", given)
+    result: StageResult = _run("grpo", given)
     return result
 
 

@@ -48,7 +48,7 @@ def run_stage(name: str) -> None:
         ensure_before(DEMO, config)
     result = spec.function()(config)
     if is_main_process():
-        for line in result.lines():
+        for line in result.lines:
             print(line)
 
 

@@ -79,8 +79,9 @@ def readable(
     failures = (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, NotImplementedError)
     try:
         yield
-    except (*failures, pa.ArrowException) as raised:
+    except (*failures, MemoryError, pa.ArrowException) as raised:  # sizes in a damaged file may be any
         reason = fault(raised) if isinstance(raised, OSError) and raised.errno else str(raised)
+        reason = "no such file" if isinstance(raised, FileNotFoundError) else reason
         raise error(f"{path}: cannot be read as parquet ({one_line(reason, 300).rstrip('.')}). {remedy}") from None
 
 

@@ -2,10 +2,10 @@
 
 Every stage has the same form:
 
-    def run_x(config: XConfig) -> XResult:
+    def run_x(config: XConfig) -> StageResult:
         stage = Stage(config)
         if (manifest := stage.current()) is not None:
-            return XResult(stage.output, manifest["counts"])        # up to date, which is logged
+            return StageResult(...)                                 # up to date, which is logged
         with stage.work() as work:                                  # locked; inputs fetched and checked
             corpus = Corpus.load(stage.config.corpus)               # load: local paths alone
             model = build(...)                                      # build

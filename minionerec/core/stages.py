@@ -1,27 +1,44 @@
 """The registry of stages: one entry each, read by the command line, recipes, manifests, scripts and the guide.
 
 A stage has one name: `minionerec build-sids`, `stage: build-sids` in recipes and manifests. Where it also has a
-script, that is the name with underscores. To add one, write its package (a configuration, a function that takes it, a
-result with `lines()` to print) and an entry here.
+script, that is the name with underscores. To add one, write its package (a configuration, a function that takes it
+and returns a `StageResult`) and an entry here.
 
 Heavy modules are imported when a stage runs, so that `--help` answers at once.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings
 
 
-class StageResult(Protocol):
-    """The result of a stage's function."""
+@dataclass(frozen=True)
+class StageResult:
+    """The result of a stage's function.
 
-    def lines(self) -> list[str]:
-        """The results and their path, as the command prints them."""
-        ...
+    Attributes:
+        output: Directory of the artefact; `Path()` where nothing was written.
+        lines: The results and their path, as the command prints them.
+        counts: The manifest's counts.
+        metrics: Content of the stage's JSON file of results, such as `metrics.json`; empty where it has none.
+        up_to_date: Whether the artefact already existed, made from the same settings and inputs.
+    """
+
+    output: Path
+    lines: Sequence[str]
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    up_to_date: bool = False
+
+    @property
+    def text(self) -> str:
+        """The lines as one text."""
+        return "\n".join(self.lines)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """The stage that turns a source into a corpus artefact."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.log import get_logger
+from minionerec.core.machine import keep_freed_memory
 from minionerec.core.stage import Stage, Work
+from minionerec.core.stages import StageResult
 from minionerec.data.audit import OrderAudit, audit_examples
 from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
@@ -26,40 +28,26 @@ from minionerec.data.sources.user_items import read_user_items
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class PrepareResult:
-    """Result of `run_prepare`.
-
-    Attributes:
-        output: Directory of the corpus artefact.
-        counts: The corpus's counts, see `read_published` and `build_corpus`.
-        up_to_date: Whether the artefact already existed, made from the same settings and files.
-    """
-
-    output: Path
-    counts: dict[str, Any]
-    up_to_date: bool
-
-    def lines(self) -> list[str]:
-        """The path of the corpus."""
-        return [f"corpus: {self.output}"]
-
-
-def run_prepare(config: PrepareConfig) -> PrepareResult:
+def run_prepare(config: PrepareConfig) -> StageResult:
     """Read, check and split a source, and write it as a corpus.
 
     Raises:
         DataError: If the source is missing, malformed, or its split leaks.
         ArtefactError: If the output cannot be written.
     """
+    keep_freed_memory()
     stage = Stage(config)
     if _layout_stands(stage) and (manifest := stage.current()) is not None:
-        return PrepareResult(stage.output, manifest["counts"], up_to_date=True)
+        return _result(stage.output, manifest["counts"], up_to_date=True)
     with stage.work() as work:
         audit = (_take_published if config.source == "published" else _build)(stage, work)
     counts = read_manifest(stage.output, "corpus")["counts"]
     _say(stage.output, counts, audit)
-    return PrepareResult(stage.output, counts, up_to_date=False)
+    return _result(stage.output, counts, up_to_date=False)
+
+
+def _result(output: Path, counts: Mapping[str, Any], up_to_date: bool) -> StageResult:
+    return StageResult(output, [f"corpus: {output}"], counts, up_to_date=up_to_date)
 
 
 def _layout_stands(stage: Stage[PrepareConfig]) -> bool:

@@ -12,7 +12,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from threadpoolctl import threadpool_limits
 from minionerec.core.artefacts import package_versions
 from minionerec.core.log import get_logger
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.preference.config import BASELINES, PreferenceConfig
 from minionerec.preference.data import (
     LEAK_WARNING,
@@ -55,27 +55,7 @@ logger = get_logger(__name__)
 RESULTS, PREDICTIONS, DATA = "results.json", "predictions.csv", "data"
 
 
-@dataclass(frozen=True)
-class PreferenceResult:
-    """The result of `run_preference`.
-
-    Attributes:
-        output: The directory.
-        up_to_date: Whether it was up to date already.
-    """
-
-    output: Path
-    up_to_date: bool
-
-    def lines(self) -> list[str]:
-        """Each model's accuracy and cross-entropy on test, and the output."""
-        found = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(self.output.glob(f"*/{RESULTS}")))
-        every = sorted((one["overall"]["ce"], one["model"], one["overall"]["accuracy"]) for one in found)
-        lines = [f"{model}: accuracy {accuracy:.4f}, cross-entropy {ce:.4f} nats" for ce, model, accuracy in every]
-        return [*lines, f"preference: {self.output}"]
-
-
-def run_preference(config: PreferenceConfig) -> PreferenceResult:
+def run_preference(config: PreferenceConfig) -> StageResult:
     """Fit and measure the models and the baselines on one split with one seed; a finished model survives a kill.
 
     Raises:
@@ -85,7 +65,7 @@ def run_preference(config: PreferenceConfig) -> PreferenceResult:
     """
     stage = Stage(config)
     if stage.current() is not None:
-        return PreferenceResult(stage.output, True)
+        return _result(stage.output, True)
     with stage.work() as work, _one_thread():
         with work.phase("load"):
             data = _read(stage.config, work.folder)
@@ -107,7 +87,15 @@ def run_preference(config: PreferenceConfig) -> PreferenceResult:
                     shutil.copytree(path, output / path.name)
             pd.DataFrame({"fold": folds}).to_parquet(output / "folds.parquet")
             (output / "config.yaml").write_text(yaml.safe_dump(stage.settings, sort_keys=True), encoding="utf-8")
-    return PreferenceResult(stage.output, False)
+    return _result(stage.output, False)
+
+
+def _result(output: Path, up_to_date: bool) -> StageResult:
+    """The result; its lines are each model's accuracy and cross-entropy on test."""
+    found = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(output.glob(f"*/{RESULTS}")))
+    every = sorted((one["overall"]["ce"], one["model"], one["overall"]["accuracy"]) for one in found)
+    lines = [f"{model}: accuracy {accuracy:.4f}, cross-entropy {ce:.4f} nats" for ce, model, accuracy in every]
+    return StageResult(output, [*lines, f"preference: {output}"], up_to_date=up_to_date)
 
 
 @contextmanager

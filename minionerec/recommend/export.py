@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, clean_generation_config, load_bundle
@@ -34,31 +34,7 @@ TRIE_FILE, ITEMS_FILE, PROMPTS_FILE = "trie.safetensors", "sid_to_item.json", "p
 README_FILE = "README.md"
 
 
-@dataclass(frozen=True)
-class ExportResult:
-    """The result of an export.
-
-    Attributes:
-        output: Its directory.
-        counts: The manifest's counts: SIDs, items, nodes of the trie, parameters.
-        url: The address of the upload; empty without one.
-    """
-
-    output: Path
-    counts: dict[str, Any]
-    url: str = ""
-
-    def lines(self) -> list[str]:
-        """The command that checks the export, and its path."""
-        return [
-            f"{self.counts['sids']:,} SIDs of {self.counts['items']:,} items; to check it: "
-            f"python {self.output / Path(sid_trie.__file__).name}",
-            f"export: {self.output}",
-            *([f"uploaded: {self.url}"] if self.url else []),
-        ]
-
-
-def run_export(config: ExportConfig) -> ExportResult:
+def run_export(config: ExportConfig) -> StageResult:
     """Export a checkpoint so that it can be loaded without this project; does nothing if up to date.
 
     Args:
@@ -71,7 +47,7 @@ def run_export(config: ExportConfig) -> ExportResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return ExportResult(stage.output, manifest["counts"], _pushed(stage.output, config))
+        return _result(stage.output, manifest["counts"], _pushed(stage.output, config))
     with stage.work() as work:
         bundle = load_language_model(stage.config.checkpoint, config.dtype)
         corpus = Corpus.load(stage.config.corpus)
@@ -100,7 +76,14 @@ def run_export(config: ExportConfig) -> ExportResult:
             source = Path(sid_trie.__file__)
             (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
             (folder / README_FILE).write_text(readme(about, counts), encoding="utf-8")
-    return ExportResult(stage.output, counts, _pushed(stage.output, config))
+    return _result(stage.output, counts, _pushed(stage.output, config))
+
+
+def _result(output: Path, counts: Mapping[str, Any], url: str) -> StageResult:
+    """The result of an export; its lines begin with the command that checks it."""
+    sizes = f"{counts['sids']:,} SIDs of {counts['items']:,} items"
+    lines = [f"{sizes}; to check it: python {output / Path(sid_trie.__file__).name}", f"export: {output}"]
+    return StageResult(output, [*lines, *([f"uploaded: {url}"] if url else [])], counts)
 
 
 def _pushed(folder: Path, config: ExportConfig) -> str:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from minionerec.core.parquet import readable
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
 from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.files import parse_json, repeated_keys
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
@@ -143,28 +143,7 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class RecommendResult:
-    """The result of `run_recommend`.
-
-    Attributes:
-        output: The artefact's directory.
-        counts: Rows, rows with unknown ids, rows with fewer than k items.
-    """
-
-    output: Path
-    counts: Mapping[str, Any]
-
-    def lines(self) -> list[str]:
-        """The number of lists, and their path."""
-        rows, short, unknown = (self.counts[name] for name in ("rows", "short_lists", "rows_with_unknown_ids"))
-        return [
-            f"{rows:,} lists ({short:,} with fewer than k items, {unknown:,} histories with unknown ids): "
-            f"{self.output / FILE}"
-        ]
-
-
-def run_recommend(config: RecommendConfig) -> RecommendResult:
+def run_recommend(config: RecommendConfig) -> StageResult:
     """Recommend for every row of a file of histories: an artefact with `recommendations.parquet`.
 
     One row per history, in the order of the file: `user`, `items` (ids, best first), `titles`, `sids`, `probabilities`
@@ -183,7 +162,7 @@ def run_recommend(config: RecommendConfig) -> RecommendResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return RecommendResult(stage.output, manifest["counts"])
+        return _result(stage.output, manifest["counts"])
     counts = {"rows": 0, "short_lists": 0, "rows_with_unknown_ids": 0}
     with stage.work() as work:
         next(read_histories(stage.inputs["histories"], config.rows_at_once), None)  # fails before a folder is created
@@ -197,7 +176,13 @@ def run_recommend(config: RecommendConfig) -> RecommendResult:
                     part = pq.read_table(_part(folder, number), schema=SCHEMA)
                     _count(part, config.k, counts)
                     writer.write_table(part)
-    return RecommendResult(stage.output, counts)
+    return _result(stage.output, counts)
+
+
+def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
+    rows, short, unknown = (counts[name] for name in ("rows", "short_lists", "rows_with_unknown_ids"))
+    what = f"{rows:,} lists ({short:,} with fewer than k items, {unknown:,} histories with unknown ids)"
+    return StageResult(output, [f"{what}: {output / FILE}"], counts)
 
 
 def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recommender:

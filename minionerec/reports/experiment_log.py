@@ -16,6 +16,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.records import duration
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.metrics.levels import LevelAnalysis
 from minionerec.metrics.tables import format_percent, format_share, transition_label
 from minionerec.reports import sections
@@ -394,28 +395,7 @@ def gap_range(log: DataSetLog) -> str:
     return f"{signed_percent(first)} to {signed_percent(second)}"
 
 
-@dataclass(frozen=True)
-class ExperimentLogResult:
-    """The files written.
-
-    Attributes:
-        output: The directory.
-        entries: Number of data sets.
-        first_findings: The first finding of each data set.
-        up_to_date: Whether an earlier log of the same inputs was kept.
-    """
-
-    output: Path
-    entries: int
-    first_findings: Sequence[str]
-    up_to_date: bool
-
-    def lines(self) -> list[str]:
-        """The first findings and the path of the log."""
-        return [*self.first_findings, f"log: {self.output / NAME}.html (and .md, .json)"]
-
-
-def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
+def run_experiment_log(config: ExperimentLogConfig) -> StageResult:
     """Write the log of any number of data sets, stages and methods.
 
     Writes an artefact of kind "experiment_log". Equal inputs give equal bytes, except for run records. A data set of
@@ -463,7 +443,8 @@ def run_experiment_log(config: ExperimentLogConfig) -> ExperimentLogResult:
                 )
     written = read_json(stage.output / f"{NAME}.json")["entries"]
     first = [f"{name}: {found['findings'][0]['text']}" for name, found in written.items()]
-    return ExperimentLogResult(stage.output, len(config.entries), first, up_to_date)
+    lines = [*first, f"log: {stage.output / NAME}.html (and .md, .json)"]
+    return StageResult(stage.output, lines, metrics=written, up_to_date=up_to_date)
 
 
 def _short(logs: Sequence[DataSetLog], unfinished: Iterable[str], warnings: Sequence[str]) -> Section:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from minionerec.core.artefacts import is_artefact, read_manifest, verify_files
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.core.refit import require_held_out
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.slices import read_slices
 from minionerec.metrics.levels import LevelAnalysis, level_analysis, levels_by_slice
@@ -25,34 +25,7 @@ from minionerec.reports.config import LevelsConfig
 logger = get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class LevelsResult:
-    """The result.
-
-    Attributes:
-        analysis: The hit rates by level.
-        as_json: Whether `lines` are one JSON object of unrounded numbers, not tables.
-        parts: The same by slice, None for one with too few examples; None if not requested.
-    """
-
-    analysis: LevelAnalysis
-    as_json: bool = False
-    parts: Sequence[tuple[Slice, LevelAnalysis | None]] | None = None
-
-    def lines(self) -> list[str]:
-        """The tables, or the JSON object."""
-        if self.as_json:
-            slices = [each.to_json() | (found.to_json() if found else {}) for each, found in self.parts or ()]
-            return [json.dumps(self.analysis.to_json() | ({} if self.parts is None else {"slices": slices}))]
-        tables = format_level_tables(self.analysis)
-        if self.parts is not None:
-            ks = self.analysis.ks
-            shown = sorted({ks[0], 10 if 10 in ks else ks[-1]})
-            tables += f"\n\n{format_level_slices(self.parts, shown, self.analysis.levels)}"
-        return tables.splitlines()
-
-
-def run_levels(config: LevelsConfig) -> LevelsResult:
+def run_levels(config: LevelsConfig) -> StageResult:
     """Analyse a predictions artefact or a published JSON file; excluded examples are logged.
 
     Raises:
@@ -86,7 +59,28 @@ def run_levels(config: LevelsConfig) -> LevelsResult:
             "%s: %d of %d predictions are not semantic IDs of %d levels; they count as misses and keep their rank.",
             *(where, analysis.unparsable, analysis.looked_at, analysis.levels),
         )
-    return LevelsResult(analysis, config.json, parts)
+    return StageResult(Path(), _lines(analysis, parts, config.json), metrics=analysis.to_json())
+
+
+def _lines(
+    analysis: LevelAnalysis, parts: Sequence[tuple[Slice, LevelAnalysis | None]] | None, as_json: bool
+) -> list[str]:
+    """The tables, or one JSON object of unrounded numbers.
+
+    Args:
+        analysis: The hit rates by level.
+        parts: The same by slice, None for one with too few examples; None if not requested.
+        as_json: Whether the result is the JSON object.
+    """
+    if as_json:
+        slices = [each.to_json() | (found.to_json() if found else {}) for each, found in parts or ()]
+        return [json.dumps(analysis.to_json() | ({} if parts is None else {"slices": slices}))]
+    tables = format_level_tables(analysis)
+    if parts is not None:
+        ks = analysis.ks
+        shown = sorted({ks[0], 10 if 10 in ks else ks[-1]})
+        tables += f"\n\n{format_level_slices(parts, shown, analysis.levels)}"
+    return tables.splitlines()
 
 
 def _slices(predictions: Predictions, path: Path, config: LevelsConfig, where: str) -> list[Slice]:

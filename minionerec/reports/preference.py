@@ -5,7 +5,6 @@ OUTPUT/NAME.md, NAME.html         the first seed of a run, under the published r
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.preference.config import BASELINES, PreferenceReportConfig
 from minionerec.reports import plots
 from minionerec.reports.document import Block, Bullets, Cell, Figure, Paragraph, Section, Table
@@ -62,19 +62,7 @@ _NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class PreferenceReport:
-    """The result of `run_preference_report`: the directory of its pages, and whether they were up to date."""
-
-    output: Path
-    up_to_date: bool
-
-    def lines(self) -> list[str]:
-        """The paths of the pages."""
-        return [f"report: {path}" for path in sorted(self.output.glob("*.md"))]
-
-
-def run_preference_report(config: PreferenceReportConfig) -> PreferenceReport:
+def run_preference_report(config: PreferenceReportConfig) -> StageResult:
     """Write the pages.
 
     Raises:
@@ -84,16 +72,17 @@ def run_preference_report(config: PreferenceReportConfig) -> PreferenceReport:
     if "report" in config.runs:
         raise ConfigError("runs has 'report', which is the name of the page of all runs. Choose another.")
     stage = Stage(config, settings={**config.deciding(), "plots": find_spec("matplotlib") is not None})
-    if stage.current() is not None:
-        return PreferenceReport(stage.output, True)
-    with stage.work() as work:
-        runs = _read(config, stage.inputs)
-        with work.finish(counts={"runs": sum(map(len, runs.values()))}) as folder:
-            write_page(folder, "report", *study_page(runs))
-            for name, run in runs.items():
-                where = next(path for key, path in stage.inputs.items() if _name_of(key) == name)
-                write_page(folder, name.replace("/", "-"), *run_page(next(iter(run.values())), where))
-    return PreferenceReport(stage.output, False)
+    up_to_date = stage.current() is not None
+    if not up_to_date:
+        with stage.work() as work:
+            runs = _read(config, stage.inputs)
+            with work.finish(counts={"runs": sum(map(len, runs.values()))}) as folder:
+                write_page(folder, "report", *study_page(runs))
+                for name, run in runs.items():
+                    where = next(path for key, path in stage.inputs.items() if _name_of(key) == name)
+                    write_page(folder, name.replace("/", "-"), *run_page(next(iter(run.values())), where))
+    pages = [f"report: {path}" for path in sorted(stage.output.glob("*.md"))]
+    return StageResult(stage.output, pages, up_to_date=up_to_date)
 
 
 def _name_of(key: str) -> str:

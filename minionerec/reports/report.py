@@ -7,14 +7,14 @@ OUTPUT/table.txt                what the command prints
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.metrics.ranked import splits_of
 from minionerec.metrics.results import RecommenderResults
 from minionerec.metrics.statistics import Estimate
@@ -65,39 +65,7 @@ LAYOUTS: Mapping[str, Sequence[Callable[[PageResults], Section | None]]] = {
 """Layout → its sections, each a function of results."""
 
 
-@dataclass(frozen=True)
-class ReportResult:
-    """The results and the files written.
-
-    Attributes:
-        metrics: The content of `metrics.json`.
-        table: The printed text: metrics of all recommenders for a report, the page for a comparison, findings for a
-            leaderboard.
-        output: The directory; None where nothing was written.
-        up_to_date: Whether an earlier report of the same inputs was kept.
-    """
-
-    metrics: Mapping[str, Any]
-    table: str
-    output: Path | None = None
-    up_to_date: bool = False
-
-    @property
-    def html(self) -> Path:
-        """The page."""
-        return (self.output or Path()) / f"{NAME}.html"
-
-    @property
-    def markdown(self) -> Path:
-        """The same content as Markdown."""
-        return (self.output or Path()) / MARKDOWN_FILE
-
-    def lines(self) -> list[str]:
-        """The table and the path of the page."""
-        return [*self.table.splitlines(), *([f"Report: {self.html} (and {self.markdown})"] if self.output else [])]
-
-
-def run_report(config: ReportConfig) -> ReportResult:
+def run_report(config: ReportConfig) -> StageResult:
     """Write the page of one or more recommenders from finished predictions; only missing baselines are computed.
 
     Writes an artefact of kind "report". Equal inputs give equal bytes, except for run records. Without an output
@@ -117,7 +85,7 @@ def run_report(config: ReportConfig) -> ReportResult:
         stage.check_inputs()
         found = read_splits(stage.config)
         page = render_markdown(title, _lead(found, config), _sections(found, config, stage.inputs))
-        return ReportResult(_json(found, config), page)
+        return StageResult(Path(), page.splitlines(), metrics=_json(found, config))
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
@@ -128,8 +96,10 @@ def run_report(config: ReportConfig) -> ReportResult:
                 (folder / METRICS_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
                 printed = _printed(found, config) or (folder / MARKDOWN_FILE).read_text(encoding="utf-8")
                 (folder / TABLE_FILE).write_text(printed.rstrip("\n") + "\n", encoding="utf-8")
-    table = (stage.output / TABLE_FILE).read_text(encoding="utf-8").rstrip("\n")
-    return ReportResult(read_json(stage.output / METRICS_FILE), table, stage.output, up_to_date)
+    output = stage.output
+    table = (output / TABLE_FILE).read_text(encoding="utf-8").rstrip("\n")
+    lines = [*table.splitlines(), f"Report: {output / NAME}.html (and {output / MARKDOWN_FILE})"]
+    return StageResult(output, lines, metrics=read_json(output / METRICS_FILE), up_to_date=up_to_date)
 
 
 def read_splits(config: ReportConfig) -> dict[str, PageResults]:
@@ -188,7 +158,7 @@ def _sections(found: Mapping[str, PageResults], config: ReportConfig, inputs: Ma
     """The sections of the page by split, and the sources of its numbers."""
     parts: list[Section | None] = []
     for split, results in found.items():
-        for section in LAYOUTS[config.layout]:
+        for section in progress(LAYOUTS[config.layout], f"sections of {split} examples", unit="sections"):
             part = section(results)
             head = f"{split} examples: " if config.layout == COMPARISON else ""
             parts.append(Section(f"{head}{part.title}", part.blocks) if part else None)

@@ -10,6 +10,7 @@ import numpy as np
 
 from minionerec.core.artefacts import read_json, to_plain
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.tables import MISSING
 from minionerec.reports import plots
@@ -243,29 +244,7 @@ NAME = "sid_report"
 HTML_FILE, MARKDOWN_FILE, JSON_FILE = f"{NAME}.html", f"{NAME}.md", "diagnostics.json"
 
 
-@dataclass(frozen=True)
-class SidReportResult:
-    """The files written.
-
-    Attributes:
-        html: The page.
-        markdown: The same content as Markdown, without plots.
-        diagnostics: Display name to the unrounded measures (`minionerec.sid.report.Diagnostics` as objects).
-        up_to_date: Whether an earlier page from the same inputs was kept.
-    """
-
-    html: Path
-    markdown: Path
-    diagnostics: Mapping[str, Any]
-    up_to_date: bool
-
-    def lines(self) -> list[str]:
-        """Bits per item of each table, and the path of the page."""
-        bits = [f"{name}: {found['bits_per_item']:.3f} bits per item" for name, found in self.diagnostics.items()]
-        return [*bits, f"Report: {self.html} (and {self.markdown})"]
-
-
-def run_sid_report(config: SidReportConfig) -> SidReportResult:
+def run_sid_report(config: SidReportConfig) -> StageResult:
     """Write the page about one or more tables of semantic IDs of one corpus.
 
     Writes an artefact of kind "sid_report": `sid_report.html` (loads nothing), `sid_report.md` and `diagnostics.json`
@@ -298,7 +277,10 @@ def run_sid_report(config: SidReportConfig) -> SidReportResult:
                 write_page(folder, NAME, config.title, lead, parts)
                 (folder / JSON_FILE).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
     output = stage.output
-    return SidReportResult(output / HTML_FILE, output / MARKDOWN_FILE, read_json(output / JSON_FILE), up_to_date)
+    measures = read_json(output / JSON_FILE)
+    bits = [f"{name}: {found['bits_per_item']:.3f} bits per item" for name, found in measures.items()]
+    lines = [*bits, f"Report: {output / HTML_FILE} (and {output / MARKDOWN_FILE})"]
+    return StageResult(output, lines, metrics=measures, up_to_date=up_to_date)
 
 
 def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> dict[str, Judged]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.records import Clock
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.stored import VectorRows
@@ -340,24 +341,19 @@ def resolve(made: CodesAndPoints, config: SidConfig) -> Resolution:
 
 
 @dataclass(frozen=True)
-class SidResult:
-    """Result of `run_build_sids`.
+class SidResult(StageResult):
+    """The result of `run_build_sids`; its metrics are those of report.json (`minionerec.sid.report.sid_report`).
 
     Attributes:
-        output: The artefact's directory.
         table: The SIDs of all items.
-        report: Content of report.json, as `minionerec.sid.report.sid_report` describes it.
-        up_to_date: Whether the output already existed, made from the same settings and inputs.
     """
 
-    output: Path
-    table: SidTable
-    report: Mapping[str, Any]
-    up_to_date: bool
+    table: SidTable = field(kw_only=True)
 
-    def lines(self) -> list[str]:
-        """The number of SIDs and their path."""
-        return [f"{self.table.n_unique} distinct SIDs of {len(self.table)} items: {self.output}"]
+    @property
+    def report(self) -> Mapping[str, Any]:
+        """Content of report.json."""
+        return self.metrics
 
 
 def run_build_sids(config: SidConfig) -> SidResult:
@@ -385,7 +381,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
     stage = Stage(config)
     if stage.current() is not None:
         report = read_json(stage.output / REPORT_FILE)
-        return SidResult(stage.output, SidTable.load_index(stage.output), report, up_to_date=True)
+        return _result(stage.output, SidTable.load_index(stage.output), report, up_to_date=True)
     config = stage.config
     with stage.work() as work:
         with work.phase("load"):
@@ -411,7 +407,12 @@ def run_build_sids(config: SidConfig) -> SidResult:
                 made.fitted.save(folder)
     _say(report)
     logger.info("SIDs of %d items are in %s.", len(table), stage.output)
-    return SidResult(stage.output, table, report, up_to_date=False)
+    return _result(stage.output, table, report, up_to_date=False)
+
+
+def _result(output: Path, table: SidTable, report: Mapping[str, Any], up_to_date: bool) -> SidResult:
+    line = f"{table.n_unique} distinct SIDs of {len(table)} items: {output}"
+    return SidResult(output, [line], metrics=report, up_to_date=up_to_date, table=table)
 
 
 def _say(report: Mapping[str, Any]) -> None:

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
-from minionerec.core.errors import ArtefactError, DataError, one_line
+from minionerec.core.errors import DataError
+from minionerec.core.parquet import readable
 
 # Rows of codes in order, by arrays alone: one number a row, and the rows under a prefix.
 
@@ -211,7 +212,7 @@ def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[Ite
     Raises:
         ArtefactError: If the file cannot be read or has other columns, gaps, or codes below -1.
     """
-    try:
+    with readable(path, remedy=_REMEDY):
         file = pq.ParquetFile(path)
         names, types = file.schema_arrow.names, file.schema_arrow.types
         width = len(names) - 1
@@ -229,12 +230,7 @@ def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[Ite
         if ids.null_count or codes.min(initial=0) < -1:
             raise ValueError("it has items without an id" if ids.null_count else "it has codes below -1")
         ids.validate(full=True)
-        return ItemIds(ids), codes
-    except FileNotFoundError:
-        raise ArtefactError(f"{path}: no such file.") from None
-    except (OSError, ValueError, TypeError, KeyError, MemoryError, pa.ArrowException) as error:
-        reason = one_line(error, 200).rstrip(".")
-        raise ArtefactError(f"{path}: cannot be read as a table of codes ({reason}). {_REMEDY}") from None
+    return ItemIds(ids), codes
 
 
 LEVELS = (*ascii_lowercase, *(first + second for first in ascii_lowercase for second in ascii_lowercase))

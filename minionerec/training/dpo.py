@@ -34,6 +34,7 @@ from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import process_rank, wait_for_everyone, world_size
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
@@ -46,7 +47,6 @@ from minionerec.training.grpo.figures import Figures
 from minionerec.training.grpo.rollouts import TrainingPrompts, grpo_examples
 from minionerec.training.packing import shared_prefix_logps
 from minionerec.training.run import (
-    TrainingResult,
     TrainingRun,
     keep_start_if_better,
     plan_steps,
@@ -339,7 +339,7 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
 _PROMPTS_AT_ONCE = 64  # prompts searched at a time
 
 
-def run_dpo(config: DpoConfig) -> TrainingResult:
+def run_dpo(config: DpoConfig) -> StageResult:
     """Train a checkpoint by S-DPO; resumes an unfinished run, does nothing if it is done.
 
     Args:
@@ -356,7 +356,7 @@ def run_dpo(config: DpoConfig) -> TrainingResult:
     return run_training(config, _train)
 
 
-def _train(config: DpoConfig, run: TrainingRun) -> TrainingResult:
+def _train(config: DpoConfig, run: TrainingRun) -> StageResult:
     bundle = load_start(config)
     corpus = Corpus.load(config.corpus)
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))

@@ -1,7 +1,7 @@
 """The stage that extends a checkpoint to items added after its training, without training it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import Transitions, count_transitions_in_parts
 from minionerec.data.windows import padded_windows
@@ -35,24 +36,7 @@ logger = get_logger(__name__)
 TEXT_TOLERANCE = 0.1  # share of their squared length by which text vectors of known SIDs may have moved
 
 
-@dataclass(frozen=True)
-class ExtendResult:
-    """Path of the checkpoint, and counts of new items.
-
-    Attributes:
-        output: Checkpoint directory.
-        counts: The manifest's counts: items, items_new, sids_new, tokens_new, lift, and what every checkpoint has.
-    """
-
-    output: Path
-    counts: Mapping[str, Any]
-
-    def lines(self) -> list[str]:
-        """Number of new items, and path of the checkpoint."""
-        return [f"{self.counts['items_new']} of {self.counts['items']} items are new: {self.output}"]
-
-
-def run_extend(config: ExtendConfig) -> ExtendResult:
+def run_extend(config: ExtendConfig) -> StageResult:
     """Write a checkpoint that generates the SIDs of a larger catalogue: the same weights, and rows for what is new.
 
     Language model: codes that no SID had before get rows (`minionerec.models.backbone.vocabulary.extend_code_rows`).
@@ -70,7 +54,7 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
     quiet_libraries()
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return ExtendResult(stage.output, manifest["counts"])
+        return _result(stage.output, manifest["counts"])
     config = stage.config
     with stage.work() as work:
         folder = Path(config.checkpoint)
@@ -97,7 +81,11 @@ def run_extend(config: ExtendConfig) -> ExtendResult:
             if fitted is not None:
                 fitted.save(path)
     logger.info("%s has %d items, %d of them new.", stage.output, counts["items"], counts["items_new"])
-    return ExtendResult(stage.output, counts)
+    return _result(stage.output, counts)
+
+
+def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
+    return StageResult(output, [f"{counts['items_new']} of {counts['items']} items are new: {output}"], counts)
 
 
 def check_known_items(before: SidTable, table: SidTable, folder: Path, sids: str) -> None:

@@ -1,9 +1,9 @@
 """The frame of every training stage: freshness, folders, resuming, and writing the result.
 
-def run_x(config: XConfig) -> TrainingResult:
+def run_x(config: XConfig) -> StageResult:
     return run_training(config, _train)
 
-def _train(config: XConfig, run: TrainingRun) -> TrainingResult:
+def _train(config: XConfig, run: TrainingRun) -> StageResult:
     ...                                                         # load
     args = XArguments(**run.arguments(plan, "ndcg"))
     trainer = XTrainer(...)                                     # build
@@ -45,6 +45,7 @@ from minionerec.core.processes import (
 )
 from minionerec.core.refit import is_refit, refitted_ancestor, require_held_out
 from minionerec.core.stage import Stage, Work
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
@@ -365,24 +366,10 @@ def without_validation(arguments: dict[str, Any]) -> dict[str, Any]:
 _BEST = ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1")
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """Checkpoint and metrics of a run.
-
-    Attributes:
-        output: Checkpoint directory.
-        counts: The manifest's counts: examples, steps, parameters, best validation figures.
-        fresh: False where an earlier run with the same settings and inputs had already made it.
-    """
-
-    output: Path
-    counts: dict[str, Any]
-    fresh: bool
-
-    def lines(self) -> list[str]:
-        """Path of the checkpoint, and of a refit its purpose."""
-        lines = ["trained on all examples: for deployment, not for evaluation"] if self.counts.get("refit") else []
-        return [*lines, f"checkpoint: {self.output}"]
+def _result(output: Path, counts: Mapping[str, Any], up_to_date: bool = False) -> StageResult:
+    """The result of a training stage; of a refit its lines say the purpose."""
+    lines = ["trained on all examples: for deployment, not for evaluation"] if counts.get("refit") else []
+    return StageResult(output, [*lines, f"checkpoint: {output}"], counts, up_to_date=up_to_date)
 
 
 def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> None:
@@ -649,7 +636,7 @@ class TrainingRun:
                 raise diverged(trainer.args, trainer.state, str(error).rstrip(".")) from None
             wait_for_everyone()
 
-    def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> TrainingResult:
+    def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> StageResult:
         """Write the best model as a checkpoint artefact (first process), of a refit the last one, and keep the state.
 
         Args:
@@ -667,7 +654,7 @@ class TrainingRun:
             best = {name: value for row in rows for name, value in sorted(row.items()) if name in _BEST}
             counts |= {"best_step": state.best_global_step, "best": best}
         if not is_main_process():
-            return TrainingResult(self.work.stage.output, counts, fresh=True)
+            return _result(self.work.stage.output, counts)
         trained = replace(bundle, model=merged_model(trainer.accelerator.unwrap_model(trainer.model)))
         with self.work.finish(
             seed=self.config.seed,
@@ -685,10 +672,10 @@ class TrainingRun:
             logger.info("Trained on all examples for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
         else:
             logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, counts["best"])
-        return TrainingResult(self.work.stage.output, counts, fresh=True)
+        return _result(self.work.stage.output, counts)
 
 
-def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -> TrainingResult:
+def run_training(config: C, train: Callable[[C, TrainingRun], StageResult]) -> StageResult:
     """Run a training stage: resumes an unfinished run, does nothing if it is done.
 
     A run that is refused before its first checkpoint leaves nothing.
@@ -707,7 +694,7 @@ def run_training(config: C, train: Callable[[C, TrainingRun], TrainingResult]) -
     fix_order()
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return TrainingResult(stage.output, manifest["counts"], fresh=False)
+        return _result(stage.output, manifest["counts"], up_to_date=True)
     check_trackers(config.report_to)
     if uses_deepspeed():
         check_deepspeed_precision(config)

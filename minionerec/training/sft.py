@@ -17,6 +17,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.session import warn_without_times
@@ -42,7 +43,7 @@ from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, tr
 from minionerec.training.memory import estimate_memory
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_logits
 from minionerec.training.rows import SftExamples, tokenise_examples
-from minionerec.training.run import StepPlan, TrainingResult, TrainingRun, plan_steps, run_training
+from minionerec.training.run import StepPlan, TrainingRun, plan_steps, run_training
 from minionerec.training.trainer import RankingEvaluation, lora_config, plain_model, validation_set
 
 # Distillation: a catalogue model as the teacher of a language model.
@@ -405,7 +406,7 @@ def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, in
         )
 
 
-def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
+def _train(config: SftConfig, run: TrainingRun) -> StageResult:
     corpus = Corpus.load(config.corpus)
     by_shard = corpus.in_files or bool(config.max_tokens)
     splits: Sequence[str] = ("train",)
@@ -440,7 +441,7 @@ def _train(config: SftConfig, run: TrainingRun) -> TrainingResult:
     return result
 
 
-def run_sft(config: SftConfig) -> TrainingResult:
+def run_sft(config: SftConfig) -> StageResult:
     """Train a checkpoint that generates the SIDs of a corpus; resumes an unfinished run, does nothing if it is done.
 
     Args:

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.optimization import Adafactor
 
 from minionerec.core.log import get_logger
+from minionerec.core.stages import StageResult
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
 from minionerec.models.decoding.trie import Trie
@@ -17,7 +18,7 @@ from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.config import TigerTrainConfig
-from minionerec.training.run import TrainingResult, TrainingRun, plan_steps, run_training
+from minionerec.training.run import TrainingRun, plan_steps, run_training
 from minionerec.training.trainer import RankingEvaluation, validation_set
 
 logger = get_logger(__name__)
@@ -160,7 +161,7 @@ def _trainer(
     return trainer
 
 
-def _train(config: TigerTrainConfig, run: TrainingRun) -> TrainingResult:
+def _train(config: TigerTrainConfig, run: TrainingRun) -> StageResult:
     corpus = run.load_corpus()
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     bundle = _new_bundle(config, table)
@@ -180,7 +181,7 @@ def _train(config: TigerTrainConfig, run: TrainingRun) -> TrainingResult:
     return run.finish(trainer, bundle, counts)
 
 
-def run_tiger(config: TigerTrainConfig) -> TrainingResult:
+def run_tiger(config: TigerTrainConfig) -> StageResult:
     """Train a TIGER; resumes an unfinished run, does nothing if it is done.
 
     Args:

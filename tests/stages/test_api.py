@@ -63,7 +63,7 @@ def test_what_is_up_to_date_is_left_and_settings_are_those_of_the_stage(shop):
     items, interactions = frames()
     again = minionerec.prepare_data(items=items, interactions=interactions, output=folder / "corpus")
     assert again.up_to_date and not corpus.up_to_date
-    assert not minionerec.train_catalogue(corpus, sids, output=folder / "catalogue", **SMALL).fresh
+    assert minionerec.train_catalogue(corpus, sids, output=folder / "catalogue", **SMALL).up_to_date
     reported = read_manifest(folder / "catalogue", "checkpoint")
     assert reported["stage"] == "train-catalogue"
     assert reported["config"]["hidden_size"] == 16

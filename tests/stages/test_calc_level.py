@@ -7,10 +7,7 @@ import pytest
 from support.commands import command
 from support.paths import ROOT
 
-from minionerec.core.errors import ConfigError, DataError
 from minionerec.metrics.predictions import Predictions
-from minionerec.reports.config import LevelsConfig
-from minionerec.reports.levels import run_levels
 
 T = "<a_1><b_2><c_3>"
 
@@ -75,34 +72,3 @@ def test_user_errors_are_one_line_and_status_2(tmp_path):
     ):
         done = run(*words)
         assert message in done.reported and done.out == ""
-
-
-def _entry(**changes):
-    return {"input": "?", "output": T + "\n", "predict": [T, T, T], **changes}
-
-
-def _write(path, content):
-    path.write_text(json.dumps(content))
-    return str(path)
-
-
-def test_too_few_predictions_name_entry_and_both_numbers(tmp_path):
-    path = _write(tmp_path / "p.json", [_entry(), _entry(predict=[T])])
-    message = r"p\.json: entry 2 has 1 predictions, fewer than the largest K, 3\. .*--ks"
-    with pytest.raises(DataError, match=message):
-        run_levels(LevelsConfig(path=path, ks=[1, 3]))
-    with pytest.raises(DataError, match=message):
-        run_levels(LevelsConfig(path=path))
-    assert run_levels(LevelsConfig(path=path, ks=[1])).analysis.rows == 2
-    empty = _write(tmp_path / "e.json", [_entry(predict=[])])
-    with pytest.raises(DataError, match=r"entry 1 has 0 predictions, fewer than the largest K, 1"):
-        run_levels(LevelsConfig(path=empty))
-
-
-def test_configuration_errors(tmp_path):
-    with pytest.raises(ConfigError, match=r"predictions is None and path is None"):
-        LevelsConfig()
-    with pytest.raises(ConfigError, match=r"predictions is 'x' and path is 'y'"):
-        LevelsConfig(predictions="x", path="y")
-    with pytest.raises(DataError, match=r"nowhere: no such file or directory"):
-        run_levels(LevelsConfig(predictions=str(tmp_path / "nowhere")))

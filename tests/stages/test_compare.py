@@ -59,7 +59,7 @@ def test_means_sds_and_paired_differences(runs, tmp_path):
     valid = result.metrics["splits"]["valid"]["recommenders"]["one"]["metrics"]["item"]["HR@5"]
     assert (valid["mean"], valid["sd"]) == (1.0, 0.0)
     markdown = (tmp_path / "table" / "report.md").read_text()
-    assert markdown.rstrip() == result.table and "| two | 1,234 | 3 |" in markdown
+    assert result.text.startswith(f"{markdown.rstrip()}\nReport: ") and "| two | 1,234 | 3 |" in markdown
 
 
 def test_users_are_resampled_by_default_and_examples_on_demand(tmp_path):
@@ -90,9 +90,10 @@ def test_the_output_is_an_artefact_with_every_seed_as_an_input(runs, tmp_path):
     assert list(manifest["inputs"]) == seeds
     assert not first.up_to_date and config.up_to_date()
     again = run_report(config)
-    assert again.up_to_date and (again.table, again.metrics) == (first.table, first.metrics)
-    assert again.lines() == [*first.table.splitlines(), f"Report: {first.html} (and {first.markdown})"]
-    html = first.html.read_text()
+    assert again.up_to_date and (again.text, again.metrics) == (first.text, first.metrics)
+    table, output = (tmp_path / "table" / "table.txt").read_text(), tmp_path / "table"
+    assert again.lines == [*table.splitlines(), f"Report: {output / 'report.html'} (and {output / 'report.md'})"]
+    html = (first.output / "report.html").read_text()
     page = Page(html)
     assert all(link.startswith("#") for link in page.links) and "http" not in html
     assert "script" not in page.tags and "1,234" in page.text
@@ -120,14 +121,14 @@ def test_without_an_output_nothing_is_written(runs, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     result = run_report(config_for(one, two))
-    assert result.lines() == result.table.splitlines() and "## test examples: Ranking metrics" in result.lines()
+    assert "## test examples: Ranking metrics" in result.lines and "Report: " not in result.text
     assert list(Path().iterdir()) == []
 
 
 def test_published_figures_stand_beside_ours(runs):
     one, two, *_ = runs
     config = config_for({"wearec": one, "mine": two}, metrics=["NDCG@10"], reference="lastfm", resamples=50)
-    test, valid = run_report(config).table.split("## valid", 1)
+    test, valid = run_report(config).text.split("## valid", 1)
     assert test.count("; published 0.0440") == 1 and "; published" not in valid
 
 
@@ -139,11 +140,11 @@ def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_publ
     result = run_report(config_for({"wearec": conditioned, "mine": one}, reference="lastfm", **settings))
     found = result.metrics["splits"]["test"]["recommenders"][name]
     assert (found["given"], found["beside_published"]) == (["session context"], [])
-    lines = [each.split(" | ")[0].removeprefix("| ") for each in result.table.splitlines() if each.startswith("| ")]
+    lines = [each.split(" | ")[0].removeprefix("| ") for each in result.text.splitlines() if each.startswith("| ")]
     assert lines[2:5] == ["mine", NOT_COMPARABLE, name]
-    assert f"mine minus {name}" in result.table and "; published" not in result.table
-    assert result.table.count("wearec") == result.table.count(name)
-    alone = run_report(config_for({"wearec": conditioned, "mine": one}, **settings)).table
+    assert f"mine minus {name}" in result.text and "; published" not in result.text
+    assert result.text.count("wearec") == result.text.count(name)
+    alone = run_report(config_for({"wearec": conditioned, "mine": one}, **settings)).text
     assert NOT_COMPARABLE not in alone and f"| {name} |" in alone
 
 

@@ -86,7 +86,7 @@ def test_a_run_is_never_below_its_start_and_sees_every_row_with_negatives_of_its
     steps = [row for row in log if "loss" in row]
     assert log[0]["step"] == 0 and counts["best"]["eval_ndcg@10"] >= log[0]["eval_ndcg@10"]
     assert counts["rows"] == {"next_sid": 24} and counts["steps"] == len(steps) == 6
-    assert not run_dpo(dpo_config(folder)).fresh
+    assert run_dpo(dpo_config(folder)).up_to_date
     # Each of 24 rows once an epoch, with other negatives in the second.
     assert len(seen) == 48 and {(epoch, path) for epoch, path, _ in seen} == {(e, p) for e in (0, 1) for p in range(24)}
     assert len({(path, row) for _, path, row in seen}) > 40

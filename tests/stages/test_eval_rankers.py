@@ -106,7 +106,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
     assert set(manifest["inputs"]) == {"corpus", "ranker"}
     assert manifest["counts"]["truncated_prompts"] is None and manifest["counts"]["beams"] == 4
     assert manifest["counts"]["ndcg@10"] is None
-    assert "my_own.Backwards on test (leave-last-out), 4 beams" in result.table
+    assert "my_own.Backwards on test (leave-last-out), 4 beams" in result.text
     assert not (result.output / "predictions.json").exists()
     page = run_report(
         ReportConfig(
@@ -116,7 +116,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
             resamples=50,
         )
     )
-    assert "mine" in page.table
+    assert "mine" in page.text
     found = recommenders_of(tmp_path / "report")["mine"]["metrics"]
     assert found["item"]["HR@1"]["mean"] == ours["item"]["HR@1"][0]
 

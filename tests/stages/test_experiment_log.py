@@ -370,4 +370,4 @@ def test_settings_come_from_a_file(trained):
     shop = read()["entries"]["Shop"]
     assert shop["published"] == []
     assert list(shop["recommenders"]["SFT"]["metrics"]["sid"]) == ["HR@1", "HR@5", "NDCG@1", "NDCG@5", "MRR@5"]
-    assert result.lines()[-1] == f"log: log/{NAME}.html (and .md, .json)"
+    assert result.lines[-1] == f"log: log/{NAME}.html (and .md, .json)"

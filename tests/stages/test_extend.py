@@ -111,7 +111,7 @@ def test_the_manifest(shop):
     assert set(manifest["inputs"]) == {"checkpoint", "corpus", "sids"}
     verify_files(shop / "sft_after")
     again = run_extend(extend_config(shop, "sft", lift=1.5))
-    assert again.lines() == [f"3 of 24 items are new: {shop / 'sft_after'}"]
+    assert again.lines == [f"3 of 24 items are new: {shop / 'sft_after'}"]
 
 
 def test_the_catalogue_model_keeps_its_ratios_and_lists(shop):

@@ -435,9 +435,9 @@ def test_a_users_own_reward_is_trained_on(trained, tmp_path, watch, own_rewards)
     log = log_of(tmp_path / "one")
     assert np.isfinite(next(row for row in log if "reward" in row)["rewards/my_rewards.novelty/mean"])
     assert read_manifest(tmp_path / "one")["inputs"].keys() == {"corpus", "checkpoint", "reward my_rewards.novelty"}
-    assert not run_grpo(config).fresh
+    assert run_grpo(config).up_to_date
     own_rewards.write_text(OWN.replace("-rollouts", "-2 * rollouts"))  # another reward, so another result
-    assert run_grpo(config).fresh
+    assert not run_grpo(config).up_to_date
 
 
 def test_a_users_reward_of_another_shape_is_named(trained, tmp_path, own_rewards):
@@ -485,7 +485,7 @@ def test_grpo_is_never_below_its_start(sharpened):
     assert counts["best"]["eval_ndcg@10"] >= start["eval_ndcg@10"]
     assert counts["rows"] == {"next_sid": 75, "title_to_sid": 24}
     assert counts["steps"] == 26
-    assert not run_grpo(grpo_config(folder)).fresh
+    assert run_grpo(grpo_config(folder)).up_to_date
 
 
 def test_grpo_that_diverges_says_what_to_change(trained, tmp_path):
@@ -626,7 +626,7 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
     run_grpo(whole)
     run_grpo(replace(config, epochs=1))
     result = run_grpo(config)
-    assert result.fresh and result.counts["steps"] == 6
+    assert not result.up_to_date and result.counts["steps"] == 6
     logs = [log_of(tmp_path / name) for name in ("whole", "twice")]
     assert [row.get("kl") for row in logs[0]] == pytest.approx([row.get("kl") for row in logs[1]])
     assert same_weights(whole.output, config.output)

@@ -62,8 +62,8 @@ def test_a_report_of_a_corpus_on_disk_is_the_same_page(pieces, tmp_path, monkeyp
     whole = report(pieces, tmp_path / "whole", monkeypatch)
     keep_in_files(monkeypatch)
     parts = report(pieces, tmp_path / "parts", monkeypatch)
-    assert parts.html.read_bytes() == whole.html.read_bytes()
-    assert (parts.html.parent / "metrics.json").read_bytes() == (whole.html.parent / "metrics.json").read_bytes()
+    assert (parts.output / "report.html").read_bytes() == (whole.output / "report.html").read_bytes()
+    assert (parts.output / "metrics.json").read_bytes() == (whole.output / "metrics.json").read_bytes()
 
 
 @pytest.mark.parametrize("ks", [[1, 2], [1, 5]])
@@ -77,7 +77,7 @@ def test_a_report_takes_the_baselines_of_an_evaluation(pieces, tmp_path, monkeyp
     monkeypatch.setattr(results, "_has_baselines", lambda *of: False)
     own = report(pieces, tmp_path / "own", monkeypatch, ks=ks, sids=sids)
     assert len(asked) == (1 if sids else 2)
-    assert own.html.read_bytes() == taken.html.read_bytes()
+    assert (own.output / "report.html").read_bytes() == (taken.output / "report.html").read_bytes()
     assert (tmp_path / "own" / "metrics.json").read_bytes() == (tmp_path / "taken" / "metrics.json").read_bytes()
 
 

@@ -102,7 +102,7 @@ def read(folder="board"):
 
 
 def markdown_of(result):
-    return result.markdown.read_text(encoding="utf-8")
+    return (result.output / "report.md").read_text(encoding="utf-8")
 
 
 def test_the_page_is_the_golden_one(shop, drawn):
@@ -112,11 +112,11 @@ def test_the_page_is_the_golden_one(shop, drawn):
     verify_files("board")
     counts = read_manifest("board", "report")["counts"]
     assert (counts["rows"], counts["recommenders"], counts["pending"]) == (120, 8, 1)
-    html = result.html.read_text(encoding="utf-8")
+    html = (result.output / "report.html").read_text(encoding="utf-8")
     page = Page(html)
     assert len(page.ids) == len(set(page.ids)) and "http" not in html and "script" not in page.tags
     assert all(link.startswith("#") for link in page.links)
-    assert result.lines()[0].startswith("titles has the highest NDCG@10")
+    assert result.lines[0].startswith("titles has the highest NDCG@10")
     before = {name: Path("board", name).read_bytes() for name in FILES}
     assert run_report(config(shop)).up_to_date
     run_report(config(shop, output="again"))
@@ -232,7 +232,7 @@ def test_a_pending_row_is_a_dash_and_an_error_where_all_is_to_be_there(shop):
 
 def test_one_recommender_alone(shop):
     result = run_report(config({"RL": shop["RL"]}, baseline=""))
-    assert result.table.startswith("RL has the highest NDCG@10, 0.4159") and "Pending" not in result.table
+    assert result.text.startswith("RL has the highest NDCG@10, 0.4159") and "Pending" not in result.text
     assert next(iter(read()["recommenders"])) == "RL"
 
 

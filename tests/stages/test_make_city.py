@@ -76,7 +76,7 @@ def test_again_does_nothing_and_two_processes_give_the_same_bytes(blocks, tmp_pa
     timestamp = (blocks / "manifest.json").stat().st_mtime_ns
     result = run_make_city(MakeCityConfig(output=str(blocks), processes=2, **BLOCKS))
     assert (blocks / "manifest.json").stat().st_mtime_ns == timestamp
-    assert result.lines()[0].startswith("60 items, 17,000 users, ")
+    assert result.lines[0].startswith("60 items, 17,000 users, ")
     run_make_city(MakeCityConfig(output=str(tmp_path / "two"), processes=2, **BLOCKS))
     assert bytes_of(tmp_path / "two") == bytes_of(blocks)
     run_make_city(MakeCityConfig(output=str(tmp_path / "other"), **{**BLOCKS, "seed": 2}))
@@ -146,7 +146,7 @@ def test_the_ceiling_is_that_of_all_probabilities(small):
     assert np.allclose(rows["probability"], dense[np.arange(len(targets)), targets])
     assert np.array_equal(rows["rank"], np.where(position <= 50, position, 0))
     assert content["nats"] == pytest.approx(-np.log(rows["probability"]).mean(), abs=1e-6)
-    assert "no recommender can expect more than NDCG@10 " in result.lines()[0]
+    assert "no recommender can expect more than NDCG@10 " in result.lines[0]
 
 
 def test_rows_depend_on_the_purchases_they_came_from(small):
@@ -184,7 +184,7 @@ def test_the_ceiling_is_of_a_split_and_up_to_date(small, tmp_path):
     timestamp = (first.output / "manifest.json").stat().st_mtime_ns
     again = run_city_ceiling(ceiling(small, output="valid", split="valid", ks=[2]))
     assert again == first and (first.output / "manifest.json").stat().st_mtime_ns == timestamp
-    assert "NDCG@2" in first.lines()[0]
+    assert "NDCG@2" in first.lines[0]
     assert set(json.loads((first.output / "ceiling.json").read_text())["ceiling"]) == {"hr@2", "ndcg@2"}
 
 

@@ -62,7 +62,7 @@ def test_lists_are_those_of_the_recommender_row_by_row(made, histories):
         assert row["scores"] == pytest.approx([item.score for item in answer.items], abs=1e-5)
         assert row["probabilities"] == pytest.approx([item.probability for item in answer.items], abs=1e-5)
     assert read_manifest(result.output, "recommendations")["counts"]["rows"] == 23
-    assert "23 lists (0 with fewer" in result.lines()[0]
+    assert "23 lists (0 with fewer" in result.lines[0]
     timestamp = (result.output / FILE).stat().st_mtime_ns
     assert run_recommend(config(made, histories)).counts["rows"] == 23
     assert (result.output / FILE).stat().st_mtime_ns == timestamp

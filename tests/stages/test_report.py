@@ -71,7 +71,7 @@ def config(**changes):
 
 def test_page_is_whole_loads_nothing_and_escapes_titles(shop, drawn):
     result = run_report(config(reference="industrial", ceiling="ceiling.json"))
-    text = result.html.read_text(encoding="utf-8")
+    text = (result.output / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert page.links and all(link.startswith("#") for link in page.links)
     assert {link[1:] for link in page.links} <= set(page.ids)
@@ -100,10 +100,10 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     _, table = shop
     result = run_report(config())
     evaluation = evaluate_predictions(Predictions.load("sft"), [1, 3, 5, 10, 20], list_length=20, resamples=100)
-    line = next(line for line in result.table.splitlines() if line.startswith("NDCG@10"))
+    line = next(line for line in result.text.splitlines() if line.startswith("NDCG@10"))
     estimate = evaluation.sid["NDCG@10"]
     assert f"{estimate.mean:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" in line
-    markdown = result.markdown.read_text(encoding="utf-8")
+    markdown = (result.output / "report.md").read_text(encoding="utf-8")
     assert f"| {evaluation.item['HR@20'].mean:.4f} [" in markdown
     assert table.fingerprint in markdown
     kept = recommenders_of("report")
@@ -130,7 +130,7 @@ def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_publ
     conditioned.save("conditioned", config={"beams": 20}, inputs={"corpus": "corpus"})
     name = "GRPO (given session context)"
     result = run_report(config(predictions={"SFT": "sft", "GRPO": "conditioned"}, reference="industrial", title="Page"))
-    markdown = result.markdown.read_text(encoding="utf-8").split("## Configuration")[0]
+    markdown = (result.output / "report.md").read_text(encoding="utf-8").split("## Configuration")[0]
     beside = markdown.split("## Comparison with published results")[1].split("\n## ")[0]
     lines = [line.split(" | ")[0].removeprefix("| ") for line in beside.split("Discrepancy")[0].splitlines()]
     assert lines.index("baseline: popularity") < lines.index(NOT_COMPARABLE) == lines.index(name) - 1
@@ -139,8 +139,8 @@ def test_who_is_given_the_session_context_is_reported_and_stands_apart_from_publ
     assert f"{name} has the highest" in markdown or f'"{name}" has the highest' in markdown
     ours = markdown.split("## Comparison with published results")[0]
     assert ours.count("GRPO") == ours.count(name) > 5
-    assert name in result.table and name in recommenders_of("report")
-    assert name in result.html.read_text(encoding="utf-8").split("<svg")[1]
+    assert name in result.text and name in recommenders_of("report")
+    assert name in (result.output / "report.html").read_text(encoding="utf-8").split("<svg")[1]
     with pytest.raises(ConfigError, match="have the same name with their inputs"):
         run_report(config(predictions={name: "sft", "GRPO": "conditioned"}, output="other"))
 
@@ -161,7 +161,7 @@ def test_sentences_say_what_the_paired_differences_say(shop):
     values = {name: ranking_metrics(sid_ranks(Predictions.load(name)), [10])["NDCG@10"] for name in ("sft", "grpo")}
     gap = paired_bootstrap(values["grpo"], values["sft"], 0, 100)
     assert gap.low > 0
-    message = shortened(result.markdown.read_text().replace(MINUS, "-"))
+    message = shortened((result.output / "report.md").read_text().replace(MINUS, "-"))
     shown = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
     assert message[0] == (
         f"GRPO has the highest NDCG@10, {values['grpo'].mean():.4f}, and is ahead of the next, SFT: {shown}."
@@ -169,15 +169,18 @@ def test_sentences_say_what_the_paired_differences_say(shop):
     assert re.match(
         r"Compared with the strongest baseline on validation, .+: ahead SFT \(.+\), GRPO \(.+\)\.", message[1]
     )
-    assert "| GRPO minus SFT | " in result.markdown.read_text() and shown in result.markdown.read_text()
-    page = " ".join(Page(result.html.read_text(encoding="utf-8")).text).replace(MINUS, "-")
+    assert (
+        "| GRPO minus SFT | " in (result.output / "report.md").read_text()
+        and shown in (result.output / "report.md").read_text()
+    )
+    page = " ".join(Page((result.output / "report.html").read_text(encoding="utf-8")).text).replace(MINUS, "-")
     assert all(sentence in page for sentence in message)
 
 
 def test_the_share_of_the_ceiling_is_reported_where_sids_are_items(shop):
     result = run_report(config(ceiling="ceiling.json", sids="", predictions={"SFT": "sft"}))
     mean = recommenders_of("report")["SFT"]["metrics"]["item"]["NDCG@10"]["mean"]
-    message = shortened(result.markdown.read_text())
+    message = shortened((result.output / "report.md").read_text())
     reached = f"SFT {100 * mean / 0.8:.0f} %"
     assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in message
 
@@ -185,7 +188,7 @@ def test_the_share_of_the_ceiling_is_reported_where_sids_are_items(shop):
 def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop, drawn):
     first = run_report(config(reference="industrial"))
     again = run_report(config(reference="industrial"))
-    assert not first.up_to_date and again.up_to_date and again.table == first.table
+    assert not first.up_to_date and again.up_to_date and again.text == first.text
     other = run_report(config(reference="industrial", output="other"))
     for name in ("report.html", "report.md", "metrics.json", "table.txt"):
         assert Path("report", name).read_bytes() == Path("other", name).read_bytes()
@@ -195,15 +198,15 @@ def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop, drawn
 
 def test_without_matplotlib_tables_and_a_note_remain(shop, monkeypatch):
     monkeypatch.setattr(plots, "available", lambda: False)
-    text = run_report(config()).html.read_text(encoding="utf-8")
+    text = (run_report(config()).output / "report.html").read_text(encoding="utf-8")
     assert "<svg" not in text and "matplotlib is not installed" in text and "Ranking metrics" in text
 
 
 def test_ceiling_is_shown_for_its_own_split_alone(shop):
-    assert "| ceiling | - | - |" in run_report(config(ceiling="ceiling.json")).markdown.read_text()
+    assert "| ceiling | - | - |" in (run_report(config(ceiling="ceiling.json")).output / "report.md").read_text()
     Path("ceiling.json").write_text(json.dumps({"ceiling": {"HR@10": 0.9}, "rows": 7}))
-    assert "| ceiling | - | - |" not in run_report(config(ceiling="ceiling.json")).markdown.read_text()
-    assert "| ceiling | - | - |" not in run_report(config(ceiling="nowhere.json")).markdown.read_text()
+    assert "| ceiling | - | - |" not in (run_report(config(ceiling="ceiling.json")).output / "report.md").read_text()
+    assert "| ceiling | - | - |" not in (run_report(config(ceiling="nowhere.json")).output / "report.md").read_text()
 
 
 def test_item_recommenders_get_their_sids_from_the_table(shop):
@@ -220,7 +223,7 @@ def test_item_recommenders_get_their_sids_from_the_table(shop):
 
 
 def test_published_discrepancy_is_ours_minus_theirs(shop):
-    markdown = run_report(config(reference="industrial")).markdown.read_text().replace(MINUS, "-")
+    markdown = (run_report(config(reference="industrial")).output / "report.md").read_text().replace(MINUS, "-")
     kept = recommenders_of("report")["SFT"]
     ours = kept["metrics"]["sid"]["HR@10"]["mean"]
     gap = f"{ours - 0.1379:+.4f} {ours:.4f} against 0.1379, {100 * (ours - 0.1379) / 0.1379:+.1f} %, "
@@ -245,7 +248,7 @@ def test_inputs_that_do_not_belong_together_are_refused(shop):
     make_predictions(rng, corpus.valid, table, 0.5).save("valid", config={}, inputs={})
     with pytest.raises(ArtefactError, match=r"valid \(X\): 20 examples, but the test split of corpus has 120"):
         run_report(config(predictions={"X": "valid"}))
-    assert run_report(config(predictions={"X": "valid"}, split="valid")).html.is_file()
+    assert (run_report(config(predictions={"X": "valid"}, split="valid")).output / "report.html").is_file()
     foreign = SidTable(table.codes[:, ::-1], table.item_ids)
     make_predictions(rng, corpus.test, foreign, 0.5).save("foreign", config={}, inputs={})
     with pytest.raises(ArtefactError, match=r"foreign \(X\): the target of example \d+ .* another SID table"):
@@ -297,8 +300,8 @@ def test_without_sids_the_report_is_at_item_level(shop):
     found = recommenders_of("bare")["SFT"]
     assert found["metrics"] == {"item": known["SFT"]["metrics"]["item"]}
     assert found["lists"]["invalid"] is None and found["levels"] is None
-    assert "item-level" in result.table and "SID-level" in with_sids.table
-    text = result.markdown.read_text()
+    assert "item-level" in result.text and "SID-level" in with_sids.text
+    text = (result.output / "report.md").read_text()
     for absent in ("by SID", "Accuracy by level", "Use of the codebooks", "semantic ID", "Validity"):
         assert absent not in text
     for there in ("counted by item", "## Examples", "## Coverage", "✓"):

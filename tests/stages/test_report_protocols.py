@@ -88,11 +88,11 @@ def test_numbers_are_those_of_all_seeds(shop, protocol, names):
 
 def test_the_page_has_figures_differences_and_titles(shop):
     result = run_report(config("a", reference="lastfm"))
-    text, html = result.markdown.read_text(), result.html.read_text()
+    text, html = (result.output / "report.md").read_text(), (result.output / "report.html").read_text()
     estimate = recommenders_of("report_a")["WEARec"]["metrics"]["item"]["NDCG@10"]
     low, high = estimate["interval"]
     cell = f"{estimate['mean']:.4f} ± {estimate['sd']:.4f} [{low:.4f}, {high:.4f}]"
-    assert cell in result.table and "± sd over seeds" in result.table and cell in text
+    assert cell in result.text and "± sd over seeds" in result.text and cell in text
     gap = f"{estimate['mean'] - 0.044:+.4f}".replace("-", MINUS)
     line = next(line for line in text.splitlines() if line.startswith("| WEARec | WEARec") and "by item" in line)
     assert f"{gap} {estimate['mean']:.4f} against 0.0440, " in line
@@ -114,7 +114,7 @@ def test_the_page_has_figures_differences_and_titles(shop):
 
 
 def test_an_item_without_a_title_goes_by_its_id(shop):
-    text = run_report(config("b", items="")).markdown.read_text()
+    text = (run_report(config("b", items="")).output / "report.md").read_text()
     assert "(no title, i" in text
 
 
@@ -147,7 +147,7 @@ def test_every_seed_and_file_is_an_input(shop):
     assert first.up_to_date()
     Path("titles.json").write_text(json.dumps({f"i{n:02d}": f"Other {n}" for n in range(ITEMS)}))
     assert not first.up_to_date()
-    assert "Other" in run_report(first).markdown.read_text()
+    assert "Other" in (run_report(first).output / "report.md").read_text()
     with Path("mine_a/seed-10/predictions/ranks.parquet").open("ab") as file:
         file.write(b" ")
     with pytest.raises(ArtefactError, match=r"mine_a/seed-10/predictions/ranks\.parquet: differs from"):
@@ -157,7 +157,7 @@ def test_every_seed_and_file_is_an_input(shop):
 def test_data_may_lie_in_the_folder_of_the_data(shop, monkeypatch):
     monkeypatch.setenv("MINIONEREC_DATA", str(Path.cwd()))
     result = run_report(config("b", corpus="$MINIONEREC_DATA/data.txt", items="$MINIONEREC_DATA/titles.json"))
-    assert "test split of $MINIONEREC_DATA/data.txt" in result.markdown.read_text()
+    assert "test split of $MINIONEREC_DATA/data.txt" in (result.output / "report.md").read_text()
 
 
 def test_rows_of_another_protocol_are_refused(shop):
@@ -184,7 +184,9 @@ def test_validation_rows_have_ranks_and_no_lists(shop):
         lists.to_frame().to_parquet(folder / FILE, index=False)
         users = split.valid.users
         write_ranks(folder, {"valid": Ranked(users, targets, {"item": ranks[0]}, None)})
-    text = run_report(config("a", split="valid", predictions={"x": "both"}, output="valid")).markdown.read_text()
+    text = (
+        run_report(config("a", split="valid", predictions={"x": "both"}, output="valid")).output / "report.md"
+    ).read_text()
     assert recommenders_of("valid", "valid")["x"]["metrics"]["item"]["HR@5"]["mean"] == pytest.approx(
         (ranks <= 5).mean()
     )
@@ -256,12 +258,12 @@ def test_a_model_is_trained_and_reported(shop, protocol):
         )
     )
     result = run_report(config(protocol, predictions={"SASRec": "trained"}))
-    assert result.lines()[-1] == f"Report: report_{protocol}/report.html (and report_{protocol}/report.md)"
+    assert result.lines[-1] == f"Report: report_{protocol}/report.html (and report_{protocol}/report.md)"
     found = recommenders_of(f"report_{protocol}")["SASRec"]
     for name, (mean, *_) in trained.metrics["test"]["item"].items():
         assert found["metrics"]["item"][name]["mean"] == pytest.approx(mean)
     assert found["seeds"] == 1 and found["lists"]["coverage"]["10"] > 0
-    assert "± sd" not in result.table and "± 0" not in result.markdown.read_text()
+    assert "± sd" not in result.text and "± 0" not in (result.output / "report.md").read_text()
 
 
 def test_the_published_copy_of_lastfm(data_root, tmp_path, monkeypatch):
@@ -271,6 +273,6 @@ def test_the_published_copy_of_lastfm(data_root, tmp_path, monkeypatch):
     run_sequential(SequentialConfig(model="sasrec", corpus=data, protocol="a", resamples=20, output="trained", **short))
     settings = {"corpus": data, "protocol": "a", "reference": "lastfm", "resamples": 50}
     result = run_report(ReportConfig(**settings, predictions={"SASRec": "trained"}, output="report"))
-    text = result.markdown.read_text()
+    text = (result.output / "report.md").read_text()
     assert "1,090 examples, 3,646 items" in text and "WEARec Official" in text
     assert recommenders_of("report")["popularity"]["metrics"]["item"]["HR@20"]["mean"] > 0

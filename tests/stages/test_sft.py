@@ -88,7 +88,7 @@ def test_the_loss_is_on_completions_alone(trained):
 
 def test_sft_learns_and_writes_a_whole_checkpoint(trained):
     folder, result = trained
-    assert result.fresh and result.lines() == [f"checkpoint: {folder / 'sft'}"]
+    assert not result.up_to_date and result.lines == [f"checkpoint: {folder / 'sft'}"]
     assert result.counts["best"]["eval_ndcg@10"] > 0.8
     assert result.counts["rows"] == {"next_sid": 300}
     files = read_manifest(folder / "sft", "checkpoint")["files"]
@@ -107,7 +107,7 @@ def test_what_decides_nothing_makes_nothing_again(trained, tmp_path):
         shutil.copytree(folder / name, tmp_path / name)
     config = sft_config(folder, **QUICKLY)
     changes = {"corpus": str(tmp_path / "corpus"), "sids": str(tmp_path / "sids"), "keep_state": False}
-    assert not run_sft(replace(config, **changes, report_to=["tensorboard"], restart=True)).fresh
+    assert run_sft(replace(config, **changes, report_to=["tensorboard"], restart=True)).up_to_date
 
 
 def test_a_wording_of_ones_own_decides_by_its_content(tmp_path):
@@ -115,11 +115,11 @@ def test_a_wording_of_ones_own_decides_by_its_content(tmp_path):
     wording = tmp_path / "wording.yaml"
     load_wording("compact").save(wording)
     config = sft_config(tmp_path, wording=str(wording), epochs=0.2, evals_per_epoch=1)
-    assert run_sft(config).fresh
+    assert not run_sft(config).up_to_date
     assert set(read_manifest(tmp_path / "sft")["inputs"]) == {"corpus", "sids", "wording"}
-    assert not run_sft(config).fresh
+    assert run_sft(config).up_to_date
     wording.write_text(wording.read_text().replace("name: compact", "name: mine"))
-    assert run_sft(config).fresh
+    assert not run_sft(config).up_to_date
     assert load_bundle(tmp_path / "sft").wording.name == "mine"
 
 

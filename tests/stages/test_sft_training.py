@@ -47,7 +47,7 @@ def test_a_training_that_diverges_ends_with_what_to_change_and_writes_nothing(hu
     assert int(step.strip(":")) > 0
     assert not (tmp_path / "sft").exists()
     mended = replace(config, learning_rate=1e-3, restart=True)
-    assert run_sft(mended).fresh
+    assert not run_sft(mended).up_to_date
 
 
 def lora_config(hub, folder, name="tied"):

@@ -58,7 +58,7 @@ def test_page(shop, tmp_path, drawn):
     config = config_for(shop, tmp_path / "page")
     result = run_sid_report(config)
     verify_files(tmp_path / "page")
-    html, markdown = result.html.read_text(), result.markdown.read_text()
+    html, markdown = (result.output / "sid_report.html").read_text(), (result.output / "sid_report.md").read_text()
     for text in (
         "plain",
         "balanced",
@@ -84,17 +84,14 @@ def test_page(shop, tmp_path, drawn):
     for name in ("plain", "balanced", "given"):
         codes = run_build_sids(parse_saved(shop / name)).table.codes
         expected = diagnose(codes, evidence)
-        got = result.diagnostics[name]
+        got = result.metrics[name]
         assert got["bits_per_item"] == expected.bits_per_item
         assert [p["word_purity"] for p in got["prefixes"]] == [p.word_purity for p in expected.prefixes]
         assert f"{expected.bits_per_item:.3f}" in html
         errors = [level["error"] for level in read_json(shop / name / "report.json")["levels"]]
         assert [level["error"] for level in got["levels"]] == errors
-    assert result.diagnostics["balanced"]["levels"][0]["gini"] == 0
-    assert (
-        result.diagnostics["plain"]["levels"][0]["size"] == 4
-        and result.diagnostics["given"]["levels"][0]["size"] is None
-    )
+    assert result.metrics["balanced"]["levels"][0]["gini"] == 0
+    assert result.metrics["plain"]["levels"][0]["size"] == 4 and result.metrics["given"]["levels"][0]["size"] is None
 
 
 def parse_saved(folder):
@@ -103,20 +100,26 @@ def parse_saved(folder):
 
 def test_same_bytes_and_a_second_run_does_nothing(shop, tmp_path):
     one, two = (run_sid_report(config_for(shop, tmp_path / name)) for name in "ab")
-    assert one.html.read_bytes() == two.html.read_bytes() and not one.up_to_date
+    assert (one.output / "sid_report.html").read_bytes() == (
+        two.output / "sid_report.html"
+    ).read_bytes() and not one.up_to_date
     assert run_sid_report(config_for(shop, tmp_path / "a")).up_to_date
 
 
 def test_buckets_show_titles_and_none_if_unwanted(shop, tmp_path):
-    shown = run_sid_report(config_for(shop, tmp_path / "a", names=["plain"], buckets=2)).markdown.read_text()
+    shown = (
+        run_sid_report(config_for(shop, tmp_path / "a", names=["plain"], buckets=2)).output / "sid_report.md"
+    ).read_text()
     assert shown.count(" items:\n") == 2 and "model" in shown
-    none = run_sid_report(config_for(shop, tmp_path / "b", names=["plain"], buckets=0)).markdown.read_text()
+    none = (
+        run_sid_report(config_for(shop, tmp_path / "b", names=["plain"], buckets=0)).output / "sid_report.md"
+    ).read_text()
     assert none.count(" items:\n") == 0
 
 
 def test_without_matplotlib(shop, tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "available", lambda: False)
-    assert "<svg" not in run_sid_report(config_for(shop, tmp_path / "page")).html.read_text()
+    assert "<svg" not in (run_sid_report(config_for(shop, tmp_path / "page")).output / "sid_report.html").read_text()
 
 
 def test_bad_input(shop, tmp_path):

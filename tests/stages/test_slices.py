@@ -108,7 +108,7 @@ def test_a_report_shows_slices_and_reports_their_values(shop):
     gap = paired_bootstrap(mine[LATE], first[LATE], 0, 100)
     assert part["against"]["NDCG@10"] == pytest.approx(list(gap))
     assert part_of(kept["popularity"]["slices"], "time", "later")["rows"] == 40  # baselines are measured too
-    text = section_of(result.markdown.read_text())
+    text = section_of((result.output / "report.md").read_text())
     low, high = part_of(kept["batch"]["slices"], "time", "later")["metrics"]["NDCG@10"][2:]
     share = 100 * first[~LATE].sum() / first.sum()
     assert (
@@ -120,7 +120,7 @@ def test_a_report_shows_slices_and_reports_their_values(shop):
     shown = f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]"
     assert f'"later one" is ahead of it: {shown}' in text and f"| {shown}, p = {gap.p:.3f} |" in text
     assert "| time: same time | 80 67 % |" in text and "| … later | 40 33 % |" in text
-    assert "time: same time" in Page(result.html.read_text()).text
+    assert "time: same time" in Page((result.output / "report.html").read_text()).text
 
 
 def test_without_times_the_other_kinds_are_shown(shop, caplog):
@@ -130,7 +130,7 @@ def test_without_times_the_other_kinds_are_shown(shop, caplog):
     kept = recommenders_of("report")
     groups = list(dict.fromkeys(part["group"] for part in kept["batch"]["slices"]))
     assert groups == ["pair", "reverse", "repeat", "target", "history"]
-    text = section_of(result.markdown.read_text())
+    text = section_of((result.output / "report.md").read_text())
     assert "All examples are in one slice of user: in training." in text  # u0 to u119, as the training rows
     few = part_of(kept["batch"]["slices"], "repeat", "target is in the history")
     assert few["rows"] < 30 and few["metrics"] == {}
@@ -145,13 +145,13 @@ def test_without_times_the_other_kinds_are_shown(shop, caplog):
 
 
 def test_a_report_without_kinds(shop):
-    assert "## Slices" not in run_report(report(slices=False)).markdown.read_text()
+    assert "## Slices" not in (run_report(report(slices=False)).output / "report.md").read_text()
     assert recommenders_of("report")["batch"]["slices"] == []
 
 
 def test_many_recommenders_stand_below_one_another(shop):
     predictions = {f"m{number}": "batch" for number in range(8)}
-    text = section_of(run_report(report(predictions=predictions, times="times.csv")).markdown.read_text())
+    text = section_of((run_report(report(predictions=predictions, times="times.csv")).output / "report.md").read_text())
     assert "|  | time: same time | time: later |" in text and "NDCG@10, each minus m0, by slice." in text
     assert "| examples | 80 67 % | 40 33 % |" in text
 
@@ -167,10 +167,10 @@ def test_a_comparison_by_kind(shop):
     part = part_of(found, "time", "same time")
     assert part["metrics"]["NDCG@10"][0] == pytest.approx(values("later")[~LATE].mean())
     assert part["against"]["HR@10"][0] == 0.0
-    assert "## test examples: Slices" in result.table and "NDCG@10, each minus batch, by slice." in result.table
+    assert "## test examples: Slices" in result.text and "NDCG@10, each minus batch, by slice." in result.text
     inputs = {"corpus", "times", "predictions batch", "predictions later one"}
     assert set(read_json(Path("table/manifest.json"))["inputs"]) == inputs
-    assert "Slices" not in run_report(compare(corpus="")).table
+    assert "Slices" not in run_report(compare(corpus="")).text
 
 
 def test_a_comparison_of_a_protocols_runs_by_kind(tmp_path, monkeypatch):
@@ -217,7 +217,7 @@ def test_levels_by_kind_as_a_user_asks(shop, tmp_path):
 
 def test_levels_of_a_published_file_by_kind(shop):
     found = run_levels(LevelsConfig(path="later.json", slices=True, corpus="corpus", times="times.csv", json=True))
-    parts = json.loads(found.lines()[0])["slices"]
+    parts = json.loads(found.lines[0])["slices"]
     exact = ranking_metrics(sid_ranks(Predictions.load("later")), [10])["HR@10"]
     assert part_of(parts, "time", "same time")["cumulative"]["10"][-1] == pytest.approx(exact[~LATE].mean())
     assert part_of(parts, "time", "same time")["rows"] == 80
@@ -267,7 +267,7 @@ def test_an_evaluation_by_kind(made, tmp_path, monkeypatch):
     assert gap == pytest.approx(
         part_of(popular["slices"], "time", "later")["metrics"]["HR@4"][0] - exact["HR@4"][:35].mean()
     )
-    table = result.table.partition("NDCG@4 by slice")[2]
+    table = result.text.partition("NDCG@4 by slice")[2]
     assert f"{exact['NDCG@4'][:35].mean():.4f} [" in next(line for line in table.splitlines() if "later" in line)
     assert table.splitlines()[2].startswith("time     same time") and " 5 " in table.splitlines()[2]
     assert len(rows) == 40

@@ -36,7 +36,7 @@ def test_tensorboard_gets_what_every_training_logs_and_changes_nothing(tmp_path,
     found = scalars(tmp_path / "watched.tensorboard")
     assert len(found["eval/loss"]) == 1 and found["eval/ndcg@10"][0] > 0
     assert same_weights(tmp_path / "sft", tmp_path / "watched")
-    assert not run_sft(sft_config(tmp_path, **SMALL, report_to=["tensorboard"])).fresh  # it decides nothing
+    assert run_sft(sft_config(tmp_path, **SMALL, report_to=["tensorboard"])).up_to_date  # it decides nothing
     run_catalogue(catalogue_config(tmp_path, **SMALL, report_to=["tensorboard"]))
     assert "eval/loss" in scalars(tmp_path / "catalogue.tensorboard")
     run_grpo(grpo_config(tmp_path, report_to=["tensorboard"], max_steps=1, output=str(tmp_path / "grpo")))

@@ -277,7 +277,7 @@ def test_beta_keeps_the_model_near_its_start(trained, tmp_path):
 
 def test_the_stage_trains_and_writes(trained):
     folder, result = trained
-    assert result.fresh and result.counts["steps"] == 10
+    assert not result.up_to_date and result.counts["steps"] == 10
     assert (result.counts["windows"], result.counts["targets"]) == (40, 120)
     losses = logged(folder / "catalogue", "eval_loss")
     assert losses[-1] < losses[0]

@@ -87,7 +87,7 @@ def test_pages(small):
     assert "## New users" in (report.output / "user.md").read_text() and "## New users" not in page
     runs = {split: config.output for split, config in configs.items()}
     assert run_preference_report(PreferenceReportConfig(output=str(report.output), runs=runs)).up_to_date
-    assert report.lines()[0] == f"report: {report.output / 'pair.md'}"
+    assert report.lines[0] == f"report: {report.output / 'pair.md'}"
     with pytest.raises(ConfigError, match="runs has 'report', which is the name"):
         run_preference_report(PreferenceReportConfig(output="x", runs={"report": "y"}))
 

@@ -89,7 +89,7 @@ def test_model_metrics_and_predictions_of_two_seeds(file, tmp_path):
     for seed in (42, 43):
         folder = tmp_path / "out" / f"seed-{seed}"
         result = run_sequential(config_of(file, folder, seed=seed, list_length=15))
-        assert result.trained
+        assert not result.up_to_date
         verify_files(folder / "model")
         verify_files(folder / "predictions")
         assert read_manifest(folder / "model", "sequential_model")["seed"] == seed
@@ -106,8 +106,8 @@ def test_model_metrics_and_predictions_of_two_seeds(file, tmp_path):
         found[seed] = result.metrics["test"]["item"]
         mean, low, high = found[seed]["HR@10"]
         assert mean == pytest.approx((test.ranks["item"] <= 10).mean()) and low <= mean <= high
-        assert f"HR@10 {mean:.4f} [{low:.4f}, {high:.4f}]" in result.lines()[1]
-        assert result.lines()[-1] == f"model and predictions: {folder}"
+        assert f"HR@10 {mean:.4f} [{low:.4f}, {high:.4f}]" in result.lines[1]
+        assert result.lines[-1] == f"model and predictions: {folder}"
     assert runs_at(tmp_path / "out") == [tmp_path / "out" / f"seed-{seed}" / "predictions" for seed in (42, 43)]
     assert found[42] != found[43]
 
@@ -119,14 +119,14 @@ def test_what_stands_is_kept_and_one_can_tell_without_starting(file, tmp_path, m
     assert config.up_to_date()
     monkeypatch.setattr(stage, "read_given", never)
     again = run_sequential(config)
-    assert (again.trained, again.metrics) == (False, first.metrics)
+    assert (again.up_to_date, again.metrics) == (True, first.metrics)
     monkeypatch.undo()
     assert not config_of(file, tmp_path / "out", seed=43).up_to_date()
     # What the settings leave to the protocol is the same as its own value; the device has no say.
     assert config_of(file, tmp_path / "out", seed=42, seen="mask", batch_size=256, device="cpu").up_to_date()
     # Lists of another length need no training.
     monkeypatch.setattr(stage, "fit", never)
-    assert not run_sequential(config_of(file, tmp_path / "out", list_length=7)).trained
+    assert run_sequential(config_of(file, tmp_path / "out", list_length=7)).up_to_date
     assert max(map(len, Predictions.load(tmp_path / "out" / "predictions").items)) == 7
 
 
@@ -143,11 +143,11 @@ def test_edited_input_model_and_predictions_are_noticed(demo, tmp_path, caplog):
     weights = (folder / "model" / "model.safetensors").read_bytes()
     (folder / "predictions" / "ranks.parquet").unlink()
     assert not config.up_to_date()
-    assert run_sequential(config).trained is False
+    assert run_sequential(config).up_to_date
     assert "ranks.parquet was changed since it was written" in caplog.text
     assert Ranked.load(folder / "predictions", "valid").list_length is None
     (folder / "model" / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    assert run_sequential(config).trained is True
+    assert not run_sequential(config).up_to_date
     assert (folder / "model" / "model.safetensors").read_bytes() == weights
     assert config.up_to_date()
     with (tmp_path / "corpus" / "items.parquet").open("ab") as items:
@@ -161,7 +161,7 @@ def test_other_interactions_are_trained_on_again(file, tmp_path):
     shutil.copy(file, data)
     run_sequential(config_of(data, tmp_path / "out", epochs=1))
     data.write_text(file.read_text() + "61 1 2 3 4\n")
-    assert run_sequential(config_of(data, tmp_path / "out", epochs=1)).trained is True
+    assert not run_sequential(config_of(data, tmp_path / "out", epochs=1)).up_to_date
     # The same interactions somewhere else are the same.
     moved = data.rename(tmp_path / "moved.txt")
     assert config_of(moved, tmp_path / "out", epochs=1).up_to_date()
@@ -194,7 +194,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatc
     # It goes on after its first epoch: two are left.
     original, made = train.train_epoch, []
     monkeypatch.setattr(train, "train_epoch", lambda *args: made.append(args[-1]) or original(*args))
-    assert run_sequential(cut).trained
+    assert not run_sequential(cut).up_to_date
     assert made == [1, 2]
     for name in (
         "model/model.safetensors",
@@ -226,7 +226,7 @@ def test_a_run_killed_between_its_artefacts_is_finished_without_training(file, t
         run_sequential(config)
     assert not config.up_to_date()
     monkeypatch.setattr(stage, "fit", never)
-    assert run_sequential(config).trained is False
+    assert run_sequential(config).up_to_date
     assert config.up_to_date()
     assert len(Predictions.load(tmp_path / "out" / "predictions")) == 60
 
@@ -264,7 +264,7 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
         hyper={"hidden_size": 16, "inner_size": 16, "num_heads": 2, "pointer": True, "reach": 3},
     )
     result = run_sequential(config)
-    assert [line.split()[:2] for line in result.lines()[:-1]] == [
+    assert [line.split()[:2] for line in result.lines[:-1]] == [
         ["valid", "item"],
         ["valid", "sid"],
         ["test", "item"],

@@ -106,7 +106,7 @@ def test_what_was_reported_is_known_from_the_files(made, tmp_path):
     settings = read_manifest(model_of(made / "conditioned"))["settings"]
     assert settings["session_context"] is True
     conditioned = config_of(made, made / "conditioned")
-    assert conditioned.up_to_date() and not run_sequential(conditioned).trained
+    assert conditioned.up_to_date() and run_sequential(conditioned).up_to_date
     plain = config_of(made, tmp_path / "plain", session_context=False, epochs=1)
     assert "session_context" not in plain.deciding()
     run_sequential(plain)

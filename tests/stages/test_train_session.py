@@ -111,7 +111,7 @@ def test_finished_evaluations_stand(made, tmp_path):
     assert "session_context" not in read_manifest(made / "plain")["settings"]
     assert read_manifest(made / "conditioned")["settings"]["session_context"] is True
     again = run_catalogue(conditioned(made, output=str(made / "short")))
-    assert not again.fresh
+    assert again.up_to_date
 
 
 def test_the_weights_of_popularity_are_in_the_manifest_and_the_model(made):
@@ -158,7 +158,7 @@ def test_what_begins_with_a_checkpoint_is_reported_what_that_was(made, tmp_path)
     bundle = load_bundle(tmp_path / "on")
     assert bundle.wording == load_wording("session_context") and len(bundle.model.config.session_tokens) == 2
     assert set(counts_of(tmp_path / "on")["popularity"]) == set(SESSION_CONTEXTS)
-    assert run_catalogue(replace(config, session_context=True, output=str(tmp_path / "said"))).fresh
+    assert not run_catalogue(replace(config, session_context=True, output=str(tmp_path / "said"))).up_to_date
     assert same_weights(tmp_path / "said", tmp_path / "on")
     with pytest.raises(ConfigError, match=r"plain: was trained without session context\. Leave session_context out"):
         run_catalogue(

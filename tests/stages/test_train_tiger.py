@@ -142,7 +142,7 @@ def test_it_learns_the_order_of_the_items(trained):
     assert result.counts["best"]["eval_ndcg@10"] > 0.6
     assert result.counts["rows"] == 120 > result.counts["distinct_examples"]
     again = run_tiger(tiger_config(folder, dropout=0.0, epochs=24, evals_per_epoch=0.25))
-    assert not again.fresh and again.counts["steps"] == result.counts["steps"] == 96
+    assert again.up_to_date and again.counts["steps"] == result.counts["steps"] == 96
     bundle = load_bundle(folder / "tiger")
     assert isinstance(bundle.model, TigerModel) and bundle.wording == TIGER_WORDING
     assert bundle.model.config.vocab_size == len(bundle.tokenizer) == 2 + 4 + 6 + 1

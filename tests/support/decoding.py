@@ -3,9 +3,11 @@
 import numpy as np
 import torch
 from transformers import (
+    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LogitsProcessor,
+    LogitsProcessorList,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -68,6 +70,26 @@ def sid_scores(model, prompt, trie):
         logits = model(torch.cat([torch.tensor([prompt]).expand(len(paths), -1), tokens], 1)).logits
     steps = logits[:, len(prompt) - 1 : -1].double().log_softmax(-1).gather(2, tokens.unsqueeze(2)).squeeze(2)
     return steps.masked_fill(paths < 0, 0).sum(1)
+
+
+def stock_generate(model, prompts, beams, steps, processor=None, **settings):
+    """The output of the library's own `generate` with beams; shorter prompts have 0 before them."""
+    width = max(map(len, prompts))
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    plain = {"do_sample": False, "length_penalty": 0.0, "pad_token_id": 0, "eos_token_id": None}
+    return model.generate(
+        torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]),
+        attention_mask=torch.tensor(mask),
+        generation_config=GenerationConfig(
+            num_beams=beams,
+            num_return_sequences=beams,
+            max_new_tokens=steps,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **{**plain, **settings},
+        ),
+        logits_processor=LogitsProcessorList([] if processor is None else [processor]),
+    )
 
 
 class AllowedTokens(LogitsProcessor):

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from minionerec.core.artefacts import open_artefact, write_text_atomic
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.data.city.config import CeilingConfig
 from minionerec.data.city.law import ChoiceContexts, likeliest, probability_of
 from minionerec.data.city.make import city_people
@@ -31,26 +31,7 @@ _NORMAL = 1.959964
 _DIGITS = 6
 
 
-@dataclass(frozen=True)
-class CeilingResult:
-    """Result of `run_city_ceiling`.
-
-    Attributes:
-        output: Directory with `ceiling.json` and `rows.parquet`.
-        counts: `rows`, and the expected HR@K and NDCG@K.
-    """
-
-    output: Path
-    counts: Mapping[str, Any]
-
-    def lines(self) -> list[str]:
-        """The ceiling at cutoff 10 (or the largest), and its path."""
-        k = 10 if "ndcg@10" in self.counts else max(int(name[5:]) for name in self.counts if name.startswith("ndcg@"))
-        summary = f"no recommender can expect more than NDCG@{k} {self.counts[f'ndcg@{k}']:.4f}"
-        return [f"{summary}, HR@{k} {self.counts[f'hr@{k}']:.4f}", f"ceiling: {self.output / FILE}"]
-
-
-def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
+def run_city_ceiling(config: CeilingConfig) -> StageResult:
     """Rank by the true probabilities for every example of a split, and write the expected metrics.
 
     Raises:
@@ -59,7 +40,7 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return CeilingResult(stage.output, manifest["counts"])
+        return _result(stage.output, manifest["counts"])
     with stage.work() as work:
         with work.phase("load"):
             city = open_artefact(stage.config.city, "city")
@@ -78,7 +59,13 @@ def run_city_ceiling(config: CeilingConfig) -> CeilingResult:
         with work.finish(counts=counts) as folder:
             write_text_atomic(folder / FILE, json.dumps(content, indent=1) + "\n")
             pq.write_table(totals.table(), folder / ROWS, compression="zstd")
-    return CeilingResult(stage.output, counts)
+    return _result(stage.output, counts)
+
+
+def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
+    k = 10 if "ndcg@10" in counts else max(int(name[5:]) for name in counts if name.startswith("ndcg@"))
+    summary = f"no recommender can expect more than NDCG@{k} {counts[f'ndcg@{k}']:.4f}, HR@{k} {counts[f'hr@{k}']:.4f}"
+    return StageResult(output, [summary, f"ceiling: {output / FILE}"], counts)
 
 
 def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig, form: str = PARQUET) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage, Work
+from minionerec.core.stages import StageResult
 from minionerec.data.city.choices import choices_of
 from minionerec.data.city.config import MakeCityConfig
 from minionerec.data.city.people import People, people_of
@@ -28,24 +28,6 @@ _PARTS = "parts"
 _WRITING: dict[str, Any] = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 23}
 
 
-@dataclass(frozen=True)
-class MakeCityResult:
-    """Result of `run_make_city`.
-
-    Attributes:
-        output: Directory of the city.
-        counts: `items`, `shelves`, `users`, `interactions`, `blocks` of users, `epochs`.
-    """
-
-    output: Path
-    counts: Mapping[str, Any]
-
-    def lines(self) -> list[str]:
-        """The size of the city, and its path."""
-        summary = ", ".join(f"{self.counts[name]:,} {name}" for name in ("items", "users", "interactions"))
-        return [summary, f"city: {self.output}"]
-
-
 def city_people(settings: Mapping[str, Any]) -> People:
     """The users (and the world) of the settings of `make-city`, as configuration or manifest have them."""
     names = ("items", "users", "mean_interactions", "days", "epoch_days", "seed")
@@ -53,7 +35,7 @@ def city_people(settings: Mapping[str, Any]) -> People:
     return people_of(*(int(settings[name]) for name in names), **later)
 
 
-def run_make_city(config: MakeCityConfig) -> MakeCityResult:
+def run_make_city(config: MakeCityConfig) -> StageResult:
     """Draw all purchases and write both tables.
 
     Every block of users is a file of its own until all exist, so an interrupted run resumes with the blocks
@@ -64,7 +46,7 @@ def run_make_city(config: MakeCityConfig) -> MakeCityResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return MakeCityResult(stage.output, manifest["counts"])
+        return _result(stage.output, manifest["counts"])
     people = city_people(stage.settings)
     counts: dict[str, Any] = {"items": people.world.items, "shelves": people.world.shelves, "users": people.users}
     with stage.work() as work:
@@ -76,7 +58,12 @@ def run_make_city(config: MakeCityConfig) -> MakeCityResult:
                 _write_items(people.world, folder / ITEMS)
                 counts["interactions"] = _join(parts, folder / INTERACTIONS)
             counts |= {"blocks": people.blocks, "epochs": people.world.epochs}
-    return MakeCityResult(stage.output, counts)
+    return _result(stage.output, counts)
+
+
+def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
+    summary = ", ".join(f"{counts[name]:,} {name}" for name in ("items", "users", "interactions"))
+    return StageResult(output, [summary, f"city: {output}"], counts)
 
 
 def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path]:

@@ -74,12 +74,16 @@ def core_round(k: int) -> str:
     )
 
 
-MET_ITEMS = """
+_BY_USER = """
+SELECT n.item, f.first_row, n.timestamp, n.source_row FROM interactions n
+JOIN (SELECT user_key, min(source_row) AS first_row FROM interactions GROUP BY user_key) AS f ON n.user_key = f.user_key
+"""
+MET_ITEMS = f"""
 SELECT item FROM (
-    SELECT n.item, row_number() OVER (ORDER BY f.first_row, n.timestamp, n.source_row) AS met FROM interactions n
-    JOIN (SELECT user_key, min(source_row) AS first_row FROM interactions GROUP BY user_key) AS f
-    ON n.user_key = f.user_key
-) AS by_user GROUP BY item ORDER BY min(met)
+    SELECT b.item, row_number() OVER (ORDER BY b.first_row, b.timestamp, b.source_row) AS met FROM ({_BY_USER}) AS b
+    JOIN (SELECT item, min(first_row) AS first_row FROM ({_BY_USER}) AS each GROUP BY item) AS m
+    ON b.item = m.item AND b.first_row = m.first_row
+) AS by_first_user GROUP BY item ORDER BY min(met)
 """
 """Items in the order in which they first appear when one user is read after another, each from old to new."""
 

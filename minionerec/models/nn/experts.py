@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array, diags_array
 from torch import nn
 
 from minionerec.data.transitions import Transitions
@@ -84,22 +83,36 @@ class ExpertTables:
     neighbours: Transitions
 
 
-def mean_of_neighbours(values: np.ndarray, unsold: np.ndarray, neighbours: Transitions) -> np.ndarray:
+def mean_of_neighbours(
+    values: torch.Tensor,
+    unsold: torch.Tensor,
+    offsets: torch.Tensor,
+    neighbours: torch.Tensor,
+    similarities: torch.Tensor,
+) -> torch.Tensor:
     """Values of items, those of unsold ones replaced by the mean of their sold neighbours; 0 without such a neighbour.
 
     Args:
-        values: float (K, N).
+        values: float (P, N).
         unsold: bool (N,).
-        neighbours: Similarities of items.
+        offsets: int64 (N + 1,): where the neighbours of each item begin.
+        neighbours: int (M,), the items whose texts are like each item's.
+        similarities: float32 (M,), their weights.
 
     Returns:
-        float64 (K, N).
+        (P, N), of the dtype of `values`.
     """
-    table = csr_array((neighbours.counts, neighbours.followers, neighbours.offsets), shape=(len(unsold), len(unsold)))
-    table = table[unsold].astype(np.float64) @ diags_array((~unsold).astype(np.float64))
-    found = np.array(values, dtype=np.float64)
-    found[:, unsold] = (table @ found.T).T / np.maximum(table.sum(1), 1e-12)
-    return found
+    items = unsold.nonzero()[:, 0]
+    owner, position = rows_of(offsets, items)
+    other = neighbours[position].long()
+    if not len(other):
+        return values.index_fill(1, items, 0)
+    weight = similarities[position].to(values.dtype) * ~unsold[other]
+    totals = torch.zeros_like(weight[:1]).expand(len(items)).clone().index_add_(0, owner, weight)
+    weight = weight / totals[owner].clamp(min=1e-12)
+    begins = torch.searchsorted(owner, torch.arange(len(items), device=owner.device))
+    means = nn.functional.embedding_bag(other, values.T, begins, mode="sum", per_sample_weights=weight)
+    return values.index_copy(1, items, means.T)
 
 
 def item_features(sales: np.ndarray, recent: np.ndarray, newest: np.ndarray) -> np.ndarray:
@@ -246,7 +259,8 @@ class Experts(nn.Module):
         unsold, known = self.items[:, 3].to(log_probs.dtype), 1 - seen
         yield log_probs
         own = torch.cat([log_probs.exp(), self._transitions(items, slot, log_probs)])
-        chances, transitions = self._by_text(own).chunk(2)
+        alike = self.text_offsets, self.neighbours, self.similarities
+        chances, transitions = mean_of_neighbours(own, self.items[:, 3] > 0, *alike).chunk(2)
         yield torch.where(unsold > 0, torch.log(chances + NO_NEIGHBOUR) - log_probs, 0)
         yield torch.log(transitions * known + NO_TRANSITION)
         for popularity in self.popularity:
@@ -299,20 +313,6 @@ class Experts(nn.Module):
         """Values of items (P, T) as rows of all items, of an item's several the largest, zero elsewhere: (P, N)."""
         found = torch.zeros(len(like), like.shape[1] + 1, dtype=like.dtype, device=like.device)
         return found.scatter_reduce_(1, items, values, "amax")[:, 1:]
-
-    def _by_text(self, values: torch.Tensor) -> torch.Tensor:
-        """Values of all items, those of unsold ones replaced by the mean of their sold neighbours: (P, N)."""
-        items = self.items[:, 3].nonzero()[:, 0]
-        owner, position = rows_of(self.text_offsets, items)
-        other = self.neighbours[position].long()
-        weight = self.similarities[position] * (self.items[other, 3] == 0)
-        if not len(other):
-            return values.index_fill(1, items, 0)
-        totals = torch.zeros_like(weight[:1]).expand(len(items)).clone().index_add_(0, owner, weight)
-        weight = (weight / totals[owner].clamp(min=1e-12)).to(values.dtype)
-        begins = torch.searchsorted(owner, torch.arange(len(items), device=owner.device))
-        means = nn.functional.embedding_bag(other, values.T, begins, mode="sum", per_sample_weights=weight)
-        return values.index_copy(1, items, means.T)
 
     def _text(self, items: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Similarity of each item's text to the most similar one of the history: float32 (P, N)."""

@@ -11,11 +11,12 @@ import torch
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.backbone.build import reading_dtype
@@ -26,7 +27,7 @@ from minionerec.models.decoding.titles import Titles, write_freely
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.recommend.evaluation.grounding_config import OWN, TFIDF, GroundingConfig
-from minionerec.recommend.evaluation.measuring import EvalResult, Measuring, measure
+from minionerec.recommend.evaluation.measuring import Measuring, measure, measured
 from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.candidates import list_items, ranked_items
 from minionerec.recommend.rankers.grounding import (
@@ -215,14 +216,14 @@ class _Grounded:
         """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as fit into memory at a time."""
         size = max(16, _DISTANCES_AT_ONCE // len(self.space.vectors))
         positions = np.array([self.index_of[text] for text in texts], dtype=np.int64)
-        for start in range(0, len(texts), size):
+        for start in progress(range(0, len(texts), size), "grounding texts", unit="parts"):
             rows = slice(start, min(start + size, len(texts)))
             distinct, back = np.unique(positions[rows], return_inverse=True)
             weights = self.weigh(queries.take(np.arange(rows.start, rows.stop)))
             yield rows, self.space.ground(self.vectors[distinct])[back], weights
 
 
-def run_grounding(config: GroundingConfig) -> EvalResult:
+def run_grounding(config: GroundingConfig) -> StageResult:
     """Generate a title for each example of a split, ground it, and compute metrics; does nothing if up to date.
 
     What was written before a kill is not written again. Writes the files of
@@ -239,7 +240,8 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
         DataError: If there is no title to compare with.
     """
     stage = Stage(config)
-    if stage.current() is None:
+    up_to_date = stage.current() is not None
+    if not up_to_date:
         with stage.work() as work:
             with work.phase("load"):
                 task = _load(stage.config)
@@ -269,7 +271,7 @@ def run_grounding(config: GroundingConfig) -> EvalResult:
                     rows = range(len(predictions))
                     found.write(folder, prompt_texts(task.builder, config.split, rows), title, about)
                     written.to_parquet(folder / FILE, index=False)
-    return EvalResult.load(stage.output)
+    return measured(stage.output, up_to_date)
 
 
 def _load(config: GroundingConfig) -> _GroundingTask:

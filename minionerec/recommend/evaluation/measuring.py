@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.slices import read_slices
 from minionerec.metrics.predictions import FILE, GIVEN, Predictions
@@ -33,29 +34,11 @@ METRICS_FILE = "metrics.json"
 TABLE_FILE = "metrics.txt"
 
 
-@dataclass(frozen=True)
-class EvalResult:
-    """The result of an evaluation.
-
-    Attributes:
-        output: Predictions directory.
-        table: Metrics with the baselines, as text.
-        metrics: Content of `metrics.json`.
-    """
-
-    output: Path
-    table: str
-    metrics: Mapping[str, Any]
-
-    @classmethod
-    def load(cls, output: Path) -> "EvalResult":
-        """The result of a finished evaluation."""
-        table = (output / TABLE_FILE).read_text(encoding="utf-8").removesuffix("\n")
-        return cls(output, table, read_json(output / METRICS_FILE))
-
-    def lines(self) -> list[str]:
-        """The table, and the path of the predictions."""
-        return [self.table, f"predictions: {self.output}"]
+def measured(output: Path, up_to_date: bool) -> StageResult:
+    """The result of a finished evaluation: its table and the content of `metrics.json`."""
+    table = (output / TABLE_FILE).read_text(encoding="utf-8").removesuffix("\n")
+    metrics = read_json(output / METRICS_FILE)
+    return StageResult(output, [*table.split("\n"), f"predictions: {output}"], metrics=metrics, up_to_date=up_to_date)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.decoding.decoder import Decode
 from minionerec.recommend.evaluation.config import EvalConfig
-from minionerec.recommend.evaluation.measuring import EvalResult, Measuring, measure
+from minionerec.recommend.evaluation.measuring import Measuring, measure, measured
 from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search, TitleRanker
@@ -66,7 +67,7 @@ class _Answer:
     known: int | None = None
 
 
-def run_eval(config: EvalConfig) -> EvalResult:
+def run_eval(config: EvalConfig) -> StageResult:
     """Recommend for all examples of a split and compute metrics; does nothing if up to date, resumes if interrupted.
 
     Under a distributed launch each process decodes its share of a checkpoint's prompts; the predictions are the same
@@ -85,7 +86,8 @@ def run_eval(config: EvalConfig) -> EvalResult:
         DataError: If a user's own ranker returns invalid lists.
     """
     stage = Stage(config)
-    if stage.current() is None:
+    up_to_date = stage.current() is not None
+    if not up_to_date:
         with stage.work() as work:
             with work.phase("load"):
                 task = _load(stage.config)
@@ -102,7 +104,7 @@ def run_eval(config: EvalConfig) -> EvalResult:
                         f"{config.split} ({task.corpus.split}), {config.beams} beams, mean [95 % interval by user]"
                     )
                     found.write(folder, answer.inputs, title, {"seen": config.seen, "scores": config.scores})
-    return EvalResult.load(stage.output)
+    return measured(stage.output, up_to_date)
 
 
 def _load(config: EvalConfig) -> _EvalTask:

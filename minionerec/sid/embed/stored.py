@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import file_sha256, open_artefact, read_json
 from minionerec.core.errors import DataError, truncate
+from minionerec.core.parquet import readable
 
 # Vectors that stay in their file: rows of a `.npy` file read in blocks, never all of them at once.
 
@@ -320,15 +320,11 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
         DataError: If the file cannot be read or lacks a column, an item is missing or occurs twice, or vectors differ
             in length or are not finite.
     """
-    try:
+    with readable(path, error=DataError, remedy="Write it with columns item_id and vector."):
         table = pq.ParquetFile(path).read(columns=["item_id", "vector"]).to_pandas(ignore_metadata=True)
         if sorted(table.columns) != ["item_id", "vector"]:
             raise ValueError(f"it has {', '.join(table.columns) or 'neither'} of the two columns")
         ids = pd.Index(table["item_id"].astype(str))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path}: cannot be read ({truncate(str(error), 200)}). Write it with columns item_id and vector."
-        ) from None
     if ids.has_duplicates:
         raise DataError(f"{path}: item {ids[ids.duplicated()][0]!r} has two rows. Keep one row an item.")
     positions = ids.get_indexer(pd.Index(item_ids))

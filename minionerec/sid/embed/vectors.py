@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from minionerec.core.artefacts import file_sha256, to_plain, write_text_atomic
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.sid.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
 from minionerec.sid.embed.hf import HFEncoder, TextVectors, hub_commit
 from minionerec.sid.embed.stored import (
@@ -291,26 +292,7 @@ def _encoder_key(settings: EncoderSettings) -> str:
 # The stage that turns item texts into vectors.
 
 
-@dataclass(frozen=True)
-class EmbedResult:
-    """Result of `run_embed`.
-
-    Attributes:
-        output: The artefact's directory.
-        counts: Items, dimensions, and the encoder's counts (empty, duplicate and truncated texts...).
-        up_to_date: Whether the output already existed, made from the same settings and inputs.
-    """
-
-    output: Path
-    counts: Mapping[str, Any]
-    up_to_date: bool
-
-    def lines(self) -> list[str]:
-        """The number of vectors, their dimensions and their path."""
-        return [f"vectors of {self.counts['items']} items, {self.counts['dimensions']} dimensions: {self.output}"]
-
-
-def run_embed(config: EmbedConfig) -> EmbedResult:
+def run_embed(config: EmbedConfig) -> StageResult:
     """Encode the items of a corpus: an artefact of kind "vectors" with `vectors.npy` and `items.json`.
 
     `vectors.npy` is float32 (N, D), row i = item i of the corpus's items (float16 where those are copied from a large
@@ -330,7 +312,7 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return EmbedResult(stage.output, manifest["counts"], up_to_date=True)
+        return _result(stage.output, manifest["counts"], up_to_date=True)
     config = stage.config
     with stage.work() as work:
         with work.phase("load"):
@@ -344,4 +326,9 @@ def run_embed(config: EmbedConfig) -> EmbedResult:
             save_vectors(folder / VECTORS_FILE, vectors)
             write_text_atomic(folder / ITEMS_FILE, json.dumps(items.items["item_id"].astype(str).tolist()) + "\n")
     logger.info("Vectors of %d items, %d dimensions, are in %s.", *vectors.shape, stage.output)
-    return EmbedResult(stage.output, to_plain(counts), up_to_date=False)
+    return _result(stage.output, to_plain(counts), up_to_date=False)
+
+
+def _result(output: Path, counts: Mapping[str, Any], up_to_date: bool) -> StageResult:
+    line = f"vectors of {counts['items']} items, {counts['dimensions']} dimensions: {output}"
+    return StageResult(output, [line], counts, up_to_date=up_to_date)

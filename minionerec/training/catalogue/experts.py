@@ -96,10 +96,12 @@ def count_experts(windows: SidWindows, size: int, recency: float, neighbours: Tr
             chosen += np.bincount(labels[row, slot][again], weights[row, slot][again], size + 1)
     there, chosen = there[1:], chosen[1:]
     share = (chosen.sum() + 1) / (there.sum() + size)  # never 0
-    popularity = np.stack([by_age[half_life] for half_life in HALF_LIVES])
+    popularity = torch.from_numpy(np.stack([by_age[half_life] for half_life in HALF_LIVES]))
+    unsold = torch.from_numpy(by_age[np.inf] == 0)
+    alike = (torch.from_numpy(each) for each in (neighbours.offsets, neighbours.followers, neighbours.counts))
     return ExpertTables(
         count_transitions_in_parts(weighed(), size, REACH, DECAY, 0.0),
-        mean_of_neighbours(popularity, by_age[np.inf] == 0, neighbours).astype(np.float32),
+        mean_of_neighbours(popularity, unsold, *alike).float().numpy(),
         np.log((chosen + _PRIOR * share) / (there + _PRIOR) / share).astype(np.float32),
         item_features(by_age[np.inf], by_age[TREND], by_age[NEWEST_TREND]),
         neighbours,
@@ -124,7 +126,7 @@ class _Candidates:
         experts = model.experts
         assert experts is not None
         self.count = len(contexts)
-        for begin in progress(range(0, self.count, _ROWS), "asking experts", unit="parts"):
+        for begin in progress(range(0, self.count, _ROWS), "querying experts", unit="parts"):
             part = slice(begin, begin + _ROWS)
             terms, features, wanted = _inputs(model, examples, contexts, part)
             chosen = []
@@ -185,7 +187,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
     weights[0] = torch.tensor(list(_START.values()))
     weights.requires_grad_(True)
     optimizer = torch.optim.Adam([weights], lr=_RATE)
-    for step in range(_STEPS):
+    for step in progress(range(_STEPS), "fitting experts", unit="steps"):
         done = step / max(1, _STEPS - 1)
         optimizer.param_groups[0]["lr"] = _RATE * (1 - 0.9 * done)
         optimizer.zero_grad()

@@ -13,6 +13,7 @@ from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
+from minionerec.core.stages import StageResult
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN, warn_without_times
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle, load_bundle
@@ -43,7 +44,6 @@ from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.memory import estimate_catalogue
 from minionerec.training.run import (
     StepPlan,
-    TrainingResult,
     TrainingRun,
     keep_start_if_better,
     plan_steps,
@@ -298,7 +298,7 @@ def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows:
         )
 
 
-def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
+def _train(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult:
     if config.loss == "sampled" and uses_deepspeed():
         raise ConfigError(
             "the sampled loss has an optimiser of its own, but this launch uses DeepSpeed, which has another. "
@@ -350,7 +350,7 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> TrainingResult:
     return result
 
 
-def run_catalogue(config: CatalogueTrainConfig) -> TrainingResult:
+def run_catalogue(config: CatalogueTrainConfig) -> StageResult:
     """Train a catalogue model; resumes an unfinished run, does nothing if it is done.
 
     Args:

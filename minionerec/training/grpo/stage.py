@@ -11,6 +11,7 @@ from minionerec.core.artefacts import input_record, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
+from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import padded
 from minionerec.models.backbone.build import resolve_dtype
@@ -40,7 +41,6 @@ from minionerec.training.rewards import (
     reward_weights,
 )
 from minionerec.training.run import (
-    TrainingResult,
     TrainingRun,
     keep_start_if_better,
     plan_steps,
@@ -92,7 +92,7 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
 logger = get_logger(__name__)
 
 
-def run_grpo(config: GrpoConfig) -> TrainingResult:
+def run_grpo(config: GrpoConfig) -> StageResult:
     """Train a checkpoint by GRPO; resumes an unfinished run, does nothing if it is done.
 
     Args:
@@ -108,7 +108,7 @@ def run_grpo(config: GrpoConfig) -> TrainingResult:
     return run_training(config, _train)
 
 
-def _train(config: GrpoConfig, run: TrainingRun) -> TrainingResult:
+def _train(config: GrpoConfig, run: TrainingRun) -> StageResult:
     bundle = load_policy(config)
     whole = Corpus.load(config.corpus)
     corpus = run.sample_corpus(whole, config.eval_examples) if whole.in_files else whole

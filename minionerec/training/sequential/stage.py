@@ -9,7 +9,6 @@ A recipe runs it with several seeds (`seeds`, docs/recipes.md), each in a folder
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 from minionerec.data.protocols import Protocol
 from minionerec.data.session import UNKNOWN
 from minionerec.metrics.predictions import FILE as LISTS_FILE
@@ -124,30 +124,6 @@ SHUFFLED = 65_536
 """Examples of a large corpus that are shuffled together where `shuffle_examples` is not set."""
 
 
-@dataclass(frozen=True)
-class SequentialResult:
-    """Result of `run_sequential`.
-
-    Attributes:
-        output: Directory of model and predictions.
-        metrics: Content of `metrics.json`: split → level → metric → [mean, low, high].
-        trained: Whether the model was trained now; else it stood already.
-    """
-
-    output: Path
-    metrics: Mapping[str, Any]
-    trained: bool
-
-    def lines(self) -> list[str]:
-        """Every metric with its 95 percent interval, and the paths."""
-        lines = []
-        for split, levels in self.metrics.items():
-            for level, metrics in levels.items():
-                shown = (f"{name} {mean:.4f} [{low:.4f}, {high:.4f}]" for name, (mean, low, high) in metrics.items())
-                lines.append(f"{split:<5} {level:<4} {'  '.join(shown)}")
-        return [*lines, f"model and predictions: {self.output}"]
-
-
 def pick_device(name: str) -> torch.device:
     """The device of a name; `auto` takes an accelerator where there is one.
 
@@ -164,7 +140,7 @@ def pick_device(name: str) -> torch.device:
         ) from None
 
 
-def run_sequential(config: SequentialConfig) -> SequentialResult:
+def run_sequential(config: SequentialConfig) -> StageResult:
     """Train and measure; finished artefacts are kept, and an interrupted training is resumed after its last epoch.
 
     The output gets `model` (kind "sequential_model": `model.safetensors`, `model.json`, `history.json`) and
@@ -189,7 +165,13 @@ def run_sequential(config: SequentialConfig) -> SequentialResult:
     trained = _train(stage, protocol, given, device)
     _predict(config, protocol, given, device)
     metrics: Mapping[str, Any] = read_json(config.predictions_stage().output / METRICS_FILE)
-    return SequentialResult(Path(config.output), metrics, trained)
+    lines = []
+    for split, levels in metrics.items():
+        for level, found in levels.items():
+            shown = (f"{name} {mean:.4f} [{low:.4f}, {high:.4f}]" for name, (mean, low, high) in found.items())
+            lines.append(f"{split:<5} {level:<4} {'  '.join(shown)}")
+    output = Path(config.output)
+    return StageResult(output, [*lines, f"model and predictions: {output}"], metrics=metrics, up_to_date=not trained)
 
 
 def _train(

@@ -171,6 +171,12 @@ def test_the_median_is_that_of_numpy(engine, numbers):
     assert _median(engine, "figures", "t", len(numbers)) == np.median(np.array(numbers))
 
 
+def test_many_rows_are_numbered_in_their_order(tmp_path):
+    with started("duckdb", "1GB", tmp_path) as engine:  # several row groups, which its threads take one by one
+        engine.numbered("numbered", "SELECT range * 7919 % 1000003 AS key FROM range(1000003)", "key", "number")
+        assert engine.row("SELECT count(*), count(*) FILTER (number <> key) FROM numbered") == (1000003, 0)
+
+
 def test_an_engine_gives_on_what_is_wrong_with_a_source(engine):
     class Wrong(Exception):
         pass

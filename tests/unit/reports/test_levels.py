@@ -7,7 +7,9 @@ import pytest
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.settings import StageConfig, check_settings, parse_settings
+from minionerec.metrics.levels import level_analysis
 from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.published_json import read_published_json
 from minionerec.metrics.tables import format_level_tables
 from minionerec.reports.config import LevelsConfig
 from minionerec.reports.levels import run_levels
@@ -27,7 +29,7 @@ def test_too_few_predictions_name_entry_and_both_numbers(tmp_path):
         run_levels(LevelsConfig(path=path, ks=[1, 3]))
     with pytest.raises(DataError, match=message):
         run_levels(LevelsConfig(path=path))
-    assert run_levels(LevelsConfig(path=path, ks=[1])).analysis.rows == 2
+    assert run_levels(LevelsConfig(path=path, ks=[1])).metrics["rows"] == 2
     empty = write(tmp_path / "e.json", [])
     with pytest.raises(DataError, match=r"entry 1 has 0 predictions, fewer than the largest K, 1"):
         run_levels(LevelsConfig(path=empty))
@@ -56,15 +58,15 @@ def test_it_writes_nothing_and_so_has_no_output():
 def test_lines_are_the_tables_or_one_object(tmp_path):
     path = write(tmp_path / "p.json", [T, "junk", T])
     result = run_levels(LevelsConfig(path=path))
-    assert "\n".join(result.lines()) == format_level_tables(result.analysis)
-    (line,) = run_levels(LevelsConfig(path=path, json=True)).lines()
-    assert json.loads(line) == result.analysis.to_json()
+    assert result.text == format_level_tables(level_analysis(read_published_json(path), width=3, keep_duplicates=True))
+    (line,) = run_levels(LevelsConfig(path=path, json=True)).lines
+    assert json.loads(line) == result.metrics
 
 
 def test_predictions_changed_by_hand_are_named(tmp_path):
     predictions = Predictions(["u"], np.array([1]), [T], [[1]], [[T]], [[0.0]])
     predictions.save(tmp_path / "p", config={}, inputs={})
-    assert run_levels(LevelsConfig(predictions=str(tmp_path / "p"))).analysis.rows == 1
+    assert run_levels(LevelsConfig(predictions=str(tmp_path / "p"))).metrics["rows"] == 1
     with (tmp_path / "p" / "predictions.parquet").open("ab") as file:
         file.write(b" ")
     with pytest.raises(ArtefactError, match=r"predictions\.parquet: differs from manifest\.json"):

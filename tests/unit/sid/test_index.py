@@ -99,13 +99,13 @@ def test_items_of_large_tables_are_checked(few):
 )
 def test_bad_files(tmp_path, columns, message):
     pq.write_table(pa.table(columns), tmp_path / "codes.parquet")
-    with pytest.raises(ArtefactError, match=rf"codes\.parquet: cannot be read as a table of codes \(.*{message}"):
+    with pytest.raises(ArtefactError, match=rf"codes\.parquet: cannot be read as parquet \(.*{message}"):
         SidTable.load_index(tmp_path)
 
 
 def test_files_that_are_no_tables(tmp_path):
     (tmp_path / "codes.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(ArtefactError, match=r"codes\.parquet: cannot be read as a table of codes"):
+    with pytest.raises(ArtefactError, match=r"codes\.parquet: cannot be read as parquet"):
         SidTable.load_index(tmp_path)
-    with pytest.raises(ArtefactError, match=r"other\.parquet: no such file"):
+    with pytest.raises(ArtefactError, match=r"other\.parquet: .*no such file"):
         SidTable.load_index(tmp_path / "other.parquet")

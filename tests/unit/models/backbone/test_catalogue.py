@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.decoding import token_ids
-from transformers import AutoModelForCausalLM, GenerationConfig
+from support.decoding import stock_generate, token_ids
+from transformers import AutoModelForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.transitions import Transitions, count_transitions
@@ -314,22 +314,7 @@ def test_samples_have_the_models_probabilities(model):
 
 @pytest.mark.parametrize("cache", [{}, {"use_cache": False}])
 def test_stock_generate_says_the_same(model, cache):
-    output = model.generate(
-        torch.tensor([PROMPTS[0]]),
-        attention_mask=torch.ones(1, len(PROMPTS[0]), dtype=torch.long),
-        generation_config=GenerationConfig(
-            num_beams=N,
-            num_return_sequences=N,
-            max_new_tokens=3,
-            length_penalty=0.0,
-            do_sample=False,
-            return_dict_in_generate=True,
-            output_scores=True,
-            pad_token_id=0,
-            eos_token_id=None,
-            **cache,
-        ),
-    )
+    output = stock_generate(model, PROMPTS[:1], N, 3, **cache)
     number = {tuple(prompt(sid)): sid - 1 for sid in range(1, N + 1)}
     found = [number[tuple(row)] for row in output.sequences[:, len(PROMPTS[0]) :].tolist()]
     wanted = ranked(model, HISTORIES[:1])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import token_ids
-from transformers import AutoModelForCausalLM, GenerationConfig
+from support.decoding import stock_generate, token_ids
+from transformers import AutoModelForCausalLM
 
 from minionerec.data.session import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import count_transitions
@@ -266,21 +266,7 @@ def test_block_by_block_it_is_the_same(model, monkeypatch, frozen):
 @pytest.mark.parametrize("row", [0, 5, 6])
 def test_stock_generate_reads_the_mark(model, row):
     ids = PROMPTS[row]
-    output = model.generate(
-        torch.tensor([ids]),
-        attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-        generation_config=GenerationConfig(
-            num_beams=N,
-            num_return_sequences=N,
-            max_new_tokens=3,
-            length_penalty=0.0,
-            do_sample=False,
-            return_dict_in_generate=True,
-            output_scores=True,
-            pad_token_id=0,
-            eos_token_id=None,
-        ),
-    )
+    output = stock_generate(model, [ids], N, 3)
     number = {tuple(generated(sid)): sid - 1 for sid in range(1, N + 1)}
     wanted = ranked(model)
     assert [number[tuple(reported)] for reported in output.sequences[:, len(ids) :].tolist()] == wanted.indices[

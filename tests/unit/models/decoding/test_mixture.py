@@ -3,8 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import FAMILIES, VOCABULARY, AllowedTokens, lists, random_trie, tiny_model, token_ids
-from transformers import GenerationConfig, LogitsProcessorList
+from support.decoding import (
+    FAMILIES,
+    VOCABULARY,
+    AllowedTokens,
+    lists,
+    random_trie,
+    stock_generate,
+    tiny_model,
+    token_ids,
+)
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.decoding.beam import beam_search
@@ -170,22 +178,8 @@ def test_a_length_penalty_is_that_of_stock_search(penalty):
     for seed in range(3):
         model, beams = tiny_model(seed=seed), 4
         found = lists(beam_search(model, [[7, 8]], trie, beams, length_penalty=penalty))[0]
-        output = model.generate(
-            torch.tensor([[7, 8]]),
-            generation_config=GenerationConfig(
-                num_beams=beams,
-                num_return_sequences=beams,
-                max_new_tokens=trie.levels,
-                do_sample=False,
-                length_penalty=penalty,
-                early_stopping="never",
-                eos_token_id=END,
-                pad_token_id=0,
-                return_dict_in_generate=True,
-                output_scores=True,
-            ),
-            logits_processor=LogitsProcessorList([AllowedTokens(generated, 2)]),
-        )
+        ended = {"length_penalty": penalty, "early_stopping": "never", "eos_token_id": END}
+        output = stock_generate(model, [[7, 8]], beams, trie.levels, AllowedTokens(generated, 2), **ended)
         texts = [row[: row.index(END) + 1] for row in output.sequences[:, 2:].tolist()]
         assert [generated[sid] for sid, _ in found] == texts
         assert [score for _, score in found] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)

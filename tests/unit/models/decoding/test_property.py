@@ -5,8 +5,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 import torch
-from support.decoding import FAMILIES, AllowedTokens, lists, sid_scores, tiny_model
-from transformers import GenerationConfig, LogitsProcessorList
+from support.decoding import FAMILIES, AllowedTokens, lists, sid_scores, stock_generate, tiny_model
 
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.exact import exact_search
@@ -38,25 +37,9 @@ def case(seed):
 
 def stock(model, sequences, prompts, beams):
     width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    ended = sequences[0][-1] == TAIL[-1]
-    output = model.generate(
-        ids,
-        attention_mask=mask,
-        generation_config=GenerationConfig(
-            num_beams=beams,
-            num_return_sequences=beams,
-            max_new_tokens=max(map(len, sequences)),
-            do_sample=False,
-            length_penalty=0.0,
-            eos_token_id=TAIL[-1] if ended else None,
-            pad_token_id=0,
-            return_dict_in_generate=True,
-            output_scores=True,
-        ),
-        logits_processor=LogitsProcessorList([AllowedTokens(sequences, width)]),
-    )
+    end = TAIL[-1] if sequences[0][-1] == TAIL[-1] else None
+    steps = max(map(len, sequences))
+    output = stock_generate(model, prompts, beams, steps, AllowedTokens(sequences, width), eos_token_id=end)
     if beams == 1:
         scores = torch.stack(output.scores, 1).amax(-1) * 0  # greedy search tells no score
         scores = scores.sum(1).tolist()

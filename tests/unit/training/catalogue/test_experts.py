@@ -8,7 +8,15 @@ from support.decoding import token_ids
 from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
 from minionerec.models.backbone.catalogue.extend import extended_catalogue
-from minionerec.models.nn.experts import DECAY, EXPERTS, FEATURES, NO_NEIGHBOUR, NO_SALE, NO_TRANSITION
+from minionerec.models.nn.experts import (
+    DECAY,
+    EXPERTS,
+    FEATURES,
+    NO_NEIGHBOUR,
+    NO_SALE,
+    NO_TRANSITION,
+    mean_of_neighbours,
+)
 from minionerec.sid.embed.texts import nearest_texts
 from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
 
@@ -293,7 +301,10 @@ def test_new_sids_join_the_experts(start):
     assert torch.allclose(
         grown.experts.popularity[:, new], near if start == "neighbours" else torch.zeros(2), atol=1e-6
     )
-    asked = grown.experts._by_text(torch.arange(7.0)[None])[0]
+    own = grown.experts
+    asked = mean_of_neighbours(
+        torch.arange(7.0)[None], own.items[:, 3] > 0, own.text_offsets, own.neighbours, own.similarities
+    )[0]
     assert float(asked[new]) == known[3] and torch.equal(asked[known[:5]], torch.tensor(known[:5]).float())
     # Known SIDs stand to each other as before, for equal log-probabilities of the model.
     histories, at = torch.tensor([[1, 2, 4]]), (torch.tensor([0]), torch.tensor([2]))
