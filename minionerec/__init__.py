@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from minionerec.api import build_sids, evaluate, grpo, prepare_data, sft, train_catalogue
     from minionerec.recommend.recommender import Recommender
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Recommender", "build_sids", "evaluate", "grpo", "prepare_data", "sft", "train_catalogue"]
 
 

@@ -16,14 +16,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
 from minionerec.core.artefacts import write_text_atomic
-from minionerec.core.errors import ConfigError, shown
+from minionerec.core.errors import ConfigError, did_you_mean, shown
 from minionerec.core.paths import find_path, shipped_root
 from minionerec.core.settings import Settings, StageConfig, setting, typed_values
 from minionerec.core.stages import STAGES, StageSpec
@@ -215,14 +214,18 @@ class Recipe:
 
 
 def shipped_recipes() -> dict[str, str]:
-    """Name of each shipped recipe to the comment in its first line; files whose name begins with _ are only bases."""
+    """Name of each shipped recipe to the comment in its first line, in the order of names.
+
+    The usual recipe of a folder has the folder's name; files whose name begins with _ are only bases.
+    """
     home = shipped_root() / HOME
     found = {}
     for file in sorted(home.glob("*/[!_]*.yaml")):
         with open(file, encoding="utf-8") as opened:
             head = opened.readline()
-        found[str(file.relative_to(home).with_suffix(""))] = head.lstrip("# ").rstrip().rstrip(".")
-    return found
+        name = file.parent if file.stem == USUAL else file.with_suffix("")
+        found[str(name.relative_to(home))] = head.lstrip("# ").rstrip().rstrip(".")
+    return dict(sorted(found.items()))
 
 
 def find_recipe(name: str | os.PathLike[str], beside: Path | None = None) -> Path:
@@ -245,15 +248,16 @@ def find_recipe(name: str | os.PathLike[str], beside: Path | None = None) -> Pat
             f"{name}: is a folder with a pipeline.yaml, as recipes were in version 0.1; a recipe is one file now. "
             "Write the files' settings as its steps (docs/recipes.md)."
         )
-    close = get_close_matches(str(name), shipped_recipes(), 3, 0.5)
     raise ConfigError(
-        f"{name}: no such recipe; expected a YAML file, or the name of a shipped one"
-        f"{', such as ' + ' or '.join(close) if close else ''}. minionerec recipes lists them."
+        f"{name}: no such recipe; expected a YAML file, or the name of a shipped one."
+        f"{did_you_mean(name, shipped_recipes())} minionerec recipes lists them."
     )
 
 
 def copy_recipe(name: str, target: str | os.PathLike[str]) -> Path:
     """Write a recipe as one file, to be edited, with the content of its bases.
+
+    The comparison with published results (`reference`) is left out, since these are about one data set alone.
 
     Args:
         name: Name of a shipped recipe, or path.
@@ -273,10 +277,18 @@ def copy_recipe(name: str, target: str | os.PathLike[str]) -> Path:
         text = head + _written_out(source)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(file, text)
+        write_text_atomic(file, _without_reference(text))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another path.") from None
     return file
+
+
+def _without_reference(text: str) -> str:
+    """The text of a recipe without `reference`, and without the `published` counterparts that need it."""
+    if not re.search(r"\breference: ", text):
+        return text
+    text = re.sub(r"^ +(?:reference: .+|published: \w[\w ./-]*)\n", "", text, flags=re.M)
+    return re.sub(r", (?:reference|published): [^,}]+", "", text)
 
 
 def _written_out(file: Path) -> str:

@@ -1,6 +1,7 @@
-"""Logging and progress bars: on a terminal both, off a terminal only log lines, and only on the main process."""
+"""Logging and progress of long work: bars on a terminal, log lines off it, and only on the main process."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -33,8 +34,11 @@ def progress(
     unit: str = "it",
     size: Callable[[T], int] | None = None,
     delay: float = 1.0,
+    every: float = 30.0,
 ) -> Iterator[T]:
-    """Iterate with a progress bar, on a terminal and in the first process alone.
+    """Iterate with a progress bar; off a terminal with a log line of the share done and the time left now and then.
+
+    Only the first process of a launch shows any.
 
     Args:
         items: What to iterate over.
@@ -43,18 +47,38 @@ def progress(
         unit: Name of an item in the rate, e.g. "examples".
         size: How many units an item counts for (the examples of a batch); one each if None.
         delay: Seconds before the bar is shown, so that quick work shows none.
+        every: Seconds between two log lines, and before the first.
 
     Returns:
         An iterator over `items`.
     """
     from tqdm import tqdm
 
-    silent = not sys.stderr.isatty() or not is_main_process()
+    how: dict[str, Any] = {"desc": description, "unit": unit, "disable": not is_main_process(), "delay": delay}
+    if not sys.stderr.isatty():
+        how |= {"file": _LogLines(), "delay": every, "mininterval": every, "maxinterval": max(every, 1.0)}
+        how |= {"leave": False, "bar_format": f"{{desc}}: {{n_fmt}} of {{total_fmt}} {unit}, {TIMES}"}
     if size is None:
-        return iter(tqdm(items, desc=description, total=total, unit=unit, disable=silent, delay=delay))
+        return iter(tqdm(items, total=total, **how))
     items = list(items)
-    bar = tqdm(desc=description, total=sum(map(size, items)), unit=unit, disable=silent, delay=delay)
-    return _counted(items, size, bar)
+    return _counted(items, size, tqdm(total=sum(map(size, items)), **how))
+
+
+TIMES = "{elapsed} elapsed, {remaining} left"
+"""The times of a line of progress, such as "01:30 elapsed, 12:00 left"."""
+
+
+class _LogLines:
+    """A file for tqdm: what would redraw a bar is a log line each."""
+
+    def write(self, text: str) -> int:
+        line = re.sub(r"\x1b\[A", "", text).strip()
+        if line:
+            get_logger(__name__).info("%s", line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 def _counted(items: Iterable[T], size: Callable[[T], int], bar: Any) -> Iterator[T]:

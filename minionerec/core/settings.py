@@ -374,22 +374,35 @@ def parse_settings(
         read: Reads the settings that `--config` names, each as its type; `file_values` if None.
 
     Raises:
-        ConfigError: On an unknown key or flag, or a value that does not fit; the message names file or flag.
+        ConfigError: Naming every unknown key and flag, and every value that does not fit, with its file or flag.
         SystemExit: After `--help`.
     """
     parsed, unknown = settings_parser(config_class, program, summary).parse_known_args(words)
+    known = {each.name: each for each in fields(config_class)}  # type: ignore[arg-type]
+    problems: list[str] = []
     if unknown:
         flags = [word[2:].partition("=")[0] for word in unknown if word.startswith("--")]
-        known = [each.name for each in fields(config_class)]  # type: ignore[arg-type]
         meant = "".join(_meant(flag, known, "--") for flag in flags)
-        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}.{meant} See --help.")
+        problems.append(f"unrecognized arguments: {' '.join(unknown)}.{meant} See --help.")
     given = vars(parsed)
     file = given.pop("config", None)
     if file is None and fallback is not None:
         logger.info("No --config given: using the demo configuration, %s.", fallback)
         file = fallback
-    values = {} if file is None else (read or file_values)(config_class, file)
-    return config_class(**values | typed_values(config_class, given, "--"))
+    values: dict[str, Any] = {}
+    try:
+        values |= {} if file is None else (read or file_values)(config_class, file)
+    except ConfigError as error:
+        problems += error.lines()
+    try:
+        values |= typed_values(config_class, given, "--")
+    except ConfigError as error:
+        problems += error.lines()
+    if problems:
+        raise ConfigError(
+            *problems, *(wrong for key, value in values.items() for wrong in _value_problems(known[key], value))
+        )
+    return config_class(**values)
 
 
 def file_values(config_class: type[Any], file: str) -> dict[str, Any]:

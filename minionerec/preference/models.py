@@ -33,6 +33,7 @@ from torch.nn import functional
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import progress
 from minionerec.preference.config import COMPAT, PreferenceConfig
 from minionerec.preference.data import TRAIN, VALID, Comparisons
 from minionerec.preference.measures import agreement, cross_entropy
@@ -360,7 +361,8 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
             settings = {"components": width, "penalty": shared, "pooling": pooling}
             fits.append(measured(scaling, mixing.numpy() @ theta, crowd, bias, np.eye(width), settings))
 
-    for components in sorted({min(most, data.features.shape[1]) for most in COMPONENTS}):
+    counts = sorted({min(most, data.features.shape[1]) for most in COMPONENTS})
+    for components in progress(counts, "choosing components", unit="values"):
         fit_blocks(components, POOLING[0])
     if "user" in blocks:
         components = int(min(fits, key=lambda fit: fit[0])[1].chosen["components"])
@@ -372,7 +374,8 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
     scaling, width = (best.mean, best.projection), best.projection.shape[1]
     left, size, right = np.linalg.svd(best.weights[:-1].reshape(-1, width), full_matrices=False)
     gaps, fits = gaps_of(scaling), []
-    for most, strength in product(RANKS, STRENGTHS):
+    tried = list(product(RANKS, STRENGTHS))
+    for most, strength in progress(tried, "choosing ranks", unit="values"):
         rank = min(most, len(size))
         c, v = left[:, :rank] * np.sqrt(size[:rank]), right[:rank] * np.sqrt(size[:rank])[:, None]  # (C, B), (B, r)
         penalty = float(strength * best.chosen["penalty"] * np.square(size).sum() / size.sum())
@@ -607,7 +610,7 @@ def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, na
     if min(len(rows) for rows in batches()) < 2:
         raise ConfigError("a target has fewer than 2 rows to train on; BatchNorm needs more. Drop it from targets.")
     stopping = EarlyStopping(config.patience)
-    for epoch in range(config.max_epochs):
+    for epoch in progress(range(config.max_epochs), "training", unit="epochs"):
         network.train()
         train_loss = float(np.mean([step(rows) for rows in batches()]))
         p = model.predict(data, valid, user)

@@ -12,7 +12,7 @@ from typing import Any
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.metrics.ranked import splits_of
@@ -158,7 +158,7 @@ def _sections(found: Mapping[str, PageResults], config: ReportConfig, inputs: Ma
     """The sections of the page by split, and the sources of its numbers."""
     parts: list[Section | None] = []
     for split, results in found.items():
-        for section in LAYOUTS[config.layout]:
+        for section in progress(LAYOUTS[config.layout], f"sections of {split} examples", unit="sections"):
             part = section(results)
             head = f"{split} examples: " if config.layout == COMPARISON else ""
             parts.append(Section(f"{head}{part.title}", part.blocks) if part else None)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_examples
@@ -280,7 +280,7 @@ def baselines_of(
         chosen, rankers = chosen_baselines(examples.data, table, masked=masked)
         lists = {
             name: rank_rows(ranker, rows, reach, table=table, allowed=allowed)
-            for name, ranker in rankers.items()
+            for name, ranker in progress(rankers.items(), "ranking by baselines", len(rankers), unit="baselines")
             if not (masked and name == RECENT)
         }
         found = lists, chosen
@@ -540,7 +540,7 @@ def read_results(
     done = [recommender for recommender in read if not recommender.pending]
     if not done:
         raise ConfigError(f"none of {len(runs)} has predictions, e.g. {runs[0].paths[0]}. Finish one first.")
-    for recommender in done:
+    for recommender in progress(done, f"reading ranks of {split} examples", unit="recommenders"):
         recommender.values(levels[0], ())  # raises if something is missing
         recommender.check_same_examples(done[0], split)
     if not metrics:

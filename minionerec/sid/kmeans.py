@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.sid.embed.stored import LARGEST, VectorRows, blocks
 
 # Residual k-means, plain and balanced: level by level, cluster the residuals of the levels before.
@@ -126,7 +126,7 @@ def _balanced(
     """Balanced codes of all vectors and codebooks; `residuals` are those of the rows that train."""
     codes = np.empty((len(vectors), 0), dtype=np.int32)
     codebooks: list[np.ndarray] = []
-    for level, size in enumerate(sizes):
+    for level, size in enumerate(progress(sizes, "balanced residual k-means", unit="levels")):
         start = start_centroids(residuals, size, seed + level)
         codebook, prices = _balance(residuals, lloyd(residuals, start, iterations, seed + level, device), device)
         column = _balanced_codes(vectors, codes, codebooks, codebook, prices, device)
@@ -167,7 +167,7 @@ def fit_residual(
 
 def _plain(residuals: np.ndarray, sizes: Sequence[int], seed: int, iterations: int, device: str) -> list[np.ndarray]:
     codebooks = []
-    for level, size in enumerate(sizes):
+    for level, size in enumerate(progress(sizes, "residual k-means", unit="levels")):
         start = start_centroids(residuals, size, seed + level)
         codebook = lloyd(residuals, start, iterations, seed + level, device)
         _reduce(residuals, codebook, _nearest(residuals, codebook, device))
@@ -276,10 +276,10 @@ def _encode(vectors: VectorRows, codebooks: Sequence[np.ndarray], device: str) -
         from minionerec.sid.on_device import CodesOn
 
         books = CodesOn(codebooks, device)
-        for rows, block in blocks(vectors):
+        for rows, block in progress(blocks(vectors), "assigning codes", -(-len(vectors) // _ROWS), unit="blocks"):
             codes[rows], _ = books.encode(block)
         return codes
-    for rows, left in blocks(vectors):
+    for rows, left in progress(blocks(vectors), "assigning codes", -(-len(vectors) // _ROWS), unit="blocks"):
         for level, codebook in enumerate(codebooks):
             codes[rows, level] = distances(left, codebook).argmin(axis=1)
             left -= codebook[codes[rows, level]]

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from minionerec.core.errors import DataError
+from minionerec.core.log import progress
 from minionerec.sid.collisions import CollisionCounts, Resolution, count_collisions
 from minionerec.sid.embed.stored import VectorRows
 from minionerec.sid.kmeans import training_rows
@@ -427,7 +428,7 @@ def _hits(groups: np.ndarray, evidence: Evidence) -> tuple[float, float]:
     """
     last, target, size = groups[evidence.last], groups[evidence.target], int(groups.max()) + 1
     popular = following = 0
-    for fold in range(FOLDS):
+    for fold in progress(range(FOLDS), "predicting codes from transitions", unit="folds"):
         here = evidence.fold == fold
         if here.all() or not here.any():
             continue

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from tqdm import tqdm
 from transformers import (
     EarlyStoppingCallback,
     PreTrainedModel,
@@ -23,7 +25,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils.import_utils import is_peft_available
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.log import get_logger
+from minionerec.core.log import TIMES, get_logger
 from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle
@@ -277,7 +279,36 @@ class StopWhereDiverged(TrainerCallback):
 
 
 class LogLines(TrainerCallback):
-    """One log line for each validation, and for every tenth of the training."""
+    """One log line for each validation and for every tenth of the training; off a terminal also every half a minute.
+
+    Args:
+        every: Seconds between two lines off a terminal, where no bar shows the time left.
+    """
+
+    def __init__(self, every: float = 30.0):
+        self.every = every
+        self._begin = self._newest = time.monotonic()
+        self._first = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin to count seconds and steps."""
+        self._begin = self._newest = time.monotonic()
+        self._first = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write how many steps are done, where that was long ago."""
+        now = time.monotonic()
+        if args.disable_tqdm and state.is_world_process_zero and now - self._newest >= self.every:
+            self._newest = now
+            logger.info("step %d/%d  %s", state.global_step, state.max_steps, self._times(state))
+
+    def _times(self, state: TrainerState) -> str:
+        """The time since the training began or was resumed, and the time left at its pace, validations included."""
+        elapsed, done = time.monotonic() - self._begin, state.global_step - self._first
+        left = "?" if done < 1 else tqdm.format_interval(elapsed / done * (state.max_steps - state.global_step))
+        return TIMES.format(elapsed=tqdm.format_interval(elapsed), remaining=left)
 
     def on_log(
         self,
@@ -293,6 +324,8 @@ class LogLines(TrainerCallback):
         names = ("loss", "eval_loss", "eval_ndcg@10", "eval_hr@10", "reward", "kl", "zero_variance", "hit@g")
         shown = [f"{name} {float(logs[name]):.4f}" for name in names if logs.get(name) is not None]
         if shown and ("eval_runtime" in logs or state.global_step % max(1, state.max_steps // 10) == 0):
+            self._newest = time.monotonic()
+            shown.append(self._times(state))
             logger.info(
                 "step %d/%d  epoch %.2f  %s", state.global_step, state.max_steps, state.epoch or 0, "  ".join(shown)
             )

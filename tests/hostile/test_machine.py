@@ -145,7 +145,7 @@ def test_killed_while_replacing_an_older_output(shop, tmp_path, name):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["sft", "grpo", "eval-beam", "train-tiger"])
 def test_a_launch_of_two_processes_killed_anywhere(shop, tmp_path, name):
-    """One of the processes, or both and the launcher, or one told to end; the same launch then ends as ever."""
+    """One of the processes, or both and the launcher, or one reported to end; the same launch then ends as ever."""
     whole = without(shop, tmp_path / "whole", name)
     totals, rng = launch(whole, name, 2), random.Random(name)
     kinds = [(rank, kind) for rank in range(2) for kind in ("step", "write") if totals[rank][kind]]

@@ -16,6 +16,7 @@ from support.modules import defined
 from support.paths import ROOT
 from support.scripts import study
 
+from minionerec import __version__
 from minionerec.core.stages import STAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -152,6 +153,12 @@ def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
 def test_what_the_project_names_is_there():
     for name in (PROJECT["readme"], *PROJECT["license-files"], "CHANGELOG.md", "CONTRIBUTING.md", "Makefile"):
         assert (ROOT / name).is_file(), name
+
+
+def test_the_version_is_one_everywhere():
+    assert re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)[1] == __version__
+    sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert sections[0] == "Unreleased" and re.fullmatch(rf"{re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)", sections[1])
 
 
 def test_constraints_pin_one_version_each_and_torch_first():

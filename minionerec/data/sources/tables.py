@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minionerec.core.errors import DataError, shown
+from minionerec.core.log import progress
 from minionerec.data.files import check_file
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
@@ -311,7 +312,8 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
     """The parts of some text tables with their files, one file after another."""
     first: list[str] | None = None
     for path in files.files:
-        for table in read_text_parts(path, SEPARATORS[files.suffix], bad, size):
+        parts = read_text_parts(path, SEPARATORS[files.suffix], bad, size)
+        for table in progress(parts, f"reading {path.name}", -(-path.stat().st_size // size), unit="parts"):
             first = first or list(table.columns)
             check_names(table.columns, path, first, files.files[0])
             yield path, table
@@ -349,7 +351,8 @@ def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tu
 
 def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
     with readable_table(path), pq.ParquetFile(path) as file:
-        yield from file.iter_batches(ROWS, columns=names)
+        parts = -(-file.metadata.num_rows // ROWS)
+        yield from progress(file.iter_batches(ROWS, columns=names), f"reading {path.name}", parts, unit="parts")
 
 
 def parse_items(

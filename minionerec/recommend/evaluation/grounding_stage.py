@@ -11,7 +11,7 @@ import torch
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.core.processes import is_main_process
 from minionerec.core.refit import require_held_out
@@ -216,7 +216,7 @@ class _Grounded:
         """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as fit into memory at a time."""
         size = max(16, _DISTANCES_AT_ONCE // len(self.space.vectors))
         positions = np.array([self.index_of[text] for text in texts], dtype=np.int64)
-        for start in range(0, len(texts), size):
+        for start in progress(range(0, len(texts), size), "grounding texts", unit="parts"):
             rows = slice(start, min(start + size, len(texts)))
             distinct, back = np.unique(positions[rows], return_inverse=True)
             weights = self.weigh(queries.take(np.arange(rows.start, rows.stop)))

@@ -20,7 +20,7 @@ from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import TransitionPairs, count_transitions_in_parts
 from minionerec.data.windows import FlatWindows, Windows, joined_windows, padded_windows
@@ -740,7 +740,8 @@ class TransitionGrid:
         value, unchanged = self.value(point), 0
         while unchanged < len(moves):
             for move in moves:
-                other = max(move(point), key=self.value)
+                values = progress(move(point), "choosing constants of transition counts", unit="values")
+                other = max(values, key=self.value)
                 unchanged += 1
                 if self.value(other) > value:
                     point, value, unchanged = other, self.value(other), 0
@@ -879,7 +880,7 @@ def _choose_ridge(
     sets, targets = sets[inside], targets[inside]
     row, seen = sets.nonzero()
     found = {}
-    for ridge in RIDGES:
+    for ridge in progress(RIDGES, "choosing the ridge of EASE", unit="values"):
         scores = sets @ ease_weights(gram, ridge)
         for last in _seen_settings(examples):
             if last or examples.allowed is not None:

@@ -126,7 +126,7 @@ class _Candidates:
         experts = model.experts
         assert experts is not None
         self.count = len(contexts)
-        for begin in progress(range(0, self.count, _ROWS), "asking experts", unit="parts"):
+        for begin in progress(range(0, self.count, _ROWS), "querying experts", unit="parts"):
             part = slice(begin, begin + _ROWS)
             terms, features, wanted = _inputs(model, examples, contexts, part)
             chosen = []
@@ -187,7 +187,7 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
     weights[0] = torch.tensor(list(_START.values()))
     weights.requires_grad_(True)
     optimizer = torch.optim.Adam([weights], lr=_RATE)
-    for step in range(_STEPS):
+    for step in progress(range(_STEPS), "fitting experts", unit="steps"):
         done = step / max(1, _STEPS - 1)
         optimizer.param_groups[0]["lr"] = _RATE * (1 - 0.9 * done)
         optimizer.zero_grad()

@@ -281,3 +281,12 @@ def test_former_names_of_settings_are_refused_with_the_new_one(tmp_path, stage, 
 def test_an_unknown_flag_is_answered_with_the_known_one():
     with pytest.raises(ConfigError, match=r"^unrecognized arguments: --stepz 5\. Did you mean steps\? See --help\.$"):
         parse_settings(Cups, ["--stepz", "5"])
+
+
+def test_unknown_flags_are_named_with_everything_else_that_is_wrong(tmp_path):
+    words = ["--config", yaml(tmp_path, "stepz: 3\n"), "--epochs", "many", "--seed", "-1", "--lora", "2"]
+    with pytest.raises(ConfigError) as error:
+        parse_settings(STAGES["sft"].config_class(), words)
+    unknown, key, epochs, seed = error.value.lines()
+    assert unknown.startswith("unrecognized arguments: --lora 2.") and "unknown key 'stepz'" in key
+    assert epochs.startswith("--epochs is 'many'") and seed.startswith("seed is -1")

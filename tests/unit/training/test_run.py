@@ -1,5 +1,6 @@
 """How examples become optimiser steps, and locks of killed builds: told from those at which somebody is at work."""
 
+import logging
 import os
 import sys
 import time
@@ -7,10 +8,12 @@ import time
 import numpy as np
 import pytest
 from torch.utils.file_baton import FileBaton
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from minionerec.core.errors import ConfigError
 from minionerec.training.config import RunConfig, SftConfig
 from minionerec.training.run import accumulation_steps, check_builds, choose_examples, plan_steps, run_training
+from minionerec.training.trainer import LogLines
 
 
 def test_weights_of_tasks():
@@ -107,3 +110,15 @@ def test_deepspeed_without_a_gpu_is_not_asked_for_bfloat16(tmp_path, monkeypatch
     with pytest.raises(ConfigError, match=r"bfloat16 on GPUs alone\. Give --mixed_bf16 false --dtype float32"):
         run_training(config, lambda *_: pytest.fail("it began"))
     assert not (tmp_path / "sft.partial").exists()
+
+
+def test_steps_are_logged_with_the_time_left_where_no_bar_shows_it(caplog):
+    caplog.set_level(logging.INFO, logger="minionerec")
+    lines, state = LogLines(every=0), TrainerState(max_steps=10)
+    for quiet in (True, False):
+        arguments = TrainingArguments(disable_tqdm=quiet)
+        state.global_step = 2
+        lines.on_train_begin(arguments, state, TrainerControl())
+        state.global_step = 4
+        lines.on_step_end(arguments, state, TrainerControl())
+    assert [record.getMessage() for record in caplog.records] == ["step 4/10  00:00 elapsed, 00:00 left"]
