@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from annotated_types import Ge, Lt, Predicate
 
@@ -160,28 +160,18 @@ KEPT_FILE = "record.json"
 """The record of an unfinished run, in its folder."""
 
 
-class Clock(Protocol):
-    """Receiver of the progress of a long computation: a running stage (`minionerec.core.stage.Work`), or `NO_CLOCK`."""
+class Clock:
+    """Receiver of the progress of a long computation; it records nothing, a running stage (`Work`) does."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Count the time inside for a phase."""
+        return nullcontext()
 
     def reached(self, step: int) -> None:
         """Note how many steps are saved: at the beginning, and whenever there are more."""
 
 
-class NoClock:
-    """A clock that records nothing."""
-
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """Record nothing."""
-        return nullcontext()
-
-    def reached(self, step: int) -> None:
-        """Record nothing."""
-
-
-NO_CLOCK = NoClock()
+NO_CLOCK = Clock()
 
 
 class Recorder:

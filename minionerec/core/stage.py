@@ -53,7 +53,7 @@ from minionerec.core.artefacts import (
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import check_agreement, is_main_process, wait_for_everyone
-from minionerec.core.records import Batch, Recorder, tidy_record
+from minionerec.core.records import Batch, Clock, Recorder, tidy_record
 from minionerec.core.remote import look_again
 from minionerec.core.settings import StageConfig, growing_settings, input_kinds
 from minionerec.core.stages import stage_name
@@ -279,7 +279,7 @@ def _is_more(value: Any, before: Any) -> bool:
 
 
 @dataclass
-class Work:
+class Work(Clock):
     """A running stage.
 
     Attributes:

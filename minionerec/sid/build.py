@@ -16,10 +16,11 @@ from minionerec.core.log import get_logger
 from minionerec.core.records import Clock
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
+from minionerec.data.corpus import Corpus
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.stored import VectorRows
-from minionerec.sid.embed.texts import FittedTexts, HasItems, ItemTexts
+from minionerec.sid.embed.texts import FittedTexts, ItemTexts
 from minionerec.sid.embed.vectors import make_vectors, vectors_in_blocks
 from minionerec.sid.kmeans import (
     check_vectors,
@@ -123,7 +124,7 @@ class MethodInputs:
         clock: Who counts the seconds of encoding texts.
     """
 
-    corpus: HasItems
+    corpus: Corpus | ItemTexts
     config: SidConfig
     inputs: Mapping[str, Path]
     counts: dict[str, Any]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
@@ -23,6 +23,7 @@ from transformers.trainer_callback import TrainerState
 from minionerec.core.errors import DataError
 from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
+from minionerec.training.examples import BlockSampler
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #
@@ -352,12 +353,6 @@ class TreeCollator:
         }
 
 
-class HasEpoch(Protocol):
-    """An object that changes by epoch."""
-
-    epoch: int
-
-
 class SetEpoch(TrainerCallback):
     """Sets the epoch of a collator, and of an order of rows, before its first batch, also in a resumed run.
 
@@ -367,7 +362,7 @@ class SetEpoch(TrainerCallback):
         receivers: Objects with an `epoch`.
     """
 
-    def __init__(self, *receivers: HasEpoch | None):
+    def __init__(self, *receivers: TreeCollator | BlockSampler | None):
         self.receivers = [one for one in receivers if one is not None]
 
     def on_epoch_begin(

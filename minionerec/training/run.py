@@ -60,6 +60,7 @@ from minionerec.training.trainer import (
     RankingEvaluation,
     StopAt,
     StopWhereDiverged,
+    best_checkpoint,
     diverged,
     early_stopping,
     merged_model,
@@ -410,7 +411,7 @@ def newest_whole_checkpoint(folder: Path) -> str | None:
 
 
 def _torn_file(checkpoint: Path) -> str | None:
-    """The missing or truncated file of a checkpoint; None if there is none."""
+    """What is missing in a checkpoint, or damaged; None if nothing is."""
     processes = world_size()
     random_states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
     for name in ("scheduler.pt", *random_states):
@@ -422,20 +423,42 @@ def _torn_file(checkpoint: Path) -> str | None:
     if not list(checkpoint.glob("*.safetensors")):
         return "the weights are missing"
     for file in sorted(checkpoint.rglob("*")):
-        if file.suffix in (".pt", ".pth") and not zipfile.is_zipfile(file):  # a zip's directory is at its end
-            return f"{file.name} is truncated"
+        if file.suffix in (".pt", ".pth") and not _is_whole_zip(file):
+            return f"{file.name} is damaged"
         if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
-            return f"{file.name} is truncated"
+            return f"{file.name} is damaged"
+        if file.suffix == ".json" and _object_in(file) is None:
+            return f"{file.name} is damaged"
+    state = _object_in(checkpoint / "trainer_state.json") or {}  # is written last
+    if "global_step" not in state:
+        return "trainer_state.json is missing or damaged"
+    best = best_checkpoint(checkpoint, state.get("best_model_checkpoint"))
+    if best is not None and not any(map(_is_whole_safetensors, best.glob("*.safetensors"))):
+        return f"its best, {best.name}, is missing or damaged"
+    return None
+
+
+def _object_in(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None where it holds none."""
     try:
-        whole = isinstance(read_json(checkpoint / "trainer_state.json"), dict)  # is written last
+        content = read_json(path)
     except ArtefactError:
-        whole = False
-    return None if whole else "trainer_state.json is missing or truncated"
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _is_whole_zip(path: Path) -> bool:
+    """Whether a zip file has its directory, which is at its end, and every entry its checksum."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError):
+        return False
 
 
 def _is_whole_safetensors(path: Path) -> bool:
     """Whether the library takes a file's header, and the file has the length of the header."""
-    with path.open("rb"):  # one that may not be read is not taken for one that is truncated
+    with path.open("rb"):  # one that may not be read is not taken for a damaged one
         pass
     try:
         with safe_open(path, framework="numpy"):

@@ -173,6 +173,11 @@ class StopAt(TrainerCallback):
         return control
 
 
+def best_checkpoint(checkpoint: Path, best: str | None) -> Path | None:
+    """The best checkpoint by the state of another, in the folder of that one, which may have been moved since."""
+    return None if best is None else checkpoint.parent / Path(best).name
+
+
 class RankingEvaluation(Trainer):
     """A mix-in for trainers: every evaluation also ranks a validation set with the evaluator's decoder.
 
@@ -198,7 +203,8 @@ class RankingEvaluation(Trainer):
             ends = [call.step for call in self.callback_handler.callbacks if isinstance(call, StopAt)]
             if _has_ended(state, self.args) or any(state.global_step >= end for end in ends):
                 self.state = state
-                self._load_from_checkpoint(state.best_model_checkpoint or resume_from_checkpoint)
+                best = best_checkpoint(Path(resume_from_checkpoint), state.best_model_checkpoint)
+                self._load_from_checkpoint(str(best or resume_from_checkpoint))
                 return None
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 

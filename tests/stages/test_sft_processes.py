@@ -93,6 +93,6 @@ def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
     (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
     state.write_bytes(state.read_bytes()[:100])
     reported = launch(config, tmp_path)
-    assert f"checkpoint-10 is incomplete ({state.name} is truncated)" in reported
+    assert f"checkpoint-10 is incomplete ({state.name} is damaged)" in reported
     assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in reported
     assert_same_weights(config, whole)

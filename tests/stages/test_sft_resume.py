@@ -1,6 +1,8 @@
 """SFT that dies and is started again: at any step, between any two writes, with torn checkpoints, with more epochs."""
 
+import json
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -87,6 +89,12 @@ def cut_in_half(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
 def header(text, length=None):
     """What a safetensors file begins with: the length of its header, and the header."""
     return (len(text) if length is None else length).to_bytes(8, "little") + text
@@ -95,29 +103,35 @@ def header(text, length=None):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda folder: cut_in_half(folder / "trainer_state.json"), "trainer_state.json is missing or truncated"),
-        (lambda folder: cut_in_half(folder / "model.safetensors"), "model.safetensors is truncated"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"{"), "model.safetensors is truncated"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is truncated"),
+        (lambda folder: cut_in_half(folder / "trainer_state.json"), "trainer_state.json is damaged"),
+        (lambda folder: cut_in_half(folder / "model.safetensors"), "model.safetensors is damaged"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"{"), "model.safetensors is damaged"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(header(b"[]")), "model.safetensors is damaged"),
         (
             lambda folder: (folder / "model.safetensors").write_bytes(header(b'{"a": 5}')),
-            "model.safetensors is truncated",
+            "model.safetensors is damaged",
         ),
         (
             lambda folder: (folder / "model.safetensors").write_bytes(header(b"", 1 << 62)),
-            "model.safetensors is truncated",
+            "model.safetensors is damaged",
         ),
         (
             lambda folder: (folder / "trainer_state.json").write_bytes(b"\xff{}"),
-            "trainer_state.json is missing or truncated",
+            "trainer_state.json is damaged",
         ),
         (
             lambda folder: (folder / "trainer_state.json").write_bytes(b"[]"),
-            "trainer_state.json is missing or truncated",
+            "trainer_state.json is damaged",
         ),
-        (lambda folder: cut_in_half(folder / "optimizer.pt"), "optimizer.pt is truncated"),
-        (lambda folder: cut_in_half(folder / "rng_state.pth"), "rng_state.pth is truncated"),
+        (lambda folder: cut_in_half(folder / "optimizer.pt"), "optimizer.pt is damaged"),
+        (lambda folder: cut_in_half(folder / "rng_state.pth"), "rng_state.pth is damaged"),
         (lambda folder: (folder / "rng_state.pth").unlink(), "rng_state.pth is missing"),
+        (lambda folder: flip(folder / "rng_state.pth"), "rng_state.pth is damaged"),
+        (lambda folder: flip(folder / "optimizer.pt"), "optimizer.pt is damaged"),
+        (lambda folder: cut_in_half(folder / "config.json"), "config.json is damaged"),
+        (lambda folder: (folder / "tokenizer_config.json").write_bytes(b""), "tokenizer_config.json is damaged"),
+        (lambda folder: (folder / "trainer_state.json").write_text("{}"), "trainer_state.json is missing or damaged"),
+        (lambda folder: (folder / "trainer_state.json").unlink(), "trainer_state.json is missing or damaged"),
         (lambda folder: (folder / "optimizer.pt").unlink(), "the optimiser's state is missing"),
         (lambda folder: (folder / "model.safetensors").unlink(), "the weights are missing"),
     ],
@@ -133,17 +147,31 @@ def test_a_torn_checkpoint_is_left_out(interrupted, tmp_path, caplog, damage, wo
     assert f"checkpoint-12 is incomplete ({words}) and is ignored" in caplog.text
 
 
+def test_a_checkpoint_whose_best_is_gone_is_left_out(interrupted, tmp_path, caplog):
+    copy = tmp_path / "sft.partial"
+    shutil.copytree(interrupted, copy)
+    state = json.loads((copy / "checkpoint-10" / "trainer_state.json").read_text())
+    state["best_model_checkpoint"] = "/elsewhere/sft.partial/checkpoint-5"
+    (copy / "checkpoint-10" / "trainer_state.json").write_text(json.dumps(state))
+    assert newest_whole_checkpoint(copy) == str(copy / "checkpoint-10")
+    shutil.rmtree(copy / "checkpoint-5")
+    with caplog.at_level("INFO", "minionerec"):
+        assert newest_whole_checkpoint(copy) is None
+    assert "checkpoint-10 is incomplete (its best, checkpoint-5, is missing or damaged)" in caplog.text
+
+
 @pytest.mark.parametrize(
     "changes", [{"learning_rate": 1e-12, "epochs": 8, "patience": 2}, {"epochs": 1.5, "evals_per_epoch": 2}]
 )
 def test_a_run_that_has_ended_makes_no_more_steps(tmp_path, changes):
-    """Whether it stopped early or in the middle of an epoch, and died as its result was written."""
+    """Whether it stopped early or in the middle of an epoch, died as its result was written, and was moved then."""
     make_inputs(tmp_path)
     config = sft_config(tmp_path, output=str(tmp_path / "cut" / "sft"), **changes)
     totals = stage_in_child(run_sft, tmp_path / "cut", config)
     (tmp_path / "cut").rename(tmp_path / "whole")
     stage_in_child(run_sft, tmp_path / "cut", config, Point("write", totals["write"] - 25))
     assert (tmp_path / "cut" / "sft.partial").is_dir()
-    assert stage_in_child(run_sft, tmp_path / "cut", config)["step"] == 0
-    assert same_weights(tmp_path / "cut" / "sft", tmp_path / "whole" / "sft")
-    assert log_of(tmp_path / "cut" / "sft") == log_of(tmp_path / "whole" / "sft")
+    moved = (tmp_path / "cut").rename(tmp_path / "moved")
+    assert stage_in_child(run_sft, moved, replace(config, output=str(moved / "sft")))["step"] == 0
+    assert same_weights(moved / "sft", tmp_path / "whole" / "sft")
+    assert log_of(moved / "sft") == log_of(tmp_path / "whole" / "sft")

@@ -27,10 +27,12 @@ class BeamResult:
         sids: int64 (B, K), SID numbers of the trie, best first; -1 where a prompt has fewer results than K.
         scores: float32 (B, K), summed log-probabilities (over the length, with a length penalty); minus infinity where
             there is no result.
+        opened: int64 (B,), of exact search the prefixes whose children were scored, the empty one included; else None.
     """
 
     sids: torch.Tensor
     scores: torch.Tensor
+    opened: torch.Tensor | None = None
 
 
 @torch.no_grad()

@@ -26,17 +26,6 @@ from minionerec.models.decoding.trie import Trie
 _SLACK = 1e-5
 
 
-@dataclass(frozen=True)
-class ExactResult(BeamResult):
-    """The best SIDs of the catalogue for a batch of prompts.
-
-    Attributes:
-        opened: int64 (B,), prefixes whose children were scored, the empty one included.
-    """
-
-    opened: torch.Tensor
-
-
 @torch.no_grad()
 def exact_search(
     model: SearchModel,
@@ -46,7 +35,7 @@ def exact_search(
     normaliser: str = "full",
     at_once: int = 32,
     guide: Guide | None = None,
-) -> ExactResult:
+) -> BeamResult:
     """Rank the best K SIDs of the whole catalogue.
 
     Args:
@@ -91,7 +80,7 @@ def _best_searched(
     normaliser: str,
     at_once: int,
     guide: Guide,
-) -> ExactResult:
+) -> BeamResult:
     """The best SIDs, found by opening prefixes best first; see `exact_search`."""
     branches = open_branches(model, prompts, trie)
     done = _Complete.none(len(prompts), k, model.device)
@@ -114,7 +103,7 @@ def _best_searched(
         inner = present & (trie.first_child[children + 1] > trie.first_child[children])
         waiting.add(totals.masked_fill(~inner, -torch.inf), children, slots.repeat_interleave(fan, dim=1))
         if not waiting.keep_above(done.scores[:, -1:] - _SLACK):
-            return ExactResult(done.sids.masked_fill(done.scores == -torch.inf, -1), done.scores, opened)
+            return BeamResult(done.sids.masked_fill(done.scores == -torch.inf, -1), done.scores, opened)
         scores, nodes, parents = waiting.take(at_once)
         nodes = nodes.masked_fill(scores == -torch.inf, -1)
         opened = opened + (nodes >= 0).sum(1)
@@ -124,7 +113,7 @@ def _best_searched(
         hidden = branches.run(_tokens(trie, safe), parents.masked_fill(nodes < 0, -1), depth)
 
 
-def _best_known(log_probs: torch.Tensor, k: int, guide: Guide) -> ExactResult:
+def _best_known(log_probs: torch.Tensor, k: int, guide: Guide) -> BeamResult:
     """The best SIDs from the log-probabilities of all, float32 (B, S); one prefix is opened."""
     check_scores(log_probs.unsqueeze(1))
     if guide.own is not None:
@@ -134,12 +123,12 @@ def _best_known(log_probs: torch.Tensor, k: int, guide: Guide) -> ExactResult:
     return _of_length(*top_scores(log_probs, k), k)
 
 
-def _of_length(scores: torch.Tensor, sids: torch.Tensor, k: int) -> ExactResult:
+def _of_length(scores: torch.Tensor, sids: torch.Tensor, k: int) -> BeamResult:
     """Lists of length K, (B, K), from lists of at most that length, for which one prefix was opened."""
     missing = k - scores.shape[1]
     scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
     sids = torch.nn.functional.pad(sids, (0, missing), value=-1).masked_fill(scores == -torch.inf, -1)
-    return ExactResult(sids, scores, torch.ones(len(scores), dtype=torch.long, device=scores.device))
+    return BeamResult(sids, scores, torch.ones(len(scores), dtype=torch.long, device=scores.device))
 
 
 @dataclass

@@ -4,7 +4,8 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -176,22 +177,14 @@ class Shelf:
         self.previous = before
         self._changed(served)
 
-    def _alone(self) -> "_Alone":
-        return _Alone(self._busy)
-
-
-class _Alone:
-    """Holds a lock, or refuses if it is held."""
-
-    def __init__(self, lock: threading.Lock):
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
             raise Refusal(409, "another model is being loaded; try again later.", retry_after=5)
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
+        try:
+            yield
+        finally:
+            self._busy.release()
 
 
 def fingerprint(sources: Sources) -> tuple[Any, ...]:

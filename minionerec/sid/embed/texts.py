@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from minionerec.core.artefacts import open_artefact, read_json, unchanged_input,
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.parquet import read_parquet
-from minionerec.data.corpus import ITEM_COLUMNS
+from minionerec.data.corpus import ITEM_COLUMNS, Corpus
 from minionerec.data.transitions import Transitions
 
 logger = get_logger(__name__)
@@ -23,14 +23,6 @@ _TEXTS_AT_ONCE = 512  # texts that are compared with all others at a time
 
 
 # The items of a corpus alone, for stages that have no use for its rows.
-
-
-class HasItems(Protocol):
-    """Protocol of objects with the items of a corpus: the corpus, or `ItemTexts`."""
-
-    @property
-    def items(self) -> pd.DataFrame:
-        """Columns `item_id`, `title`, `description`, row i = item index i."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +84,7 @@ def count_texts(texts: Sequence[str]) -> TextCounts:
     return TextCounts(len(texts), len(texts) - len(filled), len(filled) - len(set(filled)))
 
 
-def item_texts(corpus: HasItems) -> list[str]:
+def item_texts(corpus: Corpus | ItemTexts) -> list[str]:
     """Title and description of each item, joined by one space; every run of white space becomes one space.
 
     Args:
@@ -259,7 +251,7 @@ class FittedTexts:
         write_text_atomic(folder / FITTED_FILE, json.dumps(content) + "\n")
 
     @classmethod
-    def of(cls, folder: Path, own_items: Sequence[str], corpus: HasItems) -> "FittedTexts":
+    def of(cls, folder: Path, own_items: Sequence[str], corpus: Corpus | ItemTexts) -> "FittedTexts":
         """The items that an artefact's vectors were fitted on.
 
         An artefact that was itself extended records so in a file; any other was fitted on the items that it has. Texts
@@ -293,11 +285,11 @@ class FittedTexts:
         return cls(fitted["items"], [known[item] if item in known else gone[item] for item in fitted["items"]], gone)
 
 
-def _texts(corpus: HasItems) -> dict[str, str]:
+def _texts(corpus: Corpus | ItemTexts) -> dict[str, str]:
     return dict(zip(corpus.items["item_id"].astype(str).tolist(), item_texts(corpus), strict=True))
 
 
-def _corpus_before(folder: Path) -> HasItems | None:
+def _corpus_before(folder: Path) -> Corpus | ItemTexts | None:
     """The corpus that an artefact was made from; None where it has changed."""
     corpus = unchanged_input(folder, "corpus")
     return None if corpus is None else ItemTexts.load(corpus)

@@ -19,6 +19,7 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
+from minionerec.data.corpus import Corpus
 from minionerec.sid.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
 from minionerec.sid.embed.hf import HFEncoder, TextVectors, hub_commit
 from minionerec.sid.embed.stored import (
@@ -34,7 +35,7 @@ from minionerec.sid.embed.stored import (
     open_vectors,
     save_vectors,
 )
-from minionerec.sid.embed.texts import HasItems, ItemTexts, count_texts, item_texts, l2_normalise, tfidf_svd
+from minionerec.sid.embed.texts import ItemTexts, count_texts, item_texts, l2_normalise, tfidf_svd
 
 logger = get_logger(__name__)
 
@@ -172,7 +173,10 @@ def _encode_parts(
 
 
 def make_vectors(
-    corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any], fitted_on: Sequence[str] | None = None
+    corpus: Corpus | ItemTexts,
+    settings: EncoderSettings,
+    counts: dict[str, Any],
+    fitted_on: Sequence[str] | None = None,
 ) -> np.ndarray:
     """Vectors of a corpus's items from the encoder that the settings name.
 
@@ -226,7 +230,7 @@ def large_vectors(encoder: str) -> Path | None:
     return file if is_large(file) else None
 
 
-def vectors_in_blocks(corpus: HasItems, settings: EncoderSettings, counts: dict[str, Any]) -> VectorRows:
+def vectors_in_blocks(corpus: Corpus | ItemTexts, settings: EncoderSettings, counts: dict[str, Any]) -> VectorRows:
     """As `make_vectors`, read in blocks: large `.npy` files stay where they are.
 
     Args:

@@ -7,7 +7,7 @@ They are found by the evaluator's own beam search, or drawn without replacement.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from datasets import Dataset
@@ -22,18 +22,11 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
 from minionerec.sid.table import SidTable
+from minionerec.training.config import DpoConfig, GrpoConfig
 from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, training_set
 from minionerec.training.rewards import Rollouts
 
 # Inputs of a step: prompts as token ids, each with the number of its own target.
-
-
-class PromptSettings(Protocol):
-    """The settings that select prompts: tasks with weights, prompts a step, and the seed."""
-
-    tasks: dict[str, float]
-    prompts_per_step: int
-    seed: int
 
 
 class Row(TypedDict):
@@ -124,7 +117,7 @@ class PromptExamples(ExampleMaker):
 def grpo_examples(
     builder: ExampleBuilder,
     tokenizer: PreTrainedTokenizerBase,
-    config: PromptSettings,
+    config: GrpoConfig | DpoConfig,
     max_prompt_length: int,
     folder: Path,
     corpus: Corpus | None = None,
