@@ -59,7 +59,7 @@ th, td { padding: .38rem .8rem; border-bottom: 1px solid var(--line); text-align
 thead th { border-bottom: 2px solid var(--line); font-weight: 600; }
 tbody th { font-weight: 500; }
 tbody tr:hover { background: var(--panel); }
-th.text, td.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
+th.text, td.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
 td .note { display: block; }
 figure { margin: 1.25rem 0; }
 svg { display: block; width: 100%; max-width: 46rem; height: auto; color: var(--ink); }
