@@ -5,7 +5,9 @@ a file of histories and the bodies of the HTTP server, which adds its limits and
 them. A new field is one line there, and its use in `Recommender.understand`.
 """
 
-from collections.abc import Collection, Mapping
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -24,7 +26,8 @@ from pydantic.dataclasses import dataclass as model
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import custom_error_schema
 
-from minionerec.core.errors import DataError, shown
+from minionerec.core.errors import ConfigError, DataError, shown
+from minionerec.data.filters import parse_time
 from minionerec.data.units import SECOND, UNITS, looks_like, unit_numbers
 
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -80,6 +83,22 @@ def plain_time(value: Any) -> Any:
     if isinstance(value, np.datetime64):
         return str(value)
     return value.item() if isinstance(value, np.integer | np.floating) else value
+
+
+_ISO = re.compile(
+    r"(19|20)[0-9]{2}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
+"""Dates that Python reads as columns are read, in a small part of the time."""
+
+
+def _plain_dates(times: Sequence[Any]) -> list[int] | None:
+    """Seconds since 1970 of dates of the usual form; None if one is not."""
+    if not all(isinstance(time, str) and _ISO.fullmatch(time) for time in times):
+        return None
+    try:
+        return [math.floor(parse_time(time)) for time in times]
+    except ConfigError:
+        return None
 
 
 def name_shown(name: str) -> str:
@@ -193,19 +212,29 @@ class Request:
         Raises:
             RequestError: If they are no times, of several units or forms, or not in order.
         """
+        named = [(f"times[{index}]", time) for index, time in enumerate(self.times or ()) if time is not None]
+        fields, given = zip(*named, ("now", self.now), strict=True)
+        seconds = _plain_dates(given) or self._read(fields, given)
+        for row in range(1, len(seconds)):
+            if seconds[row] < seconds[row - 1]:
+                remedy = "the time of the request" if fields[row] == "now" else "times oldest first, as the history"
+                before = f"{fields[row - 1]}, {self.shown(given[row - 1])}"
+                raise RequestError(fields[row], f"is {self.shown(given[row])}, earlier than {before}. Give {remedy}.")
+        found = iter(seconds)
+        return [None if time is None else next(found) for time in self.times or ()], seconds[-1]
+
+    def _read(self, fields: Sequence[str], given: Sequence[Any]) -> list[int]:
+        """Times of any form, of the fields of these names, read as a column: seconds since 1970."""
         import pandas as pd  # here, for `--help` reads this file
 
         from minionerec.data.sources.times import parse_times
 
-        times, shown = self.times or (), self.shown
-        named = [(f"times[{index}]", time) for index, time in enumerate(times) if time is not None]
-        fields, given = zip(*named, ("now", self.now), strict=True)
         read, right, ticks, _ = parse_times(pd.Series(list(given)))
         if not right.all():
             row = int(np.argmin(right))
             form = "a number" if ticks == SECOND else "an ISO date"
             expected = f"{form}, as the others" if right.any() else TIME
-            raise RequestError(fields[row], f"is {shown(given[row])}; expected {expected}.")
+            raise RequestError(fields[row], f"is {self.shown(given[row])}; expected {expected}.")
         if ticks == SECOND:
             units = unit_numbers(read)
             unit = int(min(units.min(), 0) or units[-1])  # below 0: of no time; else all must have that of now
@@ -214,18 +243,10 @@ class Request:
                 row = int(wrong[0])
                 remedy = f"expected {TIME}." if unit < 0 else f"now looks like {UNITS[unit][0]}. Give all in one unit."
                 looks = looks_like(float(read[row]))
-                raise RequestError(fields[row], f"is {shown(given[row])}, which looks like {looks}; {remedy}")
+                raise RequestError(fields[row], f"is {self.shown(given[row])}, which looks like {looks}; {remedy}")
             ticks = UNITS[unit][1]
-        seconds = (read // ticks).astype(np.int64).tolist()
-        for row in range(1, len(seconds)):
-            if seconds[row] < seconds[row - 1]:
-                remedy = "the time of the request" if fields[row] == "now" else "times oldest first, as the history"
-                raise RequestError(
-                    fields[row],
-                    f"is {shown(given[row])}, earlier than {fields[row - 1]}, {shown(given[row - 1])}. Give {remedy}.",
-                )
-        found = iter(seconds)
-        return [None if time is None else next(found) for time in times], seconds[-1]
+        seconds: list[int] = (read // ticks).astype(np.int64).tolist()
+        return seconds
 
     @classmethod
     def _error(cls, error: ValidationError) -> RequestError:

@@ -35,9 +35,8 @@ from minionerec.sid.table import SidTable
 
 def _make_shop(folder: Path) -> None:
     """The shop of the other hostile tests, as far as these groups read it."""
-    made = make_shop(
-        folder / "made", ("prepare-data", "build-sids", "sft", "train-catalogue", "train-sequential", "eval-beam")
-    )
+    models = ("sft", "train-catalogue", "train-sequential", "train-tiger")
+    made = make_shop(folder / "made", ("prepare-data", "build-sids", *models, "eval-beam"))
     for path in made.iterdir():
         path.rename(folder / path.name)
     made.rmdir()
@@ -262,6 +261,7 @@ def _forged(name: str, read: Callable[[Path], Any], folders: tuple[str, ...], sh
 
 
 _LANGUAGE = tuple(f"sft/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json", "index.json"))
+_TIGER = tuple(f"tiger/{name}" for name in ("config.json", "model.safetensors", "index.json", "tokenizer.json"))
 _CATALOGUE = tuple(f"catalogue/{name}" for name in ("model.safetensors", "config.json", "index.json"))
 GROUPS = {
     group.name: group
@@ -279,6 +279,7 @@ GROUPS = {
         _forged("predictions", _load_predictions, ("predictions/predictions.parquet",), 3),
         _forged("language model", _load_checkpoint, _LANGUAGE, 0.6),
         _forged("catalogue model", _load_checkpoint, _CATALOGUE, 0.6),
+        _forged("TIGER", _load_checkpoint, _TIGER, 0.3),
         _forged(
             "sequential model",
             _load_checkpoint,

@@ -13,6 +13,7 @@ from support.examples import in_files
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, SessionClock, row_contexts, split_contexts
+from minionerec.data.sources.times import parse_times
 from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
@@ -36,6 +37,20 @@ def iso(seconds):
 
 def as_day(seconds):
     return iso(seconds)[:10]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.datetimes(datetime(1902, 1, 1), datetime(2099, 12, 30)), min_size=1, max_size=5),
+    st.sampled_from(["T", " "]),
+    st.sampled_from(["auto", "minutes", "milliseconds", "microseconds"]),
+    st.sampled_from(["", "Z", "+14:00", "-05:30"]),
+)
+def test_dates_are_read_as_columns_of_tables_are(times, separator, precision, zone):
+    texts = [time.isoformat(separator, precision) + zone for time in sorted(times)]
+    wanted, right, ticks, _ = parse_times(pd.Series(texts))
+    assert right.all() and ticks == 10**9
+    assert Request(["a"] * len(texts), times=texts, now=texts[-1]).seconds()[0] == (wanted // ticks).tolist()
 
 
 class OneItem:
