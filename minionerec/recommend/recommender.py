@@ -2,15 +2,17 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from minionerec.core.artefacts import file_sha256, fingerprint
+from minionerec.core.errors import ConfigError, shown
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN, SessionClock
@@ -21,7 +23,10 @@ from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
-from minionerec.recommend.requests import Answer, Recommended, Request, RequestError, plain_time
+from minionerec.recommend.requests import Answer, Recommended, Request, RequestError, as_ids, plain_time
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BEAMS = 50
 """Minimum number of beams of a language model."""
@@ -65,11 +70,36 @@ class Listed(NamedTuple):
     session_context: int
 
 
-def _as_texts(ids: Any) -> Any:
-    """Item ids as texts; integers, also from a data frame's column, are converted."""
-    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
-        return ids
-    return [str(each) if isinstance(each, Integral) and not isinstance(each, bool) else each for each in ids]
+def _path(name: str, given: Any) -> str:
+    """The path of an input, or of the result of the function that made it.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    path = getattr(given, "output", given)
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"{name} is {shown(path)}; expected the folder that a stage wrote, or its result.")
+    return str(os.fspath(path))
+
+
+@contextmanager
+def _items_file(items: Any) -> "Iterator[Path | None]":
+    """The file of an items table; that of a data frame is written while it is read.
+
+    Raises:
+        ConfigError: If it is neither a data frame nor a path.
+    """
+    if items is None:
+        yield None
+    elif isinstance(items, str | os.PathLike):
+        yield fetched(items)
+    elif hasattr(items, "to_parquet"):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "items.parquet"
+            items.to_parquet(file, index=False)
+            yield file
+    else:
+        raise ConfigError(f"items is {shown(items)}; expected a data frame, or the path of a csv, tsv or parquet file.")
 
 
 class Recommender:
@@ -106,10 +136,10 @@ class Recommender:
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike[str],
+        path: Any,
         *,
-        corpus: str | os.PathLike[str] | None = None,
-        items: str | os.PathLike[str] | None = None,
+        corpus: Any = None,
+        items: "str | os.PathLike[str] | pd.DataFrame | None" = None,
         search: Search | None = None,
         dtype: str = "auto",
     ) -> "Recommender":
@@ -117,10 +147,11 @@ class Recommender:
 
         Args:
             path: A checkpoint (`minionerec sft`, `grpo`, `train-catalogue`, `extend`), or a sequential model
-                (`train-sequential`).
+                (`train-sequential`); its path, or the result of the function that made it.
             corpus: The corpus whose items are recommended; if None, the one that the model was trained on, from
                 its manifest.
-            items: A table (csv, tsv, parquet) with item_id and further columns, for filters on them.
+            items: A table with item_id and further columns, for filters on them: a data frame, or a file (csv, tsv,
+                parquet).
             search: The search of a checkpoint; beam search with at least 50 beams if None. Where the model scores every
                 SID at once, exact search is used instead, which costs less there.
             dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
@@ -128,9 +159,10 @@ class Recommender:
         Raises:
             ArtefactError: If there is no such model or corpus, its files were changed, or they do not belong together.
             DataError: If the table of items cannot be read, or the checkpoint has other items.
+            ConfigError: If the model or the corpus is no path.
         """
-        path, items = fetched(path), items and fetched(items)
-        folder = fetched(corpus) if corpus is not None else own_corpus(path)
+        path = fetched(_path("path", path))
+        folder = fetched(_path("corpus", corpus)) if corpus is not None else own_corpus(path)
         data = Corpus.load(folder)
         search = search or Search(beams=BEAMS)
         ranker = load_ranker(path, data, corpus_path=folder, search=search, dtype=dtype, in_memory=True)
@@ -142,12 +174,18 @@ class Recommender:
                 ranker.search = replace(ranker.search, method="exact")
         elif isinstance(ranker, SequentialRanker):
             name = ranker.name
-        version = _version(path, folder, items)
-        return cls(ranker, CatalogueItems.of(data, items), name, version, data.max_history, _clock(ranker, data))
+        with _items_file(items) as file:
+            version, table = _version(path, folder, file), CatalogueItems.of(data, file)
+        return cls(ranker, table, name, version, data.max_history, _clock(ranker, data))
 
     @classmethod
     def of(
-        cls, ranker: Ranker, corpus: Corpus, *, items: str | os.PathLike[str] | None = None, name: str = "own ranker"
+        cls,
+        ranker: Ranker,
+        corpus: Corpus,
+        *,
+        items: "str | os.PathLike[str] | pd.DataFrame | None" = None,
+        name: str = "own ranker",
     ) -> "Recommender":
         """A recommender with a user's own ranker.
 
@@ -157,7 +195,9 @@ class Recommender:
             items: A table with further columns; see `load`.
             name: Its name and version.
         """
-        return cls(ranker, CatalogueItems.of(corpus, items), name, name, corpus.max_history, _clock(ranker, corpus))
+        with _items_file(items) as file:
+            table = CatalogueItems.of(corpus, file)
+        return cls(ranker, table, name, name, corpus.max_history, _clock(ranker, corpus))
 
     def recommend(self, history: Collection[str | int], k: int = 10, **more: Any) -> Answer:
         """The best items after one history.
@@ -178,9 +218,8 @@ class Recommender:
 
         `times` are those of one history: for several with their own, see `answer`.
         """
-        more |= {name: _as_texts(more[name]) for name in ("only", "without") if more.get(name) is not None}
         more |= {name: _as_times(more[name]) for name in ("times", "now") if more.get(name) is not None}
-        return self.answer([Request(_as_texts(history), k, **more) for history in histories])
+        return self.answer([Request(as_ids(history), k, **more) for history in histories])
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers to any requests, computed in one batch.

@@ -7,8 +7,9 @@ them. A new field is one line there, and its use in `Recommender.understand`.
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -64,15 +65,23 @@ def as_list(value: Any) -> Any:
     return list(value)
 
 
-def list_of(value: Any, most: int | None = None) -> GetPydanticSchema:
+def as_ids(value: Any) -> Any:
+    """Item ids as a list of texts: whole numbers, also of numpy and of a data frame's column, are converted."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        return value
+    return [str(each) if isinstance(each, Integral) and not isinstance(each, bool) else each for each in value]
+
+
+def list_of(value: Any, most: int | None = None, before: Callable[[Any], Any] = as_list) -> GetPydanticSchema:
     """Annotation of a collection, which is kept as a list.
 
     Args:
         value: The type of one value.
         most: Maximum number of values; any if None.
+        before: Makes the list.
     """
     return GetPydanticSchema(
-        lambda _, handler: handler(Annotated[list[value], Field(max_length=most), BeforeValidator(as_list)])
+        lambda _, handler: handler(Annotated[list[value], Field(max_length=most), BeforeValidator(before)])
     )
 
 
@@ -107,7 +116,8 @@ def name_shown(name: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-Ids = Annotated[Collection[str], list_of(Annotated[str, Expected("an item id: a text")])]
+_ID = Annotated[str, Expected("an item id: a text or a whole number")]
+Ids = Annotated[Collection[str], list_of(_ID, before=as_ids)]
 TIME = "an ISO date such as 2018-11-05T12:30:00, or a number of seconds since 1970"
 Time = Annotated[Annotated[str, Field(max_length=64)] | int | float, Expected(TIME)]
 

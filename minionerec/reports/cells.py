@@ -22,11 +22,21 @@ def signed(value: float) -> str:
     return f"{value:+.4f}".replace("-", MINUS)
 
 
+def p_value(p: float) -> str:
+    """A p-value.
+
+    Example:
+        >>> p_value(0.0123), p_value(0.0009)
+        ('p = 0.012', 'p < 0.001')
+    """
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
 def difference_cell(found: PairedDifference | None) -> Cell:
     """A paired difference with its interval and p-value below."""
     if found is None:
         return Cell(MISSING)
-    return Cell(signed(found.difference), f"[{signed(found.low)}, {signed(found.high)}], p = {found.p:.3f}")
+    return Cell(signed(found.difference), f"[{signed(found.low)}, {signed(found.high)}], {p_value(found.p)}")
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -1,6 +1,6 @@
 """Findings of a page: sentences by rules, each with its numbers, and none with a cause."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,6 +17,7 @@ from minionerec.reports.results import ONE_BY_ONE, PageResults
 _SHARES = (("time", SAME), ("pair", FOLLOWED))  # slices whose share of a metric is reported
 _RESTS = (("time", LATER), ("pair", NOT_FOLLOWED))  # the other slices of their groups
 _NONE = "no significant difference"
+_LARGE = 0.1  # share of examples that is reported with what to change
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def _weakest_level(results: PageResults) -> list[Finding]:
 
 
 def _notes(results: PageResults) -> list[Finding]:
-    """Recommenders trained with a single seed, and pending ones."""
+    """Recommenders of one seed, pending ones, trainings without effect, cold targets, truncated histories."""
     alone = [name for name in results.own if (effort := results.effort(name)) is not None and effort.single]
     sentences = []
     if alone:
@@ -256,7 +257,33 @@ def _notes(results: PageResults) -> list[Finding]:
     if results.pending:
         text = f"Pending: {', '.join(map(quoted, results.pending))}."
         sentences.append(Finding("pending", text, {"names": results.pending}))
-    return sentences
+    return [*sentences, *_kept(results), *_hard_examples(results)]
+
+
+def _kept(results: PageResults) -> Iterator[Finding]:
+    """Preference optimisation that ended with the weights that it started from, in every seed."""
+    for name in results.own:
+        newest = [lineage.trainings[-1] for lineage in results.lineages.get(name, ()) if lineage.trainings]
+        if newest and all(each.stage in ("grpo", "dpo") and each.counts.get("best_step") == 0 for each in newest):
+            text = f"{quoted(name)}: {newest[0].stage.upper()} found nothing better on validation examples and kept "
+            yield Finding("kept", text + "the weights that it started from.", {"name": name})
+
+
+def _hard_examples(results: PageResults) -> Iterator[Finding]:
+    """Shares of cold targets and of truncated histories, with what to change, where they are large."""
+    cold = next((each for each in results.slices if (each.group, each.name) == ("target", "cold")), None)
+    if cold is not None and cold.share >= _LARGE:
+        text = f"{format_percent(cold.share)} of the targets are cold: no training example has them as its target. "
+        text += (
+            "What recommends them reads texts: try train-catalogue with unseen_negatives false, and compare the slice."
+        )
+        yield Finding("cold targets", text, {"share": cold.share})
+    examples = results.examples
+    truncated = 0 if examples is None else examples.data.counts.get("truncated_histories", 0)
+    if examples is not None and truncated >= _LARGE * sum(examples.sizes.values()):
+        share = truncated / sum(examples.sizes.values())
+        text = f"{format_percent(share)} of the histories are truncated to their newest {examples.max_history} items; "
+        yield Finding("truncated histories", text + "max_history of prepare-data sets how many.", {"share": share})
 
 
 def _called(name: str) -> str:

@@ -48,14 +48,18 @@ nav li { break-inside: avoid; }
 .tile .label { font-size: .85rem; } .tile .value { font-size: 1.55rem; font-weight: 600; line-height: 1.3; }
 .tile .value, td, th { font-variant-numeric: tabular-nums; }
 .note { font-size: .8rem; }
-.scroll { overflow-x: auto; margin: .25rem 0 1.25rem; }
+.scroll { overflow-x: auto; margin: .25rem 0 1.25rem; background:
+  linear-gradient(to right, var(--page) 50%, transparent) left / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--page) 50%, transparent) right / 3rem 100% no-repeat local,
+  linear-gradient(to right, var(--line), transparent) left / 1rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--line), transparent) right / 1rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .9rem; line-height: 1.4; min-width: 20rem; }
 th, td { padding: .38rem .8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
   vertical-align: baseline; }
 thead th { border-bottom: 2px solid var(--line); font-weight: 600; }
 tbody th { font-weight: 500; }
 tbody tr:hover { background: var(--panel); }
-th.text, td.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
+th.text, td.text { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
 td .note { display: block; }
 figure { margin: 1.25rem 0; }
 svg { display: block; width: 100%; max-width: 46rem; height: auto; color: var(--ink); }
@@ -67,7 +71,10 @@ pre { overflow-x: auto; font: .8rem/1.5 ui-monospace, SFMono-Regular, Menlo, Con
 .example ol { margin: .2rem 0 .8rem; padding-left: 1.6rem; }
 .lists { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 16rem), 1fr)); gap: .25rem 1.5rem; }
 .hit { color: var(--hit); background: var(--hit-page); border-radius: .25rem; padding: 0 .3rem; font-weight: 600; }
-@media print { nav { display: none; } main { max-width: none; } }
+@page { size: landscape; margin: 1cm; }
+@media print { nav { display: none; } main { max-width: none; padding: 0; } .scroll { overflow: visible; }
+  table { font-size: .5rem; width: 100%; table-layout: auto; } th, td { padding: .1rem .2rem; white-space: normal; }
+  td .note { font-size: .42rem; } th.text, td.text { min-width: 0; } tr { break-inside: avoid; } }
 """
 
 

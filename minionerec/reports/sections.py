@@ -153,10 +153,25 @@ def measured(results: PageResults) -> Section:
 
 def metrics(results: PageResults) -> Section:
     """A table for each reading of a hit, and HR@K as a plot."""
-    blocks: list[Block] = [metrics_table(results, level) for level in results.levels if results.measured(level)]
+    blocks: list[Block] = [metrics_table(results, level) for level in _levels(results) if results.measured(level)]
+    blocks += _by_item_too(results)
     if plots.available() and all(f"HR@{k}" in results.metrics for k in results.ks) and len(results.own) <= MANY:
         blocks.append(_hit_rates(results))
     return Section("Ranking metrics", blocks)
+
+
+def _levels(results: PageResults) -> Sequence[str]:
+    """The readings of a hit whose tables differ: one where every hit by semantic ID is one by item."""
+    first, *others = results.levels
+    found = results.estimates(first)
+    return [first, *(level for level in others if results.ceiling or results.estimates(level) != found)]
+
+
+def _by_item_too(results: PageResults) -> list[Block]:
+    """What stands in place of the tables that are left out, where any are."""
+    if len(_levels(results)) == len(results.levels):
+        return []
+    return [Paragraph("Counted by item the figures are the same: no two candidates share a semantic ID.")]
 
 
 def metrics_table(results: PageResults, level: str) -> Table:
@@ -213,7 +228,7 @@ def _hit_rates(results: PageResults) -> Figure:
 def differences(results: PageResults) -> Section | None:
     """Paired differences from the first recommender and, where there are few, from the previous one."""
     blocks: list[Block] = []
-    for level in results.levels:
+    for level in _levels(results):
         pairs = [pair for pair in results.pairs if set(pair) <= set(results.measured(level))]
         if not pairs:
             continue

@@ -41,7 +41,9 @@ _ERRORS = {
     504: "no answer within the time limit",
 }
 _ASKING = (400, 401, 408, 413, 415, 422, 503, 504)
-_WRONG = {"error": {"field": "history[1]", "message": "is 7; expected an item id: a text of 1 to 512 characters."}}
+_WRONG = {
+    "error": {"field": "history[1]", "message": "is 7; expected an item id: a text of 1 to 512 characters, in quotes."}
+}
 _TEXT: Schema = {"type": "string"}
 _IDS: Schema = {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 512}}
 _NO_MODEL = {"name": "catalogue model", "version": "0123456789ab"}

@@ -199,7 +199,7 @@ def limited(limits: Limits) -> type[Request]:
     item_id: Any = Annotated[
         str,
         Field(min_length=1, max_length=_LONGEST),
-        Expected(f"an item id: a text of 1 to {_LONGEST} characters"),
+        Expected(f"an item id: a text of 1 to {_LONGEST} characters, in quotes"),
     ]
     text: Any = Annotated[str, Field(max_length=_LONGEST)]
     value: Any = Annotated[

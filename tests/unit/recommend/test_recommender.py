@@ -12,7 +12,7 @@ from support.conditioned import save_conditioned
 from support.evaluation import copy_artefact, made
 from support.scripts import benchmark
 
-from minionerec.core.errors import ArtefactError
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.rankers.baselines import make_baselines
@@ -281,3 +281,19 @@ def test_files_may_be_overwritten_while_a_model_is_in_use(made, trained, tmp_pat
     weights = tmp_path / "model" / "model.safetensors"
     weights.write_bytes(bytes(weights.stat().st_size))
     assert found.recommend(["u"], 5) == before
+
+
+def test_requests_take_whole_numbers_as_ids():
+    request = Request([7, np.int64(8), "9"], only=pd.Series([1, 2]), without=np.array([3]))
+    assert (request.history, request.only, request.without) == (["7", "8", "9"], ["1", "2"], ["3"])
+
+
+def test_items_may_be_a_data_frame(made, recommenders):
+    ranker, corpus = recommenders["baseline"].ranker, Corpus.load(made / "corpus")
+    table = pd.DataFrame({"item_id": ["u", "v", "w"], "shelf": ["low", "low", "high"]})
+    found = Recommender.of(ranker, corpus, items=table)
+    assert {item.item_id for item in found.recommend([], 2, where={"shelf": "low"}).items} == {"u", "v"}
+    with pytest.raises(ConfigError, match=r"items is 7; expected a data frame, or the path of a csv"):
+        Recommender.of(ranker, corpus, items=7)
+    with pytest.raises(ConfigError, match=r"path is .*; expected the folder that a stage wrote, or its result"):
+        Recommender.load(table)

@@ -51,7 +51,7 @@ def test_comparisons_mark_them_too(tmp_path):
         write_run(tmp_path / name, ranks, np.arange(40), valid=False)
     runs = {name: str(tmp_path / name) for name in ("HSTU", "SASRec")}
     settings = {"metrics": ["NDCG@3", "NDCG@5"], "reference": "industrial", "resamples": 10}
-    markdown = run_report(ReportConfig(predictions=runs, layout="comparison", **settings)).table
+    markdown = run_report(ReportConfig(predictions=runs, layout="comparison", **settings)).text
     assert "published 0.0885 ✗" in markdown
     assert "published 0.0918 |" in markdown and "published 0.0700 |" in markdown
 

@@ -1,5 +1,7 @@
 """Sentences of a page: who leads, by how much, and whether the examples can show it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support.runs import results_of
@@ -8,7 +10,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.metrics.statistics import Estimate, PairedDifference
 from minionerec.recommend.rankers.baselines import Chosen
 from minionerec.reports.cells import MINUS
-from minionerec.reports.findings import findings
+from minionerec.reports.findings import _kept, findings
 from minionerec.reports.reference import PublishedGap, load_reference, setting_lines, spread
 from minionerec.reports.results import PageResults
 
@@ -179,3 +181,22 @@ def test_gaps_and_settings_beside_published_ones():
     )
     differ = {"Backbone": False, "Beams": True, "Learning rate": False, "Examples per step": False}
     assert {line.name: line.differs for line in lines} == differ
+
+
+def test_cold_targets_are_reported_with_what_to_change_where_they_are_many():
+    for share, count in ((0.25, 1), (0.05, 0)):
+        cold = np.arange(ROWS) < share * ROWS
+        notes = found_texts(page({"target": {"cold": cold, "frequent": ~cold}}), "notes")
+        found = [note for note in notes if "of the targets are cold" in note]
+        assert len(found) == count and all(note.startswith("25.00 %") for note in found)
+
+
+def test_optimisation_that_found_nothing_better_is_named():
+    results = page()
+    kept, better = (SimpleNamespace(stage="grpo", counts={"best_step": step}) for step in (0, 10))
+    for trainings, expected in (([kept, kept], 1), ([kept, better], 0)):
+        lineages = [SimpleNamespace(trainings=[one], own=one, missing=()) for one in trainings]
+        results.__dict__["lineages"] = {"GRPO": lineages, "SFT": []}
+        texts = [found.text for found in _kept(results)]
+        assert len(texts) == expected
+        assert all(text.startswith("GRPO: GRPO found nothing better on validation examples") for text in texts)

@@ -58,7 +58,9 @@ def test_it_writes_nothing_and_so_has_no_output():
 def test_lines_are_the_tables_or_one_object(tmp_path):
     path = write(tmp_path / "p.json", [T, "junk", T])
     result = run_levels(LevelsConfig(path=path))
-    assert result.text == format_level_tables(level_analysis(read_published_json(path), width=3, keep_duplicates=True))
+    assert result.text == format_level_tables(
+        level_analysis(read_published_json(path), list_length=3, keep_duplicates=True)
+    )
     (line,) = run_levels(LevelsConfig(path=path, json=True)).lines
     assert json.loads(line) == result.metrics
 
