@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import pandas as pd
 import pyarrow as pa
@@ -165,6 +166,16 @@ def test_half_a_manifest_is_one_line(shop, tmp_path, artefact, flaw):
     spoil_manifest(folder / artefact, FLAWS[flaw])
     for name in (READERS[artefact], OWN[artefact]):
         assert f"{artefact}/manifest.json" in stage(folder, name).reported
+
+
+def test_a_manifest_of_very_many_missing_files_is_refused_in_no_time(tmp_path):
+    files = {f"{number}.parquet": "0" * 64 for number in range(300_000)}
+    content = {"kind": "corpus", "files": files, "config": {}, "inputs": {}, "counts": {}, "versions": {}, "seed": None}
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    before = time.process_time()
+    with pytest.raises(ArtefactError, match=r"0\.parquet: listed in manifest\.json but missing"):
+        Corpus.load(tmp_path)
+    assert time.process_time() - before < 3
 
 
 def test_a_directory_or_a_circle_of_links_instead_of_a_manifest_is_one_line(shop, tmp_path):

@@ -205,6 +205,11 @@ def test_what_duckdb_does_not_begin_with_is_one_line(tmp_path, size):
     assert not list((tmp_path / "a").glob(".minionerec*"))
 
 
+def test_duckdb_works_in_a_folder_with_a_backslash(tmp_path):
+    with started("duckdb", "1GB", tmp_path / "a\\b") as engine:
+        assert check(demo(), engine)
+
+
 def test_folders_that_killed_engines_left_are_named(tmp_path, caplog):
     (tmp_path / ".minionerec-engine-old").mkdir()
     with started("duckdb", "1GB", tmp_path), started("duckdb", "1GB", tmp_path):
