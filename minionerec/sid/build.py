@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from minionerec.core.artefacts import read_json, read_manifest, write_text_atomi
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.records import Clock
+from minionerec.core.settings import default_of
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
@@ -260,19 +261,30 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
     return _assigned(given, EncodedVectors(vectors, quantiser), quantiser)
 
 
-def _check_same_tfidf(folder: Path, config: SidConfig) -> None:
-    """Check that the TF-IDF settings are those of the first SIDs.
+def _same_tfidf(folder: Path, config: SidConfig, dimensions: int) -> SidConfig:
+    """The settings with the dimensions of the first SIDs where they are not given.
+
+    Args:
+        folder: The SIDs that others are appended to.
+        config: The settings.
+        dimensions: Of the vectors that its codebooks read.
 
     Raises:
         ConfigError: Naming the setting that differs.
     """
     then = read_manifest(folder)["settings"]
-    for name in ("dimensions", "seed"):
-        if then.get("encoder") == "tfidf" and then[name] != getattr(config, name):
+    if then.get("encoder") != "tfidf":
+        return config
+    default = next(default_of(each) for each in fields(config) if each.name == "dimensions")
+    if config.dimensions == default:
+        config = replace(config, dimensions=dimensions)
+    for name, same in (("dimensions", (then["dimensions"], dimensions)), ("seed", (then["seed"],))):
+        if getattr(config, name) not in same:
             raise ConfigError(
-                f"{name} is {getattr(config, name)}, but {folder} was made with {then[name]}, and only the same TF-IDF "
-                f"gives new items vectors of its space. Give --{name} {then[name]}."
+                f"{name} is {getattr(config, name)}, but {folder} was made with {same[0]}, and only the same TF-IDF "
+                f"gives new items vectors of its space. Give --{name} {same[0]}."
             )
+    return config
 
 
 def _make_appended(given: MethodInputs) -> CodesAndPoints:
@@ -280,7 +292,7 @@ def _make_appended(given: MethodInputs) -> CodesAndPoints:
     base, quantiser = SidTable.load_index(folder), Quantiser.load(folder)
     fitted = None
     if given.config.encoder == "tfidf":
-        _check_same_tfidf(folder, given.config)
+        given = replace(given, config=_same_tfidf(folder, given.config, quantiser.width))
         fitted = FittedTexts.of(folder, base.item_ids, given.corpus)
     rows = {item_id: row for row, item_id in enumerate(base.item_ids)}
     found = np.array([rows.get(item_id, -1) for item_id in given.item_ids])

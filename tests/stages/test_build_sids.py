@@ -259,6 +259,9 @@ def test_append_with_tfidf_fits_it_on_the_first_items(tmp_path):
     assert len(set(free)) > 5 and set(free) <= given
     again = run_build_sids(replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again")))
     assert again.table.fingerprint == after.table.fingerprint
+    default = SidConfig(corpus="x", output="x").dimensions
+    plain = run_build_sids(replace(more, dimensions=default, output=str(tmp_path / "plain")))  # as the guide types it
+    assert default != 16 and plain.table.fingerprint == after.table.fingerprint
     reported = [read_json(tmp_path / name / "fitted_items.json") for name in ("more", "again")]
     assert reported[0] == reported[1] == {"items": list(before.item_ids), "gone": {}}
     for name, value, then in (("dimensions", 8, 16), ("seed", 1, 42)):
