@@ -105,7 +105,7 @@ def save_model(folder: Path, titles: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def path(data_root, tmp_path_factory):
+def folder(data_root, tmp_path_factory):
     """A folder with a part of the data, the model, the launch file of four processes, and a copy of the recipe."""
     folder = tmp_path_factory.mktemp("full_size")
     copy_part(data_root / "Amazon", folder / "data" / "Amazon")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitRows
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.reports.reference import load_reference
 from minionerec.sid.table import SidTable
@@ -80,7 +80,7 @@ def write_published(folder, name):
     items = pd.DataFrame({"item_id": ids, "title": [f"thing {item}" for item in ids], "description": [""] * n_items})
 
     def rows(n):
-        return SplitRows.of([f"u{row}" for row in range(n)], [[5]] * n, [0] * n)
+        return SplitExamples.of([f"u{row}" for row in range(n)], [[5]] * n, [0] * n)
 
     split = "published, global time 8:1:1"
     Corpus(items, rows(8), rows(4), rows(n_rows), split, 10).save(folder / f"{name}_corpus", config={}, inputs={})
