@@ -136,7 +136,7 @@ def main() -> None:
     found["used"] = {name: used_share(statistics.mean(operations), part[0], card) for name, part in medians.items()}
     found |= {"peak_gib": peaks, **card, "asked": vars(args)}
     if args.json:
-        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        sys.stdout.write(json.dumps(found) + "\n")
         return
     for name, (seconds, own) in medians.items():
         print(f"{name}: {seconds:.3f} s a step, {own:.3f} s of processor time")

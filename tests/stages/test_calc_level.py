@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pytest
 from support.commands import command
 from support.paths import ROOT
 
@@ -51,15 +50,6 @@ def test_predictions_directory_and_file_as_tables(tmp_path):
     beyond = run("--predictions", tmp_path / "p", "--ks", "3")
     assert beyond.status == 2
     assert "K = 3 is larger than the lists, which hold 2 candidates" in beyond.err
-
-
-@pytest.mark.slow
-def test_without_arguments_it_takes_the_demo_and_makes_it(tmp_path):
-    done = run(cwd=tmp_path)
-    assert "using the demo configuration, demo#levels" in done.err
-    assert done.status == 0
-    assert "1,509 examples; 0 of 75,450 predictions are no semantic ID" in done.out
-    assert (tmp_path / "runs/demo/eval_grpo/predictions.parquet").is_file()
 
 
 def test_user_errors_are_one_line_and_status_2(tmp_path):

@@ -216,7 +216,8 @@ def test_each_process_gets_its_own_blocks(count, processes, size):
 @pytest.fixture(scope="module")
 def whole(shop):
     """A run from files that nothing interrupted, with its number of steps and writes."""
-    return stage_in_child(partial(from_files, run_sft), shop, blocks(shop, output=str(shop / "whole" / "sft")))
+    folder = shop / "whole"
+    return stage_in_child(partial(from_files, run_sft), folder, blocks(shop, output=str(folder / "sft")))
 
 
 def dies_and_resumes(shop, tmp_path, points):

@@ -313,7 +313,8 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
     first: list[str] | None = None
     for path in files.files:
         parts = read_text_parts(path, SEPARATORS[files.suffix], bad, size)
-        for table in progress(parts, f"reading {path.name}", -(-path.stat().st_size // size), unit="parts"):
+        length = path.stat().st_size if path.is_file() else 0  # what is no file is reported as it is read
+        for table in progress(parts, f"reading {path.name}", -(-length // size), unit="parts"):
             first = first or list(table.columns)
             check_names(table.columns, path, first, files.files[0])
             yield path, table

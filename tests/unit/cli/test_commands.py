@@ -106,8 +106,7 @@ def test_an_unknown_flag_of_a_script_is_one_line_and_status_2():
 class Result:
     """What a stage gives back in these tests."""
 
-    def lines(self):
-        return ["one", "two"]
+    lines = ("one", "two")
 
 
 @pytest.fixture

@@ -289,7 +289,7 @@ def test_a_run_of_real_stages(tmp_path, monkeypatch):
     words = [python(), "-m", "minionerec", "run", str(path)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
-    assert table(path)["small"]["metrics"]["HR@10"][0] > 0.01
+    assert table(path)["small"]["metrics"]["sid"]["HR@10"]["mean"] > 0.01
     log = (tmp_path / "runs" / "log" / "experiment_log.md").read_text()
     assert "# Of a study" in log and "shop" in log and "small" in log
     assert "accelerate launch" in (tmp_path / "runs/shop/small/model/seed-4.log").read_text()

@@ -91,7 +91,7 @@ def test_an_empty_allowed_set_raises_with_its_row():
     trie = Trie.build(np.array([[0, 1], [0, 2], [3, 0]]), token_ids(2, 4))
     scores = torch.zeros(2, VOCABULARY)
     alone = TrieLogitsProcessor(trie, 1)
-    with pytest.raises(DataError, match=r"row 1 of the batch: no token may follow \[40\] behind a prompt of 1 tokens"):
+    with pytest.raises(DataError, match=r"row 1 of the batch: no token may follow \[40\] after a prompt of 1 tokens"):
         alone(torch.tensor([[9, 5], [9, 40]]), scores)
     with pytest.raises(DataError, match=r"row 0 of the batch: no token may follow \[5, 10\]"):
         alone(torch.tensor([[9, 5, 10], [9, 5, 11]]), scores)
