@@ -92,9 +92,9 @@ def test_a_copied_recipe_runs_through_to_the_report(installed, empty):
     done = run(installed, empty, "minionerec", "run", "mine.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     check_outputs(empty, done.stdout)
-    again = run(installed, empty, "minionerec", "run", "mine")
-    assert again.stdout.count("is up to date.") >= 7
-    assert not [path for path in empty.iterdir() if path.name not in ("mine", "runs")]  # nothing else was written
+    again = run(installed, empty, "minionerec", "run", "mine.yaml")
+    assert again.stdout.count(": up to date") == 9
+    assert not [path for path in empty.iterdir() if path.name not in ("mine.yaml", "runs")]  # nothing else was written
 
 
 def test_the_shipped_demo_runs_through_to_the_report(installed, empty):
