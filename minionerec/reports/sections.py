@@ -1,11 +1,9 @@
 """The sections of pages: each is a function of results."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from minionerec.core.artefacts import read_json
 from minionerec.core.records import duration
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.ranking import item_ranks
@@ -42,7 +40,7 @@ from minionerec.reports.findings import SHORT, findings
 from minionerec.reports.reference import DOUBTFUL, Reference, ReferenceRow
 from minionerec.reports.results import OWN_SIDS, TITLE, PageResults
 from minionerec.reports.trainings import NOT_RECORDED, Effort
-from minionerec.sid.report import level_use
+from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report
 
 Row = list[str | Cell]
 PENDING = "—"
@@ -455,8 +453,7 @@ def codebooks(results: PageResults) -> Section | None:
     table, examples = results.table, results.examples
     if table is None or examples is None or examples.sids is None:
         return None
-    path = examples.sids / "report.json"
-    built: dict[str, Any] = read_json(path) if path.is_file() else {}
+    built = read_sid_report(examples.sids) if (examples.sids / REPORT_FILE).is_file() else {}
     known, uses, rows = built.get("levels", []), level_use(table.codes), list[Row]()
     for index, use in enumerate(uses):
         extra = known[index] if index < len(known) else {}

@@ -21,7 +21,7 @@ from minionerec.reports.html import write_page
 from minionerec.reports.results import shorten
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
-from minionerec.sid.report import HITS, REPORT_FILE, Diagnostics, diagnose, gather_evidence, prefix_numbers
+from minionerec.sid.report import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers, read_sid_report
 from minionerec.sid.table import SidTable
 
 # Sections about tables of semantic IDs side by side.
@@ -306,7 +306,7 @@ def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> di
     judged = {}
     for name, path in config.tables.items():
         folder = Path(path)
-        table, report = SidTable.load_index(folder, item_ids), read_json(folder / REPORT_FILE)
+        table, report = SidTable.load_index(folder, item_ids), read_sid_report(folder)
         codebooks = Quantiser.load(folder).codebooks if (folder / CODEBOOKS_FILE).is_file() else None
         measures = diagnose(table.codes, evidence, codebooks)
         errors = [level["error"] for level in report["levels"]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.core.artefacts import read_json, read_manifest, write_text_atomic
+from minionerec.core.artefacts import read_manifest, write_text_atomic
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.records import Clock
@@ -35,7 +35,7 @@ from minionerec.sid.kmeans import (
     training_rows,
 )
 from minionerec.sid.quantiser import CODEBOOKS_FILE, EncodedVectors, Quantiser
-from minionerec.sid.report import REPORT_FILE, level_use, report_lines, sid_report
+from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report, report_lines, sid_report
 from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
 
 logger = get_logger(__name__)
@@ -299,10 +299,10 @@ def _make_appended(given: MethodInputs) -> CodesAndPoints:
     points = quantiser.points(given.vectors(fitted))
     known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
     kept, levels = base.codes[found[known]], len(quantiser.codebooks)
-    before = read_json(folder / REPORT_FILE)["levels"][levels - 1]["error"]
+    before = dict(enumerate(level["error"] for level in read_sid_report(folder)["levels"])).get(levels - 1)
     if len(known):
         now = level_use(kept[:, :levels], vectors=points[known], codebooks=quantiser.codebooks)[-1].error
-        if now is not None and now > before + SPACE_TOLERANCE:
+        if now is not None and before is not None and now > before + SPACE_TOLERANCE:
             raise DataError(
                 f"{folder}: with these vectors the SIDs of its {len(known)} known items leave {now:.0%} of the "
                 f"variance; when they were made {before:.0%}. The vectors are of another space, or the texts have "
@@ -393,7 +393,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
     """
     stage = Stage(config)
     if stage.current() is not None:
-        report = read_json(stage.output / REPORT_FILE)
+        report = read_sid_report(stage.output)
         return _result(stage.output, SidTable.load_index(stage.output), report, up_to_date=True)
     config = stage.config
     with stage.work() as work:

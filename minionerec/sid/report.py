@@ -1,14 +1,17 @@
 """Report of a table of codes: use of each level, reconstruction error, collisions before and after."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from minionerec.core.errors import DataError
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import progress
 from minionerec.sid.collisions import CollisionCounts, Resolution, count_collisions
 from minionerec.sid.embed.stored import VectorRows
@@ -168,6 +171,45 @@ def sid_report(
         },
         "counts": dict(counts or {}),
     }
+
+
+def read_sid_report(folder: Path) -> dict[str, Any]:
+    """`report.json` of a folder of semantic IDs, with the keys of `sid_report`.
+
+    Args:
+        folder: The artefact's directory.
+
+    Raises:
+        ArtefactError: If it is missing, no JSON, or of another form.
+    """
+    from pydantic import TypeAdapter, ValidationError  # takes a tenth of a second
+
+    path = folder / REPORT_FILE
+    report: dict[str, Any] = read_json(path)
+    try:
+        TypeAdapter(_Content).validate_json(json.dumps(report), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ArtefactError(f"{path}: {f'{key!r}: ' if key else ''}{first['msg']}. Run build-sids again.") from None
+    return report
+
+
+@dataclass(frozen=True)
+class _Collisions:
+    method: str
+    moved: int
+    distance_paid: float | None
+    before: CollisionCounts
+    after: CollisionCounts
+
+
+@dataclass(frozen=True)
+class _Content:
+    method: str
+    items: int
+    levels: list[LevelUse]
+    collisions: _Collisions
 
 
 def report_lines(report: Mapping[str, Any]) -> list[str]:

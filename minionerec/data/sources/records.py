@@ -87,6 +87,18 @@ def _inside(positions: np.ndarray, opens: np.ndarray, closes: np.ndarray) -> np.
     return inside
 
 
+def record_ends(content: bytes, separator: str, *, quotes: bool = True) -> np.ndarray:
+    """Position of the last byte of each record that a line end closes: int64, ascending.
+
+    Args:
+        content: The file.
+        separator: Separator of cells.
+        quotes: Whether quoted cells may span lines.
+    """
+    ends = line_ends(content)
+    return ends[~_inside(ends, *quoted(content, separator))] if quotes else ends
+
+
 def find_records(content: bytes, separator: str, *, quotes: bool = True) -> Records:
     """All records of a text table.
 
@@ -95,20 +107,19 @@ def find_records(content: bytes, separator: str, *, quotes: bool = True) -> Reco
         separator: Separator of cells.
         quotes: Whether quoted cells may span lines.
     """
-    ends = line_ends(content)
-    record_ends = ends[~_inside(ends, *quoted(content, separator))] if quotes else ends
-    begins = np.concatenate([[len(BOM) if content.startswith(BOM) else 0], record_ends + 1])
-    record_ends = np.append(record_ends, len(content))
+    ends, closing = line_ends(content), record_ends(content, separator, quotes=quotes)
+    begins = np.concatenate([[len(BOM) if content.startswith(BOM) else 0], closing + 1])
+    closing = np.append(closing, len(content))
     buffer = np.frombuffer(content + b"\n", np.uint8)
-    filled = (begins < record_ends) & (buffer[begins] != _RETURN)
+    filled = (begins < closing) & (buffer[begins] != _RETURN)
     blank = filled & ((buffer[begins] == ord(" ")) | (buffer[begins] == ord("\t")))
     for position in np.flatnonzero(blank):
         filled[position] = bool(
-            content[begins[position] : record_ends[position]].strip(" \t\r".replace(separator, "").encode())
+            content[begins[position] : closing[position]].strip(" \t\r".replace(separator, "").encode())
         )
-    begins, record_ends = begins[filled], record_ends[filled]
+    begins, closing = begins[filled], closing[filled]
     lines = np.searchsorted(ends, begins) + 1
-    return Records(begins, record_ends, lines, np.searchsorted(ends, record_ends) - lines + 2)
+    return Records(begins, closing, lines, np.searchsorted(ends, closing) - lines + 2)
 
 
 def unclosed_quote(content: bytes, separator: str) -> int | None:

@@ -19,6 +19,7 @@ from minionerec.data.sources.records import (
     Records,
     find_records,
     line_ends,
+    record_ends,
     spans_lines,
     split_cells,
     unclosed_quote,
@@ -209,11 +210,26 @@ def _table(
     }
     if header is not None and not more_columns:
         content = _without_long(file, content, bad or BadRows())
+    content = _ended_by_newlines(file, content)
     table = _parsed(file, content, options, bad or BadRows())
     if not isinstance(table.index, pd.RangeIndex):
         raise DataError(f"{path}: the rows have more cells than the header. Check the header and the separators.")
     table.attrs["file"] = file
     return table
+
+
+def _ended_by_newlines(file: TextFile, content: bytes) -> bytes:
+    """The content with a newline in place of each carriage return that ends a record by itself.
+
+    pandas takes the separator that follows a blank line ended by such a return for a part of it. Returns inside quoted
+    cells stay, and no byte moves.
+    """
+    if not re.search(rb"\r(?!\n)", content):
+        return content
+    ends = record_ends(content, file.separator, quotes=file.quotes)
+    buffer = np.frombuffer(content, np.uint8).copy()
+    buffer[ends] = ord("\n")
+    return buffer.tobytes()
 
 
 def _shortened(path: Path, content: bytes, separator: str) -> tuple[bytes, str]:

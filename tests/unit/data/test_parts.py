@@ -394,6 +394,24 @@ def test_parts_of_a_text_table_are_the_whole(tmp_path_factory, rows, ends, quote
     assert lines == [whole.attrs["file"].line(row) for row in range(len(whole))]
 
 
+@pytest.mark.parametrize("separator", [",", "\t", "::"])
+def test_a_return_alone_ends_a_blank_line_without_taking_the_next_separator(tmp_path, separator):
+    path, lines = tmp_path / "t.csv", [("a", "b", "c"), ("1", "x", "y"), ("", "x", "y"), ("2", "x", "y")]
+    texts = [separator.join(cells) for cells in lines]
+    path.write_bytes(f"{texts[0]}\n{texts[1]}\n\r{texts[2]}\r\n{texts[3]}\n".encode())
+    tables = [read_text_table(path, separator)]
+    if len(separator) == 1:
+        tables.append(pd.concat(list(read_text_parts(path, separator, size=16)), ignore_index=True))
+    for table in tables:
+        assert [tuple(table.columns), *table.itertuples(index=False, name=None)] == lines
+
+
+def test_a_return_in_a_quoted_cell_stays(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'a,b\r1,"x\ry"\r\r,"z"\r')
+    assert read_text_table(path, ",").to_numpy().tolist() == [["1", "x\ry"], ["", "z"]]
+
+
 def test_parts_with_rows_too_long(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "".join(f"{row},{row}{',x' * (row in (5, 6, 7, 20))}\n" for row in range(30)))

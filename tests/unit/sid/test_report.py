@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
+from minionerec.core.errors import ArtefactError
 from minionerec.sid.collisions import resolve_collisions
 from minionerec.sid.kmeans import reconstruct, residual_kmeans
-from minionerec.sid.report import level_use, report_lines, sid_report
+from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report, report_lines, sid_report
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +75,18 @@ def test_lines_with_codebooks(made):
     lines = report_lines(sid_report("residual_kmeans", resolution, vectors=vectors, codebooks=codebooks))
     assert "of 8 codes used" in lines[0] and "variance left" in lines[0]
     assert len(lines) == 3 and lines[2].startswith("SIDs: ")
+
+
+def test_a_report_of_another_form_is_refused(made, tmp_path):
+    _, codes, codebooks = made
+    report = json.loads(json.dumps(sid_report("balanced", resolve_collisions(codes, "keep"), codebooks=codebooks)))
+    (tmp_path / REPORT_FILE).write_text(json.dumps(report))
+    assert read_sid_report(tmp_path) == report
+    for content, message in (
+        ({**report, "levels": 3}, "'levels': Input should be a valid array"),
+        ({**report, "levels": [{**report["levels"][0], "error": "x"}]}, r"'levels\.0\.error': Input should be"),
+        ([], "Input should be an object"),
+    ):
+        (tmp_path / REPORT_FILE).write_text(json.dumps(content))
+        with pytest.raises(ArtefactError, match=rf"report\.json: {message}.* Run build-sids again"):
+            read_sid_report(tmp_path)
