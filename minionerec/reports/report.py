@@ -1,7 +1,8 @@
 """The stage `report`: one page of recommenders on the same examples, from finished predictions.
 
 OUTPUT/report.md, report.html   the page; the HTML file loads nothing
-OUTPUT/metrics.json             every number of it, unrounded
+OUTPUT/metrics.json             every number of it, unrounded; times, which another run takes more or fewer of, of a
+                                leaderboard alone
 OUTPUT/table.txt                what the command prints
 """
 
@@ -213,7 +214,11 @@ def _json(found: Mapping[str, PageResults], config: ReportConfig) -> dict[str, A
     return {
         "title": title,
         "layout": config.layout,
-        "splits": {split: results_json(results, cost=config.layout != COMPARISON) for split, results in found.items()},
+        "splits": {
+            split: results_json(results, cost=config.layout == LEADERBOARD)
+            | ({"learning_curves": _curves_json(results)} if config.layout == REPORT else {})
+            for split, results in found.items()
+        },
     }
 
 
@@ -222,8 +227,8 @@ def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
 
     Args:
         results: The results.
-        cost: Whether with learning curves and the cost of each recommender, such as seconds, which another run of the
-            same thing takes more or fewer of.
+        cost: Whether with the cost of each recommender, such as seconds, which another run of the same thing takes
+            more or fewer of.
     """
     examples, reference = results.examples, results.reference
     found: list[Finding] = findings(results)
@@ -251,7 +256,6 @@ def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
         else [{"name": row.name, "group": row.group, "metrics": dict(row.metrics)} for row in reference.rows],
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
         "findings": [each.to_json() for each in found],
-        **({"learning_curves": _curves_json(results)} if cost else {}),
     }
 
 

@@ -277,7 +277,6 @@ def test_trainings_are_reported_with_their_time_cost_and_learning_curves(shop, d
     assert (sft["training"], len(sft["measures"]["loss"]["validation"])) == ("SFT", 13)
     assert sft["measures"]["loss"]["training"][0] == [0.5, 1.95]
     assert (rl["training"], rl["measures"]) == ("RL", {"NDCG@10": {"validation": [[0, 0.1], [2.0, 0.11]]}})
-    assert kept["recommenders"]["SFT"]["effort"]["training_seconds"] == 3000
 
 
 def test_configuration_errors(shop):
