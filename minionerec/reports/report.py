@@ -28,7 +28,7 @@ from minionerec.reports.markdown import render_markdown
 from minionerec.reports.provenance import configuration, manifests, sources
 from minionerec.reports.reference import load_reference
 from minionerec.reports.results import EvaluationSet, PageResults, read_results
-from minionerec.reports.trainings import Effort
+from minionerec.reports.trainings import Effort, learning_points
 
 logger = get_logger(__name__)
 
@@ -51,6 +51,7 @@ LAYOUTS: Mapping[str, Sequence[Callable[[PageResults], Section | None]]] = {
         sections.levels,
         sections.published,
         sections.codebooks,
+        sections.training,
     ),
     COMPARISON: (sections.metrics, sections.differences, sections.slices),
     LEADERBOARD: (
@@ -212,7 +213,7 @@ def _json(found: Mapping[str, PageResults], config: ReportConfig) -> dict[str, A
     return {
         "title": title,
         "layout": config.layout,
-        "splits": {split: results_json(results, cost=config.layout == LEADERBOARD) for split, results in found.items()},
+        "splits": {split: results_json(results, cost=config.layout != COMPARISON) for split, results in found.items()},
     }
 
 
@@ -221,8 +222,8 @@ def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
 
     Args:
         results: The results.
-        cost: Whether with the cost of each recommender, such as seconds, which another run of the same thing takes
-            more or fewer of.
+        cost: Whether with learning curves and the cost of each recommender, such as seconds, which another run of the
+            same thing takes more or fewer of.
     """
     examples, reference = results.examples, results.reference
     found: list[Finding] = findings(results)
@@ -250,7 +251,14 @@ def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
         else [{"name": row.name, "group": row.group, "metrics": dict(row.metrics)} for row in reference.rows],
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
         "findings": [each.to_json() for each in found],
+        **({"learning_curves": _curves_json(results)} if cost else {}),
     }
+
+
+def _curves_json(results: PageResults) -> list[dict[str, Any]]:
+    """The learning curves of each training that has any: series of [epoch, value]."""
+    curves = [(training.name, learning_points(training)) for training in results.trainings]
+    return [{"training": name, "measures": found} for name, found in curves if found]
 
 
 def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, list[float]]:
