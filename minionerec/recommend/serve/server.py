@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.recommend.serve.batching import Batcher
@@ -404,8 +406,8 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
     check_extra()
     from minionerec.recommend.serve.guard import read_keys
 
-    # Read when torch is first imported. Two threads of a small model wait for one another more than they gain.
-    os.environ["OMP_NUM_THREADS"] = str(config.threads or os.environ.get("OMP_NUM_THREADS", 1))
+    if config.threads or not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(config.threads or 1)  # two threads of a small model wait for one another more than gain
     config = config.local()
     keys = read_keys(config.api_key_file)
     if config.reload != "off" and config.host not in LOOPBACK and not keys:
