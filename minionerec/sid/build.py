@@ -363,11 +363,6 @@ class SidResult(StageResult):
 
     table: SidTable = field(kw_only=True)
 
-    @property
-    def report(self) -> Mapping[str, Any]:
-        """Content of report.json."""
-        return self.metrics
-
 
 def run_build_sids(config: SidConfig) -> SidResult:
     """Build the SID table of a corpus: an artefact of kind "sids".
