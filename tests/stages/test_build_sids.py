@@ -259,9 +259,14 @@ def test_append_with_tfidf_fits_it_on_the_first_items(tmp_path):
     assert len(set(free)) > 5 and set(free) <= given
     again = run_build_sids(replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again")))
     assert again.table.fingerprint == after.table.fingerprint
-    default = SidConfig(corpus="x", output="x").dimensions
-    plain = run_build_sids(replace(more, dimensions=default, output=str(tmp_path / "plain")))  # as the guide types it
-    assert default != 16 and plain.table.fingerprint == after.table.fingerprint
+    default = SidConfig(corpus="x", output="x")
+    as_typed = {"dimensions": default.dimensions, "codebook_sizes": default.codebook_sizes}  # by the guide
+    plain = run_build_sids(replace(more, **as_typed, output=str(tmp_path / "plain")))
+    assert default.dimensions != 16 and plain.table.fingerprint == after.table.fingerprint
+    manifest = read_manifest(tmp_path / "plain")
+    assert [manifest["config"][name] for name in as_typed] == [16, [8, 8, 8]]  # those of the first table
+    assert "codebook_sizes" not in manifest["settings"]
+    assert run_build_sids(replace(more, dimensions=default.dimensions, output=str(tmp_path / "plain"))).up_to_date
     reported = [read_json(tmp_path / name / "fitted_items.json") for name in ("more", "again")]
     assert reported[0] == reported[1] == {"items": list(before.item_ids), "gone": {}}
     for name, value, then in (("dimensions", 8, 16), ("seed", 1, 42)):
