@@ -33,6 +33,7 @@ TRACKERS = (
 """Trackers that transformers supports."""
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
+FITTING = "0: as many tokens as its memory holds, of the same batch"
 RECENCY = (
     "weigh a training target by exp(-recency x share of the training examples after it); only where the split is "
     "by time, else all weigh alike"
@@ -178,7 +179,7 @@ class SftConfig(PackedConfig, RefittableConfig):
         least=0,
     )
     batch_size: int = setting(64, "examples an optimiser step, over all devices", least=1)
-    device_batch_size: int = setting(64, "examples a device computes at a time", least=1)
+    device_batch_size: int = setting(0, f"examples a device computes at a time; {FITTING}", least=0)
     select_by: str = setting("loss", "best checkpoint: lowest validation loss, or highest ndcg", known=SELECT)
 
     def contradictions(self) -> Iterator[str]:

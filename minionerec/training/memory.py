@@ -1,5 +1,6 @@
 """Memory of a training step, computed from the model's shape before the first step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,3 +170,60 @@ def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | N
         activations=_FLOAT * towers * (tokens * ((config.num_hidden_layers + 1) * layer + 2 * hidden) + vectors),
         logits=_FLOAT * tokens * scored * (2 * towers + 2),
     )
+
+
+# How many tokens a device computes at a time. On a CPU more of them are no faster; a GPU is busy long before so many.
+MOST_TOKENS = {"cpu": 2**12, "cuda": 2**16}
+_LEAST_TOKENS = 2**8
+_USED = 0.85  # share of the free memory that a step may be expected to take
+
+
+@dataclass
+class TokenLimit:
+    """How many tokens of a step a device computes at a time: a power of two, so that little noise does not change it.
+
+    Attributes:
+        tokens: The limit.
+        checkpointing: Whether blocks are computed again in the backward pass.
+        start: The limit to begin with.
+    """
+
+    tokens: int
+    checkpointing: bool
+    start: int
+
+    @classmethod
+    def of(cls, needed: Callable[[int, bool], int], free: int, device: str, checkpointing: bool) -> "TokenLimit":
+        """The largest limit for which an estimate leaves head-room; with checkpointing where there is none without.
+
+        Args:
+            needed: Bytes that a step takes beyond what is taken already, of tokens at a time and with checkpointing or
+                not.
+            free: Bytes that it may take.
+            device: Kind of device.
+            checkpointing: Whether blocks are computed again anyway.
+        """
+        most = MOST_TOKENS.get(device, MOST_TOKENS["cuda"])
+        sizes = [most >> shift for shift in range(most.bit_length()) if most >> shift >= _LEAST_TOKENS]
+        for again in sorted({checkpointing, True}):
+            for tokens in sizes:
+                if needed(tokens, again) <= free * _USED:
+                    return cls(tokens, again, tokens)
+        return cls(_LEAST_TOKENS, True, _LEAST_TOKENS)
+
+    def lower(self, indivisible: bool) -> bool:
+        """Lower the limit after memory ended: half as many tokens, or checkpointing.
+
+        Args:
+            indivisible: Whether every example was computed by itself.
+
+        Returns:
+            Whether anything was left to give up.
+        """
+        if not indivisible:
+            self.tokens = max(1, self.tokens // 2)
+        elif not self.checkpointing:
+            self.tokens, self.checkpointing = self.start, True
+        else:
+            return False
+        return True

@@ -11,10 +11,11 @@ those of the examples one by one. The head is computed at the positions whose ne
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainingArguments
@@ -379,10 +380,8 @@ class TreeCollator:
             float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`, `contexts`
             and `levels` (`teacher_questions`).
         """
-        examples = [prompt_in_turn(example, self.epoch) for example in examples]
-        order = sorted(range(len(examples)), key=lambda position: examples[position]["input_ids"])
-        ids = [examples[position]["input_ids"] for position in order]
-        shared = [0, *(common_prefix(one, two) for one, two in pairwise(ids))]
+        examples, shared = self.in_order(examples)
+        ids = [example["input_ids"] for example in examples]
         new = [len(row) - prefix for row, prefix in zip(ids, shared, strict=True)]
         total = sum(new)
         rows = -(-total // self.row_tokens)
@@ -397,8 +396,8 @@ class TreeCollator:
             completions[-1].append(sequence[1:])
             used, row_before = used + tokens, row
         packed = pack_groups(prompts, completions, int(total / rows * _SLACK))
-        labelled = torch.tensor([label >= 0 for position in order for label in examples[position]["labels"][1:]])
-        weights = torch.tensor([weight for position in order for weight in examples[position]["weights"][1:]])
+        labelled = torch.tensor([label >= 0 for example in examples for label in example["labels"][1:]])
+        weights = torch.tensor([weight for example in examples for weight in example["weights"][1:]])
         return {
             "input_ids": packed.input_ids,
             "position_ids": packed.position_ids,
@@ -406,8 +405,76 @@ class TreeCollator:
             "positions": packed.positions[labelled],
             "labels": packed.labels[labelled].unsqueeze(0),
             "weights": weights[labelled],
-            **(teacher_questions([examples[position] for position in order]) if self.with_teacher else {}),
+            **(teacher_questions(examples) if self.with_teacher else {}),
         }
+
+    def in_order(self, examples: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
+        """Examples as in the epoch, sorted by their tokens, and how many of them each shares with the one before."""
+        found = [prompt_in_turn(example, self.epoch) for example in examples]
+        found.sort(key=lambda example: example["input_ids"])
+        pairs = pairwise(example["input_ids"] for example in found)
+        return found, [0, *(common_prefix(one, two) for one, two in pairs)]
+
+
+class PackedShare:
+    """A device's share of a step, as examples, which are packed into as many batches as memory asks for.
+
+    Args:
+        examples: The examples.
+        collate: Packs one batch.
+    """
+
+    def __init__(self, examples: Sequence[dict[str, Any]], collate: TreeCollator):
+        self.examples, self.collate = examples, collate
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self.examples)
+
+    @cached_property
+    def _sorted(self) -> tuple[list[dict[str, Any]], np.ndarray]:
+        """The examples in order, and the tokens up to the end of each: prefixes that neighbours share count once."""
+        examples, shared = self.collate.in_order(self.examples)
+        new = [len(example["input_ids"]) - prefix for example, prefix in zip(examples, shared, strict=True)]
+        return examples, np.cumsum(new)
+
+    def count(self, tokens: int) -> int:
+        """Batches of about so many tokens each at most."""
+        return min(len(self), -(-int(self._sorted[1][-1]) // tokens))
+
+    def split(self, count: int) -> list[dict[str, torch.Tensor]]:
+        """So many batches of about as many tokens each, of examples that begin alike; none is empty.
+
+        Args:
+            count: Batches, at most as many as there are examples.
+        """
+        examples, ends = self._sorted
+        wanted = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count) + 1
+        least = np.arange(1, count)
+        cuts = np.clip(np.maximum.accumulate(wanted - least) + least, least, len(examples) - count + least)
+        bounds = [0, *cuts.tolist(), len(examples)]
+        return [self.collate(examples[start:end]) for start, end in pairwise(bounds)]
+
+
+@dataclass
+class ShareCollator:
+    """Collates a device's share of a step without packing it.
+
+    Attributes:
+        collate: Packs its batches.
+    """
+
+    collate: TreeCollator
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The share, and the labels of all its batches, by which the trainer counts them.
+
+        Returns:
+            `share`, a `PackedShare`, and int64 (1, N) twice: `labels` and `shift_labels`.
+        """
+        share = [prompt_in_turn(example, self.collate.epoch) for example in examples]
+        labels = torch.tensor([[label for example in share for label in example["labels"][1:] if label >= 0]])
+        return {"share": PackedShare(examples, self.collate), "labels": labels, "shift_labels": labels}
 
 
 class SetEpoch(TrainerCallback):

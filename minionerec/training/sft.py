@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,11 +41,11 @@ from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, loa
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
-from minionerec.training.memory import estimate_memory
-from minionerec.training.packing import LogitsOf, SetEpoch, TreeCollator, good_row_length, picked_losses
+from minionerec.training.memory import TokenLimit, estimate_memory
+from minionerec.training.packing import LogitsOf, SetEpoch, ShareCollator, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import StepPlan, TrainingRun, plan_steps, run_training
-from minionerec.training.trainer import RankingEvaluation, lora_config, plain_model, validation_set
+from minionerec.training.trainer import RankingEvaluation, StepInParts, lora_config, plain_model, validation_set
 
 # Distillation: a catalogue model as the teacher of a language model.
 #
@@ -206,11 +207,11 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
 
 logger = get_logger(__name__)
 
-# Random micro-batches, the largest of which represents the run's.
-_MEASURED_BATCHES = 16
+# Random micro-batches, the largest of which represents the run's; and their examples, where memory decides them.
+_MEASURED_BATCHES, _MEASURED_EXAMPLES = 16, 64
 
 
-class SidSftTrainer(RankingEvaluation, SFTTrainer):
+class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
     """TRL's SFT trainer on the packed batches of `TreeCollator`, with ranking of validation examples.
 
     The loss is TRL's: the sum over labelled tokens, divided by their number in the whole step, over all devices.
@@ -226,20 +227,26 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
     order: BlockSampler | None = None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The trainer's own, or by blocks."""
-        if self.order is None:
-            found: DataLoader[Any] = super().get_train_dataloader()
-            return found
-        loader: DataLoader[Any] = self.accelerator.prepare(
-            DataLoader(
-                cast(Any, self.train_dataset),
-                batch_size=self.args.per_device_train_batch_size,
-                sampler=self.order,
-                collate_fn=self.data_collator,
-                pin_memory=self.args.dataloader_pin_memory,
+        """The trainer's own, or by blocks; of packed batches, or of shares of a step."""
+        packed = cast(TreeCollator, self.data_collator)
+        if self.limit is not None:
+            self.data_collator = ShareCollator(packed)
+        try:
+            if self.order is None:
+                found: DataLoader[Any] = super().get_train_dataloader()
+                return found
+            loader: DataLoader[Any] = self.accelerator.prepare(
+                DataLoader(
+                    cast(Any, self.train_dataset),
+                    batch_size=self.args.per_device_train_batch_size,
+                    sampler=self.order,
+                    collate_fn=self.data_collator,
+                    pin_memory=self.args.dataloader_pin_memory,
+                )
             )
-        )
-        return loader
+            return loader
+        finally:
+            self.data_collator = packed  # of validation
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -257,36 +264,59 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
         return loss * self.accelerator.num_processes / num_items_in_batch
 
 
-def report_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
-    """Log what memory the run will need for each process, and warn where there is less."""
+def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
+    """Choose how many tokens are computed at a time where the settings leave it open, and log the memory of a step.
+
+    Warns where there is less.
+    """
+    plugin, model = trainer.args.deepspeed_plugin, plain_model(trainer.model)
+    estimate = partial(
+        estimate_memory,
+        model,
+        mixed_bf16=config.mixed_bf16,
+        dropout=config.dropout > 0,
+        processes=trainer.accelerator.num_processes,
+        zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
+    )
+    free, checkpointing = free_memory(), config.gradient_checkpointing
+    if not config.device_batch_size:
+        present = sum(weight.nbytes for weight in model.parameters())
+        limit = TokenLimit.of(
+            lambda tokens, again: estimate(tokens=tokens, labels=tokens, checkpointing=again).total - present,
+            free,
+            model.device.type,
+            checkpointing,
+        )
+        trainer.set_limit(limit)
+        checkpointing = limit.checkpointing
+    tokens, labels = _largest_batch(trainer, config)
+    needed = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing)
+    logger.info("A process needs about %s for micro-batches of %s tokens.", needed, f"{tokens:,}")
+    if needed.total > free:
+        logger.warning(
+            "That is more than the %.2f GB that are free: %s.",
+            free / 1e9,
+            f"lower device_batch_size ({config.device_batch_size}), or give --gradient_checkpointing true"
+            if config.device_batch_size
+            else "lower max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model",
+        )
+
+
+def _largest_batch(trainer: SidSftTrainer, config: SftConfig) -> tuple[int, int]:
+    """Positions and labels of the largest of some random micro-batches."""
     rng = np.random.default_rng(config.seed)
     dataset: Any = trainer.train_dataset
     count = len(dataset)
     tokens = labels = 0
     for _ in range(_MEASURED_BATCHES):
-        rows = rng.choice(count, min(config.device_batch_size, count), replace=False)
+        rows = rng.choice(count, min(config.device_batch_size or _MEASURED_EXAMPLES, count), replace=False)
         batch = trainer.data_collator([dataset[int(row)] for row in rows])
         tokens, labels = max(tokens, batch["input_ids"].numel()), max(labels, batch["labels"].numel())
-    plugin = trainer.args.deepspeed_plugin
-    estimate = estimate_memory(
-        plain_model(trainer.model),
-        tokens=tokens,
-        labels=labels,
-        mixed_bf16=config.mixed_bf16,
-        checkpointing=config.gradient_checkpointing,
-        dropout=config.dropout > 0,
-        processes=trainer.accelerator.num_processes,
-        zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
-    )
-    logger.info("A process needs about %s for micro-batches of %s tokens.", estimate, f"{tokens:,}")
-    free = free_memory()
-    if estimate.total > free:
-        logger.warning(
-            "That is more than the %.2f GB that are free: lower device_batch_size (%d), or give "
-            "--gradient_checkpointing true.",
-            free / 1e9,
-            config.device_batch_size,
-        )
+    if trainer.limit is not None:
+        share = trainer.args.per_device_train_batch_size / min(_MEASURED_EXAMPLES, count)
+        share = min(share, trainer.limit.tokens / tokens)
+        tokens, labels = int(tokens * share), int(labels * share)
+    return tokens, labels
 
 
 def _backbone(
@@ -344,8 +374,8 @@ def _trainer(
     """A trainer of these examples, which validates on those held out; that of a refit does not."""
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
-        per_device_train_batch_size=config.device_batch_size,
-        per_device_eval_batch_size=config.device_batch_size,
+        per_device_train_batch_size=plan.per_device,
+        per_device_eval_batch_size=config.device_batch_size or _MEASURED_EXAMPLES,
         logging_steps=plan.eval_steps,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
@@ -358,7 +388,7 @@ def _trainer(
     collator = TreeCollator(good_row_length(bundle.model), with_teacher=bool(config.teacher))
     order = None
     if shuffled:
-        order = BlockSampler(len(examples), shuffled, world_size(), config.device_batch_size, config.seed)
+        order = BlockSampler(len(examples), shuffled, world_size(), plan.per_device, config.seed)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
@@ -427,7 +457,7 @@ def _train(config: SftConfig, run: TrainingRun) -> StageResult:
     plan = plan_steps(config, len(examples), config.batch_size, config.device_batch_size, names, "rows")
     shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
     trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)
-    report_memory(trainer, config)
+    fit_memory(trainer, config)
     run.train(trainer)
     if builder.truncated_texts:
         logger.info(

@@ -4,13 +4,15 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from tqdm import tqdm
 from transformers import (
     EarlyStoppingCallback,
@@ -33,6 +35,7 @@ from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import RunConfig
+from minionerec.training.memory import TokenLimit
 
 logger = get_logger(__name__)
 
@@ -241,6 +244,96 @@ class RankingEvaluation(Trainer):
             added = {f"{metric_key_prefix}_{name}": value for name, value in ranked.items()}
             output = output._replace(metrics={**(output.metrics or {}), **added})
         return output
+
+
+class Share(Protocol):
+    """A device's share of a step, which can be computed in parts."""
+
+    def __len__(self) -> int:
+        """How many examples it has: parts that cannot be divided any more."""
+
+    def count(self, tokens: int) -> int:
+        """Parts of about so many tokens each at most."""
+
+    def split(self, count: int) -> list[dict[str, Any]]:
+        """So many parts, inputs of the loss."""
+
+
+class StepInParts(Trainer):
+    """A mix-in for trainers: a device computes its share of a step in parts that its memory holds.
+
+    The trainer has one batch a step, with a `Share` at "share" of its inputs; the losses of its parts, and their
+    gradients, add up to those of the whole. So where memory ends, the step is computed again from its beginning, in
+    smaller parts, or with blocks computed again in the backward pass, and its gradient is what it would have been.
+    (`auto_find_batch_size` of transformers changes the examples of a step, and begins the training again.)
+
+    Attributes:
+        limit: Tokens at a time; None where the trainer's own batches are computed as they are.
+    """
+
+    limit: TokenLimit | None = None
+
+    def set_limit(self, limit: TokenLimit) -> None:
+        """Compute in parts of so many tokens."""
+        self.limit = limit
+        if limit.checkpointing:
+            plain_model(self.accelerator.unwrap_model(self.model)).activation_checkpointing_enable()
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward passes of a share; as the trainer's own without a limit.
+
+        Raises:
+            ConfigError: If memory ends with a single example at a time, or where processes must go in step.
+        """
+        if self.limit is None:
+            found: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+            return found
+        share: Share = inputs["share"]
+        while True:
+            count = share.count(self.limit.tokens)
+            if self.is_deepspeed_enabled:  # reduces gradients after every part, in all processes together
+                count = int(self.accelerator.gather(torch.tensor([count], device=self.args.device)).max())
+            try:
+                return self._in_parts(model, share.split(count), num_items_in_batch)
+            except RuntimeError as error:
+                if not (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
+                    raise
+            # Here nothing holds the tensors of the failed pass any more.
+            self._lower(model, share, count)
+
+    def _in_parts(self, model: Any, parts: Sequence[dict[str, Any]], num_items_in_batch: Any) -> torch.Tensor:
+        losses: list[torch.Tensor] = []
+        for part in parts:
+            last = len(losses) == len(parts) - 1
+            self.accelerator.sync_gradients = last
+            with nullcontext() if last else self.accelerator.no_sync(model):
+                losses.append(super().training_step(model, part, num_items_in_batch))
+        return torch.stack(losses).sum()
+
+    def _lower(self, model: Any, share: Share, count: int) -> None:
+        """Forget the gradients of a step whose memory ended with so many parts, and give it less to hold."""
+        limit = cast(TokenLimit, self.limit)
+        if self.is_deepspeed_enabled or (self.accelerator.num_processes > 1 and self.accelerator.sync_gradients):
+            raise ConfigError(
+                f"memory ended at {limit.tokens:,} tokens at a time, where the processes of this launch add up their "
+                "gradients. Give a micro-batch, such as --device_batch_size 1, or --gradient_checkpointing true."
+            )
+        lowered = limit.lower(indivisible=count == len(share))
+        while count < len(share) and share.count(limit.tokens) == count:
+            limit.lower(indivisible=False)
+        if not lowered:
+            raise ConfigError(
+                "memory ended with a single example at a time, though activations are computed again. Lower "
+                "max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model."
+            )
+        model.zero_grad()
+        clear_device_cache(garbage_collection=True)
+        self.set_limit(limit)
+        logger.warning(
+            "Memory ended: the step is computed again, %s tokens at a time%s, as are those that follow.",
+            f"{limit.tokens:,}",
+            " and activations again in the backward pass" if limit.checkpointing else "",
+        )
 
 
 def _has_ended(state: TrainerState, args: TrainingArguments) -> bool:
