@@ -173,8 +173,9 @@ def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | N
 
 
 # How many tokens a device computes at a time. On a CPU more of them are no faster; a GPU is busy long before so many.
+# Rather than fewer than the least, activations are computed again.
 MOST_TOKENS = {"cpu": 2**12, "cuda": 2**16}
-_LEAST_TOKENS = 2**8
+LEAST_TOKENS = {"cpu": 2**8, "cuda": 2**10}
 _USED = 0.85  # share of the free memory that a step may be expected to take
 
 
@@ -203,13 +204,13 @@ class TokenLimit:
             device: Kind of device.
             checkpointing: Whether blocks are computed again anyway.
         """
-        most = MOST_TOKENS.get(device, MOST_TOKENS["cuda"])
-        sizes = [most >> shift for shift in range(most.bit_length()) if most >> shift >= _LEAST_TOKENS]
+        most, least = (sizes.get(device, sizes["cuda"]) for sizes in (MOST_TOKENS, LEAST_TOKENS))
+        sizes = [most >> shift for shift in range(most.bit_length()) if most >> shift >= least]
         for again in sorted({checkpointing, True}):
             for tokens in sizes:
                 if needed(tokens, again) <= free * _USED:
                     return cls(tokens, again, tokens)
-        return cls(_LEAST_TOKENS, True, _LEAST_TOKENS)
+        return cls(least, True, least)
 
     def lower(self, indivisible: bool) -> bool:
         """Lower the limit after memory ended: half as many tokens, or checkpointing.

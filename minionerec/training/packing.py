@@ -376,9 +376,9 @@ class TreeCollator:
 
         Returns:
             `input_ids`, `position_ids` and `ends` int64 (B, T), see `PackedGroups`; `positions` int64 (N,), of the
-            tokens that predict a labelled one, counted through all rows; `labels` int64 (1, N), those tokens; `weights`
-            float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`, `contexts`
-            and `levels` (`teacher_questions`).
+            tokens that predict a labelled one, counted through all rows; `labels` and `shift_labels` int64 (1, N),
+            those tokens; `weights` float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`,
+            `contexts` and `levels` (`teacher_questions`).
         """
         examples, shared = self.in_order(examples)
         ids = [example["input_ids"] for example in examples]
@@ -397,13 +397,15 @@ class TreeCollator:
             used, row_before = used + tokens, row
         packed = pack_groups(prompts, completions, int(total / rows * _SLACK))
         labelled = torch.tensor([label >= 0 for example in examples for label in example["labels"][1:]])
+        labels = packed.labels[labelled].unsqueeze(0)
         weights = torch.tensor([weight for example in examples for weight in example["weights"][1:]])
         return {
             "input_ids": packed.input_ids,
             "position_ids": packed.position_ids,
             "ends": packed.ends,
             "positions": packed.positions[labelled],
-            "labels": packed.labels[labelled].unsqueeze(0),
+            "labels": labels,
+            "shift_labels": labels,  # else the trainer's count leaves out the first
             "weights": weights[labelled],
             **(teacher_questions(examples) if self.with_teacher else {}),
         }

@@ -194,6 +194,14 @@ def test_a_step_whose_memory_ends_has_the_same_loss_and_gradient(tmp_path, caplo
     assert memory.ended == ended
 
 
+def test_every_label_of_a_step_is_counted(tmp_path):
+    """In micro-batches as in a share, so that the loss of a step does not depend on how it is divided."""
+    trainer, rows, packed = trainer_of(tmp_path), examples(), TreeCollator(16)
+    labels = sum(label >= 0 for example in rows for label in example["labels"][1:])
+    for batches in ([packed(rows[:5]), packed(rows[5:])], [ShareCollator(packed)(rows)]):
+        assert trainer.get_batch_samples(iter(batches), len(batches), "cpu")[1] == labels
+
+
 def test_memory_that_ends_with_a_single_example_is_an_error(tmp_path):
     trainer = trainer_of(tmp_path)
     trainer.set_limit(TokenLimit(64, False, 64))
@@ -223,5 +231,6 @@ def test_the_limit_is_the_largest_that_leaves_room():
     assert limit(int((1000 + 10 * 4096) / 0.85) + 1) == (4096, False)
     assert limit(int((1000 + 10 * 4096) / 0.85) - 1) == (2048, False)
     assert limit(2500) == (1024, True)
+    assert limit(4000) == (2048, True)
     assert limit(10**9, True) == (MOST_TOKENS["cuda"], True)
-    assert limit(0) == (256, True)
+    assert limit(0) == (1024, True)
