@@ -372,19 +372,21 @@ def _trainer(
     shuffled: int,
 ) -> SidSftTrainer:
     """A trainer of these examples, which validates on those held out; that of a refit does not."""
+    heldout = None
+    if run.refit is None:
+        heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
+    # As few examples as possible are validated twice to fill the processes' last batches.
+    share = -(-len(heldout or [1]) // world_size())
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
         per_device_train_batch_size=plan.per_device,
-        per_device_eval_batch_size=config.device_batch_size or _MEASURED_EXAMPLES,
+        per_device_eval_batch_size=config.device_batch_size or min(_MEASURED_EXAMPLES, share),
         logging_steps=plan.eval_steps,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
     )
-    heldout = None
-    if run.refit is None:
-        heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
     collator = TreeCollator(good_row_length(bundle.model), with_teacher=bool(config.teacher))
     order = None
     if shuffled:
