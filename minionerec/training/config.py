@@ -395,11 +395,12 @@ class GrpoConfig(PackedConfig):
     )
     generations: int = setting(16, "rollouts of each prompt (G), best first", least=2)
     prompts_per_step: int = setting(64, "prompts an optimiser step, over all devices", least=1)
-    prompts_per_device: int = setting(64, "prompts a device computes at a time", least=1)
+    prompts_per_device: int = setting(0, f"prompts a device computes at a time; {FITTING}", least=0)
     loss: str = setting(
         "grpo",
-        "grpo (mean over each completion, then over completions), bnpo or dapo (mean over tokens, of what a device "
-        "computes at a time or of the whole step), gspo (one ratio a completion)",
+        "grpo (mean over each completion, then over completions), bnpo or dapo (mean over tokens, of "
+        "prompts_per_device prompts, or of a device's prompts of the step where that is 0; or of the whole step), gspo "
+        "(one ratio a completion)",
         known=GRPO_LOSSES,
     )
     keep_zero_variance: bool = setting(
@@ -464,7 +465,7 @@ class DpoConfig(LanguageRunConfig):
     )
     beta: float = setting(1.0, "scale of log-ratios in the loss; the higher, the closer to the checkpoint", above=0)
     prompts_per_step: int = setting(128, "prompts an optimiser step, over all devices", least=1)
-    prompts_per_device: int = setting(64, "prompts a device computes at a time", least=1)
+    prompts_per_device: int = setting(0, f"prompts a device computes at a time; {FITTING}", least=0)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""

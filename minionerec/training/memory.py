@@ -1,8 +1,11 @@
 """Memory of a training step, computed from the model's shape before the first step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 _GB = 1e9
 _FLOAT = 4
@@ -228,3 +231,38 @@ class TokenLimit:
         else:
             return False
         return True
+
+
+class Share:
+    """A device's share of a step: examples that can be computed in parts.
+
+    Args:
+        tokens: Tokens of each example, in an order in which neighbours are computed together.
+        make: Makes the inputs of the loss of some neighbours.
+    """
+
+    def __init__(self, tokens: Sequence[int], make: Callable[[slice], dict[str, Any]]):
+        self.ends, self.make = np.cumsum(tokens), make
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self.ends)
+
+    def count(self, tokens: int) -> int:
+        """Parts of about so many tokens each at most."""
+        return max(1, min(len(self), -(-int(self.ends[-1]) // tokens)))
+
+    def split(self, count: int) -> list[dict[str, Any]]:
+        """So many parts of about as many tokens each; none is empty.
+
+        Args:
+            count: Parts, at most as many as there are examples.
+
+        Example:
+            >>> Share([5, 1, 1, 1, 2], lambda part: {"of": part}).split(2)
+            [{'of': slice(0, 1, None)}, {'of': slice(1, 5, None)}]
+        """
+        least = np.arange(1, count)
+        wanted = np.searchsorted(self.ends, self.ends[-1] * least / count) + 1
+        cuts = np.clip(np.maximum.accumulate(wanted - least) + least, least, len(self) - count + least)
+        return [self.make(slice(start, end)) for start, end in pairwise([0, *cuts.tolist(), len(self)])]

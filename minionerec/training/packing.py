@@ -11,11 +11,10 @@ those of the examples one by one. The head is computed at the positions whose ne
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainingArguments
@@ -26,7 +25,7 @@ from minionerec.core.errors import DataError
 from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
 from minionerec.training.examples import BlockSampler
-from minionerec.training.memory import LOGITS_AT_ONCE
+from minionerec.training.memory import LOGITS_AT_ONCE, Share
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #
@@ -418,46 +417,6 @@ class TreeCollator:
         return found, [0, *(common_prefix(one, two) for one, two in pairs)]
 
 
-class PackedShare:
-    """A device's share of a step, as examples, which are packed into as many batches as memory asks for.
-
-    Args:
-        examples: The examples.
-        collate: Packs one batch.
-    """
-
-    def __init__(self, examples: Sequence[dict[str, Any]], collate: TreeCollator):
-        self.examples, self.collate = examples, collate
-
-    def __len__(self) -> int:
-        """Number of examples."""
-        return len(self.examples)
-
-    @cached_property
-    def _sorted(self) -> tuple[list[dict[str, Any]], np.ndarray]:
-        """The examples in order, and the tokens up to the end of each: prefixes that neighbours share count once."""
-        examples, shared = self.collate.in_order(self.examples)
-        new = [len(example["input_ids"]) - prefix for example, prefix in zip(examples, shared, strict=True)]
-        return examples, np.cumsum(new)
-
-    def count(self, tokens: int) -> int:
-        """Batches of about so many tokens each at most."""
-        return min(len(self), -(-int(self._sorted[1][-1]) // tokens))
-
-    def split(self, count: int) -> list[dict[str, torch.Tensor]]:
-        """So many batches of about as many tokens each, of examples that begin alike; none is empty.
-
-        Args:
-            count: Batches, at most as many as there are examples.
-        """
-        examples, ends = self._sorted
-        wanted = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count) + 1
-        least = np.arange(1, count)
-        cuts = np.clip(np.maximum.accumulate(wanted - least) + least, least, len(examples) - count + least)
-        bounds = [0, *cuts.tolist(), len(examples)]
-        return [self.collate(examples[start:end]) for start, end in pairwise(bounds)]
-
-
 @dataclass
 class ShareCollator:
     """Collates a device's share of a step without packing it.
@@ -469,14 +428,16 @@ class ShareCollator:
     collate: TreeCollator
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """The share, and the labels of all its batches, by which the trainer counts them.
+        """The share, with its examples in the order of `TreeCollator.in_order`, and its labels, which are counted.
 
         Returns:
-            `share`, a `PackedShare`, and int64 (1, N) twice: `labels` and `shift_labels`.
+            `share`, a `Share` whose parts are packed batches, and int64 (1, N) twice: `labels` and `shift_labels`.
         """
-        share = [prompt_in_turn(example, self.collate.epoch) for example in examples]
-        labels = torch.tensor([[label for example in share for label in example["labels"][1:] if label >= 0]])
-        return {"share": PackedShare(examples, self.collate), "labels": labels, "shift_labels": labels}
+        found, shared = self.collate.in_order(examples)
+        new = [len(example["input_ids"]) - prefix for example, prefix in zip(found, shared, strict=True)]
+        labels = torch.tensor([[label for example in found for label in example["labels"][1:] if label >= 0]])
+        share = Share(new, lambda part: self.collate(found[part]))
+        return {"share": share, "labels": labels, "shift_labels": labels}
 
 
 class SetEpoch(TrainerCallback):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,11 +40,18 @@ from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, loa
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
-from minionerec.training.memory import TokenLimit, estimate_memory
+from minionerec.training.memory import TokenLimit
 from minionerec.training.packing import LogitsOf, SetEpoch, ShareCollator, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import StepPlan, TrainingRun, plan_steps, run_training
-from minionerec.training.trainer import RankingEvaluation, StepInParts, lora_config, plain_model, validation_set
+from minionerec.training.trainer import (
+    RankingEvaluation,
+    StepInParts,
+    lora_config,
+    memory_of,
+    plain_model,
+    validation_set,
+)
 
 # Distillation: a catalogue model as the teacher of a language model.
 #
@@ -269,28 +275,12 @@ def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
 
     Warns where there is less.
     """
-    plugin, model = trainer.args.deepspeed_plugin, plain_model(trainer.model)
-    estimate = partial(
-        estimate_memory,
-        model,
-        mixed_bf16=config.mixed_bf16,
-        dropout=config.dropout > 0,
-        processes=trainer.accelerator.num_processes,
-        zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
-    )
-    free, checkpointing = free_memory(), config.gradient_checkpointing
+    estimate, checkpointing = memory_of(trainer, config, config.dropout > 0), config.gradient_checkpointing
     if not config.device_batch_size:
-        present = sum(weight.nbytes for weight in model.parameters())
-        limit = TokenLimit.of(
-            lambda tokens, again: estimate(tokens=tokens, labels=tokens, checkpointing=again).total - present,
-            free,
-            model.device.type,
-            checkpointing,
-        )
-        trainer.set_limit(limit)
-        checkpointing = limit.checkpointing
+        trainer.fit_memory(estimate, checkpointing)
+        checkpointing = cast(TokenLimit, trainer.limit).checkpointing
     tokens, labels = _largest_batch(trainer, config)
-    needed = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing)
+    needed, free = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing), free_memory()
     logger.info("A process needs about %s for micro-batches of %s tokens.", needed, f"{tokens:,}")
     if needed.total > free:
         logger.warning(

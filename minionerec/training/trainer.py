@@ -3,11 +3,12 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,9 +34,10 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.device import free_memory
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
-from minionerec.training.config import RunConfig
-from minionerec.training.memory import TokenLimit
+from minionerec.training.config import LanguageRunConfig, RunConfig
+from minionerec.training.memory import MemoryEstimate, Share, TokenLimit, estimate_memory
 
 logger = get_logger(__name__)
 
@@ -246,24 +248,24 @@ class RankingEvaluation(Trainer):
         return output
 
 
-class Share(Protocol):
-    """A device's share of a step, which can be computed in parts."""
-
-    def __len__(self) -> int:
-        """How many examples it has: parts that cannot be divided any more."""
-
-    def count(self, tokens: int) -> int:
-        """Parts of about so many tokens each at most."""
-
-    def split(self, count: int) -> list[dict[str, Any]]:
-        """So many parts, inputs of the loss."""
+def memory_of(trainer: Trainer, config: LanguageRunConfig, dropout: bool = False) -> Callable[..., MemoryEstimate]:
+    """`estimate_memory` of a trainer's model and launch: takes tokens, labels and whether there is checkpointing."""
+    plugin = trainer.args.deepspeed_plugin
+    return partial(
+        estimate_memory,
+        plain_model(trainer.model),
+        mixed_bf16=config.mixed_bf16,
+        dropout=dropout,
+        processes=trainer.accelerator.num_processes,
+        zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
+    )
 
 
 class StepInParts(Trainer):
     """A mix-in for trainers: a device computes its share of a step in parts that its memory holds.
 
-    The trainer has one batch a step, with a `Share` at "share" of its inputs; the losses of its parts, and their
-    gradients, add up to those of the whole. So where memory ends, the step is computed again from its beginning, in
+    The trainer has one batch a step, whose inputs hold a `Share`; the losses of its parts, and their gradients, add up
+    to those of the whole. So where memory ends, the step is computed again from its beginning, in
     smaller parts, or with blocks computed again in the backward pass, and its gradient is what it would have been.
     (`auto_find_batch_size` of transformers changes the examples of a step, and begins the training again.)
 
@@ -273,11 +275,40 @@ class StepInParts(Trainer):
 
     limit: TokenLimit | None = None
 
+    def fit_memory(self, estimate: Callable[..., MemoryEstimate], checkpointing: bool) -> None:
+        """Choose the limit by an estimate (`memory_of`), for as many labels as tokens.
+
+        Args:
+            estimate: Memory of a step.
+            checkpointing: Whether blocks are computed again anyway.
+        """
+        model: Any = plain_model(self.model)
+        present: int = sum(weight.nbytes for weight in model.parameters())
+
+        def needed(tokens: int, again: bool) -> int:
+            found: int = estimate(tokens=tokens, labels=tokens, checkpointing=again).total
+            return found - present
+
+        self.set_limit(TokenLimit.of(needed, free_memory(), model.device.type, checkpointing))
+
     def set_limit(self, limit: TokenLimit) -> None:
         """Compute in parts of so many tokens."""
         self.limit = limit
         if limit.checkpointing:
             plain_model(self.accelerator.unwrap_model(self.model)).activation_checkpointing_enable()
+        logger.info(
+            "At most %s tokens are computed at a time%s.",
+            f"{limit.tokens:,}",
+            ", activations again in the backward pass" if limit.checkpointing else "",
+        )
+
+    def share_of(self, inputs: dict[str, Any]) -> Share:
+        """The share in the inputs of a step."""
+        share: Share = inputs["share"]
+        return share
+
+    def forget_step(self) -> None:
+        """Drop what was noted of a step that is computed again; nothing here."""
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward passes of a share; as the trainer's own without a limit.
@@ -288,7 +319,7 @@ class StepInParts(Trainer):
         if self.limit is None:
             found: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
             return found
-        share: Share = inputs["share"]
+        share = self.share_of(inputs)
         while True:
             count = share.count(self.limit.tokens)
             if self.is_deepspeed_enabled:  # reduces gradients after every part, in all processes together
@@ -326,14 +357,11 @@ class StepInParts(Trainer):
                 "memory ended with a single example at a time, though activations are computed again. Lower "
                 "max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model."
             )
+        self.forget_step()
         model.zero_grad()
         clear_device_cache(garbage_collection=True)
+        logger.warning("Memory ended: the step is computed again, with the same result, and with less at a time.")
         self.set_limit(limit)
-        logger.warning(
-            "Memory ended: the step is computed again, %s tokens at a time%s, as are those that follow.",
-            f"{limit.tokens:,}",
-            " and activations again in the backward pass" if limit.checkpointing else "",
-        )
 
 
 def _has_ended(state: TrainerState, args: TrainingArguments) -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from support.training import (
     Killed,
     builder_of,
     grpo_config,
+    in_parts,
     kill_after,
     log_of,
     make_inputs,
@@ -92,7 +94,7 @@ class Seen:
 def watch(monkeypatch):
     """Runs GRPO and tells what went on, and the gradient of the last step."""
 
-    def run(config: GrpoConfig) -> Seen:
+    def run(config: GrpoConfig, stage: Callable[..., None] = lambda run, config: run(config)) -> Seen:
         seen = Seen()
         with monkeypatch.context() as patch:
             make, loss_of, score = SidGrpoTrainer.make_step, SidGrpoTrainer.slice_loss, loss_module.shared_prefix_logps
@@ -105,8 +107,8 @@ def watch(monkeypatch):
                     seen.advantages += groups.advantages.tolist()
                 return slices
 
-            def spy_loss(self, model, groups):
-                loss = loss_of(self, model, groups)
+            def spy_loss(self, model, groups, slices):
+                loss = loss_of(self, model, groups, slices)
                 seen.losses.append(loss.item())
                 seen.slices.append(list(groups.prompts))
                 seen.sizes.append([len(group) for group in groups.completions])
@@ -124,7 +126,7 @@ def watch(monkeypatch):
             patch.setattr(SidGrpoTrainer, "slice_loss", spy_loss)
             patch.setattr(loss_module, "shared_prefix_logps", spy_score)
             patch.setattr(LogLines, "on_pre_optimizer_step", keep_gradient, raising=False)
-            run_grpo(config)
+            stage(run_grpo, config)
         return seen
 
     return run
@@ -293,6 +295,33 @@ def test_gradient_checkpointing_changes_nothing(trained, tmp_path, watch):
     spared = watch(one_step(trained, tmp_path / "spared", gradient_checkpointing=True))
     assert close(spared.gradient, plain.gradient)
     assert spared.completions == plain.completions
+
+
+@pytest.mark.parametrize("kind", ["grpo", "bnpo", "dapo", "gspo"])
+def test_parts_that_fit_the_memory_change_nothing(trained, tmp_path, watch, monkeypatch, limits, kind):
+    """Neither where they are small from the beginning, nor where memory ends after some of a step's parts."""
+    changes = {"loss": kind, "beta": 0.2, "reference": str(trained / "early"), "prompts_per_device": 8}
+    whole = watch(one_step(trained, tmp_path / "whole", **changes))
+    changes["prompts_per_device"] = 0
+    small = watch(one_step(trained, tmp_path / "small", **changes), partial(in_parts, tokens=64))
+    score, ended = SidGrpoTrainer.score, []
+
+    def short_of_memory(self, model, groups):
+        if torch.is_grad_enabled() and len(self.figures._tokens["kl"]) == 1 and len(ended) < 2:
+            ended.append(self.limit.tokens)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return score(self, model, groups)
+
+    monkeypatch.setattr(SidGrpoTrainer, "score", short_of_memory)
+    lowered = watch(one_step(trained, tmp_path / "lowered", **changes), partial(in_parts, tokens=128))
+    assert len(ended) == 2 and ended[1] < ended[0]
+    assert len(whole.slices) == 1 < len(small.slices)
+    for seen, name in ((small, "small"), (lowered, "lowered")):
+        assert seen.completions == whole.completions and seen.rows == whole.rows
+        assert close(seen.gradient, whole.gradient)
+        ours, theirs = (next(row for row in log_of(tmp_path / n) if "kl" in row) for n in (name, "whole"))
+        assert ours.keys() == theirs.keys()
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
 
 # Groups, rollouts and what is logged
@@ -570,19 +599,22 @@ def by_zero_2(config: GrpoConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    "launch",
+    ("launch", "size"),
     [
-        pytest.param(partial(stage_in_processes, run_grpo, world=2), id="DDP"),
-        pytest.param(by_zero_2, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
+        pytest.param(partial(stage_in_processes, run_grpo, world=2), 2, id="DDP"),
+        pytest.param(
+            partial(stage_in_processes, partial(in_parts, run_grpo, tokens=64), world=2), 0, id="DDP in parts"
+        ),
+        pytest.param(by_zero_2, 2, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
     ],
 )
-def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
+def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch, size):
     changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20}
     changes |= {"rewards": {"ranking": 1.0, "position": 0.1}, "sibling_alpha": 0.5}
     changes |= {"reference": str(trained / "early")}
     one, two = (
         grpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
-        for name, per_device in (("one", 8), ("two", 2))
+        for name, per_device in (("one", 8), ("two", size))
     )
     run_grpo(one)
     launch(config=two)

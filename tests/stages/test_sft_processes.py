@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,9 @@ import yaml
 from safetensors.torch import load_file
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.training import log_of, make_inputs, sft_config
+from support.training import in_parts, log_of, make_inputs, sft_config
 
 from minionerec.core.records import Batch, read_run_record
-from minionerec.training import memory
 from minionerec.training.sft import run_sft
 
 
@@ -58,22 +58,10 @@ def by_zero_2(config):
     run_sft(config)
 
 
-def in_parts(config, run=run_sft):
-    """The stage with its share of a step computed 24 tokens at a time."""
-    memory.MOST_TOKENS["cpu"] = memory.LEAST_TOKENS["cpu"] = 24
-    run(config)
-
-
-def in_parts_by_zero_2(config):
-    in_parts(config, by_zero_2)
-
-
-def test_parts_that_fit_the_memory_equal_micro_batches(one, tmp_path, monkeypatch, caplog):
-    for sizes in (memory.MOST_TOKENS, memory.LEAST_TOKENS):
-        monkeypatch.setitem(sizes, "cpu", 0)  # as it was, afterwards
+def test_parts_that_fit_the_memory_equal_micro_batches(one, tmp_path, limits, caplog):
     config = replace(one, output=str(tmp_path / "sft"), device_batch_size=0)
     with caplog.at_level("INFO", "minionerec"):
-        in_parts(config)
+        in_parts(run_sft, config)
     assert "A step is 8 rows = 8 a device, in parts that fit its memory, x 1 device(s) x 1" in caplog.text
     assert "for micro-batches of 24 tokens" in caplog.text
     assert_same_run(config, one)
@@ -82,14 +70,14 @@ def test_parts_that_fit_the_memory_equal_micro_batches(one, tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("run", "size"),
-    [(run_sft, 2), (by_zero_2, 2), (in_parts, 0), (in_parts_by_zero_2, 0)],
+    [(run_sft, 2), (by_zero_2, 2), (partial(in_parts, run_sft), 0), (partial(in_parts, by_zero_2), 0)],
     ids=["DDP", "ZeRO-2", "DDP in parts", "ZeRO-2 in parts"],
 )
 def test_two_processes_equal_one(one, tmp_path, run, size):
     config = replace(one, output=str(tmp_path / "sft"), device_batch_size=size)
     stage_in_processes(run, config, 2)
     sharded = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()
-    assert sharded == (run in (by_zero_2, in_parts_by_zero_2))  # DeepSpeed was at work
+    assert sharded == (by_zero_2 in (run, *getattr(run, "args", ())))  # DeepSpeed was at work
     assert_same_run(config, one)
     records = [read_run_record(Path(folder.output)) for folder in (one, config)]
     batch = Batch(2, 2, 8) if size else Batch(4, 1, 8, tokens=24)

@@ -40,6 +40,10 @@ class Figures:
         for name, tensor in values.items():
             self._tokens[name].append(tensor.flatten().float())
 
+    def forget_step(self) -> None:
+        """Drop what the slices of a step left, where it is computed again."""
+        self._tokens.clear()
+
     def end_step(self) -> None:
         """Turn what the slices of a step left into numbers: means, and the 99th percentile of the KL."""
         found = {}

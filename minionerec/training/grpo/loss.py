@@ -61,9 +61,10 @@ class RolloutGroups:
 
     def parts(self, size: int) -> list["RolloutGroups"]:
         """The groups in order, so many at a time."""
-        return [self._part(start, min(start + size, len(self))) for start in range(0, len(self), size)]
+        return [self.part(start, min(start + size, len(self))) for start in range(0, len(self), size)]
 
-    def _part(self, start: int, stop: int) -> "RolloutGroups":
+    def part(self, start: int, stop: int) -> "RolloutGroups":
+        """Some groups."""
         size = len(self.mask) // len(self)
         rows = slice(start * size, stop * size)
         return replace(
@@ -185,7 +186,7 @@ def policy_loss(
     *,
     kind: str = "grpo",
     beta: float = 0.0,
-    slices: int = 1,
+    slices: float = 1,
     processes: int = 1,
 ) -> LossTerms:
     """The loss of one slice of a step.
@@ -199,7 +200,8 @@ def policy_loss(
         kind: "grpo" (mean over each completion, then over completions), "bnpo" (mean over the slice's tokens), "dapo"
             (mean over the step's tokens) or "gspo" (as grpo, with one ratio a completion).
         beta: Weight of the KL term.
-        slices: Slices of the step on each device.
+        slices: Slices of the step on each device: how often the slice's completions (of bnpo, its tokens) would make up
+            the device's.
         processes: Devices.
     """
     mask, advantages = groups.mask.float(), groups.advantages.unsqueeze(1)

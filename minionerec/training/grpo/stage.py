@@ -47,7 +47,7 @@ from minionerec.training.run import (
     run_training,
     warn_of_rounding,
 )
-from minionerec.training.trainer import early_stopping, validation_set
+from minionerec.training.trainer import early_stopping, memory_of, validation_set
 
 # A trained sequential model as the scorer of a reward.
 
@@ -126,6 +126,8 @@ def _train(config: GrpoConfig, run: TrainingRun) -> StageResult:
     if reference is not None:
         trainer.set_reference(reference)
     warn_of_rounding(trainer, config)
+    if not config.prompts_per_device:
+        trainer.fit_memory(memory_of(trainer, config), config.gradient_checkpointing)
     if config.sync_reference and run.checkpoint is not None:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)
@@ -210,7 +212,7 @@ def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingPrompt
     return GRPOConfig(
         **run.arguments(plan, "ndcg"),
         max_steps=config.max_steps,
-        per_device_train_batch_size=config.prompts_per_device * config.generations,
+        per_device_train_batch_size=plan.per_device * config.generations,
         per_device_eval_batch_size=config.generations,
         logging_steps=max(1, plan.eval_steps // 10),
         num_generations=config.generations,
@@ -238,7 +240,13 @@ def build_trainer(
     trie = Trie.build(table.codes, bundle.code_ids)
     order = None
     if shuffled:
-        order = BlockSampler(len(prompts.rows), shuffled, world_size(), config.prompts_per_device, config.seed)
+        order = BlockSampler(
+            len(prompts.rows),
+            shuffled,
+            world_size(),
+            args.per_device_train_batch_size // config.generations,
+            config.seed,
+        )
     tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
     return SidGrpoTrainer(
         bundle.model,

@@ -140,7 +140,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
 
         Without gradient there is room for more prompts at a time than in the policy pass.
         """
-        at_once = max(PROMPTS_AT_ONCE, len(groups) // slices)
+        at_once = PROMPTS_AT_ONCE if self.limit is not None else max(PROMPTS_AT_ONCE, len(groups) // slices)
         with torch.no_grad():
             return torch.cat([self.score(self.ref_model, part)[0] for part in groups.parts(at_once)])
 
@@ -149,7 +149,17 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         with self.accelerator.autocast():
             return completion_logps(model, self.accelerator.unwrap_model(model), groups)
 
-    def slice_loss(self, model: Any, groups: RolloutGroups) -> torch.Tensor:
+    def slices_of(self, whole: RolloutGroups, part: RolloutGroups) -> float:
+        """By completions, of bnpo by tokens."""
+        if self.objective.loss == "bnpo":
+            return int(whole.mask.sum()) / max(1, int(part.mask.sum()))
+        return len(whole) / len(part)
+
+    def forget_step(self) -> None:
+        """Drop the figures of a step that is computed again."""
+        self.figures.forget_step()
+
+    def slice_loss(self, model: Any, groups: RolloutGroups, slices: float) -> torch.Tensor:
         """The loss of one slice; where a group is not scored, both log-probabilities are 0, and so are loss and KL."""
         logps, entropies = self.score(model, groups)
         terms = policy_loss(
@@ -157,7 +167,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
             groups,
             kind=self.objective.loss,
             beta=self.args.beta,
-            slices=self.args.gradient_accumulation_steps,
+            slices=slices,
             processes=self.accelerator.num_processes,
         )
         self.figures.add_tokens(token_figures(terms, entropies, groups))

@@ -11,6 +11,8 @@ the first slice of the step is computed, for then the random state of an unfinis
     get_batch_samples      the rows of all slices of a step ─▶ a `DeferredStep`
     _prepare_inputs        the next of `DeferredStep.slices`; the first makes them all: `make_step`
     compute_loss           `slice_loss` of it
+
+Where memory decides how much is computed at a time, a step is one slice, and `share_of` divides it.
 """
 
 from abc import abstractmethod
@@ -26,6 +28,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from minionerec.training.grpo.loss import RolloutGroups
 from minionerec.training.grpo.rollouts import Row
+from minionerec.training.memory import Share
+from minionerec.training.trainer import StepInParts
 
 # Methods of TRL's trainer that ours overrides, with their parameters. The first is private; the others are published by
 # `Trainer`. No other private method or attribute of TRL is overridden, called or read.
@@ -93,7 +97,7 @@ class DeferredStep:
         return self.make(self.rows)
 
 
-class StepTrainer(GRPOTrainer):
+class StepTrainer(StepInParts, GRPOTrainer):
     """TRL's trainer on steps: a subclass defines a step's slices and loss.
 
     Args:
@@ -137,13 +141,18 @@ class StepTrainer(GRPOTrainer):
         """
 
     @abstractmethod
-    def slice_loss(self, model: Any, groups: RolloutGroups) -> torch.Tensor:
+    def slice_loss(self, model: Any, groups: RolloutGroups, slices: float) -> torch.Tensor:
         """The loss of one slice, divided by the number of slices.
 
         Args:
             model: The policy, or a distributed wrapper of it.
             groups: The slice.
+            slices: How many of its size a device's share of the step has.
         """
+
+    @abstractmethod
+    def slices_of(self, whole: RolloutGroups, part: RolloutGroups) -> float:
+        """How many parts of this size a device's share of a step has, in what its loss is a mean over."""
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Rows of one slice after the other; TRL would repeat each for each of its completions."""
@@ -168,13 +177,28 @@ class StepTrainer(GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:
         """A slice, ready for the loss; TRL's own would roll out, and mix the completions of all groups."""
+        if "groups" in generation_batch:  # a part of a share
+            return generation_batch
         return {"groups": generation_batch["step"].slices[generation_batch["group"]]}
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """The loss of a slice."""
-        return self.slice_loss(model, inputs["groups"])
+        return self.slice_loss(model, inputs["groups"], inputs.get("slices", self.args.gradient_accumulation_steps))
+
+    def share_of(self, inputs: dict[str, Any]) -> Share:
+        """The groups of a step, in order; those that are not scored take no tokens."""
+        (whole,) = inputs["step"].slices
+        answers = [sum(len(ids) for ids in group) for group in whole.completions]
+        scored = whole.scored.tolist()
+        tokens = [used * (len(ids) + more) for ids, more, used in zip(whole.prompts, answers, scored, strict=True)]
+
+        def make(part: slice) -> dict[str, Any]:
+            groups = whole.part(part.start, part.stop)
+            return {"groups": groups, "slices": self.slices_of(whole, groups)}
+
+        return Share(tokens, make)
 
 
 def _no_reward(*_: Any, **__: Any) -> list[float | None]:

@@ -12,7 +12,7 @@ from trl.trainer.sft_config import SFTConfig
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.training.memory import MOST_TOKENS, TokenLimit, estimate_memory, saved_per_token
-from minionerec.training.packing import PackedShare, ShareCollator, TreeCollator
+from minionerec.training.packing import ShareCollator, TreeCollator
 from minionerec.training.sft import SidSftTrainer, add_dropout
 
 TOKENS = 48
@@ -159,7 +159,7 @@ class SmallMemory:
 
 
 def test_a_share_is_split_without_loss():
-    share = PackedShare(examples(), TreeCollator(64))
+    share = ShareCollator(TreeCollator(64))(examples())["share"]
     whole = share.split(1)[0]
     for tokens in (1000, 100, 40, 1):
         parts = share.split(share.count(tokens))
@@ -181,11 +181,11 @@ def test_a_step_whose_memory_ends_has_the_same_loss_and_gradient(tmp_path, caplo
     loss, gradients = step(trainer, share)
     assert trainer.limit.tokens == 1024
     memory = SmallMemory(trainer.model, tokens, backward, again)
-    with caplog.at_level("WARNING", "minionerec"):
+    with caplog.at_level("INFO", "minionerec"):
         found, others = step(trainer, share)
     assert memory.ended > 0 and trainer.limit.tokens < 1024
     assert trainer.limit.checkpointing == trainer.model.is_activation_checkpointing == bool(again)
-    assert f"{trainer.limit.tokens:,} tokens at a time" in caplog.text
+    assert f"At most {trainer.limit.tokens:,} tokens are computed at a time" in caplog.text
     assert torch.allclose(found, loss, rtol=1e-6)
     for ours, theirs in zip(others, gradients, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6 * float(theirs.abs().max()))
