@@ -41,7 +41,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
 from minionerec.training.memory import estimate_memory
-from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_logits
+from minionerec.training.packing import LogitsOf, SetEpoch, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import StepPlan, TrainingRun, plan_steps, run_training
 from minionerec.training.trainer import RankingEvaluation, lora_config, plain_model, validation_set
@@ -117,13 +117,13 @@ class Teacher:
 
 
 def soften(
-    losses: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, soft: SoftTargets, share: float
+    losses: torch.Tensor, logits_of: LogitsOf, labels: torch.Tensor, soft: SoftTargets, share: float
 ) -> torch.Tensor:
     """Losses of which a share is the cross-entropy to soft targets instead of labels.
 
     Args:
         losses: float32 (N,), cross-entropy of each labelled token.
-        logits: float32 (N, V).
+        logits_of: Logits of tokens at labelled positions (`minionerec.training.packing.picked_losses`).
         labels: int64 (N,).
         soft: Soft targets of K of them.
         share: Their share, from 0 to 1.
@@ -135,7 +135,7 @@ def soften(
     tokens = torch.cat([soft.tokens, own], 1)
     shares = torch.cat([-soft.probabilities, torch.ones_like(own, dtype=soft.probabilities.dtype)], 1)
     # Both cross-entropies have the same normaliser, so that they differ by logits alone.
-    more = (logits[soft.positions].gather(1, tokens) * shares).sum(1)
+    more = (logits_of(soft.positions, tokens) * shares).sum(1)
     return losses.index_add(0, soft.positions, share * more)
 
 
@@ -247,10 +247,9 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
         """Mean negative log-likelihood of the labelled tokens, with the head at their positions alone."""
         backbone = plain_model(self.accelerator.unwrap_model(model))
         labels = inputs["labels"][0]
-        logits = picked_logits(model, backbone, inputs).float()
-        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        losses, logits_of = picked_losses(model, backbone, inputs)
         if self.teacher is not None and model.training:
-            losses = soften(losses, logits, labels, self.teacher.soft_targets(inputs), self.teacher_share)
+            losses = soften(losses, logits_of, labels, self.teacher.soft_targets(inputs), self.teacher_share)
         loss = (losses * inputs["weights"]).sum()
         if num_items_in_batch is None:
             return loss / len(labels)

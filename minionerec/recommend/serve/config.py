@@ -1,7 +1,7 @@
 """Settings of `minionerec serve`."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from minionerec.core.settings import Settings, setting
 
@@ -28,15 +28,6 @@ class Limits:
     max_requests: int = 64
     max_body_bytes: int = 1 << 20
     timeout_s: float = 10.0
-
-    @property
-    def usual_k(self) -> int:
-        """Default number of items of a list."""
-        return min(10, self.max_k)
-
-    def shown(self) -> dict[str, float]:
-        """The limits as shown by `GET /v1/model`."""
-        return asdict(self)
 
 
 @dataclass

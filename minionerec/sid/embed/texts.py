@@ -57,33 +57,6 @@ class ItemTexts:
         return cls(items)
 
 
-@dataclass(frozen=True)
-class TextCounts:
-    """Counts of a list of item texts.
-
-    Attributes:
-        texts: Number of texts, N.
-        empty: Texts without any character but white space; such an item gets the zero vector.
-        duplicate: Texts, empty ones apart, that equal the text of an earlier item; such items get equal vectors, so
-            their SIDs collide before collisions are resolved.
-    """
-
-    texts: int
-    empty: int
-    duplicate: int
-
-
-def count_texts(texts: Sequence[str]) -> TextCounts:
-    """Count empty and repeated texts.
-
-    Example:
-        >>> count_texts(["oak table", "", "oak table", "lamp"])
-        TextCounts(texts=4, empty=1, duplicate=1)
-    """
-    filled = [text for text in texts if text.strip()]
-    return TextCounts(len(texts), len(texts) - len(filled), len(filled) - len(set(filled)))
-
-
 def item_texts(corpus: Corpus | ItemTexts) -> list[str]:
     """Title and description of each item, joined by one space; every run of white space becomes one space.
 
