@@ -12,32 +12,27 @@ import argparse
 import numpy as np
 
 from minionerec.core.commands import run_command
-from minionerec.core.log import progress
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import LATER, SAME, row_contexts
-from minionerec.data.times import row_times
+from minionerec.data.session import LATER, SAME, split_contexts
+from minionerec.metrics.ranking import item_ranks, ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.recommend.rankers.baselines import chosen_baselines
-from minionerec.recommend.rankers.protocol import Queries, Ranker
+from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
+from minionerec.recommend.rankers.protocol import Ranker
 
-AT_ONCE, CUTOFF, UNKNOWN = 1024, 10, "unknown"
+CUTOFF, UNKNOWN = 10, "unknown"
 
 
 def ndcg(ranker: Ranker, corpus: Corpus) -> np.ndarray:
     """NDCG@10 of each test example: float64 (R,)."""
-    test, values = corpus.test, np.zeros(len(corpus.test))
-    for start in progress(range(0, len(test), AT_ONCE), "test examples", unit="batches"):
-        lists = ranker.rank(Queries(test.histories[start : start + AT_ONCE]), CUTOFF).items
-        for row, items in enumerate(lists, start):
-            hit = np.flatnonzero(np.asarray(items) == test.targets[row])
-            values[row] = 1 / np.log2(hit[0] + 2) if len(hit) else 0.0
-    return values
+    lists = rank_rows(ranker, RankedSplit.of(corpus, "test"), CUTOFF)
+    return ranking_metrics(item_ranks(lists), [CUTOFF])[f"NDCG@{CUTOFF}"]
 
 
 def share_of_same(corpus: Corpus, split: str) -> str:
     """The share of a split's examples whose target has the time of the newest history item."""
-    contexts = row_contexts(row_times(corpus, split), corpus.sizes[split])
+    contexts = split_contexts(corpus, split, corpus.sizes[split])
     return f"{(contexts == SAME).mean():.1%}" if contexts.any() else UNKNOWN
 
 
@@ -94,7 +89,7 @@ def column_of(corpus: Corpus) -> dict[str, str]:
     column = counts_of(corpus) | order_of_source(corpus)
     column |= {f"{split} examples of the same time": share_of_same(corpus, split) for split in corpus.sizes}
     chosen, rankers = chosen_baselines(corpus)
-    contexts = row_contexts(row_times(corpus, "test"), len(corpus.test))
+    contexts = split_contexts(corpus, "test", len(corpus.test))
     users = np.asarray(corpus.test.users)
     for name, ranker in rankers.items():
         values = ndcg(ranker, corpus)

@@ -93,11 +93,12 @@ class Column:
     def _equals(self, value: Any, where: str) -> np.ndarray:
         expected = {CHOICE: str, SWITCH: bool}.get(self.kind)
         if expected is not None and not isinstance(value, expected):
-            wanted = "a text" if expected is str else "true or false"
-            raise RequestError(where, f"is {_shown(value)}; expected {wanted}, or a list of them.")
+            form = "a text" if expected is str else "true or false"
+            raise RequestError(where, f"is {_shown(value)}; expected {form}, or a list of them.")
         if self.kind == NUMBER:
             value = _real(value, where)
-        met: np.ndarray = np.asarray(self.values == value, dtype=bool)
+        wanted = np.array(value, dtype=self.values.dtype)  # as text numpy would drop NUL characters at its end
+        met: np.ndarray = np.asarray(self.values == wanted, dtype=bool)
         return met
 
     def _within(self, bounds: Mapping[str, Any], where: str) -> np.ndarray:

@@ -151,7 +151,8 @@ class Recommender:
         elif isinstance(ranker, SequentialRanker):
             name = ranker.name
         with _items_file(items) as file:
-            version, table = _version(path, folder, file), CatalogueItems.of(data, file)
+            table = CatalogueItems.of(data, file)  # which checks that it can be read
+            version = _version(path, folder, file)
         return cls(ranker, table, name, version, data.max_history, _clock(ranker, data))
 
     @classmethod

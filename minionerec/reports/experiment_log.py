@@ -110,11 +110,6 @@ class DataSetLog:
         return {name: found[0] for name, found in self.results.lineages.items()}
 
     @property
-    def trainings(self) -> list[Training]:
-        """All trainings once, in order; each under the name of the stage whose predictions are its own."""
-        return self.results.trainings
-
-    @property
     def compared(self) -> str:
         """The stage compared with the published headline: the last finished one of RL, else the last.
 
@@ -212,10 +207,10 @@ class DataSetLog:
 
     def setup(self) -> list[tuple[str, str]]:
         """Data, SIDs, evaluation and machine, as (name, value)."""
-        records = [each.record for each in self.trainings] + [each.record for each in self.stages.values()]
+        records = [each.record for each in self.results.trainings] + [each.record for each in self.stages.values()]
         started = sorted(str(record["started"])[:10] for record in records if record)
-        machines = dict.fromkeys(machine(each.record["machine"]) for each in self.trainings if each.record)
-        models = dict.fromkeys(backbone(each) for each in self.trainings if each.stage == SFT)
+        machines = dict.fromkeys(machine(each.record["machine"]) for each in self.results.trainings if each.record)
+        models = dict.fromkeys(backbone(each) for each in self.results.trainings if each.stage == SFT)
         lines = [
             ("Date", started[0] if started else NOT_RECORDED),
             ("Base model", "; ".join(models) or "none"),
@@ -254,7 +249,7 @@ class DataSetLog:
 
     def _trained(self) -> list[Block]:
         """Settings and outcome of every training; for a repeated kind, the changes."""
-        if not self.trainings:
+        if not self.results.trainings:
             return [Paragraph("The predictions name no checkpoint, so no training is known.")]
         blocks: list[Block] = []
         for training, earlier, changed in self.changes():
@@ -269,13 +264,13 @@ class DataSetLog:
                 blocks.append(Table(["Parameter", earlier.name, training.name], rows, caption, 3))
             lines = [list(line) for line in outcome(training)]
             blocks.append(Table(["Outcome", training.name], lines, text_columns=2))
-        return [*blocks, *sections.learning_curves(self.trainings)]
+        return [*blocks, *sections.learning_curves(self.results.trainings)]
 
     def changes(self) -> list[tuple[Training, Training | None, dict[str, tuple[Any, Any]] | None]]:
         """Each training with the previous one of its stage, and the settings in which they differ."""
         found = []
-        for index, training in enumerate(self.trainings):
-            same = [other for other in self.trainings[:index] if other.stage == training.stage]
+        for index, training in enumerate(self.results.trainings):
+            same = [other for other in self.results.trainings[:index] if other.stage == training.stage]
             found.append((training, *((same[-1], changes(training, same[-1])) if same else (None, None))))
         return found
 
@@ -303,7 +298,7 @@ class DataSetLog:
         return {
             **results_json(self.results, cost=True),
             "setup": dict(self.setup()),
-            "trainings": {each.name: _training_json(each) for each in self.trainings},
+            "trainings": {each.name: _training_json(each) for each in self.results.trainings},
             "changes": [
                 {"training": now.name, "from": then.name, "changed": {key: list(pair) for key, pair in changed.items()}}
                 for now, then, changed in self.changes()

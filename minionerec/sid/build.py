@@ -299,7 +299,8 @@ def _make_appended(given: MethodInputs) -> CodesAndPoints:
     points = quantiser.points(given.vectors(fitted))
     known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
     kept, levels = base.codes[found[known]], len(quantiser.codebooks)
-    before = dict(enumerate(level["error"] for level in read_sid_report(folder)["levels"])).get(levels - 1)
+    errors = [level["error"] for level in read_sid_report(folder)["levels"]]
+    before = errors[levels - 1] if levels <= len(errors) else None
     if len(known):
         now = level_use(kept[:, :levels], vectors=points[known], codebooks=quantiser.codebooks)[-1].error
         if now is not None and before is not None and now > before + SPACE_TOLERANCE:

@@ -15,6 +15,11 @@ LOGITS_AT_ONCE = {"cpu": 2**27, "cuda": 2**25}
 _TILE = (4096, 32768)
 
 
+def in_tiles(logits: int, device: str) -> bool:
+    """Whether a supervised loss computes so many logits in tiles on a kind of device."""
+    return logits > LOGITS_AT_ONCE.get(device, 0)
+
+
 def saved_per_token(
     hidden: int, kv_width: int, heads: int, inner: int, *, weight_bytes: int, compute_bytes: int, dropout: bool = False
 ) -> int:
@@ -126,7 +131,7 @@ def estimate_memory(
     logit = 3 * _FLOAT + (2 * compute if compute == 2 else 0)  # log-probabilities and gradients, in float32
     logits, matrix = labels * config.vocab_size, config.vocab_size * config.hidden_size
     head_gradients = size * matrix
-    if logits > LOGITS_AT_ONCE.get(model.device.type, 0):
+    if in_tiles(logits, model.device.type):
         logits = min(labels, _TILE[0]) * min(config.vocab_size, _TILE[1])
         head_gradients += _FLOAT * matrix
     return MemoryEstimate(

@@ -25,7 +25,7 @@ from minionerec.core.errors import DataError
 from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
 from minionerec.training.examples import BlockSampler
-from minionerec.training.memory import LOGITS_AT_ONCE, Share
+from minionerec.training.memory import Share, in_tiles
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #
@@ -264,7 +264,7 @@ def picked_losses(
         float32 (N,) with gradient, and a function whose result has one too.
     """
     labels = batch["labels"]
-    if labels.numel() * backbone.config.get_text_config().vocab_size <= LOGITS_AT_ONCE.get(labels.device.type, 0):
+    if not in_tiles(labels.numel() * backbone.config.get_text_config().vocab_size, labels.device.type):
         logits = picked_logits(model, backbone, batch).float()
         losses = torch.nn.functional.cross_entropy(logits, labels[0], reduction="none")
         return losses, lambda positions, tokens: logits[positions].gather(1, tokens)

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import command
-from support.small_shop import bytes_of
+from support.small_shop import bytes_of, sign, spoil_manifest
 
 from minionerec.core.artefacts import read_manifest, verify_files
-from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.settings import load_settings
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.settings import parse_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SOURCES, SPLITS
@@ -61,6 +61,17 @@ def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables)
     assert not list(out.iterdir())
     assert not run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
     assert bytes_of(out) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("split", 3), ("max_history", "10"), ("max_history", None), ("truncated_histories", {"a": 1})]
+)
+def test_counts_of_another_form_are_refused(tmp_path, tables, name, value):
+    folder = run_prepare(PrepareConfig(**tables, output=str(tmp_path / "out"))).output
+    spoil_manifest(folder, lambda content: content["counts"].update({name: value}))
+    sign(folder)
+    with pytest.raises(ArtefactError, match="its manifest lacks the counts of a corpus"):
+        Corpus.load(folder)
 
 
 def test_an_error_leaves_the_old_output(tmp_path, tables):
@@ -127,7 +138,7 @@ def test_yaml_dates_and_the_data_directory(tmp_path, tables, monkeypatch):
         "source: tables\nitems: $MINIONEREC_DATA/items.csv\ninteractions: $MINIONEREC_DATA/bought.csv\n"
         f"start: 1970-01-01\nend: 1970-01-02\noutput: {tmp_path / 'out'}\n"
     )
-    config = load_settings(PrepareConfig, tmp_path / "data.yaml")
+    config = parse_settings(PrepareConfig, ["--config", str(tmp_path / "data.yaml")])
     assert (config.start, config.end) == ("1970-01-01", "1970-01-02")
     assert run_prepare(config).counts["interactions"] == 40
 

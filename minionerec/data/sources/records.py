@@ -87,15 +87,15 @@ def _inside(positions: np.ndarray, opens: np.ndarray, closes: np.ndarray) -> np.
     return inside
 
 
-def record_ends(content: bytes, separator: str, *, quotes: bool = True) -> np.ndarray:
-    """Position of the last byte of each record that a line end closes: int64, ascending.
+def record_ends(ends: np.ndarray, content: bytes, separator: str, *, quotes: bool = True) -> np.ndarray:
+    """The ends of lines that end a record, too: int64, ascending.
 
     Args:
+        ends: The ends of lines, as of `line_ends`.
         content: The file.
         separator: Separator of cells.
         quotes: Whether quoted cells may span lines.
     """
-    ends = line_ends(content)
     return ends[~_inside(ends, *quoted(content, separator))] if quotes else ends
 
 
@@ -107,7 +107,8 @@ def find_records(content: bytes, separator: str, *, quotes: bool = True) -> Reco
         separator: Separator of cells.
         quotes: Whether quoted cells may span lines.
     """
-    ends, closing = line_ends(content), record_ends(content, separator, quotes=quotes)
+    ends = line_ends(content)
+    closing = record_ends(ends, content, separator, quotes=quotes)
     begins = np.concatenate([[len(BOM) if content.startswith(BOM) else 0], closing + 1])
     closing = np.append(closing, len(content))
     buffer = np.frombuffer(content + b"\n", np.uint8)

@@ -226,7 +226,7 @@ def _ended_by_newlines(file: TextFile, content: bytes) -> bytes:
     """
     if not re.search(rb"\r(?!\n)", content):
         return content
-    ends = record_ends(content, file.separator, quotes=file.quotes)
+    ends = record_ends(line_ends(content), content, file.separator, quotes=file.quotes)
     buffer = np.frombuffer(content, np.uint8).copy()
     buffer[ends] = ord("\n")
     return buffer.tobytes()

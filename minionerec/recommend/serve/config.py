@@ -35,7 +35,10 @@ class ServeConfig(Settings):
     """Settings of `minionerec serve`."""
 
     checkpoint: str = setting(
-        "", "model to serve: a checkpoint, or a sequential model's seed", required=True, input_kind="any"
+        "",
+        "model to serve: a checkpoint, or the folder `model` of train-sequential",
+        required=True,
+        input_kind="any",
     )
     corpus: str = setting("", "its corpus; empty: the corpus that it was trained on", input_kind="any")
     items: str = setting("", "table (csv, tsv, parquet) with item_id and columns to filter by", input_kind="any")

@@ -7,7 +7,7 @@ import pytest
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, CatalogueItems
+from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, CatalogueItems, Column
 from minionerec.recommend.requests import RequestError
 
 TABLE = """item_id,title,department,price,in_stock,code
@@ -123,3 +123,12 @@ def test_a_note_of_several_lines_swallows_nothing(corpus, tmp_path):
     (tmp_path / "items.csv").write_text('item_id,note,price\na,"good, if\nlate, as ever,\nb",1\nb,fine,2\n')
     read = CatalogueItems.of(corpus, tmp_path / "items.csv")
     assert [read.columns["price"].at(item) for item in range(4)] == [1, 2, None, None]
+
+
+def test_a_text_that_ends_in_nul_is_found():
+    column = Column.of(pd.Series(["a", "a\x00", "\x00", None]))
+    assert [column.holds(text, "note").tolist() for text in ("a", "a\x00", ["\x00"])] == [
+        [True, False, False, False],
+        [False, True, False, False],
+        [False, False, True, False],
+    ]
