@@ -40,6 +40,8 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.decoding.decoder import decode_prompts
+from minionerec.models.decoding.trie import Trie
 from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.config import EmbedConfig
 from minionerec.sid.embed.vectors import run_embed
@@ -64,10 +66,11 @@ def one_step(folder: Path, output: Path, **changes) -> GrpoConfig:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A corpus whose SIDs have two or three codes, a checkpoint, an earlier one to measure KL against, and vectors."""
+    """A corpus whose SIDs have two or three codes, a checkpoint, two earlier ones, and vectors."""
     folder = tmp_path_factory.mktemp("trained")
     make_inputs(folder, users=100)
     settings = {**TRAINED, "sids": mixed_sids(folder)}
+    run_sft(sft_config(folder, **{**settings, "epochs": 0.1, "output": str(folder / "raw")}))
     run_sft(sft_config(folder, **{**settings, "epochs": 4, "output": str(folder / "early")}))
     run_sft(sft_config(folder, **{**settings, "epochs": 10}))
     run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(folder / "vectors"), dimensions=8))
@@ -85,6 +88,7 @@ class Seen:
     slices: list[list[list[int]]] = field(default_factory=list)  # prompts of each slice
     sizes: list[list[int]] = field(default_factory=list)  # completions of each of them
     scored: list[int] = field(default_factory=list)  # prompts of each pass
+    branches: int = 0  # completions of all passes
     gradient: torch.Tensor | None = None
 
 
@@ -114,6 +118,7 @@ def watch(monkeypatch):
 
             def spy_score(model, backbone, prompts, completions):
                 seen.scored.append(len(prompts))
+                seen.branches += sum(len(group) for group in completions)
                 return score(model, backbone, prompts, completions)
 
             def keep_gradient(self, args, state, control, model, **other):
@@ -239,6 +244,134 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, r
     loss.backward()
     plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     assert close(seen.gradient, plain, 1e-4)
+
+
+# Hints, credit by level and further terms of the loss, written out
+
+
+def best_below(bundle, prompt, prefix, tokens, count):
+    """The best SIDs that begin with some tokens, by a search over a trie of these alone."""
+    own = [ids for ids in tokens if ids[: len(prefix)] == prefix]
+    codes = bundle.table.distinct_codes[[tokens.index(ids) for ids in own]]
+    trie = Trie.build(codes, bundle.code_ids)
+    (found,), _ = decode_prompts(bundle.model, [prompt], trie, count)
+    return [own[number] for number in found if number >= 0]
+
+
+def plain_credit(sids, rewards):
+    """Of each code of each completion, what it adds to the mean reward of those that share the prefix."""
+    deviation = np.std(rewards, ddof=1) if len(rewards) > 1 else 0.0
+    found = []
+    for sid, reward in zip(sids, rewards, strict=True):
+        worth = [
+            np.mean([other for ids, other in zip(sids, rewards, strict=True) if ids[:depth] == sid[:depth]])
+            for depth in range(len(sid))
+        ]
+        found.append(np.diff([*worth, reward]) * len(sid) / (deviation + 1e-4))
+    return found
+
+
+def plain_mean(kind, slices, tokens):
+    """The mean of losses: of each slice a list with the losses of each completion's tokens, which may be none."""
+    if kind == "dapo":
+        return torch.cat([torch.cat(rows) for rows in slices]).sum() / tokens
+    if kind == "bnpo":
+        return torch.stack([torch.cat(rows).mean() for rows in slices]).mean()
+    return torch.stack([row.sum() / max(1, len(row)) for rows in slices for row in rows]).mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms", "hints", "credit"),
+    [
+        ("grpo", {"policy": 1.0}, True, "completion"),
+        ("grpo", {"policy": 1.0, "hints": 0.3}, True, "level"),
+        ("dapo", {"policy": 0.2, "likelihood": 1.0}, False, "level"),
+        ("bnpo", {"policy": 0.5, "likelihood": 0.3, "hints": 0.1}, True, "completion"),
+        ("gspo", {"policy": 2.0, "hints": 0.1}, True, "completion"),
+        ("grpo", {"likelihood": 2.0}, False, "completion"),
+    ],
+)
+def test_hints_and_terms_equal_the_written_out_formula(trained, tmp_path, watch, kind, terms, hints, credit):
+    """Shortest prefixes that lead to a hit, no loss of the policy on them, credit by level, and likelihoods."""
+    beta = 0.1 if "policy" in terms else 0.0
+    changes = {"beta": beta, "sync_reference": bool(beta), "reference": str(trained / "sft") if beta else ""}
+    seen = watch(
+        one_step(
+            trained,
+            tmp_path / "one",
+            checkpoint=str(trained / "raw"),
+            loss=kind,
+            rewards={"rule": 1.0},
+            loss_terms=terms,
+            hints=hints,
+            credit=credit,
+            keep_zero_variance=True,
+            generations=2,
+            tasks={"next_sid": 0.25, "title_to_sid": 1.0},
+            **changes,
+        )
+    )
+    bundle = load_bundle(trained / "raw")
+    model, other = bundle.model.eval(), load_bundle(trained / "sft").model.eval()
+    tokens = sid_tokens_of(bundle)
+    losses, likelihoods, of_hints, given, chosen = [], [], [], [], 0
+    for position, row in enumerate(seen.rows):
+        prompt, target, tail = row["prompt"], tokens[row["target"]], row["tail"]
+        mine = seen.completions[2 * position : 2 * position + 2]
+        depths = range(len(target) if hints else 1)
+        hint = next((depth for depth in depths if target in best_below(bundle, prompt, target[:depth], tokens, 2)), 0)
+        sids = best_below(bundle, prompt, target[:hint], tokens, 2)
+        assert mine == [sid + tail for sid in sids] + [[]] * (2 - len(sids))
+        rewards = np.array([float(sid == target) for sid in sids])
+        advantages = [[0.0] * len(sid + tail) for sid in sids]
+        if rewards.any() and not rewards.all():
+            whole = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+            by_level = plain_credit(sids, rewards)
+            advantages = [[advantage] * len(sid + tail) for sid, advantage in zip(sids, whole, strict=True)]
+            if credit == "level":
+                advantages = [[*values, *[0.0] * len(tail)] for values in by_level]
+                assert [values.mean() for values in by_level] == pytest.approx(whole.tolist())
+        for sid, values in zip(sids, advantages, strict=True):
+            logps = token_logps(model, prompt, sid + tail)[hint:]
+            with torch.no_grad():
+                difference = token_logps(other, prompt, sid + tail)[hint:] - logps.detach()
+            ratio = (logps - logps.detach()).exp()
+            if kind == "gspo":
+                ratio = (logps - logps.detach()).mean().exp().expand(len(logps))
+            kl = (difference - (logps - logps.detach())).exp() - (difference - (logps - logps.detach())) - 1
+            losses.append(-ratio * torch.tensor(values[hint:], dtype=torch.float32) + beta * kl)
+            chosen += len(logps)
+        losses += [torch.zeros(0)] * (2 - len(sids))
+        given.append(hint)
+        path = token_logps(model, prompt, target + tail)
+        likelihoods.append(-path.mean())
+        of_hints.append(-path[:hint].mean() if hint else torch.zeros(()))
+    if hints:
+        assert {0, 1, 2} <= set(given) and len({len(row) for row in losses}) > 2
+    half = len(losses) // 2
+    values = {
+        "policy": plain_mean(kind, [losses[:half], losses[half:]], chosen),
+        "likelihood": torch.stack(likelihoods).mean(),
+        "hints": torch.stack(of_hints).mean(),
+    }
+    loss = sum(weight * values[name] for name, weight in terms.items())
+    assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
+    loss.backward()
+    plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert close(seen.gradient, plain, 1e-4)
+    row = next(row for row in log_of(tmp_path / "one") if "reward" in row)
+    assert row.get("hinted", 0) == pytest.approx(np.mean(np.array(given) > 0))
+    for name in terms.keys() - {"policy"}:
+        assert row[f"loss/{name}"] == pytest.approx(values[name].item(), abs=1e-5)
+
+
+def test_targets_are_computed_where_no_completion_is(trained, tmp_path, watch):
+    """Groups without signal have their likelihood, and no pass over their completions."""
+    changes = {"beta": 0.0, "sync_reference": False, "loss_terms": {"policy": 0.5, "likelihood": 1.0}, "generations": 2}
+    without = watch(one_step(trained, tmp_path / "without", **changes))
+    whole = watch(one_step(trained, tmp_path / "whole", **changes, keep_zero_variance=True))
+    assert without.scored == whole.scored == [4, 4] and without.branches < whole.branches
+    assert close(without.gradient, whole.gradient)
 
 
 def test_the_top_rollout_is_the_most_probable_sid(trained, tmp_path, watch):
@@ -502,6 +635,19 @@ def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
     assert same_weights(tmp_path / "worse", trained / "sft")
 
 
+def test_it_ends_where_hit_rates_fall_and_keeps_what_was_before(trained, tmp_path):
+    changes = {"learning_rate": 0.3, "max_grad_norm": 100.0, "eval_beams": 12, "max_hr_drop": 0.02}
+    config = grpo_config(trained, output=str(tmp_path / "fallen"), **changes)
+    result = run_grpo(config)
+    hit_rates = [row["eval_hr@12"] for row in log_of(tmp_path / "fallen") if "eval_hr@12" in row]
+    assert result.counts["steps"] < 26 and hit_rates[-1] < hit_rates[0] - 0.02
+    assert all(value >= hit_rates[0] - 0.02 for value in hit_rates[:-1])
+    assert result.counts["best_step"] == 0 and same_weights(tmp_path / "fallen", trained / "sft")
+    shutil.move(tmp_path / "fallen.finished", tmp_path / "fallen.partial")  # killed before the output was written
+    shutil.rmtree(tmp_path / "fallen")
+    assert run_grpo(config).counts == result.counts
+
+
 def dies_and_resumes(sharpened, tmp_path, *points):
     folder, _ = sharpened
     for position, point in enumerate(points):
@@ -540,9 +686,13 @@ def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, m
         run_grpo(config)
 
 
-def test_sampled_rollouts_go_on_as_if_nothing_had_happened(trained, tmp_path, monkeypatch):
-    """A run cut off in the midst of an epoch draws the same SIDs from there on."""
-    whole, cut = (grpo_config(trained, output=str(tmp_path / name), rollouts="sampling") for name in ("whole", "cut"))
+TERMS = {"hints": True, "credit": "level", "loss_terms": {"policy": 1.0, "likelihood": 0.5, "hints": 0.1}}
+
+
+@pytest.mark.parametrize("changes", [{"rollouts": "sampling"}, TERMS], ids=["sampling", "terms"])
+def test_interrupted_in_an_epoch_it_goes_on_as_if_nothing_had_happened(trained, tmp_path, monkeypatch, changes):
+    """The same SIDs are drawn from there on, and hints found."""
+    whole, cut = (grpo_config(trained, output=str(tmp_path / name), **changes) for name in ("whole", "cut"))
     run_grpo(whole)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 4)
@@ -569,15 +719,20 @@ def by_zero_2(config: GrpoConfig) -> None:
     assert "DeepSpeed" in done.stderr
 
 
+IN_TWO = partial(stage_in_processes, run_grpo, world=2)
+
+
 @pytest.mark.parametrize(
-    "launch",
+    ("launch", "terms"),
     [
-        pytest.param(partial(stage_in_processes, run_grpo, world=2), id="DDP"),
-        pytest.param(by_zero_2, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
+        pytest.param(IN_TWO, {}, id="DDP"),
+        pytest.param(IN_TWO, TERMS, id="DDP-terms"),
+        pytest.param(by_zero_2, {}, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
+        pytest.param(by_zero_2, TERMS, id="ZeRO-2-terms", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
-    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20}
+def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch, terms):
+    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20, **terms}
     changes |= {"rewards": {"ranking": 1.0, "position": 0.1}, "sibling_alpha": 0.5}
     changes |= {"reference": str(trained / "early")}
     one, two = (
@@ -599,6 +754,9 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
         "distinct_items",
         "zero_variance",
         "rewards/rule/mean",
+        "hinted",
+        "loss/likelihood",
+        "loss/hints",
         "eval_ndcg@10",
         "eval_hr@1",
     )
@@ -675,6 +833,10 @@ def test_the_timed_steps_have_one_gradient(share):
         ({"reward_vectors": "vectors"}, "rewards are ranking and reward_vectors is 'vectors'"),
         ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
         ({"eval_examples": 0}, "eval_examples is 0; GRPO can hurt"),
+        ({"loss_terms": {"likelihood": 1.0}}, "beta is 0.001, but loss_terms are likelihood: the KL term is part of"),
+        ({"loss_terms": {"policy": 1.0, "hints": 1.0}}, "loss_terms are policy, hints, but hints is false"),
+        ({"hints": True, "rollouts": "sampling"}, "but rollouts is sampling; set it to beams"),
+        ({"credit": "level", "loss": "gspo"}, "loss is gspo, whose ratio is that of a whole completion"),
     ],
 )
 def test_bad_grpo_settings(trained, tmp_path, changes, message):

@@ -1,4 +1,4 @@
-"""Last part of a step: the loss of GRPO and its relatives, from log-probabilities and advantages.
+"""Last part of a step: the loss of GRPO and its relatives, and of the terms beside it, from log-probabilities.
 
 GRPO: Shao et al., "DeepSeekMath" (2024), equation 3, with the KL term of its equation 4; bnpo and dapo take the mean
 over tokens instead of completions (Yu et al., "DAPO", 2025, section 3.3); gspo takes one ratio a completion (Zheng et
@@ -30,15 +30,18 @@ class RolloutGroups:
 
     Attributes:
         prompts: Token ids of each prompt.
-        completions: Token ids of the G completions of each prompt.
+        completions: Token ids of the G completions of each prompt; empty after the last where a hint leaves fewer.
         mask: bool (P * G, C), where a completion has a token; completions are ordered by group.
-        advantages: float32 (P * G,).
+        advantages: float32 (P * G,), or (P * G, C) where every token has its own.
         scored: bool (P,), the groups that are computed.
-        tokens: Completion tokens of the whole step, over all devices.
+        tokens: Completion tokens behind hints of the whole step, over all devices.
         may_rest: Whether the model may be left alone where no group is scored: not where that is so in the whole step,
             for then the optimiser would miss most gradients.
         reference: float32 (P * G, C), log-probabilities under the reference model, 0 where there is no token or the
             group is not scored; None without a KL term.
+        hints: int64 (P,), first tokens of the completions that were given and not chosen; None: of none any.
+        targets: Token ids of each prompt's target as a completion, of scored groups and others; None where no term of
+            the loss reads them.
     """
 
     prompts: Sequence[list[int]]
@@ -49,6 +52,8 @@ class RolloutGroups:
     tokens: int
     may_rest: bool
     reference: torch.Tensor | None = None
+    hints: torch.Tensor | None = None
+    targets: Sequence[list[int]] | None = None
 
     def __len__(self) -> int:
         """Number of groups, P."""
@@ -58,6 +63,21 @@ class RolloutGroups:
     def scored_mask(self) -> torch.Tensor:
         """Where there is a token that is computed: bool (P * G, C)."""
         return self.mask & self.scored.repeat_interleave(len(self.mask) // len(self)).unsqueeze(1)
+
+    @property
+    def chosen(self) -> torch.Tensor:
+        """Where there is a token that the policy chose, all but those of hints: bool (P * G, C)."""
+        if self.hints is None:
+            return self.mask
+        columns = torch.arange(self.mask.shape[1], device=self.mask.device)
+        given: torch.Tensor = self.hints.repeat_interleave(len(self.mask) // len(self)).unsqueeze(1)
+        return self.mask & (columns >= given)
+
+    @property
+    def target_mask(self) -> torch.Tensor:
+        """Where a target has a token: bool (P, T)."""
+        lengths = torch.tensor([len(ids) for ids in self.targets or ()])
+        return (torch.arange(int(lengths.max())) < lengths.unsqueeze(1)).to(self.mask.device)
 
     def parts(self, size: int) -> list["RolloutGroups"]:
         """The groups in order, so many at a time."""
@@ -74,11 +94,13 @@ class RolloutGroups:
             advantages=self.advantages[rows],
             scored=self.scored[start:stop],
             reference=None if self.reference is None else self.reference[rows],
+            hints=None if self.hints is None else self.hints[start:stop],
+            targets=None if self.targets is None else self.targets[start:stop],
         )
 
 
 def completions_of(rollouts: Rollouts, rows: Sequence[Row], sid_tokens: Sequence[list[int]]) -> list[list[list[int]]]:
-    """Token ids of each prompt's completions: the SID's, and the tail that the wording puts after it.
+    """Token ids of each prompt's completions: the SID's, and the tail that the wording puts after it; none of no SID.
 
     Args:
         rollouts: The SIDs.
@@ -86,7 +108,7 @@ def completions_of(rollouts: Rollouts, rows: Sequence[Row], sid_tokens: Sequence
         sid_tokens: Token ids of each SID number.
     """
     found = zip(rollouts.sids.tolist(), rows, strict=True)
-    return [[sid_tokens[sid] + row["tail"] for sid in group] for group, row in found]
+    return [[sid_tokens[sid] + row["tail"] if sid >= 0 else [] for sid in group] for group, row in found]
 
 
 def make_groups(
@@ -96,69 +118,112 @@ def make_groups(
     scored: np.ndarray,
     tokens: int,
     device: torch.device,
+    hints: np.ndarray | None = None,
+    targets: Sequence[list[int]] | None = None,
 ) -> RolloutGroups:
     """The groups of a step on one device.
 
     Args:
         rows: P rows.
         completions: Token ids of the G completions of each.
-        advantages: float32 (P, G).
+        advantages: float32 (P, G), or (P, G, L) of each code.
         scored: bool (P,).
-        tokens: Completion tokens of the step, over all devices.
+        tokens: Completion tokens behind hints of the step, over all devices.
         device: Device of the tensors.
+        hints: int64 (P,), first tokens of the completions that were given; None: of none any.
+        targets: Token ids of each target as a completion, where a term of the loss reads them.
     """
     lengths = torch.tensor([len(ids) for group in completions for ids in group])
+    width = int(lengths.max())
+    of_tokens = torch.from_numpy(advantages).flatten(0, 1)
+    if of_tokens.ndim == 2:  # a tail has none
+        of_tokens = torch.nn.functional.pad(of_tokens, (0, max(0, width - of_tokens.shape[1])))[:, :width]
     return RolloutGroups(
         prompts=[row["prompt"] for row in rows],
         completions=completions,
-        mask=(torch.arange(int(lengths.max())) < lengths.unsqueeze(1)).to(device),
-        advantages=torch.from_numpy(advantages).flatten().to(device),
+        mask=(torch.arange(width) < lengths.unsqueeze(1)).to(device),
+        advantages=of_tokens.to(device),
         scored=torch.from_numpy(scored).to(device),
         tokens=tokens,
         may_rest=bool(scored.any()),
+        hints=None if hints is None else torch.from_numpy(hints).to(device),
+        targets=targets,
     )
 
 
-def completion_logps(
-    model: Any, backbone: PreTrainedModel, groups: RolloutGroups
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities, with gradient, of the scored groups' completions.
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a slice's completions, with gradient; 0 where there is no token or the group is not scored.
+
+    Attributes:
+        logps: float32 (P * G, C), log-probabilities of tokens.
+        entropies: float32 (P * G, C), entropies of the distributions that the tokens were drawn from, without gradient;
+            None where the head does not compute them.
+        targets: float32 (P, T), log-probabilities of the targets' tokens, of all groups; None where there are none.
+    """
+
+    logps: torch.Tensor
+    entropies: torch.Tensor | None
+    targets: torch.Tensor | None = None
+
+
+def completion_scores(model: Any, backbone: PreTrainedModel, groups: RolloutGroups) -> Scores:
+    """Score the completions of the scored groups, and all targets, in one pass over each prompt.
+
+    A target is one more branch behind its prompt, and costs nothing where it is among the completions.
 
     Args:
         model: The language model, or a distributed wrapper of it.
         backbone: The model itself, without wrapper.
         groups: The groups to score.
-
-    Returns:
-        Log-probabilities float32 (P * G, C), and, where the head computes them, entropies of the distributions that the
-        tokens were drawn from, without gradient; both 0 where there is no token or the group is not scored.
     """
-    scored = groups.scored.nonzero().flatten().tolist()
-    if not scored:
+    scored = groups.scored.tolist()
+    if groups.targets is None and not any(scored):
         return _nothing(model, backbone, groups)
-    logps, entropies = shared_prefix_logps(
-        model,
-        backbone,
-        [groups.prompts[position] for position in scored],
-        [groups.completions[position] for position in scored],
-    )
-    mask = groups.scored_mask
-    empty = torch.zeros(mask.shape, device=logps.device)
-    return empty.masked_scatter(mask, logps), (
-        None if entropies is None else empty.masked_scatter(mask, entropies.detach())
-    )
+    prompts, branches = [], []
+    for position, prompt in enumerate(groups.prompts):
+        if scored[position] or groups.targets is not None:
+            prompts.append(prompt)
+            branches.append(list(groups.completions[position]) if scored[position] else [])
+            branches[-1] += [] if groups.targets is None else [groups.targets[position]]
+    logps, entropies = shared_prefix_logps(model, backbone, prompts, branches)
+    of_targets = groups.target_mask if groups.targets is not None else None
+    layout = _layout(groups.scored_mask.unflatten(0, (len(groups), -1)), of_targets)
+    completions, targets = _laid_out(logps, layout, groups.mask, of_targets)
+    if entropies is not None:
+        entropies = _laid_out(entropies.detach(), layout, groups.mask, of_targets)[0]
+    return Scores(completions, entropies, targets)
 
 
-def _nothing(model: Any, backbone: PreTrainedModel, groups: RolloutGroups) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _layout(completions: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
+    """Where there is a token that is computed, targets behind completions: bool (P, G + 1, W), or (P, G, W)."""
+    if targets is None:
+        return completions
+    width = max(completions.shape[-1], targets.shape[-1])
+    parts = [torch.nn.functional.pad(part, (0, width - part.shape[-1])) for part in (completions, targets.unsqueeze(1))]
+    return torch.cat(parts, 1)
+
+
+def _laid_out(
+    values: torch.Tensor, layout: torch.Tensor, mask: torch.Tensor, targets: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Values of the tokens of a layout, float32 (N,), as those of completions (P * G, C) and of targets (P, T)."""
+    whole = torch.zeros(layout.shape, device=values.device).masked_scatter(layout, values)
+    if targets is None:
+        return whole.flatten(0, 1), None
+    return whole[:, :-1, : mask.shape[1]].flatten(0, 1), whole[:, -1, : targets.shape[1]]
+
+
+def _nothing(model: Any, backbone: PreTrainedModel, groups: RolloutGroups) -> Scores:
     """Zeros that one can go backwards from, where no group is scored."""
     if groups.may_rest and model is backbone:
         smallest = min(backbone.parameters(), key=torch.numel)
         nothing = torch.zeros(groups.mask.shape, device=smallest.device) + 0.0 * smallest.sum().float()
-        return nothing, nothing.detach()
+        return Scores(nothing, nothing.detach())
     # A distributed model waits for every process: take part with a token of no weight.
     logps, entropies = shared_prefix_logps(model, backbone, [groups.prompts[0][:1]], [[groups.completions[0][0][:1]]])
     nothing = logps.sum() * 0.0 + torch.zeros(groups.mask.shape, device=logps.device)
-    return nothing, None if entropies is None else nothing.detach()
+    return Scores(nothing, None if entropies is None else nothing.detach())
 
 
 CLIP = 0.2  # ratios are clipped to 1 - CLIP and 1 + CLIP
@@ -195,14 +260,14 @@ def policy_loss(
     Args:
         logps: float32 (R, C), log-probabilities of the completions' tokens, 0 where there is none or the group is not
             scored.
-        groups: Advantages, mask and the reference's log-probabilities.
+        groups: Advantages, mask, hints and the reference's log-probabilities; a hint's tokens have no part in the loss.
         kind: "grpo" (mean over each completion, then over completions), "bnpo" (mean over the slice's tokens), "dapo"
             (mean over the step's tokens) or "gspo" (as grpo, with one ratio a completion).
         beta: Weight of the KL term.
         slices: Slices of the step on each device.
         processes: Devices.
     """
-    mask, advantages = groups.mask.float(), groups.advantages.unsqueeze(1)
+    mask, advantages = groups.chosen.float(), groups.advantages.view(len(groups.mask), -1)
     lengths = mask.sum(-1).clamp(min=1.0)
     log_ratio = logps - logps.detach()
     if kind == "gspo":
@@ -221,3 +286,40 @@ def policy_loss(
     else:
         loss = ((losses * mask).sum(-1) / lengths).mean()
     return LossTerms(loss / slices, ratio.detach(), kl)
+
+
+# Terms beside the policy's, of the same pass: likelihood of the target, and of what of it was given as a hint.
+
+
+def mean_of_rows(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The mean over the tokens of each row, then over all rows; a row without a token counts as 0.
+
+    Args:
+        values: float32 (..., W).
+        mask: bool (..., W), the tokens.
+    """
+    weights = mask.float()
+    means: torch.Tensor = (values * weights).sum(-1) / weights.sum(-1).clamp(min=1.0)
+    return means.mean()
+
+
+def likelihood_loss(targets: torch.Tensor, groups: RolloutGroups) -> torch.Tensor:
+    """Negative log-likelihood of the targets, the mean over each one's tokens, then over prompts.
+
+    Args:
+        targets: float32 (P, T), log-probabilities of the targets' tokens.
+        groups: The targets.
+    """
+    return mean_of_rows(-targets, groups.target_mask)
+
+
+def hint_loss(targets: torch.Tensor, groups: RolloutGroups) -> torch.Tensor:
+    """Negative log-likelihood of the tokens that were given as hints, 0 for a prompt without one; mean over prompts.
+
+    Args:
+        targets: float32 (P, T), log-probabilities of the targets' tokens.
+        groups: The targets and hints.
+    """
+    columns = torch.arange(targets.shape[1], device=targets.device)
+    hints = torch.zeros(len(groups)) if groups.hints is None else groups.hints
+    return mean_of_rows(-targets, columns < hints.to(targets.device).unsqueeze(1))

@@ -1,6 +1,7 @@
 """The stage: load a checkpoint, build its prompts, rewards and trainer, train, and keep the best weights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,9 @@ def build_trainer(
     order = None
     if shuffled:
         order = BlockSampler(len(prompts.rows), shuffled, world_size(), config.prompts_per_device, config.seed)
+    validation = validation_set(config, bundle, builder, trie)
+    if validation is not None and config.max_hr_drop < 1:
+        validation = replace(validation, cutoffs=(config.eval_beams,))
     tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
     return SidGrpoTrainer(
         bundle.model,
@@ -246,9 +250,12 @@ def build_trainer(
         prompts.rows,
         bundle.tokenizer,
         roll_out=roll_out_by(config, bundle, trie),
-        objective=Objective(rewards, config.loss, config.sibling_alpha, config.keep_zero_variance),
+        objective=Objective(
+            rewards, config.loss, config.sibling_alpha, config.keep_zero_variance, config.credit, config.loss_terms
+        ),
         sid_tokens=[[vocabulary[token] for token in tokens[number]] for number in range(table.n_unique)],
-        validation=validation_set(config, bundle, builder, trie),
+        validation=validation,
+        max_hr_drop=config.max_hr_drop,
         callbacks=[*early_stopping(config), *([SetEpoch(order)] if order else [])],
         order=order,
     )
@@ -260,4 +267,4 @@ def roll_out_by(config: GrpoConfig, bundle: Bundle, trie: Trie) -> RollOut:
         search = samples(trie, config.generations, bundle.tokenizer.eos_token_id)
     else:
         search = beams(trie, config.generations)
-    return roller(search, bundle.table)
+    return roller(search, bundle.table, trie if config.hints else None)

@@ -5,7 +5,7 @@ Everything that a step needs is given when the trainer is made. What one part fi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from datasets import Dataset
 from safetensors.torch import load_model, save_model
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_callback import TrainerState
 from trl import GRPOConfig
 
 from minionerec.core.errors import ArtefactError
+from minionerec.core.log import get_logger
 from minionerec.training.grpo.figures import (
     Figures,
     completion_figures,
@@ -25,13 +27,33 @@ from minionerec.training.grpo.figures import (
     rollout_figures,
     token_figures,
 )
-from minionerec.training.grpo.loss import RolloutGroups, completion_logps, completions_of, make_groups, policy_loss
+from minionerec.training.grpo.loss import (
+    RolloutGroups,
+    Scores,
+    completion_scores,
+    completions_of,
+    hint_loss,
+    likelihood_loss,
+    make_groups,
+    policy_loss,
+)
 from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut, Row
 from minionerec.training.grpo.trl_adapter import StepTrainer
-from minionerec.training.rewards import Rollouts, WeightedRewards, group_advantages, has_signal, sibling_advantages
+from minionerec.training.rewards import (
+    Rollouts,
+    WeightedRewards,
+    group_advantages,
+    has_signal,
+    level_advantages,
+    sibling_advantages,
+)
 from minionerec.training.trainer import RankingEvaluation, ValidationSet
 
+logger = get_logger(__name__)
+
 REFERENCE_FILE = "reference.safetensors"
+TERMS = {"likelihood": likelihood_loss, "hints": hint_loss}
+"""Terms of the loss besides the policy's, by name."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +65,39 @@ class Objective:
         loss: "grpo", "bnpo", "dapo" or "gspo", see `policy_loss`.
         sibling_alpha: Share of the group's advantage, the rest is that among siblings.
         keep_zero_variance: Whether groups without advantage are computed.
+        credit: "completion" or "level", see `level_advantages`.
+        terms: Terms of the loss with weights: policy, likelihood, hints.
     """
 
     rewards: WeightedRewards
     loss: str = "grpo"
     sibling_alpha: float = 1.0
     keep_zero_variance: bool = False
+    credit: str = "completion"
+    terms: Mapping[str, float] = field(default_factory=lambda: {"policy": 1.0})
 
     def advantages(self, rewards: np.ndarray, rollouts: Rollouts) -> np.ndarray:
-        """Advantages of the completions, 0 in groups whose rewards are all equal: float32 (P, G).
+        """Advantages of the completions, 0 in groups whose rewards are all equal.
 
         Args:
             rewards: float32 (P, G), the rewards' weighted sum.
             rollouts: The completions.
+
+        Returns:
+            float32 (P, G), or of each code (P, G, L) with credit by level.
         """
-        found = group_advantages(rewards)
+        by_level = self.credit == "level"
+        found = level_advantages(rollouts.codes, rewards) if by_level else group_advantages(rewards)
+        signal = has_signal(rewards)[:, None]
         if self.sibling_alpha < 1:
             codes = [[[code for code in sid if code >= 0] for sid in group] for group in rollouts.codes.tolist()]
+            for row, rank in np.argwhere(rollouts.sids < 0):
+                codes[row][rank] = []
             siblings = sibling_advantages(codes, np.nan_to_num(rewards)).astype(np.float32)
+            if by_level:
+                siblings = np.where(rollouts.codes >= 0, siblings[:, :, None], np.float32(0))
             found = self.sibling_alpha * found + (1 - self.sibling_alpha) * siblings
-        return np.where(has_signal(rewards)[:, None], found, np.float32(0))
+        return np.where(signal[:, :, None] if by_level else signal, found, np.float32(0))
 
 
 class SidGrpoTrainer(RankingEvaluation, StepTrainer):
@@ -77,6 +112,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Rewards, advantages and loss.
         sid_tokens: Token ids of each SID number.
         validation: Prompts ranked at each validation; none if None.
+        max_hr_drop: How far HR at the set's last cutoff may fall below that of the first validation; ends the run.
         callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
     """
@@ -95,14 +131,36 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Objective,
         sid_tokens: Sequence[list[int]],
         validation: ValidationSet | None = None,
+        max_hr_drop: float = 1.0,
         callbacks: Sequence[TrainerCallback] = (),
         order: Sampler[int] | None = None,
     ):
         super().__init__(model, args, rows, tokenizer, callbacks, order)
         self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens
-        self.validation = validation
+        self.validation, self.max_hr_drop = validation, max_hr_drop
         self.figures = Figures(self.accelerator)
         self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
+
+    def stops_at(self, state: TrainerState) -> bool:
+        """Whether HR has fallen too far between the first validation of a run and the newest."""
+        if self.validation is None or not self.validation.cutoffs:
+            return False
+        name = f"eval_hr@{self.validation.cutoffs[-1]}"
+        found = [row[name] for row in state.log_history if name in row]
+        return len(found) > 1 and found[-1] < found[0] - self.max_hr_drop
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Measure, and end the run where HR has fallen too far; weights of that state are not the best ones."""
+        found: dict[str, float] = super().evaluate(*args, **kwargs)
+        if self.stops_at(self.state):
+            logger.info(
+                "Validation HR@%d fell by more than max_hr_drop, %g; training ends.",
+                self.validation.cutoffs[-1] if self.validation else 0,
+                self.max_hr_drop,
+            )
+            found["eval_ndcg@10"] = -1.0  # by which the best weights are chosen
+            self.control.should_training_stop = True
+        return found
 
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
         """Roll out the rows of a step, reward and compare them, and query the reference for groups that are scored."""
@@ -113,14 +171,21 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         rewards = self.objective.rewards.total(found)  # (P, G)
         signal = has_signal(rewards)  # (P,)
         completions = completions_of(rollouts, every, self.sid_tokens)
-        tokens = sum(len(ids) for group in completions for ids in group)
+        given = [0] * len(every) if rollouts.hints is None else rollouts.hints.tolist()
+        pairs = zip(completions, given, strict=True)
+        tokens = sum(max(0, len(ids) - hint) for group, hint in pairs for ids in group)
+        terms = self.objective.terms
         groups = make_groups(
             every,
             completions,
             advantages=self.objective.advantages(rewards, rollouts),
-            scored=signal | self.objective.keep_zero_variance,
+            scored=(signal | self.objective.keep_zero_variance) & ("policy" in terms),
             tokens=int(self._sum(tokens)),
             device=self.accelerator.device,
+            hints=rollouts.hints,
+            targets=[self.sid_tokens[row["target"]] + row["tail"] for row in every]
+            if terms.keys() != {"policy"}
+            else None,
         )
         self.figures.add(rollout_figures(rollouts, self.accelerator))
         self.figures.add(reward_figures(self.objective.rewards, found, self.accelerator))
@@ -142,28 +207,37 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         """
         at_once = max(PROMPTS_AT_ONCE, len(groups) // slices)
         with torch.no_grad():
-            return torch.cat([self.score(self.ref_model, part)[0] for part in groups.parts(at_once)])
+            parts = replace(groups, targets=None).parts(at_once)
+            return torch.cat([self.score(self.ref_model, part).logps for part in parts])
 
-    def score(self, model: Any, groups: RolloutGroups) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probabilities and entropies of the completions, see `completion_logps`."""
+    def score(self, model: Any, groups: RolloutGroups) -> Scores:
+        """Log-probabilities and entropies of the completions, see `completion_scores`."""
         with self.accelerator.autocast():
-            return completion_logps(model, self.accelerator.unwrap_model(model), groups)
+            return completion_scores(model, self.accelerator.unwrap_model(model), groups)
 
     def slice_loss(self, model: Any, groups: RolloutGroups) -> torch.Tensor:
         """The loss of one slice; where a group is not scored, both log-probabilities are 0, and so are loss and KL."""
-        logps, entropies = self.score(model, groups)
-        terms = policy_loss(
-            logps,
+        scores, weights = self.score(model, groups), self.objective.terms
+        slices = self.args.gradient_accumulation_steps
+        policy = policy_loss(
+            scores.logps,
             groups,
             kind=self.objective.loss,
             beta=self.args.beta,
-            slices=self.args.gradient_accumulation_steps,
+            slices=slices,
             processes=self.accelerator.num_processes,
         )
-        self.figures.add_tokens(token_figures(terms, entropies, groups))
+        self.figures.add_tokens(token_figures(policy, scores.entropies, groups))
+        loss = policy.loss * weights.get("policy", 0.0)
+        if scores.targets is not None:
+            for name, term in TERMS.items():
+                if name in weights:
+                    value = term(scores.targets, groups)
+                    loss = loss + weights[name] * value / slices
+                    self.figures.add_tokens({f"loss/{name}": value.detach()})
         if self.accelerator.sync_gradients:  # the last slice
             self.figures.end_step()
-        return terms.loss
+        return loss
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Log the figures of the steps since the last log, besides the trainer's own."""

@@ -34,6 +34,7 @@ OVERRIDDEN: dict[str, tuple[str, ...]] = {
     "get_train_dataloader": ("self",),
     "get_batch_samples": ("self", "epoch_iterator", "num_batches", "device"),
     "compute_loss": ("self", "model", "inputs", "return_outputs", "num_items_in_batch"),
+    "evaluate": ("self", "eval_dataset", "ignore_keys", "metric_key_prefix"),
     "log": ("self", "logs", "start_time"),
     "save_model": ("self", "output_dir", "_internal_call"),
 }
