@@ -357,7 +357,8 @@ class CatalogueTrainConfig(RefittableConfig):
 GRPO_ROLLOUTS = ("beams", "sampling")
 GRPO_LOSSES = ("grpo", "bnpo", "dapo", "gspo")
 GRPO_CREDITS = ("completion", "level")
-GRPO_TERMS = ("policy", "likelihood", "hints")
+GRPO_TERMS = ("policy", "likelihood", "hints", "teacher", "forward_kl", "reverse_kl")
+_OF_TEACHER = ("teacher", "forward_kl", "reverse_kl")
 # Rewards that need a file of their own, the setting that names it, and what it is.
 _SOURCES = (
     ("semantic", "reward_vectors", "the vectors that it compares (minionerec embed-items)"),
@@ -419,10 +420,18 @@ class GrpoConfig(PackedConfig):
     loss_terms: dict[str, float] = setting(
         {"policy": 1.0},
         "terms of the loss with weights, e.g. policy=0.03 likelihood=1: policy (advantages and KL term), likelihood "
-        "(next-token loss of the target), hints (that of its codes that were given as a hint)",
+        "(next-token loss of the target), hints (that of its codes that were given as a hint), and divergences from "
+        "the teacher's next codes: teacher (forward, along the target), forward_kl, reverse_kl (along the rollouts)",
         known=GRPO_TERMS,
         above=0,
         required=True,
+        since="0.3",
+    )
+    teacher: str = setting(
+        "",
+        "next_sid: catalogue model that the terms teacher, forward_kl and reverse_kl distill from (minionerec "
+        "train-catalogue)",
+        input_kind="checkpoint",
         since="0.3",
     )
     keep_zero_variance: bool = setting(
@@ -482,6 +491,15 @@ class GrpoConfig(PackedConfig):
         yield from _unless(
             self.hints or "hints" not in self.loss_terms,
             f"loss_terms are {terms}, but hints is false; set it to true, or leave the term hints out.",
+        )
+        yield from _unless(
+            bool(self.teacher) == any(name in self.loss_terms for name in _OF_TEACHER),
+            f"loss_terms are {terms} and teacher is {self.teacher!r}; the terms {', '.join(_OF_TEACHER)} and a teacher "
+            "(minionerec train-catalogue) go together.",
+        )
+        yield from _unless(
+            not self.teacher or NEXT_SID in self.tasks,
+            f"a teacher applies to the task {NEXT_SID}, which is not among the tasks {', '.join(self.tasks)}.",
         )
         yield from _unless(
             not self.hints or self.rollouts == "beams",

@@ -262,6 +262,32 @@ def shared_prefix_logps(
     return outputs.log_probs[0], None if outputs.entropy is None else outputs.entropy[0]
 
 
+def shared_prefix_logits(
+    model: Any,
+    backbone: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[Sequence[int]]],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits, with gradient, wherever completions predict a token, once for all that share a prefix.
+
+    Args:
+        model: Causal language model, or a distributed wrapper of one.
+        backbone: The model itself, without wrapper.
+        prompts: Token ids of each prompt, none empty.
+        completions: Token ids of each prompt's completions.
+
+    Returns:
+        Logits float32 (U, V); and for all completion tokens, in the order of groups, completions and tokens, which of
+        them predicts it, int64 (N,), and the token, int64 (N,).
+    """
+    packed = pack_groups(prompts, completions, ROW_TOKENS.get(backbone.config._attn_implementation, 512))
+    positions, index = packed.positions.unique(return_inverse=True)
+    batch = {"input_ids": packed.input_ids, "position_ids": packed.position_ids, "ends": packed.ends}
+    batch = {name: values.to(backbone.device) for name, values in {**batch, "positions": positions}.items()}
+    logits = picked_logits(model, backbone, batch).float()
+    return logits, index.to(logits.device), packed.labels.to(logits.device)
+
+
 # A common beginning of fewer tokens is not worth tying two examples to one row for.
 _WORTH_SHARING = 8
 # Room that a row has beyond the mean, so that examples of different lengths fit together.

@@ -26,6 +26,7 @@ from support.training import (
     TRAINED,
     Killed,
     builder_of,
+    catalogue_config,
     grpo_config,
     kill_after,
     log_of,
@@ -46,6 +47,7 @@ from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.config import EmbedConfig
 from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.table import split_sid
+from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import GrpoConfig
 from minionerec.training.grpo import loss as loss_module
 from minionerec.training.grpo import stage
@@ -74,6 +76,16 @@ def trained(tmp_path_factory):
     run_sft(sft_config(folder, **{**settings, "epochs": 4, "output": str(folder / "early")}))
     run_sft(sft_config(folder, **{**settings, "epochs": 10}))
     run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(folder / "vectors"), dimensions=8))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_teacher(tmp_path_factory):
+    """A corpus whose SIDs are of one length, a catalogue model, and a checkpoint that hardly knows anything."""
+    folder = tmp_path_factory.mktemp("teacher")
+    make_inputs(folder, users=100)
+    run_catalogue(catalogue_config(folder))
+    run_sft(sft_config(folder, epochs=0.2))
     return folder
 
 
@@ -363,6 +375,70 @@ def test_hints_and_terms_equal_the_written_out_formula(trained, tmp_path, watch,
     assert row.get("hinted", 0) == pytest.approx(np.mean(np.array(given) > 0))
     for name in terms.keys() - {"policy"}:
         assert row[f"loss/{name}"] == pytest.approx(values[name].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("terms", "hints"),
+    [
+        ({"policy": 0.5, "teacher": 0.7, "forward_kl": 0.3, "reverse_kl": 0.2}, True),
+        ({"forward_kl": 1.0}, False),
+        ({"reverse_kl": 1.0, "likelihood": 0.5}, False),
+    ],
+)
+def test_divergences_from_the_teacher_equal_the_written_out_formula(with_teacher, tmp_path, watch, terms, hints):
+    """At every code of every rollout and target that has a history before it, from the probabilities of all SIDs."""
+    changes = {"rewards": {"rule": 1.0}, "beta": 0.0, "sync_reference": False, "generations": 2, "hints": hints}
+    changes["tasks"] = {"next_sid": 0.1, "title_to_sid": 1.0}
+    path = str(with_teacher / "catalogue")
+    if "policy" not in terms:
+        del changes["hints"]
+    seen = watch(one_step(with_teacher, tmp_path / "one", loss_terms=terms, teacher=path, **changes))
+    bundle = load_bundle(with_teacher / "sft")
+    model, teacher = bundle.model.eval(), load_bundle(path).model.eval()
+    tokens, numbers = sid_tokens_of(bundle), bundle.table.sid_numbers
+
+    def divergences(row, sid):
+        """Forward and reverse divergence, the mean over codes."""
+        with torch.no_grad():
+            history = torch.tensor([(numbers[row["history"]] + 1).tolist()])
+            leaves = teacher.leaf_log_probs(history).exp()[0].double()
+        found = []
+        for depth in range(len(sid)):
+            below = [number for number, ids in enumerate(tokens) if ids[:depth] == sid[:depth]]
+            codes = sorted({tokens[number][depth] for number in below})
+            q = torch.stack([sum(leaves[n] for n in below if tokens[n][depth] == code) for code in codes])
+            q = (q / q.sum()).float()
+            logits = model(torch.tensor([row["prompt"] + sid[:depth]])).logits[0, -1]
+            p, own = logits.log_softmax(-1)[codes], logits[codes].log_softmax(-1)
+            found.append(torch.stack([(q * (q.log() - p)).sum(), (own.exp() * (own - q.log())).sum()]))
+        return torch.stack(found).mean(0)
+
+    values = {name: [] for name in ("policy", "likelihood", "teacher", "forward_kl", "reverse_kl")}
+    assert len({row["history"] is None for row in seen.rows}) == 2
+    for position, row in enumerate(seen.rows):
+        target, size = tokens[row["target"]], len(row["tail"])
+        mine = [ids[: len(ids) - size] for ids in seen.completions[2 * position : 2 * position + 2]]
+        asked = row["history"] is not None
+        along = torch.stack([divergences(row, sid) if asked and sid else torch.zeros(2) for sid in mine])
+        values["forward_kl"].append(along[:, 0].mean())
+        values["reverse_kl"].append(along[:, 1].mean())
+        values["teacher"].append(divergences(row, target)[0] if asked else torch.zeros(()))
+        values["likelihood"].append(-token_logps(model, row["prompt"], target + row["tail"]).mean())
+        depths = range(3 if hints else 1)
+        hint = next((d for d in depths if target in best_below(bundle, row["prompt"], target[:d], tokens, 2)), 0)
+        losses = []
+        for sid, advantage in zip(mine, seen.advantages[2 * position : 2 * position + 2], strict=True):
+            logps = token_logps(model, row["prompt"], sid + row["tail"])[hint:] if sid else ()
+            losses.append(sum(-(one - one.detach()).exp() * advantage for one in logps) / max(1, len(logps)))
+        values["policy"].append(torch.as_tensor(sum(losses) / 2))
+    loss = sum(weight * torch.stack(values[name]).mean() for name, weight in terms.items())
+    assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
+    loss.backward()
+    plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert close(seen.gradient, plain, 1e-4)
+    row = next(row for row in log_of(tmp_path / "one") if "reward" in row)
+    for name in terms.keys() - {"policy"}:
+        assert row[f"loss/{name}"] == pytest.approx(torch.stack(values[name]).mean().item(), abs=1e-5)
 
 
 def test_targets_are_computed_where_no_completion_is(trained, tmp_path, watch):
@@ -689,10 +765,22 @@ def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, m
 TERMS = {"hints": True, "credit": "level", "loss_terms": {"policy": 1.0, "likelihood": 0.5, "hints": 0.1}}
 
 
-@pytest.mark.parametrize("changes", [{"rollouts": "sampling"}, TERMS], ids=["sampling", "terms"])
-def test_interrupted_in_an_epoch_it_goes_on_as_if_nothing_had_happened(trained, tmp_path, monkeypatch, changes):
+OF_TEACHER = {"hints": True, "loss_terms": {"policy": 1.0, "teacher": 0.5, "forward_kl": 0.5, "reverse_kl": 0.2}}
+
+
+def folder_of(request, terms):
+    """The folder that has what terms read, and the settings that name it."""
+    if terms is not OF_TEACHER:
+        return request.getfixturevalue("trained"), terms
+    folder = request.getfixturevalue("with_teacher")
+    return folder, {**terms, "teacher": str(folder / "catalogue")}
+
+
+@pytest.mark.parametrize("terms", [{"rollouts": "sampling"}, TERMS, OF_TEACHER], ids=["sampling", "terms", "teacher"])
+def test_interrupted_in_an_epoch_it_goes_on_as_if_nothing_had_happened(request, tmp_path, monkeypatch, terms):
     """The same SIDs are drawn from there on, and hints found."""
-    whole, cut = (grpo_config(trained, output=str(tmp_path / name), **changes) for name in ("whole", "cut"))
+    folder, changes = folder_of(request, terms)
+    whole, cut = (grpo_config(folder, output=str(tmp_path / name), **changes) for name in ("whole", "cut"))
     run_grpo(whole)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 4)
@@ -727,16 +815,19 @@ IN_TWO = partial(stage_in_processes, run_grpo, world=2)
     [
         pytest.param(IN_TWO, {}, id="DDP"),
         pytest.param(IN_TWO, TERMS, id="DDP-terms"),
+        pytest.param(IN_TWO, OF_TEACHER, id="DDP-teacher"),
         pytest.param(by_zero_2, {}, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
         pytest.param(by_zero_2, TERMS, id="ZeRO-2-terms", marks=pytest.mark.slow),
+        pytest.param(by_zero_2, OF_TEACHER, id="ZeRO-2-teacher", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch, terms):
+def test_two_processes_take_the_steps_of_one(request, tmp_path, launch, terms):
+    folder, terms = folder_of(request, terms)
     changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20, **terms}
     changes |= {"rewards": {"ranking": 1.0, "position": 0.1}, "sibling_alpha": 0.5}
-    changes |= {"reference": str(trained / "early")}
+    changes |= {"reference": str(folder / "early") if (folder / "early").exists() else ""}
     one, two = (
-        grpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
+        grpo_config(folder, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
         for name, per_device in (("one", 8), ("two", 2))
     )
     run_grpo(one)
@@ -757,6 +848,8 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch, terms):
         "hinted",
         "loss/likelihood",
         "loss/hints",
+        "loss/forward_kl",
+        "loss/reverse_kl",
         "eval_ndcg@10",
         "eval_hr@1",
     )
@@ -835,6 +928,8 @@ def test_the_timed_steps_have_one_gradient(share):
         ({"eval_examples": 0}, "eval_examples is 0; GRPO can hurt"),
         ({"loss_terms": {"likelihood": 1.0}}, "beta is 0.001, but loss_terms are likelihood: the KL term is part of"),
         ({"loss_terms": {"policy": 1.0, "hints": 1.0}}, "loss_terms are policy, hints, but hints is false"),
+        ({"teacher": "catalogue"}, "loss_terms are policy and teacher is 'catalogue'; the terms teacher, forward_kl"),
+        ({"loss_terms": {"policy": 1.0, "reverse_kl": 1.0}}, "teacher is ''; the terms teacher, forward_kl, reverse"),
         ({"hints": True, "rollouts": "sampling"}, "but rollouts is sampling; set it to beams"),
         ({"credit": "level", "loss": "gspo"}, "loss is gspo, whose ratio is that of a whole completion"),
     ],

@@ -19,8 +19,9 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import encode_prompt
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.training.catalogue import run_catalogue
+from minionerec.training.distillation import Teacher, load_teacher
 from minionerec.training.packing import TreeCollator
-from minionerec.training.sft import Teacher, load_teacher, run_sft
+from minionerec.training.sft import run_sft
 
 
 def conditioned(folder, **changes):

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from minionerec.training.distillation import PathTargets, divergences
 from minionerec.training.grpo.rollouts import Row
-from minionerec.training.packing import shared_prefix_logps
+from minionerec.training.packing import shared_prefix_logits, shared_prefix_logps
 from minionerec.training.rewards import Rollouts
 
 # Third part of a step: log-probabilities of the completions of those groups that matter.
@@ -42,6 +43,7 @@ class RolloutGroups:
         hints: int64 (P,), first tokens of the completions that were given and not chosen; None: of none any.
         targets: Token ids of each prompt's target as a completion, of scored groups and others; None where no term of
             the loss reads them.
+        paths: A teacher's distributions before each code of the completions and, last, of the target; None without one.
     """
 
     prompts: Sequence[list[int]]
@@ -54,6 +56,7 @@ class RolloutGroups:
     reference: torch.Tensor | None = None
     hints: torch.Tensor | None = None
     targets: Sequence[list[int]] | None = None
+    paths: PathTargets | None = None
 
     def __len__(self) -> int:
         """Number of groups, P."""
@@ -96,6 +99,7 @@ class RolloutGroups:
             reference=None if self.reference is None else self.reference[rows],
             hints=None if self.hints is None else self.hints[start:stop],
             targets=None if self.targets is None else self.targets[start:stop],
+            paths=None if self.paths is None else self.paths.part(slice(start, stop)),
         )
 
 
@@ -158,13 +162,20 @@ class Scores:
     Attributes:
         logps: float32 (P * G, C), log-probabilities of tokens.
         entropies: float32 (P * G, C), entropies of the distributions that the tokens were drawn from, without gradient;
-            None where the head does not compute them.
+            None where they are not computed.
         targets: float32 (P, T), log-probabilities of the targets' tokens, of all groups; None where there are none.
+        known: bool (P, G + 1, W), tokens of completions and, last, of the target before which a teacher has a
+            distribution; None without a teacher, as both divergences.
+        forward: float32 (P, G + 1, W), forward divergence from the teacher at each.
+        reverse: float32 (P, G + 1, W), reverse divergence.
     """
 
     logps: torch.Tensor
     entropies: torch.Tensor | None
     targets: torch.Tensor | None = None
+    known: torch.Tensor | None = None
+    forward: torch.Tensor | None = None
+    reverse: torch.Tensor | None = None
 
 
 def completion_scores(model: Any, backbone: PreTrainedModel, groups: RolloutGroups) -> Scores:
@@ -175,7 +186,7 @@ def completion_scores(model: Any, backbone: PreTrainedModel, groups: RolloutGrou
     Args:
         model: The language model, or a distributed wrapper of it.
         backbone: The model itself, without wrapper.
-        groups: The groups to score.
+        groups: The groups to score; with a teacher's distributions also targets.
     """
     scored = groups.scored.tolist()
     if groups.targets is None and not any(scored):
@@ -186,32 +197,64 @@ def completion_scores(model: Any, backbone: PreTrainedModel, groups: RolloutGrou
             prompts.append(prompt)
             branches.append(list(groups.completions[position]) if scored[position] else [])
             branches[-1] += [] if groups.targets is None else [groups.targets[position]]
-    logps, entropies = shared_prefix_logps(model, backbone, prompts, branches)
-    of_targets = groups.target_mask if groups.targets is not None else None
-    layout = _layout(groups.scored_mask.unflatten(0, (len(groups), -1)), of_targets)
-    completions, targets = _laid_out(logps, layout, groups.mask, of_targets)
-    if entropies is not None:
-        entropies = _laid_out(entropies.detach(), layout, groups.mask, of_targets)[0]
-    return Scores(completions, entropies, targets)
+    layout = _layout(groups)
+    if groups.paths is None:
+        logps, entropies = shared_prefix_logps(model, backbone, prompts, branches)
+        completions, targets = _laid_out(logps, layout, groups)
+        own = None if entropies is None else _laid_out(entropies.detach(), layout, groups)[0]
+        return Scores(completions, own, targets)
+    logits, index, labels = shared_prefix_logits(model, backbone, prompts, branches)
+    normalisers = logits.logsumexp(1)
+    completions, targets = _laid_out(logits[index, labels] - normalisers[index], layout, groups)
+    return Scores(completions, None, targets, *_from_teacher(logits, normalisers, index, layout, groups.paths))
 
 
-def _layout(completions: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
+def _from_teacher(
+    logits: torch.Tensor, normalisers: torch.Tensor, index: torch.Tensor, layout: torch.Tensor, paths: PathTargets
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Where a teacher has a distribution, and both divergences from it, bool and float32 (P, G + 1, W).
+
+    Args:
+        logits: float32 (U, V), of distinct prefixes.
+        normalisers: float32 (U,), their logarithms of summed exponentials.
+        index: int64 (N,), the prefix before each token of the layout.
+        layout: bool (P, G + 1, W), where there is a token.
+        paths: The teacher's distributions.
+    """
+    width = layout.shape[2]
+    numbers = torch.arange(paths.known.numel(), device=layout.device).view_as(paths.known).masked_fill(~paths.known, -1)
+    numbers = torch.nn.functional.pad(numbers, (0, max(0, width - numbers.shape[2])), value=-1)[..., :width]
+    own = numbers[layout]  # (N,), the same of all tokens behind one prefix
+    asked = own >= 0
+    rows = torch.zeros(len(logits), dtype=torch.long, device=layout.device)
+    rows.scatter_(0, index[asked], own[asked])
+    tokens, probabilities = paths.tokens.flatten(0, 2)[rows], paths.probabilities.flatten(0, 2)[rows]
+    log_probs = logits.gather(1, tokens.clamp(min=0)) - normalisers.unsqueeze(1)
+    empty = torch.zeros(layout.shape, device=logits.device)
+    found = (empty.masked_scatter(layout, values[index]) for values in divergences(log_probs, tokens, probabilities))
+    return layout & (numbers >= 0), *found
+
+
+def _layout(groups: RolloutGroups) -> torch.Tensor:
     """Where there is a token that is computed, targets behind completions: bool (P, G + 1, W), or (P, G, W)."""
-    if targets is None:
+    completions = groups.scored_mask.unflatten(0, (len(groups), -1))
+    if groups.targets is None:
         return completions
-    width = max(completions.shape[-1], targets.shape[-1])
-    parts = [torch.nn.functional.pad(part, (0, width - part.shape[-1])) for part in (completions, targets.unsqueeze(1))]
+    targets = groups.target_mask.unsqueeze(1)
+    width = max(completions.shape[2], targets.shape[2])
+    parts = [torch.nn.functional.pad(part, (0, width - part.shape[2])) for part in (completions, targets)]
     return torch.cat(parts, 1)
 
 
 def _laid_out(
-    values: torch.Tensor, layout: torch.Tensor, mask: torch.Tensor, targets: torch.Tensor | None
+    values: torch.Tensor, layout: torch.Tensor, groups: RolloutGroups
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Values of the tokens of a layout, float32 (N,), as those of completions (P * G, C) and of targets (P, T)."""
     whole = torch.zeros(layout.shape, device=values.device).masked_scatter(layout, values)
-    if targets is None:
+    if groups.targets is None:
         return whole.flatten(0, 1), None
-    return whole[:, :-1, : mask.shape[1]].flatten(0, 1), whole[:, -1, : targets.shape[1]]
+    longest = max(map(len, groups.targets))
+    return whole[:, :-1, : groups.mask.shape[1]].flatten(0, 1), whole[:, -1, :longest]
 
 
 def _nothing(model: Any, backbone: PreTrainedModel, groups: RolloutGroups) -> Scores:
@@ -288,7 +331,8 @@ def policy_loss(
     return LossTerms(loss / slices, ratio.detach(), kl)
 
 
-# Terms beside the policy's, of the same pass: likelihood of the target, and of what of it was given as a hint.
+# Terms beside the policy's, of the same pass: likelihood of the target and of what of it was given as a hint, and
+# divergences from a teacher.
 
 
 def mean_of_rows(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -303,23 +347,25 @@ def mean_of_rows(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return means.mean()
 
 
-def likelihood_loss(targets: torch.Tensor, groups: RolloutGroups) -> torch.Tensor:
-    """Negative log-likelihood of the targets, the mean over each one's tokens, then over prompts.
+def term_losses(scores: Scores, groups: RolloutGroups) -> dict[str, torch.Tensor]:
+    """Terms of the loss of one slice beside the policy's, those that its scores allow; a mean over its prompts.
 
-    Args:
-        targets: float32 (P, T), log-probabilities of the targets' tokens.
-        groups: The targets.
+    Returns:
+        `likelihood`: negative log-likelihood of the target, the mean over its tokens; `hints`: of the tokens that were
+        given as a hint; `teacher`: forward divergence from the teacher, the mean over the target's codes; `forward_kl`,
+        `reverse_kl`: divergences from it, the mean over each completion's codes, then over completions. A prompt
+        without hint, or of which no teacher is queried, counts as 0.
     """
-    return mean_of_rows(-targets, groups.target_mask)
-
-
-def hint_loss(targets: torch.Tensor, groups: RolloutGroups) -> torch.Tensor:
-    """Negative log-likelihood of the tokens that were given as hints, 0 for a prompt without one; mean over prompts.
-
-    Args:
-        targets: float32 (P, T), log-probabilities of the targets' tokens.
-        groups: The targets and hints.
-    """
-    columns = torch.arange(targets.shape[1], device=targets.device)
-    hints = torch.zeros(len(groups)) if groups.hints is None else groups.hints
-    return mean_of_rows(-targets, columns < hints.to(targets.device).unsqueeze(1))
+    if scores.targets is None:
+        return {}
+    columns = torch.arange(scores.targets.shape[1], device=scores.targets.device)
+    given = groups.scored.new_zeros(len(groups), dtype=torch.long) if groups.hints is None else groups.hints
+    found = {
+        "likelihood": mean_of_rows(-scores.targets, groups.target_mask),
+        "hints": mean_of_rows(-scores.targets, columns < given.unsqueeze(1)),
+    }
+    if scores.known is not None and scores.forward is not None and scores.reverse is not None:
+        found["teacher"] = mean_of_rows(scores.forward[:, -1], scores.known[:, -1])
+        found["forward_kl"] = mean_of_rows(scores.forward[:, :-1], scores.known[:, :-1])
+        found["reverse_kl"] = mean_of_rows(scores.reverse[:, :-1], scores.known[:, :-1])
+    return found

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
+from minionerec.data.session import UNKNOWN, row_contexts
 from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import decode_batches, decode_prompts, length_batches
@@ -40,12 +41,14 @@ class Row(TypedDict):
         target: SID number of the target.
         tail: Token ids that follow the SID in a completion.
         history: Item indices, oldest first; None where the prompt is about an item, not a user.
+        context: The session context that the prompt gives, an index into `SESSION_CONTEXTS`.
     """
 
     prompt: list[int]
     target: int
     tail: list[int]
     history: list[int] | None
+    context: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class PromptExamples(ExampleMaker):
     """
 
     lists: ClassVar[Mapping[str, str]] = {"prompt": "int32", "tail": "int32", "history": "int32"}
-    scalars: ClassVar[Mapping[str, str]] = {"target": "int32"}
+    scalars: ClassVar[Mapping[str, str]] = {"target": "int32", "context": "int32"}
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int, *about: Any, **more: Any):
         super().__init__(*about, **more)
@@ -111,7 +114,10 @@ class PromptExamples(ExampleMaker):
             "target": builder.table.sid_numbers[targets],
             "prompt": Ragged.of(prompts.ids),
             "tail": Ragged.of(encode_completion(self.tokenizer, tails)),
+            "context": np.full(len(made), UNKNOWN, dtype=np.int32),
         }
+        if requested.rows is not None and builder.uses_session_context:
+            found["context"] = row_contexts(requested.rows.times, len(made)).astype(np.int32)
         if requested.rows is not None:
             found["history"] = Ragged(requested.rows.flat_histories()[0], requested.rows.lengths)
         return found, {"rows": len(made), "truncated": prompts.truncated}

@@ -4,7 +4,7 @@ Everything that a step needs is given when the trainer is made. What one part fi
 `make_step` is the way from rows to what the loss takes, `slice_loss` the way from there to the loss.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from trl import GRPOConfig
 
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger
+from minionerec.training.distillation import PathTargets
 from minionerec.training.grpo.figures import (
     Figures,
     completion_figures,
@@ -32,10 +33,9 @@ from minionerec.training.grpo.loss import (
     Scores,
     completion_scores,
     completions_of,
-    hint_loss,
-    likelihood_loss,
     make_groups,
     policy_loss,
+    term_losses,
 )
 from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut, Row
 from minionerec.training.grpo.trl_adapter import StepTrainer
@@ -52,8 +52,8 @@ from minionerec.training.trainer import RankingEvaluation, ValidationSet
 logger = get_logger(__name__)
 
 REFERENCE_FILE = "reference.safetensors"
-TERMS = {"likelihood": likelihood_loss, "hints": hint_loss}
-"""Terms of the loss besides the policy's, by name."""
+AskTeacher = Callable[[Rollouts, Sequence[Row]], PathTargets]
+"""Gives a teacher's distributions along the rollouts of some rows and, last, along their targets."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Objective:
         sibling_alpha: Share of the group's advantage, the rest is that among siblings.
         keep_zero_variance: Whether groups without advantage are computed.
         credit: "completion" or "level", see `level_advantages`.
-        terms: Terms of the loss with weights: policy, likelihood, hints.
+        terms: Terms of the loss with weights: policy, and those of `term_losses`.
     """
 
     rewards: WeightedRewards
@@ -112,6 +112,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Rewards, advantages and loss.
         sid_tokens: Token ids of each SID number.
         validation: Prompts ranked at each validation; none if None.
+        teacher: Queried in each step, for the terms that read its distributions; none if None.
         max_hr_drop: How far HR at the set's last cutoff may fall below that of the first validation; ends the run.
         callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
@@ -131,13 +132,14 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Objective,
         sid_tokens: Sequence[list[int]],
         validation: ValidationSet | None = None,
+        teacher: AskTeacher | None = None,
         max_hr_drop: float = 1.0,
         callbacks: Sequence[TrainerCallback] = (),
         order: Sampler[int] | None = None,
     ):
         super().__init__(model, args, rows, tokenizer, callbacks, order)
         self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens
-        self.validation, self.max_hr_drop = validation, max_hr_drop
+        self.validation, self.teacher, self.max_hr_drop = validation, teacher, max_hr_drop
         self.figures = Figures(self.accelerator)
         self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
 
@@ -174,18 +176,17 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         given = [0] * len(every) if rollouts.hints is None else rollouts.hints.tolist()
         pairs = zip(completions, given, strict=True)
         tokens = sum(max(0, len(ids) - hint) for group, hint in pairs for ids in group)
-        terms = self.objective.terms
+        terms = self.objective.terms.keys()
+        every_group = self.objective.keep_zero_variance or bool(terms & {"forward_kl", "reverse_kl"})
         groups = make_groups(
             every,
             completions,
             advantages=self.objective.advantages(rewards, rollouts),
-            scored=(signal | self.objective.keep_zero_variance) & ("policy" in terms),
+            scored=signal & ("policy" in terms) | every_group,
             tokens=int(self._sum(tokens)),
             device=self.accelerator.device,
             hints=rollouts.hints,
-            targets=[self.sid_tokens[row["target"]] + row["tail"] for row in every]
-            if terms.keys() != {"policy"}
-            else None,
+            targets=[self.sid_tokens[row["target"]] + row["tail"] for row in every] if terms - {"policy"} else None,
         )
         self.figures.add(rollout_figures(rollouts, self.accelerator))
         self.figures.add(reward_figures(self.objective.rewards, found, self.accelerator))
@@ -193,6 +194,8 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         self.figures.add({"zero_variance": 1 - self._sum(signal.mean()) / self.accelerator.num_processes})
         if self.args.beta:
             groups = replace(groups, reference=self.reference_logps(groups, len(rows)))
+        if self.teacher is not None:
+            groups = replace(groups, paths=self.teacher(rollouts, every))
         return groups.parts(len(rows[0]))
 
     def _sum(self, value: float) -> float:
@@ -207,7 +210,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         """
         at_once = max(PROMPTS_AT_ONCE, len(groups) // slices)
         with torch.no_grad():
-            parts = replace(groups, targets=None).parts(at_once)
+            parts = replace(groups, targets=None, paths=None).parts(at_once)
             return torch.cat([self.score(self.ref_model, part).logps for part in parts])
 
     def score(self, model: Any, groups: RolloutGroups) -> Scores:
@@ -229,12 +232,10 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         )
         self.figures.add_tokens(token_figures(policy, scores.entropies, groups))
         loss = policy.loss * weights.get("policy", 0.0)
-        if scores.targets is not None:
-            for name, term in TERMS.items():
-                if name in weights:
-                    value = term(scores.targets, groups)
-                    loss = loss + weights[name] * value / slices
-                    self.figures.add_tokens({f"loss/{name}": value.detach()})
+        for name, value in term_losses(scores, groups).items():
+            if name in weights:
+                loss = loss + weights[name] * value / slices
+                self.figures.add_tokens({f"loss/{name}": value.detach()})
         if self.accelerator.sync_gradients:  # the last slice
             self.figures.end_step()
         return loss
