@@ -230,14 +230,15 @@ def _from_teacher(
     rows.scatter_(0, index[asked], own[asked])
     tokens, probabilities = paths.tokens.flatten(0, 2)[rows], paths.probabilities.flatten(0, 2)[rows]
     log_probs = logits.gather(1, tokens.clamp(min=0)) - normalisers.unsqueeze(1)
+    forward, reverse = divergences(log_probs, tokens, probabilities)
     empty = torch.zeros(layout.shape, device=logits.device)
-    found = (empty.masked_scatter(layout, values[index]) for values in divergences(log_probs, tokens, probabilities))
-    return layout & (numbers >= 0), *found
+    known = layout & (numbers >= 0)
+    return known, empty.masked_scatter(layout, forward[index]), empty.masked_scatter(layout, reverse[index])
 
 
 def _layout(groups: RolloutGroups) -> torch.Tensor:
     """Where there is a token that is computed, targets behind completions: bool (P, G + 1, W), or (P, G, W)."""
-    completions = groups.scored_mask.unflatten(0, (len(groups), -1))
+    completions: torch.Tensor = groups.scored_mask.unflatten(0, (len(groups), -1))
     if groups.targets is None:
         return completions
     targets = groups.target_mask.unsqueeze(1)

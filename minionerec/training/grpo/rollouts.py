@@ -254,7 +254,7 @@ def with_hints(rollouts: Rollouts, model: PreTrainedModel, prompts: Sequence[Seq
     sids, scores = rollouts.sids.copy(), rollouts.scores.copy()
     hints = np.zeros(len(sids), dtype=np.int64)
     lengths = (rollouts.table.distinct_codes[rollouts.targets] >= 0).sum(1)
-    missed: np.ndarray = ~rollouts.hits.any(1)
+    missed = np.logical_not(rollouts.hits.any(1))
     for depth in range(1, trie.levels):
         (rows,) = np.nonzero(missed & (lengths > depth))
         if not len(rows):
