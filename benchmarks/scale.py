@@ -3,7 +3,7 @@
 python benchmarks/scale.py --sizes 1000000 10000000 --folder /large/disk/scale --out docs/results/scale.jsonl
 python benchmarks/scale.py --out docs/results/scale.jsonl --page docs/results/scale.md --picture docs/images/scale.svg
 
-A city of n choices has n / 100 items and n / 50 people. Stages run one after another, each in a process of its own, as
+A city of n interactions has n / 100 items and n / 50 people. Stages run one after another, each in its own process, as
 their commands do; a stage whose line is in `--out` is left out, so the same command may be given again. `--engines`
 names those of `prepare-data`; their corpora are held against each other. Training is limited to `--windows` windows, so
 that what grows with the city is reading, counting and each step's share of it. One JSON line a stage: size, seconds of
@@ -161,7 +161,7 @@ def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: s
 def main() -> None:
     """Measure, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[], help="choices of each city")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[], help="interactions of each city")
     parser.add_argument("--folder", type=Path, default=Path("runs/scale"), help="where cities and outputs lie")
     parser.add_argument("--out", type=Path, required=True, help="file of JSON lines, added to")
     parser.add_argument("--engines", nargs="+", default=["duckdb"], help="of prepare-data, the first is used")

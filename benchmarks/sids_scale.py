@@ -198,7 +198,7 @@ def measure(args, fit_rows):
     )
     imports, peak, start, worked = anonymous_gib(), Peak(), time.perf_counter(), time.process_time()
     peak.start()
-    report = run_build_sids(config).report
+    report = run_build_sids(config).metrics
     worked = time.process_time() - worked
     peak.over.set()
     whole = time.perf_counter() - start

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from card import card_figures, clock, forget_peak, peak_gib, used_share
+from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.core.commands import run_command
 from minionerec.core.machine import keep_freed_memory
@@ -37,7 +38,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.examples import listed
-from minionerec.training.packing import TreeCollator, good_row_length, picked_logits
+from minionerec.training.packing import TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples
 
 
@@ -78,6 +79,7 @@ def load(args: argparse.Namespace) -> tuple[Bundle, list[dict[str, Any]], Teache
         model: Any = scratch_model(tokenizer, shape, 0)
     if args.vocabulary:
         model.resize_token_embeddings(args.vocabulary, mean_resizing=False)
+    add_fused_lm_head(model)
     bundle = Bundle(model.to(getattr(torch, args.dtype)), tokenizer, table, wording, 512)
     return bundle, rows, load_teacher(args.teacher, table, Trie.build(table.codes, bundle.code_ids))
 
@@ -90,10 +92,9 @@ def step(
     collated = TreeCollator(good_row_length(model), with_teacher=teacher is not None)(examples)
     batch = {name: part.to(model.device) for name, part in collated.items()}
     labels = batch["labels"][0]
-    logits = picked_logits(model, model, batch).float()
-    losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    losses, logits_of = picked_losses(model, model, batch)
     if teacher is not None:
-        losses = soften(losses, logits, labels, teacher.soft_targets(batch), 1.0)
+        losses = soften(losses, logits_of, labels, teacher.soft_targets(batch), 1.0)
     losses.mean().backward()
     optimiser.step()
     optimiser.zero_grad()

@@ -21,6 +21,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from minionerec.core.parquet import table_path
+from minionerec.core.paths import input_path
 from minionerec.core.settings import default_of, description, typed_values
 from minionerec.core.stages import StageResult, stage_spec
 
@@ -34,12 +36,6 @@ Input = Any
 """A path (str, os.PathLike), or the result of the function that made the folder (its `output` is taken)."""
 
 
-def _path(given: Input) -> str:
-    """The path of an input."""
-    path: Any = getattr(given, "output", given)
-    return str(os.fspath(path))
-
-
 def _run(stage: str, settings: Mapping[str, Any]) -> Any:
     """Run a stage with settings given as Python values.
 
@@ -47,18 +43,18 @@ def _run(stage: str, settings: Mapping[str, Any]) -> Any:
         ConfigError: On an unknown setting, or a value that does not fit.
     """
     spec = stage_spec(stage)
-    plain = {name: _plain(value) for name, value in settings.items()}
+    plain = {name: _plain(name, value) for name, value in settings.items()}
     return spec.function()(spec.config_class()(**typed_values(spec.config_class(), plain, f"{stage}()")))
 
 
-def _plain(value: Any) -> Any:
-    """A value as in a settings file: paths as texts, tuples as lists, results as their folders."""
+def _plain(name: str, value: Any) -> Any:
+    """A setting's value as in a settings file: paths as texts, tuples as lists, results as their folders."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(name, each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(name, each) for each in value]
     if isinstance(value, os.PathLike) or hasattr(value, "output"):
-        return _path(value)
+        return input_path(name, value)
     return value
 
 
@@ -112,27 +108,13 @@ def prepare_data(
         DataError: If a table cannot be used; the message names the row.
     """
     named = {"items": items, "interactions": interactions}
-    tables = {name: _table(table, f"{os.fspath(output)}.{name}.parquet") for name, table in named.items()}
-    given = {name: table for name, table in tables.items() if table is not None}
+    given = {
+        name: table_path(name, table, f"{os.fspath(output)}.{name}.parquet")
+        for name, table in named.items()
+        if table is not None
+    }
     result: StageResult = _run("prepare-data", {**given, "output": output, **settings})
     return result
-
-
-def _table(table: Any, file: str) -> str | None:
-    """The path of a table; of a data frame the file that it is written to, unless that holds the same already."""
-    import pandas as pd
-
-    if table is None or not isinstance(table, pd.DataFrame):
-        return None if table is None else _path(table)
-    path = Path(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writing = path.with_suffix(".writing")
-    table.reset_index(drop=True).to_parquet(writing, index=False)
-    if path.exists() and path.read_bytes() == writing.read_bytes():
-        writing.unlink()
-    else:
-        writing.replace(path)
-    return file
 
 
 @_stage("build-sids")
@@ -145,7 +127,7 @@ def build_sids(corpus: Input, *, output: str | os.PathLike[str], **settings: Any
         settings: Settings of the stage.
 
     Returns:
-        The table of semantic IDs (`table`), a report of collisions and balance (`report`), and the folder.
+        The table of semantic IDs (`table`), a report of collisions and balance (`metrics`), and the folder.
     """
     result: SidResult = _run("build-sids", {"corpus": corpus, "output": output, **settings})
     return result

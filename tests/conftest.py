@@ -1,6 +1,7 @@
 """What all tests share: no network, one thread a process, a device, and where the published data lie."""
 
 import os
+import sys
 from pathlib import Path
 
 # Before anything imports a library that reads them; child processes inherit them.
@@ -19,6 +20,10 @@ if os.environ.get("MINIONEREC_DATA"):
     os.environ["MINIONEREC_DATA"] = str(Path(os.environ["MINIONEREC_DATA"]).resolve())
 
 import pytest
+
+# Compiled modules are kept whatever the environment says: a run starts many processes, which would compile them again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,13 @@
-"""Reading parquet files: columns are checked, and errors are one line."""
+"""Parquet files: reading, where columns are checked and errors are one line, and writing given data frames."""
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import ArtefactError, MinioneRecError, fault, one_line
+from minionerec.core.paths import input_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +60,30 @@ def read_parquet(
     if wrong is not None or frame is None:
         raise error(f"{path}: {wrong}. {remedy}")
     return frame
+
+
+def table_path(name: str, given: Any, file: str | os.PathLike[str]) -> str:
+    """The path of a table: as given, or `file`, which a data frame is written to unless it holds the same already.
+
+    Args:
+        name: Name of the table, for messages.
+        given: A data frame, or a path as of `minionerec.core.paths.input_path`.
+        file: The parquet file for a data frame.
+
+    Raises:
+        ConfigError: If it is neither a data frame nor a path.
+    """
+    if not hasattr(given, "to_parquet"):
+        return input_path(name, given, "a data frame, or the path of a csv, tsv or parquet file")
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writing = path.with_suffix(".writing")
+    given.to_parquet(writing, index=False)
+    if path.exists() and path.read_bytes() == writing.read_bytes():
+        writing.unlink()
+    else:
+        writing.replace(path)
+    return str(path)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, shown
 from minionerec.core.remote import local_parts, local_path, parts_of
 from minionerec.core.urls import is_remote
 
@@ -45,6 +45,23 @@ def find_path(path: str | os.PathLike[str]) -> Path:
         return given
     shipped = shipped_root() / given
     return shipped if shipped.exists() else given
+
+
+def input_path(name: str, given: Any, expected: str = "the folder that a stage wrote, or its result") -> str:
+    """The path of an input: as given, or the output of the stage whose result it is.
+
+    Args:
+        name: Name of the input, for messages.
+        given: A path, or an object with a path as its `output`.
+        expected: The expected form, for messages.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    path = getattr(given, "output", given)
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"{name} is {shown(path)}; expected {expected}.")
+    return str(os.fspath(path))
 
 
 def find_parts(path: str) -> list[Path] | None:

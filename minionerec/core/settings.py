@@ -451,11 +451,6 @@ def _meant(key: object, known: Collection[str], dashes: str = "") -> str:
     return f" {dashes}{key} is now {dashes}{new}." if new in known else did_you_mean(key, known)
 
 
-def load_settings(config_class: type[C], path: str | Path) -> C:
-    """A configuration from a YAML file alone."""
-    return parse_settings(config_class, ["--config", str(path)])
-
-
 def settings_parser(config_class: type[Any], program: str = "", summary: str = "") -> CommandParser:
     """The parser of a command's flags: `--config`, and one for each setting."""
     parser = CommandParser(

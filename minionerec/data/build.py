@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.data.audit import OrderAudit, audit_of_signs, id_ranks
 from minionerec.data.chains import Chains, concatenated
 from minionerec.data.checks import check_filled
@@ -120,7 +120,7 @@ class BuiltCorpus:
         write_items(folder, self.items)
         shards = count_shards(self.size)
         parts, held = self.sequences(shards), None
-        for number in range(shards):
+        for number in progress(range(shards), "writing sequences", unit="shards"):
             with ShardWriter(folder, number, timed=self.timed) as writer:
                 while (held := held or next(parts, None)) is not None and held[0] == number:
                     writer.write(held[1])
@@ -162,6 +162,10 @@ def _chains(table: pa.Table, begins: np.ndarray, timed: bool) -> Iterator[tuple[
     whole = Chains(users, offsets, items, times if timed else None, examples, splits)
     for number in np.unique(shards):
         yield int(number), whole.take(np.flatnonzero(shards == number))
+
+
+_STEPS = ("users", "filters", "items", "sequences", "order of ties", "examples", "sizes", "active users", "novelties")
+"""The steps of `build_corpus` after interactions are read, as its progress counts them."""
 
 
 def build_corpus(
@@ -212,24 +216,33 @@ def build_corpus(
     check_quirks(quirks, start)
     source_rows, reals = _hand_over(engine, source)
     _check_times(engine, source, source_rows, split, start, end)
+    steps = progress(_STEPS, "making examples", unit="steps")
+    next(steps)
     engine.table("users", statements.USERS)
+    next(steps)
     by_user = "published_order" in quirks
     counts = _filter(engine, source, source_rows, reals, core, start, end, quirks)
     ticks = SECOND if by_user else source.ticks
+    next(steps)
     items, purchases = _number_items(engine, source.items, only_met=core > 1, by_user=by_user)
+    next(steps)
     interactions, users = engine.row(statements.COUNT)
     sequences = _sequences(engine, source, ticks, reals, interactions, split, ties, by_user)
     engine.table("sequences", sequences.table())
     engine.drop("interactions")
     timed = sequences.time is not None
+    next(steps)
     audit = audit_of_signs(engine.rows(statements.AUDIT), timed, [*id_ranks(items["item_id"].tolist()), "file"])
     if sequences.shuffled:
         _shuffle(engine, sequences, seed)
+    next(steps)
     borders = _order(engine, sequences, source.where, max_eval_examples)
+    next(steps)
     sizes = {number: found for number, *found in engine.rows(borders.sizes(max_history))}
     examples, full, truncated = (sum(each) for each in zip(*sizes.values(), strict=True))
     if max_eval_examples:
         counts["rows_left_out"] = borders.examples - examples
+    next(steps)
     engine.table("active", borders.active)
     active, size = engine.row(statements.ACTIVE)
     counts |= dict(source.counts) | {f"{name}_rows": sizes[number][0] for number, name in enumerate(SPLITS)}
@@ -244,7 +257,9 @@ def build_corpus(
         "full_histories": full,
         "truncated_histories": truncated,
     }
+    next(steps)
     counts |= _novelties(engine, borders, len(items), max_history) | {"users_without_rows": users - active}
+    next(steps, None)
     described = {**counts, "ties": ties, "order": audit.counts()}
     name = SPLIT_NAMES[split] + TIES[ties]
     return BuiltCorpus(engine, items, borders, int(size), timed, name, max_history, described, audit)

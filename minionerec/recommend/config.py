@@ -25,9 +25,13 @@ def own_corpus(path: str | os.PathLike[str]) -> Path:
     Raises:
         ArtefactError: If the manifest names none, or the corpus has changed.
     """
-    record = read_manifest(path)["inputs"].get("corpus")
+    manifest = read_manifest(path)
+    record = manifest["inputs"].get("corpus")
     if record is None:
-        raise ArtefactError(f"{path}: its manifest names no corpus. Give the corpus that it was trained on.")
+        raise ArtefactError(
+            f"{path}: its manifest names no corpus, and its kind is {manifest['kind']!r}. Give a trained model; if its "
+            "manifest names none, also the corpus that it was trained on."
+        )
     corpus = unchanged_input(path, "corpus")
     if corpus is None:
         raise ArtefactError(

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
@@ -49,6 +49,8 @@ def run_export(config: ExportConfig) -> StageResult:
     if (manifest := stage.current()) is not None:
         return _result(stage.output, manifest["counts"], _pushed(stage.output, config))
     with stage.work() as work:
+        steps = progress(("load", "search", "write"), "exporting", unit="steps")
+        next(steps)
         bundle = load_language_model(stage.config.checkpoint, config.dtype)
         corpus = Corpus.load(stage.config.corpus)
         refit = refitted_ancestor(stage.config.checkpoint) is not None
@@ -57,6 +59,7 @@ def run_export(config: ExportConfig) -> StageResult:
         trie = Trie.build(bundle.table.codes, bundle.code_ids)
         items_of = ranked_items(bundle.table.sid_numbers, corpus.popularity())
         about = describe_prompts(bundle, builder)
+        next(steps)
         about |= make_examples(bundle, builder, trie, items_of, config)
         counts = {
             "sids": trie.n_sids,
@@ -68,6 +71,7 @@ def run_export(config: ExportConfig) -> StageResult:
             "sid_table": bundle.table.fingerprint,
             "refit": refit,
         }
+        next(steps)
         with work.finish(counts=counts) as folder:
             write_model(bundle, folder)
             write_trie(trie, folder / TRIE_FILE)
@@ -76,6 +80,7 @@ def run_export(config: ExportConfig) -> StageResult:
             source = Path(sid_trie.__file__)
             (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
             (folder / README_FILE).write_text(readme(about, counts), encoding="utf-8")
+        next(steps, None)
     return _result(stage.output, counts, _pushed(stage.output, config))
 
 

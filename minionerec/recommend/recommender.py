@@ -2,17 +2,18 @@
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from minionerec.core.artefacts import file_sha256, fingerprint
-from minionerec.core.errors import ConfigError, shown
+from minionerec.core.parquet import table_path
+from minionerec.core.paths import input_path
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN, SessionClock
@@ -70,36 +71,11 @@ class Listed(NamedTuple):
     session_context: int
 
 
-def _path(name: str, given: Any) -> str:
-    """The path of an input, or of the result of the function that made it.
-
-    Raises:
-        ConfigError: If it is neither.
-    """
-    path = getattr(given, "output", given)
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigError(f"{name} is {shown(path)}; expected the folder that a stage wrote, or its result.")
-    return str(os.fspath(path))
-
-
 @contextmanager
 def _items_file(items: Any) -> "Iterator[Path | None]":
-    """The file of an items table; that of a data frame is written while it is read.
-
-    Raises:
-        ConfigError: If it is neither a data frame nor a path.
-    """
-    if items is None:
-        yield None
-    elif isinstance(items, str | os.PathLike):
-        yield fetched(items)
-    elif hasattr(items, "to_parquet"):
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "items.parquet"
-            items.to_parquet(file, index=False)
-            yield file
-    else:
-        raise ConfigError(f"items is {shown(items)}; expected a data frame, or the path of a csv, tsv or parquet file.")
+    """The local file of an items table; that of a data frame is there while it is read."""
+    with TemporaryDirectory() if hasattr(items, "to_parquet") else nullcontext("") as folder:
+        yield None if items is None else fetched(table_path("items", items, Path(folder) / "items.parquet"))
 
 
 class Recommender:
@@ -161,8 +137,8 @@ class Recommender:
             DataError: If the table of items cannot be read, or the checkpoint has other items.
             ConfigError: If the model or the corpus is no path.
         """
-        path = fetched(_path("path", path))
-        folder = fetched(_path("corpus", corpus)) if corpus is not None else own_corpus(path)
+        path = fetched(input_path("path", path))
+        folder = fetched(input_path("corpus", corpus)) if corpus is not None else own_corpus(path)
         data = Corpus.load(folder)
         search = search or Search(beams=BEAMS)
         ranker = load_ranker(path, data, corpus_path=folder, search=search, dtype=dtype, in_memory=True)
@@ -175,7 +151,8 @@ class Recommender:
         elif isinstance(ranker, SequentialRanker):
             name = ranker.name
         with _items_file(items) as file:
-            version, table = _version(path, folder, file), CatalogueItems.of(data, file)
+            table = CatalogueItems.of(data, file)  # which checks that it can be read
+            version = _version(path, folder, file)
         return cls(ranker, table, name, version, data.max_history, _clock(ranker, data))
 
     @classmethod

@@ -6,8 +6,7 @@ OUTPUT/experiment_log.json        every number of it, unrounded
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from minionerec.reports.trainings import (
     TITLES,
     Value,
     backbone,
+    learning_points,
     machine,
     our_settings,
     outcome,
@@ -109,16 +109,10 @@ class DataSetLog:
         """Its stages, including pending ones, with the lineage of the first seed."""
         return {name: found[0] for name, found in self.results.lineages.items()}
 
-    @cached_property
+    @property
     def trainings(self) -> list[Training]:
         """All trainings once, in order; each under the name of the stage whose predictions are its own."""
-        names = {own.path.absolute(): name for name, lineage in self.stages.items() if (own := lineage.own) is not None}
-        found: dict[Path, Training] = {}
-        for lineage in self.stages.values():
-            for training in lineage.trainings:
-                path = training.path.absolute()
-                found.setdefault(path, replace(training, name=names.get(path, training.name)))
-        return list(found.values())
+        return self.results.trainings
 
     @property
     def compared(self) -> str:
@@ -275,7 +269,7 @@ class DataSetLog:
                 blocks.append(Table(["Parameter", earlier.name, training.name], rows, caption, 3))
             lines = [list(line) for line in outcome(training)]
             blocks.append(Table(["Outcome", training.name], lines, text_columns=2))
-        return blocks
+        return [*blocks, *sections.learning_curves(self.trainings)]
 
     def changes(self) -> list[tuple[Training, Training | None, dict[str, tuple[Any, Any]] | None]]:
         """Each training with the previous one of its stage, and the settings in which they differ."""
@@ -338,6 +332,7 @@ def _training_json(training: Training) -> dict[str, Any]:
         "stage": training.stage,
         "parameters": dict(parameters(training)),
         "outcome": dict(outcome(training)),
+        "learning_curves": learning_points(training),
         "settings": dict(training.settings),
         "counts": dict(training.counts),
         "seed": training.seed,

@@ -100,6 +100,30 @@ def hit_rate_curves(
         return svg(figure, "hr")
 
 
+def learning_curves(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[float, float]]]]]) -> str:
+    """Losses and metrics over the epochs of trainings, two panels a line.
+
+    Args:
+        panels: Title and series to (epoch, value) of each panel.
+
+    Returns:
+        An SVG element.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        lines = -(-len(panels) // 2)
+        figure = new_figure(7.2, 2.4 * lines)
+        for index, (title, series) in enumerate(panels):
+            axes = figure.add_subplot(lines, 2, index + 1)
+            for number, (name, points) in enumerate(series.items()):
+                axes.plot(*np.array(points).T, marker=".", color=COLOURS[number], label=name)
+            axes.set_title(title, fontsize=10)
+            axes.set_xlabel("epoch")
+            axes.legend(loc="best", fontsize=9)
+        return svg(figure, "training")
+
+
 def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequence[str]) -> str:
     """Cumulative accuracy by level as grouped bars, one panel per K.
 

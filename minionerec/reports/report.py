@@ -1,7 +1,8 @@
 """The stage `report`: one page of recommenders on the same examples, from finished predictions.
 
 OUTPUT/report.md, report.html   the page; the HTML file loads nothing
-OUTPUT/metrics.json             every number of it, unrounded
+OUTPUT/metrics.json             every number of it, unrounded; times, which another run takes more or fewer of, of a
+                                leaderboard alone
 OUTPUT/table.txt                what the command prints
 """
 
@@ -28,7 +29,7 @@ from minionerec.reports.markdown import render_markdown
 from minionerec.reports.provenance import configuration, manifests, sources
 from minionerec.reports.reference import load_reference
 from minionerec.reports.results import EvaluationSet, PageResults, read_results
-from minionerec.reports.trainings import Effort
+from minionerec.reports.trainings import Effort, learning_points
 
 logger = get_logger(__name__)
 
@@ -51,6 +52,7 @@ LAYOUTS: Mapping[str, Sequence[Callable[[PageResults], Section | None]]] = {
         sections.levels,
         sections.published,
         sections.codebooks,
+        sections.training,
     ),
     COMPARISON: (sections.metrics, sections.differences, sections.slices),
     LEADERBOARD: (
@@ -212,7 +214,11 @@ def _json(found: Mapping[str, PageResults], config: ReportConfig) -> dict[str, A
     return {
         "title": title,
         "layout": config.layout,
-        "splits": {split: results_json(results, cost=config.layout == LEADERBOARD) for split, results in found.items()},
+        "splits": {
+            split: results_json(results, cost=config.layout == LEADERBOARD)
+            | ({"learning_curves": _curves_json(results)} if config.layout == REPORT else {})
+            for split, results in found.items()
+        },
     }
 
 
@@ -251,6 +257,12 @@ def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
         "findings": [each.to_json() for each in found],
     }
+
+
+def _curves_json(results: PageResults) -> list[dict[str, Any]]:
+    """The learning curves of each training that has any: series of [epoch, value]."""
+    curves = [(training.name, learning_points(training)) for training in results.trainings]
+    return [{"training": name, "measures": found} for name, found in curves if found]
 
 
 def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, list[float]]:

@@ -38,7 +38,7 @@ from minionerec.recommend.rankers.baselines import RECENT, Chosen, chosen_baseli
 from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
 from minionerec.recommend.rankers.protocol import Allowed
 from minionerec.reports.config import RunSetting
-from minionerec.reports.lineage import Lineage, trace, trace_unfinished
+from minionerec.reports.lineage import Lineage, Training, trace, trace_unfinished
 from minionerec.reports.reference import PublishedGap, Reference, ReferenceRow, gaps_to, stated_reading
 from minionerec.reports.trainings import Effort
 from minionerec.sid.table import SidTable, split_sid
@@ -423,6 +423,21 @@ class PageResults(Results):
             elif name not in self.baselines:
                 found[name] = [trace(name, path) for path in recommender.paths]
         return found
+
+    @cached_property
+    def trainings(self) -> list[Training]:
+        """The trainings of all first seeds once, in order.
+
+        Each has the name of the recommender whose predictions are its own, if any, else that of its directory.
+        """
+        lineages = {name: found[0] for name, found in self.lineages.items()}
+        names = {own.path.absolute(): name for name, found in lineages.items() if (own := found.own) is not None}
+        known: dict[Path, Training] = {}
+        for lineage in lineages.values():
+            for training in lineage.trainings:
+                path = training.path.absolute()
+                known.setdefault(path, replace(training, name=names.get(path, training.name)))
+        return list(known.values())
 
     def effort(self, name: str) -> Effort | None:
         """The cost of a recommender; None for a pending one."""

@@ -37,9 +37,10 @@ from minionerec.reports.document import (
     turned,
 )
 from minionerec.reports.findings import SHORT, findings
+from minionerec.reports.lineage import Training
 from minionerec.reports.reference import DOUBTFUL, Reference, ReferenceRow
 from minionerec.reports.results import OWN_SIDS, TITLE, PageResults
-from minionerec.reports.trainings import NOT_RECORDED, Effort
+from minionerec.reports.trainings import NOT_RECORDED, Effort, learning_points
 from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report
 
 Row = list[str | Cell]
@@ -616,10 +617,12 @@ def effort(results: PageResults) -> Section:
     """The cost of each recommender: search, tuning, size, examples and time."""
     rows: list[Row] = []
     machines: dict[str, None] = {}
+    details = [recommender.details for recommender in results.recommenders.values()]
+    described = [key for key in ("tuned", "note") if any(each.get(key) for each in details)]
     for name, recommender in results.recommenders.items():
         if name in results.baselines:
             continue
-        cost, words = results.effort(name), [recommender.details.get(key) or PENDING for key in ("tuned", "note")]
+        cost, words = results.effort(name), [recommender.details.get(key) or PENDING for key in described]
         if cost is None:
             rows.append([name, PENDING, *words, *[PENDING] * 5])
             continue
@@ -632,10 +635,28 @@ def effort(results: PageResults) -> Section:
         evaluated = NOT_RECORDED if cost.evaluation_seconds is None else duration(cost.evaluation_seconds)
         examples = PENDING if cost.examples is None else f"{cost.examples[0]:,} x {cost.examples[1]:.4g}"
         rows.append([name, cost.search, *words, _seeds(cost), _count(cost.parameters), examples, trained, evaluated])
-    headers = ["Recommender", "Search", "Tuned", "Note", "Seeds", "Parameters", "Examples x epochs", "Training"]
+    headers = ["Recommender", "Search", *map(str.capitalize, described)]
+    headers += ["Seeds", "Parameters", "Examples x epochs", "Training", "Evaluation"]
     caption = (
         "Parameters of all models used in a query; examples (or windows of a user's items) per epoch times epochs "
         "trained; wall time of training, with all preceding trainings, and of evaluation, as means over seeds."
     )
     note = f"Times were measured on: {'; '.join(machines) or NOT_RECORDED}."
-    return Section("Cost", [Table([*headers, "Evaluation"], rows, caption, 4), Paragraph(note)])
+    return Section("Cost", [Table(headers, rows, caption, 2 + len(described)), Paragraph(note)])
+
+
+def training(results: PageResults) -> Section | None:
+    """Time, cost and learning curves of the trainings; None where predictions name no checkpoint."""
+    if not results.trainings:
+        return None
+    return Section("Training", [*effort(results).blocks, *learning_curves(results.trainings)])
+
+
+def learning_curves(trainings: Sequence[Training]) -> list[Block]:
+    """The learning curves of trainings as one figure; nothing where fewer than two points of any are logged."""
+    panels = [
+        (f"{each.name}: {measure}", series) for each in trainings for measure, series in learning_points(each).items()
+    ]
+    if not panels or not plots.available():
+        return []
+    return [Figure(plots.learning_curves(panels), "Learning curves, from the training logs.")]

@@ -196,6 +196,25 @@ def epochs_of(training: Training) -> Any:
     return training.counts.get("epochs", reached) if training.stage == SEQUENTIAL else reached
 
 
+_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
+    "loss": {"training": ("loss",), "validation": ("eval_loss",)},
+    "reward": {"training": ("reward",)},
+    "NDCG@10": {"validation": ("eval_ndcg@10", "NDCG@10")},
+}
+"""Measure → its series → their keys in the training logs of language models and of sequential models."""
+
+
+def learning_points(training: Training) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Measure → series → (epoch, value) of a training, of those with two points or more."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for measure, series in _MEASURES.items():
+        for name, keys in series.items():
+            points = [(row["epoch"], row[key]) for row in training.log for key in keys if {key, "epoch"} <= row.keys()]
+            if len(points) > 1:
+                found.setdefault(measure, {})[name] = points
+    return found
+
+
 def _best(training: Training) -> Lines:
     """The best validation, and the lowest validation loss."""
     lines: Lines = []

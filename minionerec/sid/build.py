@@ -363,11 +363,6 @@ class SidResult(StageResult):
 
     table: SidTable = field(kw_only=True)
 
-    @property
-    def report(self) -> Mapping[str, Any]:
-        """Content of report.json."""
-        return self.metrics
-
 
 def run_build_sids(config: SidConfig) -> SidResult:
     """Build the SID table of a corpus: an artefact of kind "sids".
@@ -406,6 +401,10 @@ def run_build_sids(config: SidConfig) -> SidResult:
             resolution = resolve(made, config)
         table = SidTable(resolution.codes, given.item_ids)
         books = made.quantiser.codebooks if made.quantiser else None
+        if config.method == "append" and made.quantiser is not None:  # the manifest records what was used
+            stage.given = replace(stage.given, codebook_sizes=list(map(len, made.quantiser.codebooks)))
+            if config.encoder == "tfidf":
+                stage.given = replace(stage.given, dimensions=made.quantiser.width)
         with work.phase("measure"):
             report = sid_report(
                 config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts, seed=config.seed

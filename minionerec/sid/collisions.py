@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.log import progress
 from minionerec.sid.embed.stored import VectorRows
 from minionerec.sid.kmeans import distances, reconstruct
 from minionerec.sid.table import SortedRows, group_sizes, row_keys
@@ -228,7 +229,7 @@ def _sinkhorn(table: _Table) -> np.ndarray:
     left = vectors - reconstruct(codes, codebooks) + last[codes[:, -1]]  # (N, D), the residuals of the last level
     squares = (left * left).sum(axis=1, keepdims=True)
     others = [tuple(row[: len(codebooks)]) for row in table.taken.tolist()]
-    for _ in range(ROUNDS):
+    for _ in progress(range(ROUNDS), "resolving collisions", unit="rounds"):
         before = codes.copy()
         held = Counter([*others, *map(tuple, codes.tolist())])
         for sid, items in _groups(before).items():
@@ -488,17 +489,21 @@ def _moved(
     kind = np.min_scalar_type(len(codebooks[-1]) - 1)
     capacity = positions.room[levels]
     squares = [None if few else (codebook * codebook).sum(axis=1) for codebook in codebooks]
-    for part in _parts(len(movers), max(1, ORDERS_BYTES // (len(codebooks[-1]) * kind.itemsize))):
-        items = movers[part]
-        orders = _last_orders(codes, vectors, codebooks, items, kind, few)
-        for item, prefix, order in zip(items.tolist(), codes[items, :-1].tolist(), orders, strict=True):
-            node = positions.node(tuple(prefix))
-            if node.all < positions.room[levels - 1]:
-                sid = (*prefix, int(order[(node.under[order] < capacity).argmax()]))
-            else:
-                sid = _elsewhere(vectors[item], tuple(prefix), codebooks, positions, squares)
-            positions.occupy(sid)
-            moved[item] = sid
+
+    def choices() -> Iterator[tuple[int, list[int], np.ndarray]]:
+        for part in _parts(len(movers), max(1, ORDERS_BYTES // (len(codebooks[-1]) * kind.itemsize))):
+            items = movers[part]
+            orders = _last_orders(codes, vectors, codebooks, items, kind, few)
+            yield from zip(items.tolist(), codes[items, :-1].tolist(), orders, strict=True)
+
+    for item, prefix, order in progress(choices(), "relocating items", len(movers), unit="items"):
+        node = positions.node(tuple(prefix))
+        if node.all < positions.room[levels - 1]:
+            sid = (*prefix, int(order[(node.under[order] < capacity).argmax()]))
+        else:
+            sid = _elsewhere(vectors[item], tuple(prefix), codebooks, positions, squares)
+        positions.occupy(sid)
+        moved[item] = sid
     return moved
 
 

@@ -157,8 +157,9 @@ class SidConfig(EncoderConfig):
         return self.codebook_sizes[:1] * self.digits if self.method == "opq" else self.codebook_sizes
 
     def deciding(self) -> dict[str, Any]:
-        """The settings that affect the result; digits only of the method that has them."""
-        return {name: value for name, value in super().deciding().items() if name != "digits" or self.method == "opq"}
+        """The settings that affect the result; digits only of opq, and no codebook_sizes of SIDs that are appended."""
+        unused = {"digits": self.method != "opq", "codebook_sizes": self.method == "append"}
+        return {name: value for name, value in super().deciding().items() if not unused.get(name)}
 
     def inputs(self) -> dict[str, Path]:
         """Name to path of everything that is read: the published index, or else what the encoder reads.

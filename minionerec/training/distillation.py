@@ -18,6 +18,7 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.trie import Trie
 from minionerec.sid.table import SidTable
+from minionerec.training.packing import LogitsOf
 
 _MASSES_AT_ONCE = 2**26  # log-probabilities of nodes that are held at a time
 _IMPOSSIBLE = -1000.0
@@ -43,18 +44,14 @@ class PathTargets:
     """Distributions before each code of K SIDs of each prompt.
 
     Attributes:
-        known: bool (P, K, L), where there is one.
-        tokens: int64 (P, K, L, W), vocabulary ids of the possible codes; -1 where there is none.
-        probabilities: float32 (P, K, L, W), summing to 1 where known; 0 where there is none.
+        index: int64 (P, K, L), which of D distributions, one for each prefix of a prompt; -1 where there is none.
+        tokens: int64 (D, W), vocabulary ids of the possible codes; -1 where there is none.
+        probabilities: float32 (D, W), summing to 1; 0 where there is none.
     """
 
-    known: torch.Tensor
+    index: torch.Tensor
     tokens: torch.Tensor
     probabilities: torch.Tensor
-
-    def part(self, prompts: slice) -> "PathTargets":
-        """Those of some prompts."""
-        return PathTargets(self.known[prompts], self.tokens[prompts], self.probabilities[prompts])
 
 
 class Teacher:
@@ -101,21 +98,24 @@ class Teacher:
         device = sids.device
         self._move(device)
         asked = torch.tensor([bool(history) for history in histories], device=device)
-        known = (asked.unsqueeze(1) & (sids >= 0)).unsqueeze(2).expand(-1, -1, self.trie.levels)
         used = [list(history) for history in histories if history]
         lengths = torch.tensor([len(history) for history in used], dtype=torch.long, device=device)
         padded = torch.zeros(len(used), max(map(len, used), default=1), dtype=torch.long)
         for row, history in zip(padded, used, strict=True):
             row[: len(history)] = torch.tensor(history)
-        prefixes = self.trie.paths[sids[asked].clamp(min=0)][..., :-1]  # (Q, K, L)
+        nodes = self.trie.paths[sids.clamp(min=0)][..., :-1]  # (P, K, L), the prefix before each code
+        rows = torch.arange(len(used), device=device)
         tokens, probabilities = self._next_codes(
-            prefixes.flatten(1), padded.to(device), torch.arange(len(used), device=device), lengths - 1, contexts[asked]
+            nodes[asked].flatten(1), padded.to(device), rows, lengths - 1, contexts[asked]
         )
-        shape = (*known.shape, tokens.shape[-1])
-        whole = torch.full(shape, -1, device=device), torch.zeros(shape, device=device)
-        for empty, values in zip(whole, (tokens, probabilities), strict=True):
-            empty[asked] = values.view(-1, *shape[1:])
-        return PathTargets(known, *whole)
+        known = (asked.unsqueeze(1) & (sids >= 0)).unsqueeze(2).expand_as(nodes)
+        keys = nodes + torch.arange(len(sids), device=device).view(-1, 1, 1) * len(self.trie.code)
+        distinct, inverse = keys[known].unique(return_inverse=True)
+        index = torch.full_like(nodes, -1).masked_scatter(known, inverse)
+        # One of the equal distributions of each distinct prefix.
+        positions = torch.arange(known[asked].numel(), device=device)[known[asked].flatten()]
+        firsts = torch.full_like(distinct, known.numel()).scatter_reduce_(0, inverse, positions, "amin")
+        return PathTargets(index, tokens.flatten(0, 1)[firsts], probabilities.flatten(0, 1)[firsts])
 
     def _move(self, device: torch.device) -> None:
         if self.trie.code.device != device:
@@ -156,13 +156,13 @@ class Teacher:
 
 
 def soften(
-    losses: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, soft: SoftTargets, share: float
+    losses: torch.Tensor, logits_of: LogitsOf, labels: torch.Tensor, soft: SoftTargets, share: float
 ) -> torch.Tensor:
     """Losses of which a share is the cross-entropy to soft targets instead of labels.
 
     Args:
         losses: float32 (N,), cross-entropy of each labelled token.
-        logits: float32 (N, V).
+        logits_of: Logits of tokens at labelled positions (`minionerec.training.packing.picked_losses`).
         labels: int64 (N,).
         soft: Soft targets of K of them.
         share: Their share, from 0 to 1.
@@ -174,7 +174,7 @@ def soften(
     tokens = torch.cat([soft.tokens, own], 1)
     shares = torch.cat([-soft.probabilities, torch.ones_like(own, dtype=soft.probabilities.dtype)], 1)
     # Both cross-entropies have the same normaliser, so that they differ by logits alone.
-    more = (logits[soft.positions].gather(1, tokens) * shares).sum(1)
+    more = (logits_of(soft.positions, tokens) * shares).sum(1)
     return losses.index_add(0, soft.positions, share * more)
 
 

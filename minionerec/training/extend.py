@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
@@ -57,6 +57,8 @@ def run_extend(config: ExtendConfig) -> StageResult:
         return _result(stage.output, manifest["counts"])
     config = stage.config
     with stage.work() as work:
+        steps = progress(("load", "extend", "write"), "extending", unit="steps")
+        next(steps)
         folder = Path(config.checkpoint)
         corpus, refit = Corpus.load(config.corpus), refitted_ancestor(folder) is not None
         corpus = corpus.with_every_row() if refit else corpus
@@ -74,12 +76,15 @@ def run_extend(config: ExtendConfig) -> StageResult:
         fitted = None
         if isinstance(bundle.model, CatalogueModel) and bundle.model.config.text_width and config.vectors == "tfidf":
             fitted = FittedTexts.of(folder, bundle.table.item_ids, corpus)
+        next(steps)
         extended = _extend(bundle, table, corpus, config, fitted, counts)
         counts |= bundle_counts(extended)
+        next(steps)
         with work.finish(counts=counts) as path:
             write_model_files(extended, path)
             if fitted is not None:
                 fitted.save(path)
+        next(steps, None)
     logger.info("%s has %d items, %d of them new.", stage.output, counts["items"], counts["items_new"])
     return _result(stage.output, counts)
 

@@ -5,6 +5,10 @@ from typing import Any
 
 _GB = 1e9
 _FLOAT = 4
+# Logits that a supervised loss holds at most, by kind of device. Where a batch has more, TRL's fused head computes them
+# in tiles of so many labels and tokens, and once more in the backward pass; on a CPU that takes longer.
+LOGITS_AT_ONCE = {"cpu": 2**27, "cuda": 2**25}
+_TILE = (4096, 32768)
 
 
 def saved_per_token(
@@ -45,7 +49,7 @@ class MemoryEstimate:
         gradients: Gradients, and what is on its way to other processes.
         optimiser: Adam's two numbers a trained weight; under ZeRO-2 a share of them and of float32 weights.
         activations: Values that the blocks keep for the backward pass, and the gradients of one block's share of it.
-        logits: The head's outputs at labelled positions with their gradients, and one gradient of its matrix.
+        logits: The head's outputs that exist at a time with their gradients, and its matrix's gradient.
     """
 
     weights: int
@@ -116,12 +120,17 @@ def estimate_memory(
     kept = layers * size * config.hidden_size + block if checkpointing else layers * block
     kept += block  # the gradients of what one block keeps
     logit = 3 * _FLOAT + (2 * compute if compute == 2 else 0)  # log-probabilities and gradients, in float32
+    logits, matrix = labels * config.vocab_size, config.vocab_size * config.hidden_size
+    head_gradients = size * matrix
+    if logits > LOGITS_AT_ONCE.get(model.device.type, 0):
+        logits = min(labels, _TILE[0]) * min(config.vocab_size, _TILE[1])
+        head_gradients += _FLOAT * matrix
     return MemoryEstimate(
         weights=count * (size + (2 if mixed_bf16 else 0)),
         gradients=gradients,
         optimiser=optimiser,
         activations=tokens * kept,
-        logits=labels * config.vocab_size * logit + config.vocab_size * config.hidden_size * size,
+        logits=logits * logit + head_gradients,
     )
 
 

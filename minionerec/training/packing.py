@@ -8,9 +8,10 @@ those of the examples one by one. The head is computed at the positions whose ne
     labels     . . a b | . . c        head  at v, a and v for a, b and c
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,7 @@ from minionerec.core.errors import DataError
 from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
 from minionerec.training.examples import BlockSampler
+from minionerec.training.memory import LOGITS_AT_ONCE
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #
@@ -191,18 +193,39 @@ def tree_mask(ends: torch.Tensor, backbone: PreTrainedModel) -> Any:
 
 
 @contextmanager
-def picked_hidden_states(backbone: PreTrainedModel, positions: torch.Tensor) -> Iterator[None]:
-    """Let the head see the hidden states at `positions` alone, as one row (1, N, D)."""
+def picked_hidden_states(backbone: PreTrainedModel, positions: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """Let the head see the hidden states at `positions` alone, as one row (1, N, D); the list holds them after a pass.
+
+    Args:
+        backbone: The model, without a distributed wrapper.
+        positions: int64 (N,), counted through all rows.
+    """
+    picked: list[torch.Tensor] = []
 
     def pick(_module: Any, _inputs: Any, output: Any) -> BaseModelOutputWithPast:
-        hidden = output.last_hidden_state.flatten(0, 1).index_select(0, positions)
-        return BaseModelOutputWithPast(last_hidden_state=hidden.unsqueeze(0))
+        picked.append(output.last_hidden_state.flatten(0, 1).index_select(0, positions))
+        return BaseModelOutputWithPast(last_hidden_state=picked[-1].unsqueeze(0))
 
     hook = backbone.base_model.register_forward_hook(pick)
     try:
-        yield
+        yield picked
     finally:
         hook.remove()
+
+
+def _run(
+    model: Any, backbone: PreTrainedModel, batch: Mapping[str, torch.Tensor], **more: Any
+) -> tuple[Any, torch.Tensor]:
+    """Outputs of a pass over packed rows, and the hidden states (N, D) at their positions."""
+    with picked_hidden_states(backbone, batch["positions"]) as picked:
+        outputs = model(
+            input_ids=batch["input_ids"],
+            position_ids=batch["position_ids"],
+            attention_mask=tree_mask(batch["ends"], backbone),
+            use_cache=False,
+            **more,
+        )
+    return outputs, picked[0]
 
 
 def picked_logits(model: Any, backbone: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -216,24 +239,65 @@ def picked_logits(model: Any, backbone: PreTrainedModel, batch: Mapping[str, tor
     Returns:
         float (N, V).
     """
-    with picked_hidden_states(backbone, batch["positions"]):
-        logits: torch.Tensor = model(
-            input_ids=batch["input_ids"],
-            position_ids=batch["position_ids"],
-            attention_mask=tree_mask(batch["ends"], backbone),
-            use_cache=False,
-        ).logits[0]
+    logits: torch.Tensor = _run(model, backbone, batch)[0].logits[0]
     return logits
 
 
-def shared_prefix_logps(
+LogitsOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Takes K of N positions and tokens int64 (K, W); gives the logits of those tokens there, float32 (K, W)."""
+
+
+def picked_losses(
+    model: Any, backbone: PreTrainedModel, batch: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, LogitsOf]:
+    """Cross-entropy of each label of packed rows, and the logits of any tokens at their positions.
+
+    Where there are more logits than `minionerec.training.memory.LOGITS_AT_ONCE`, they never all exist: TRL's fused head
+    computes the losses in tiles.
+
+    Args:
+        model: Causal language model with `trl.trainer.utils.add_fused_lm_head`, or a distributed wrapper of one.
+        backbone: The model itself, without wrapper.
+        batch: See `TreeCollator`.
+
+    Returns:
+        float32 (N,) with gradient, and a function whose result has one too.
+    """
+    labels = batch["labels"]
+    if labels.numel() * backbone.config.get_text_config().vocab_size <= LOGITS_AT_ONCE.get(labels.device.type, 0):
+        logits = picked_logits(model, backbone, batch).float()
+        losses = torch.nn.functional.cross_entropy(logits, labels[0], reduction="none")
+        return losses, lambda positions, tokens: logits[positions].gather(1, tokens)
+    outputs, hidden = _run(model, backbone, batch, shift_labels=labels, fused_lm_head=True)
+    return -outputs.log_probs[0], partial(_token_logits, backbone, hidden)
+
+
+def _token_logits(
+    backbone: PreTrainedModel, hidden: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor
+) -> torch.Tensor:
+    """Logits of chosen tokens, float32 (K, W), from the head's rows of those tokens alone.
+
+    Args:
+        backbone: The model.
+        hidden: float (N, D), hidden states.
+        positions: int64 (K,), of N.
+        tokens: int64 (K, W).
+    """
+    head: Any = backbone.get_output_embeddings()
+    ids, columns = tokens.unique(return_inverse=True)
+    weight, bias = head.weight[ids], None if head.bias is None else head.bias[ids]
+    logits = torch.nn.functional.linear(hidden[positions].to(weight.dtype), weight, bias)
+    return logits.float().gather(1, columns)
+
+
+def shared_prefix_scores(
     model: Any,
     backbone: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[Sequence[int]]],
     row_tokens: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities, with gradient, of completions under a model with TRL's fused language-model head.
+) -> tuple[torch.Tensor, torch.Tensor | None, LogitsOf]:
+    """Scores, with gradient, of completions under a model with TRL's fused language-model head.
 
     Equal to scoring each prompt with each of its completions on its own, up to rounding.
 
@@ -245,47 +309,27 @@ def shared_prefix_logps(
         row_tokens: Groups share a row up to this many tokens; `ROW_TOKENS` of the model's attention if None.
 
     Returns:
-        Log-probabilities float32 (N,) of all completion tokens, in the order of groups, completions and tokens, and
-        entropies (N,) of the distributions they were drawn from, where the head computes them.
+        Log-probabilities float32 (N,) of all completion tokens, in the order of groups, completions and tokens;
+        entropies (N,) of the distributions they were drawn from, where the head computes them; and the logits of any
+        tokens in place of them.
     """
     attention = backbone.config._attn_implementation
     packed = pack_groups(prompts, completions, ROW_TOKENS.get(attention, 512) if row_tokens is None else row_tokens)
-    device = backbone.device
-    with picked_hidden_states(backbone, packed.positions.to(device)):
-        outputs = model(
-            input_ids=packed.input_ids.to(device),
-            position_ids=packed.position_ids.to(device),
-            attention_mask=tree_mask(packed.ends.to(device), backbone),
-            shift_labels=packed.labels.unsqueeze(0).to(device),
-            fused_lm_head=True,
-        )
-    return outputs.log_probs[0], None if outputs.entropy is None else outputs.entropy[0]
+    batch = {name: values.to(backbone.device) for name, values in vars(packed).items()}
+    outputs, hidden = _run(model, backbone, batch, shift_labels=batch["labels"].unsqueeze(0), fused_lm_head=True)
+    entropies = None if outputs.entropy is None else outputs.entropy[0]
+    return outputs.log_probs[0], entropies, partial(_token_logits, backbone, hidden)
 
 
-def shared_prefix_logits(
+def shared_prefix_logps(
     model: Any,
     backbone: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[Sequence[int]]],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits, with gradient, wherever completions predict a token, once for all that share a prefix.
-
-    Args:
-        model: Causal language model, or a distributed wrapper of one.
-        backbone: The model itself, without wrapper.
-        prompts: Token ids of each prompt, none empty.
-        completions: Token ids of each prompt's completions.
-
-    Returns:
-        Logits float32 (U, V); and for all completion tokens, in the order of groups, completions and tokens, which of
-        them predicts it, int64 (N,), and the token, int64 (N,).
-    """
-    packed = pack_groups(prompts, completions, ROW_TOKENS.get(backbone.config._attn_implementation, 512))
-    positions, index = packed.positions.unique(return_inverse=True)
-    batch = {"input_ids": packed.input_ids, "position_ids": packed.position_ids, "ends": packed.ends}
-    batch = {name: values.to(backbone.device) for name, values in {**batch, "positions": positions}.items()}
-    logits = picked_logits(model, backbone, batch).float()
-    return logits, index.to(logits.device), packed.labels.to(logits.device)
+    row_tokens: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The log-probabilities and entropies of `shared_prefix_scores`."""
+    return shared_prefix_scores(model, backbone, prompts, completions, row_tokens)[:2]
 
 
 # A common beginning of fewer tokens is not worth tying two examples to one row for.

@@ -4,12 +4,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.paths import function_at, function_file
-from minionerec.sid.table import SidTable
+
+if TYPE_CHECKING:
+    from minionerec.sid.table import SidTable
 
 # Inputs of rewards.
 
@@ -34,7 +37,7 @@ class Rollouts:
     targets: np.ndarray
     scores: np.ndarray
     histories: Sequence[Sequence[int] | None]
-    table: SidTable
+    table: "SidTable"
     hints: np.ndarray | None = None
 
     @property
@@ -129,7 +132,7 @@ def position(rollouts: Rollouts) -> np.ndarray:
 Scorer = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
 
-def make_semantic(table: SidTable, vectors: np.ndarray) -> Reward:
+def make_semantic(table: "SidTable", vectors: np.ndarray) -> Reward:
     """Cosine between the vectors of a completion and of the target.
 
     An SID that several items share has the mean of their vectors, each scaled to length 1 before.
@@ -152,7 +155,7 @@ def make_semantic(table: SidTable, vectors: np.ndarray) -> Reward:
     return semantic
 
 
-def make_collaborative(table: SidTable, scorer: Scorer) -> Reward:
+def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
     """The score that a sequential model gives a completion after the row's history; no target is looked at.
 
     An SID that several items share has the best of their scores. Rows without a history get NaN: the reward does not
@@ -205,7 +208,7 @@ class RewardSources:
         scorer: A sequential model, for `collaborative`.
     """
 
-    table: SidTable
+    table: "SidTable"
     vectors: np.ndarray | None = None
     scorer: Scorer | None = None
 

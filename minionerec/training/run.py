@@ -422,14 +422,15 @@ def _torn_file(checkpoint: Path) -> str | None:
         return "the optimiser's state is missing"
     if not list(checkpoint.glob("*.safetensors")):
         return "the weights are missing"
+    objects = {file: _object_in(file) for file in checkpoint.rglob("*.json")}
     for file in sorted(checkpoint.rglob("*")):
         if file.suffix in (".pt", ".pth") and not _is_whole_zip(file):
             return f"{file.name} is damaged"
         if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
             return f"{file.name} is damaged"
-        if file.suffix == ".json" and _object_in(file) is None:
+        if file.suffix == ".json" and objects[file] is None:
             return f"{file.name} is damaged"
-    state = _object_in(checkpoint / "trainer_state.json") or {}  # is written last
+    state = objects.get(checkpoint / "trainer_state.json") or {}  # is written last
     if "global_step" not in state:
         return "trainer_state.json is missing or damaged"
     best = best_checkpoint(checkpoint, state.get("best_model_checkpoint"))

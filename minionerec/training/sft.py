@@ -39,7 +39,7 @@ from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
 from minionerec.training.memory import estimate_memory
-from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_logits
+from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import StepPlan, TrainingRun, plan_steps, run_training
 from minionerec.training.trainer import RankingEvaluation, lora_config, plain_model, validation_set
@@ -131,10 +131,9 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
         """Mean negative log-likelihood of the labelled tokens, with the head at their positions alone."""
         backbone = plain_model(self.accelerator.unwrap_model(model))
         labels = inputs["labels"][0]
-        logits = picked_logits(model, backbone, inputs).float()
-        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        losses, logits_of = picked_losses(model, backbone, inputs)
         if self.teacher is not None and model.training:
-            losses = soften(losses, logits, labels, self.teacher.soft_targets(inputs), self.teacher_share)
+            losses = soften(losses, logits_of, labels, self.teacher.soft_targets(inputs), self.teacher_share)
         loss = (losses * inputs["weights"]).sum()
         if num_items_in_batch is None:
             return loss / len(labels)

@@ -37,14 +37,14 @@ def test_own_sids(shop, tmp_path):
     result = run_build_sids(config_for(shop, tmp_path / "sids"))
     assert not result.up_to_date
     assert result.table.n_unique == len(result.table) == 120
-    assert result.report["collisions"]["before"]["unique"] < 120  # relocation had work to do
+    assert result.metrics["collisions"]["before"]["unique"] < 120  # relocation had work to do
     verify_files(tmp_path / "sids")
     manifest = read_manifest(tmp_path / "sids", "sids")
     assert (manifest["seed"], manifest["counts"]["unique"], manifest["counts"]["levels"]) == (42, 120, 3)
     assert SidTable.load_index(tmp_path / "sids").fingerprint == result.table.fingerprint
     books = load_file(tmp_path / "sids" / "codebooks.safetensors")
     assert {name: book.shape for name, book in books.items()} == {f"level_{i}": (8, 16) for i in range(3)}
-    assert read_json(tmp_path / "sids" / "report.json") == json.loads(json.dumps(result.report))
+    assert read_json(tmp_path / "sids" / "report.json") == json.loads(json.dumps(result.metrics))
 
 
 @pytest.mark.parametrize("collisions", ["keep", "extra_token"])
@@ -59,14 +59,14 @@ def test_other_ways_with_collisions(tmp_path, collisions):
 def test_items_without_text_still_get_sids_of_their_own(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", ["red lamp", "", "blue table", ""])
     result = run_build_sids(config_for(corpus, tmp_path / "sids"))
-    assert result.table.n_unique == 4 and result.report["counts"]["empty_texts"] == 2
+    assert result.table.n_unique == 4 and result.metrics["counts"]["empty_texts"] == 2
 
 
 def test_small_catalogue_gets_fewer_codes_unless_set_not_to(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", shop_titles(30))
     sizes = {"codebook_sizes": [256, 256, 256]}
     result = run_build_sids(config_for(corpus, tmp_path / "sids", **sizes))
-    assert [use["size"] for use in result.report["levels"]] == [7, 7, 7] and result.table.n_unique == 30
+    assert [use["size"] for use in result.metrics["levels"]] == [7, 7, 7] and result.table.n_unique == 30
     with pytest.raises(
         DataError, match=r"30 items cannot fill a codebook of 256 codes\. Lower codebook_sizes to at most 30"
     ):
@@ -126,7 +126,7 @@ def test_same_seed_same_bytes(shop, tmp_path, method):
     assert load_file(tmp_path / "a" / "codebooks.safetensors")["level_2"].shape == (8, width)
     assert one.table.levels == (8 if method == "opq" else 3)
     if method.startswith("rq_vae"):
-        assert one.report["counts"]["checks"] == 3 and 0 < one.report["counts"]["decoded_error"] < 1
+        assert one.metrics["counts"]["checks"] == 3 and 0 < one.metrics["counts"]["decoded_error"] < 1
 
 
 def test_digits_of_opq_are_many_and_count_for_that_method_alone(shop, tmp_path):
@@ -135,9 +135,9 @@ def test_digits_of_opq_are_many_and_count_for_that_method_alone(shop, tmp_path):
     assert result.table.levels == 30 and result.table.sids[0].count("<") == 30
     assert SidTable.load_index(tmp_path / "sids").fingerprint == result.table.fingerprint
     # Items with equal texts have equal digits, which are kept and counted.
-    assert result.report["collisions"]["after"]["unique"] <= 100 < len(result.table)
-    assert [use["level"] for use in result.report["levels"]][25:28] == ["z", "aa", "ab"]
-    errors = [use["error"] for use in result.report["levels"]]
+    assert result.metrics["collisions"]["after"]["unique"] <= 100 < len(result.table)
+    assert [use["level"] for use in result.metrics["levels"]][25:28] == ["z", "aa", "ab"]
+    errors = [use["error"] for use in result.metrics["levels"]]
     assert sorted(errors, reverse=True) == errors and errors[-1] < 0.2
     run_build_sids(config_for(shop, tmp_path / "plain"))
     assert config_for(shop, tmp_path / "plain", digits=5).up_to_date()
@@ -145,7 +145,7 @@ def test_digits_of_opq_are_many_and_count_for_that_method_alone(shop, tmp_path):
 
 
 def test_balanced_codes_before_relocation(shop, tmp_path):
-    report = run_build_sids(config_for(shop, tmp_path / "s", method="balanced_kmeans", collisions="keep")).report
+    report = run_build_sids(config_for(shop, tmp_path / "s", method="balanced_kmeans", collisions="keep")).metrics
     assert all(set(use["use"]) == {15} and use["dead"] == 0 and use["gini"] == 0 for use in report["levels"])
 
 
@@ -174,7 +174,7 @@ def test_append_moves_nothing(tmp_path, method, collisions):
     appended = {i: sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True) if i not in sids}
     assert len(appended) == 40 and len(after.table) == 129
     assert all(sids[i] == sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True) if i in sids)
-    counts = after.report["counts"]
+    counts = after.metrics["counts"]
     assert (counts["items_kept"], counts["items_appended"], counts["items_gone"]) == (89, 40, 1)
     if collisions != "keep":
         assert len({*appended.values(), *sids.values()}) == 130  # the item that is gone keeps its position
@@ -187,11 +187,11 @@ def test_sinkhorn_shares_out_last_codes(tmp_path):
     kept = run_build_sids(replace(base, collisions="keep", output=str(tmp_path / "kept")))
     before, after = run_build_sids(base), run_build_sids(more)
     assert (before.table.codes[:, :-1] == kept.table.codes[:, :-1]).all()
-    found = before.report["collisions"]
+    found = before.metrics["collisions"]
     assert found["method"] == "sinkhorn" and found["before"]["unique"] < found["after"]["unique"]
     sids = dict(zip(before.table.item_ids, before.table.sids, strict=True))
     assert all(sids.get(i, sid) == sid for i, sid in zip(after.table.item_ids, after.table.sids, strict=True))
-    assert after.report["counts"]["items_appended"] == 40
+    assert after.metrics["counts"]["items_appended"] == 40
 
 
 def test_append_to_digits_of_opq(tmp_path):
@@ -207,9 +207,9 @@ def test_append_again_and_in_twos(tmp_path):
     base, more = grown(tmp_path, n_old=20, n_new=30, codebook_sizes=[5, 5], capacity=2)
     run_build_sids(base)
     first = run_build_sids(more)
-    assert first.report["collisions"]["after"]["largest_bucket"] <= 2
+    assert first.metrics["collisions"]["after"]["largest_bucket"] <= 2
     again = run_build_sids(SidConfig(**{**vars(more), "append_to": more.output, "output": str(tmp_path / "again")}))
-    assert again.table.fingerprint == first.table.fingerprint and again.report["counts"]["items_appended"] == 0
+    assert again.table.fingerprint == first.table.fingerprint and again.metrics["counts"]["items_appended"] == 0
 
 
 def test_append_in_another_space_or_to_a_published_table(tmp_path):
@@ -259,9 +259,14 @@ def test_append_with_tfidf_fits_it_on_the_first_items(tmp_path):
     assert len(set(free)) > 5 and set(free) <= given
     again = run_build_sids(replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again")))
     assert again.table.fingerprint == after.table.fingerprint
-    default = SidConfig(corpus="x", output="x").dimensions
-    plain = run_build_sids(replace(more, dimensions=default, output=str(tmp_path / "plain")))  # as the guide types it
-    assert default != 16 and plain.table.fingerprint == after.table.fingerprint
+    default = SidConfig(corpus="x", output="x")
+    as_typed = {"dimensions": default.dimensions, "codebook_sizes": default.codebook_sizes}  # by the guide
+    plain = run_build_sids(replace(more, **as_typed, output=str(tmp_path / "plain")))
+    assert default.dimensions != 16 and plain.table.fingerprint == after.table.fingerprint
+    manifest = read_manifest(tmp_path / "plain")
+    assert [manifest["config"][name] for name in as_typed] == [16, [8, 8, 8]]  # those of the first table
+    assert "codebook_sizes" not in manifest["settings"]
+    assert run_build_sids(replace(more, dimensions=default.dimensions, output=str(tmp_path / "plain"))).up_to_date
     reported = [read_json(tmp_path / name / "fitted_items.json") for name in ("more", "again")]
     assert reported[0] == reported[1] == {"items": list(before.item_ids), "gone": {}}
     for name, value, then in (("dimensions", 8, 16), ("seed", 1, 42)):
@@ -274,7 +279,7 @@ def test_append_with_tfidf_fits_it_on_the_first_items(tmp_path):
 def test_append_with_tfidf_finds_the_texts_of_items_that_are_gone(tmp_path):
     more = grown_shop(tmp_path, missing=("i3", "i50"))
     after = run_build_sids(more)
-    assert after.report["counts"]["items_gone"] == 2
+    assert after.metrics["counts"]["items_gone"] == 2
     reported = read_json(tmp_path / "more" / "fitted_items.json")
     assert len(reported["items"]) == 90 and reported["gone"] == {"i3": shop_titles(90)[3], "i50": shop_titles(90)[50]}
     whole = run_build_sids(grown_shop(tmp_path / "whole")).table  # where nothing is gone
@@ -307,11 +312,11 @@ def test_published_table_is_read_and_written_as_one(tmp_path, caplog):
     result = run_build_sids(config_for(corpus, tmp_path / "sids", **settings))
     assert (tmp_path / "sids" / "index.json").read_bytes() == (tmp_path / "index.json").read_bytes()
     assert sorted(path.name for path in (tmp_path / "sids").iterdir()) == ["index.json", "manifest.json", "report.json"]
-    assert result.report["unique"] == 1
+    assert result.metrics["unique"] == 1
     settings = published(tmp_path, {"i1": ["<a_1>"], "more": ["<a_3>"], "i0": ["<a_2>"]})
     with caplog.at_level("WARNING", logger="minionerec"):
         result = run_build_sids(config_for(corpus, tmp_path / "sids", **settings))
-    assert result.table.sids == ["<a_2>", "<a_1>"] and result.report["counts"]["items_only_in_index"] == 1
+    assert result.table.sids == ["<a_2>", "<a_1>"] and result.metrics["counts"]["items_only_in_index"] == 1
     assert "1 of its items are not in the corpus" in caplog.text
 
 
@@ -350,8 +355,8 @@ def test_published_industrial_counts(tmp_path):
     config = config_for(corpus, tmp_path / "sids", method="published", collisions="keep")
     result = run_build_sids(config)
     assert (len(result.table), result.table.n_unique) == (3686, 3670)
-    assert [use["used"] for use in result.report["levels"]] == [48, 256, 256]
-    counts = result.report["collisions"]["after"]
+    assert [use["used"] for use in result.metrics["levels"]] == [48, 256, 256]
+    counts = result.metrics["collisions"]["after"]
     assert (counts["groups"], counts["sharing_items"], counts["largest_bucket"]) == (15, 31, 3)
     assert len(result.table.tokens) == 560
     assert read_json(tmp_path / "sids" / "index.json") == read_json(source)

@@ -65,12 +65,12 @@ def test_sids_of_a_file_are_those_of_the_array(shop, tmp_path, settings, monkeyp
     assert ours.table.fingerprint == whole.table.fingerprint
     books = [(result.output / "codebooks.safetensors").read_bytes() for result in (ours, whole)]
     assert books[0] == books[1]
-    assert ours.report["collisions"]["after"] == whole.report["collisions"]["after"]
+    assert ours.metrics["collisions"]["after"] == whole.metrics["collisions"]["after"]
     fitted = settings.get("fit_rows", ITEMS)
-    assert (ours.report["counts"]["fit_rows"], ours.report["error_rows"]) == (fitted, ITEMS)
+    assert (ours.metrics["counts"]["fit_rows"], ours.metrics["error_rows"]) == (fitted, ITEMS)
     assert read_manifest(ours.output)["counts"]["fit_rows"] == fitted
-    assert [use["use"] for use in ours.report["levels"]] == [use["use"] for use in whole.report["levels"]]
-    assert "error_rows" not in whole.report and whole.report["counts"].get("fit_rows") == settings.get("fit_rows")
+    assert [use["use"] for use in ours.metrics["levels"]] == [use["use"] for use in whole.metrics["levels"]]
+    assert "error_rows" not in whole.metrics and whole.metrics["counts"].get("fit_rows") == settings.get("fit_rows")
 
 
 def test_vectors_are_never_read_whole(shop, tmp_path, in_file, monkeypatch):
@@ -87,7 +87,7 @@ def test_vectors_are_never_read_whole(shop, tmp_path, in_file, monkeypatch):
     monkeypatch.setattr(stored.np, "load", None)
     result = run_build_sids(config_for(shop, tmp_path / "sids", fit_rows=150))
     assert max(read) <= 100 and result.table.n_unique == ITEMS
-    assert result.report["error_rows"] == 100
+    assert result.metrics["error_rows"] == 100
     seconds = read_json(tmp_path / "sids.record.json")["seconds"]
     assert {"load", "embed", "quantise", "fit", "assign", "resolve", "measure", "write"} <= set(seconds)
 
@@ -106,7 +106,7 @@ def test_the_sample_is_reported_and_decides(shop, tmp_path, in_file, caplog):
 
 def test_more_rows_than_there_are_items(shop, tmp_path):
     all_items = run_build_sids(config_for(shop, tmp_path / "a", fit_rows=10**6))
-    assert all_items.report["counts"]["fit_rows"] == ITEMS
+    assert all_items.metrics["counts"]["fit_rows"] == ITEMS
     assert all_items.table.fingerprint == run_build_sids(config_for(shop, tmp_path / "b")).table.fingerprint
 
 
@@ -126,7 +126,7 @@ def test_settings_that_make_no_sense(shop, tmp_path, settings, message):
 
 @pytest.mark.parametrize("settings", [{"collisions": "sinkhorn"}, {"method": "rq_vae"}], ids=str)
 def test_what_needs_all_vectors_reads_them(shop, tmp_path, settings, in_file):
-    report = run_build_sids(config_for(shop, tmp_path / "sids", **settings)).report
+    report = run_build_sids(config_for(shop, tmp_path / "sids", **settings)).metrics
     assert "error_rows" not in report and "fit_rows" not in report["counts"]
 
 
@@ -152,7 +152,7 @@ def test_vectors_of_the_embed_stage_stay_in_their_file(shop, tmp_path, in_file, 
     assert held.dtype == np.float16 and (held == np.load(shop / "v.npy")).all()
     through = run_build_sids(config_for(shop, tmp_path / "a", encoder=str(tmp_path / "vectors"), fit_rows=100))
     direct = run_build_sids(config_for(shop, tmp_path / "b", fit_rows=100))
-    assert through.table.fingerprint == direct.table.fingerprint and through.report["error_rows"] == ITEMS
+    assert through.table.fingerprint == direct.table.fingerprint and through.metrics["error_rows"] == ITEMS
     save_corpus(tmp_path / "corpus", shop_titles(ITEMS), item_ids=[f"i{i}" if i != 70 else "x" for i in range(ITEMS)])
     with pytest.raises(DataError, match="not those of the corpus's 600 items; they first differ at item 70"):
         run_build_sids(
@@ -181,4 +181,4 @@ def test_large_tables_are_parquet_and_read_like_small_ones(shop, tmp_path, in_fi
     assert sorted(shuffled.sids) == sorted(small.sids)
     more = {"method": "append", "append_to": str(result.output)}
     again = run_build_sids(config_for(shop, tmp_path / "again", **more))
-    assert again.table.fingerprint == small.fingerprint and again.report["counts"]["items_appended"] == 0
+    assert again.table.fingerprint == small.fingerprint and again.metrics["counts"]["items_appended"] == 0

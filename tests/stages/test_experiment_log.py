@@ -17,7 +17,7 @@ from minionerec.cli.plan import plan_of
 from minionerec.cli.recipes import shipped_recipes
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.settings import load_settings
+from minionerec.core.settings import parse_settings
 from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.reports.cells import MINUS
@@ -366,7 +366,7 @@ def test_settings_come_from_a_file(trained):
         "entries:\n  Shop:\n    corpus: corpus\n    sids: sids\n    stages: {SFT: eval_sft}\n"
         "output: log\nresamples: 50\nks: [5, 1]\n"
     )
-    result = run_experiment_log(load_settings(ExperimentLogConfig, "log.yaml"))
+    result = run_experiment_log(parse_settings(ExperimentLogConfig, ["--config", "log.yaml"]))
     shop = read()["entries"]["Shop"]
     assert shop["published"] == []
     assert list(shop["recommenders"]["SFT"]["metrics"]["sid"]) == ["HR@1", "HR@5", "NDCG@1", "NDCG@5", "MRR@5"]

@@ -111,7 +111,7 @@ def watch(monkeypatch):
     def run(config: GrpoConfig) -> Seen:
         seen = Seen()
         with monkeypatch.context() as patch:
-            make, loss_of, score = SidGrpoTrainer.make_step, SidGrpoTrainer.slice_loss, loss_module.shared_prefix_logps
+            make, loss_of, score = SidGrpoTrainer.make_step, SidGrpoTrainer.slice_loss, loss_module.shared_prefix_scores
 
             def spy_make(self, rows):
                 slices = make(self, rows)
@@ -139,7 +139,7 @@ def watch(monkeypatch):
 
             patch.setattr(SidGrpoTrainer, "make_step", spy_make)
             patch.setattr(SidGrpoTrainer, "slice_loss", spy_loss)
-            patch.setattr(loss_module, "shared_prefix_logps", spy_score)
+            patch.setattr(loss_module, "shared_prefix_scores", spy_score)
             patch.setattr(LogLines, "on_pre_optimizer_step", keep_gradient, raising=False)
             run_grpo(config)
         return seen

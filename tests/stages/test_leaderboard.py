@@ -14,7 +14,7 @@ from support.trained_shop import RECORD, SFT, make_predictions, write_trained
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import record_path
-from minionerec.core.settings import load_settings, parse_settings
+from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
@@ -331,7 +331,7 @@ def test_mistakes_in_what_the_rows_name(shop):
 def test_settings_come_from_a_file_and_the_command_line(shop):
     rows = "predictions:\n  A: [a, b]\n  B: {predictions: c, tuned: by hand}\n"
     Path("board.yaml").write_text(f"layout: leaderboard\ncorpus: c\n{rows}output: o\n")
-    found = load_settings(ReportConfig, "board.yaml")
+    found = parse_settings(ReportConfig, ["--config", "board.yaml"])
     assert [run.paths for run in found.runs()] == [(Path("a"), Path("b")), (Path("c"),)]
     assert found.named_paths() == [Path("c"), Path("a"), Path("b"), Path("c")]
     words = parse_settings(ReportConfig, ["--corpus", "c", "--predictions", "A=a", "B=[b, c]", "--output", "o"])

@@ -10,7 +10,7 @@ from support.small_shop import bytes_of
 
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.settings import load_settings
+from minionerec.core.settings import parse_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SOURCES, SPLITS
@@ -127,7 +127,7 @@ def test_yaml_dates_and_the_data_directory(tmp_path, tables, monkeypatch):
         "source: tables\nitems: $MINIONEREC_DATA/items.csv\ninteractions: $MINIONEREC_DATA/bought.csv\n"
         f"start: 1970-01-01\nend: 1970-01-02\noutput: {tmp_path / 'out'}\n"
     )
-    config = load_settings(PrepareConfig, tmp_path / "data.yaml")
+    config = parse_settings(PrepareConfig, ["--config", str(tmp_path / "data.yaml")])
     assert (config.start, config.end) == ("1970-01-01", "1970-01-02")
     assert run_prepare(config).counts["interactions"] == 40
 

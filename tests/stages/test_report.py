@@ -11,7 +11,7 @@ import pytest
 from support.commands import command
 from support.pages import Page
 from support.runs import recommenders_of
-from support.trained_shop import N, make_predictions
+from support.trained_shop import N, make_predictions, write_trained
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -256,6 +256,27 @@ def test_inputs_that_do_not_belong_together_are_refused(shop):
     with pytest.raises(ArtefactError, match=r"nowhere: no such directory"):
         run_report(config(predictions={"X": "nowhere"}))
     assert not Path("new").exists()
+
+
+def test_trainings_are_reported_with_their_time_cost_and_learning_curves(shop, drawn):
+    assert "## Training" not in (run_report(config()).output / "report.md").read_text()  # they name no checkpoint
+    write_trained(Path("made"))
+    about = {"corpus": "made/corpus", "sids": "made/sids", "output": "trained"}
+    predictions = {"RL": "made/eval_grpo", "SFT": "made/eval_sft"}
+    result = run_report(config(**about, predictions=predictions))
+    part = (result.output / "report.md").read_text().split("## Training")[1].split("\n## ")[0]
+    assert "| Recommender | Search | Seeds | Parameters | Examples x epochs | Training | Evaluation |" in part
+    assert "| SFT | beam, 20 beams | 1 (42) | 1,500,000,000 | — | 50 min 00 s | 50 min 00 s |" in part
+    assert "| RL | beam, 20 beams | 1 (42) | — | — | not recorded (SFT 50 min 00 s, RL (GRPO) not recorded) |" in part
+    assert "Some CPU" in part and "popularity" not in part and "Plot in the HTML report: Learning curves" in part
+    text = Page((result.output / "report.html").read_text(encoding="utf-8")).text
+    panels = [piece for piece in text if re.fullmatch(r"\w+: (loss|reward|NDCG@10)", piece.strip())]
+    assert panels == ["SFT: loss", "RL: NDCG@10"]
+    kept = json.loads((result.output / "metrics.json").read_text())["splits"]["test"]
+    sft, rl = kept["learning_curves"]
+    assert (sft["training"], len(sft["measures"]["loss"]["validation"])) == ("SFT", 13)
+    assert sft["measures"]["loss"]["training"][0] == [0.5, 1.95]
+    assert (rl["training"], rl["measures"]) == ("RL", {"NDCG@10": {"validation": [[0, 0.1], [2.0, 0.11]]}})
 
 
 def test_configuration_errors(shop):

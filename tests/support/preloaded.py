@@ -6,7 +6,7 @@ the words, environment, folder, streams, status and signals of the one that was 
 interpreter's own. Everything here but `python` runs outside of pytest:
 
     PATH -m minionerec sft --config sft.yaml     a client, which imports nothing
-    preloaded.py --serve SOCKET                       the server; it ends when its standard input does
+    preloaded.py --serve SOCKET                       the server; it ends when nobody holds its standard input
 """
 
 import os
@@ -19,39 +19,47 @@ PACKAGES = (
     *("trl.trainer.grpo_trainer", "trl.trainer.sft_trainer", "transformers.models.qwen2.modeling_qwen2"),
     *("transformers.models.t5.modeling_t5", "logging.handlers"),
 )
-_started: dict[int, str] = {}
+_started: dict[int, tuple[str, int]] = {}
 
 
 def python() -> str:
-    """Path of the command, whose server lives as long as this process."""
+    """Path of the command. The processes of a run of tests share its server, which ends when the last of them does."""
     if os.getpid() not in _started:
         _started[os.getpid()] = _start()
-    return _started[os.getpid()]
+    return _started[os.getpid()][0]
 
 
-def _start() -> str:
-    import atexit
+def _start() -> tuple[str, int]:
+    """The command, and what keeps its server alive: an end of a pipe, which is open for as long as this process."""
     import shlex
     import subprocess
     import tempfile
     from pathlib import Path
 
-    folder = tempfile.TemporaryDirectory(prefix="preloaded-")
-    socket = Path(folder.name) / "socket"
-    server = subprocess.Popen([sys.executable, "-P", __file__, "--serve", str(socket)], stdin=subprocess.PIPE, cwd="/")
+    from filelock import FileLock
 
-    def end() -> None:
-        assert server.stdin is not None
-        server.stdin.close()
-        server.wait()
-        folder.cleanup()
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    folder = Path(tempfile.gettempdir()) / f"preloaded-{os.getuid()}-{run}"
+    command, pipe = folder / "python", folder / "pipe"
+    with FileLock(_lock(folder)):
+        if folder.exists():
+            return str(command), os.open(pipe, os.O_WRONLY)
+        folder.mkdir(mode=0o700)
+        words = shlex.join([sys.executable, "-ISB", __file__, str(folder / "socket"), sys.executable])
+        command.write_text(f'#!/bin/sh\nexec {words} "$0" "$@"\n')
+        command.chmod(0o755)
+        os.mkfifo(pipe)
+        reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        held = os.open(pipe, os.O_WRONLY)
+        server = [sys.executable, "-P", __file__, "--serve", str(folder / "socket")]
+        subprocess.Popen(server, stdin=reading, cwd="/", start_new_session=True)
+        os.close(reading)
+    return str(command), held
 
-    atexit.register(end)
-    command = Path(folder.name) / "python"
-    words = shlex.join([sys.executable, "-ISB", __file__, str(socket), sys.executable])
-    command.write_text(f'#!/bin/sh\nexec {words} "$0" "$@"\n')
-    command.chmod(0o755)
-    return str(command)
+
+def _lock(folder: "os.PathLike[str]") -> str:
+    """The lock of whoever starts or ends a server: one file for all runs, as it stays."""
+    return f"{os.path.dirname(folder)}/preloaded-{os.getuid()}.lock"
 
 
 def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
@@ -112,7 +120,7 @@ def _serve(socket_path: str) -> None:
     gone: set[int] = set()  # children whose clients are
     while True:
         ready = select.select([0, wake, listener, *(at_work[child] for child in at_work.keys() - gone)], [], [])[0]
-        if 0 in ready:
+        if 0 in ready and _ended(os.path.dirname(socket_path)):
             break
         if wake in ready:
             os.read(wake, 4096)
@@ -144,6 +152,20 @@ def _serve(socket_path: str) -> None:
     for child in at_work:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
+
+
+def _ended(folder: str) -> bool:
+    """Remove a server's folder, unless a process has asked for it since the last one ended."""
+    import shutil
+    from contextlib import suppress
+
+    from filelock import FileLock
+
+    with FileLock(_lock(folder)), suppress(BlockingIOError):
+        if not os.read(0, 1):
+            shutil.rmtree(folder)
+            return True
+    return False
 
 
 def _become(reported: bytes, streams: list[int]) -> None:

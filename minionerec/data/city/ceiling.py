@@ -16,7 +16,7 @@ from minionerec.core.log import progress
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.city.config import CeilingConfig
-from minionerec.data.city.law import ChoiceContexts, likeliest, probability_of
+from minionerec.data.city.law import PurchaseContexts, likeliest, probability_of
 from minionerec.data.city.make import city_people
 from minionerec.data.city.people import People
 from minionerec.data.city.sizes import PARQUET
@@ -95,7 +95,7 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
         raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
 
 
-def contexts_of(rows: SplitExamples, form: str = PARQUET, memory: int = 0) -> ChoiceContexts:
+def contexts_of(rows: SplitExamples, form: str = PARQUET, memory: int = 0) -> PurchaseContexts:
     """The inputs of the law for the targets of some examples.
 
     Args:
@@ -116,7 +116,7 @@ def contexts_of(rows: SplitExamples, form: str = PARQUET, memory: int = 0) -> Ch
         for row, history in enumerate(rows.histories):
             last = history[-memory:][::-1]
             recent[row, : len(last)] = last
-    return ChoiceContexts(numbers_of(rows.users, form), newest, rows.times.time, pauses, recent)
+    return PurchaseContexts(numbers_of(rows.users, form), newest, rows.times.time, pauses, recent)
 
 
 class Totals:
@@ -142,7 +142,7 @@ class Totals:
         }
         self._mean, self._variance, self._drawn = (dict.fromkeys(self._gains, 0.0) for _ in range(3))
 
-    def add(self, numbers: np.ndarray, contexts: ChoiceContexts, targets: np.ndarray) -> None:
+    def add(self, numbers: np.ndarray, contexts: PurchaseContexts, targets: np.ndarray) -> None:
         """Add some examples.
 
         Args:

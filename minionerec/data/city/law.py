@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minionerec.data.city.choices import (
+from minionerec.data.city.people import People, likes_of
+from minionerec.data.city.purchases import (
     BEGINS,
     CONTINUES,
     FASHION,
@@ -21,15 +22,14 @@ from minionerec.data.city.choices import (
     free_styles,
     kinds_of,
 )
-from minionerec.data.city.people import People, likes_of
 from minionerec.data.city.sizes import AISLE, SHELF
 from minionerec.data.city.world import RANK_SHARES, World, around, as_taken
 
-__all__ = ["BEGINS", "CONTINUES", "FIRST", "ChoiceContexts", "likeliest", "probabilities", "probability_of"]
+__all__ = ["BEGINS", "CONTINUES", "FIRST", "PurchaseContexts", "likeliest", "probabilities", "probability_of"]
 
 
 @dataclass(frozen=True)
-class ChoiceContexts:
+class PurchaseContexts:
     """R purchases to come, and the state they depend on.
 
     Attributes:
@@ -51,10 +51,10 @@ class ChoiceContexts:
         """R."""
         return len(self.users)
 
-    def take(self, positions: np.ndarray) -> "ChoiceContexts":
+    def take(self, positions: np.ndarray) -> "PurchaseContexts":
         """Some of them."""
         recent = None if self.recent is None else self.recent[positions]
-        return ChoiceContexts(
+        return PurchaseContexts(
             self.users[positions], self.newest[positions], self.times[positions], self.pauses[positions], recent
         )
 
@@ -94,7 +94,7 @@ def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return shelves, styles
 
 
-def _special(people: People, contexts: ChoiceContexts) -> _Special:
+def _special(people: People, contexts: PurchaseContexts) -> _Special:
     world, n = people.world, len(contexts)
     kinds = np.where(contexts.newest < 0, FIRST, kinds_of(contexts.pauses))
     weights = SHARES[kinds]  # (R, 4)
@@ -127,7 +127,7 @@ def _special(people: People, contexts: ChoiceContexts) -> _Special:
     return _Special(shelves, summed, real, loyal, weights[:, FASHION], epochs, there)
 
 
-def _recent(people: People, contexts: ChoiceContexts) -> np.ndarray:
+def _recent(people: People, contexts: PurchaseContexts) -> np.ndarray:
     """Positions of the last items, int64 (R, memory), -1 where there were none.
 
     Raises:
@@ -158,12 +158,12 @@ def _of_shelves(world: World, special: _Special) -> np.ndarray:
     return as_taken(chosen + fashion[:, :, None] * selling, special.there)
 
 
-def probabilities(people: People, contexts: ChoiceContexts) -> np.ndarray:
+def probabilities(people: People, contexts: PurchaseContexts) -> np.ndarray:
     """The exact distribution of each next purchase over all items, given what the user likes.
 
     Args:
         people: The city and its users.
-        contexts: The choices.
+        contexts: The purchases.
 
     Returns:
         float64 (R, N), column i is row i of the items table; each row sums to one.
@@ -184,12 +184,12 @@ def probabilities(people: People, contexts: ChoiceContexts) -> np.ndarray:
     return table
 
 
-def probability_of(people: People, contexts: ChoiceContexts, rows: np.ndarray) -> np.ndarray:
+def probability_of(people: People, contexts: PurchaseContexts, rows: np.ndarray) -> np.ndarray:
     """The exact probability of one item for each purchase: float64 (R,).
 
     Args:
         people: The city and its users.
-        contexts: The choices.
+        contexts: The purchases.
         rows: int64 (R,), row of the items table.
     """
     world, special = people.world, _special(people, contexts)
@@ -206,7 +206,7 @@ def probability_of(people: People, contexts: ChoiceContexts, rows: np.ndarray) -
     return found
 
 
-def likeliest(people: People, contexts: ChoiceContexts, k: int) -> tuple[np.ndarray, np.ndarray]:
+def likeliest(people: People, contexts: PurchaseContexts, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The most probable items of each purchase, found without looking at all items.
 
     An item outside the special shelves has fashion alone, so the best of these are among the first of fashion: so many
@@ -214,7 +214,7 @@ def likeliest(people: People, contexts: ChoiceContexts, k: int) -> tuple[np.ndar
 
     Args:
         people: The city and its users.
-        contexts: The choices.
+        contexts: The purchases.
         k: Items of a list, at most N.
 
     Returns:

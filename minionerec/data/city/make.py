@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
-from minionerec.data.city.choices import choices_of
 from minionerec.data.city.config import MakeCityConfig
 from minionerec.data.city.people import People, people_of
+from minionerec.data.city.purchases import purchases_of
 from minionerec.data.city.sizes import PARQUET, SHOP
 from minionerec.data.city.text import ids, items_table, shop_table
 from minionerec.data.city.world import World
@@ -116,12 +116,12 @@ def write_block(people: People, block: int, path: Path, form: str = PARQUET) -> 
         path: The parquet file.
         form: Whose ids it holds.
     """
-    choices = choices_of(people, block)
+    purchases = purchases_of(people, block)
     table = pa.table(
         {
-            "user_id": ids("u", choices.users, form),
-            "item_id": ids("p", choices.rows, form),
-            "timestamp": pa.array(choices.times, pa.int64()),
+            "user_id": ids("u", purchases.users, form),
+            "item_id": ids("p", purchases.rows, form),
+            "timestamp": pa.array(purchases.times, pa.int64()),
         }
     )
     fresh = path.with_suffix(".writing")

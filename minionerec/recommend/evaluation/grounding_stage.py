@@ -31,12 +31,12 @@ from minionerec.recommend.evaluation.measuring import Measuring, measure, measur
 from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.candidates import list_items, ranked_items
 from minionerec.recommend.rankers.grounding import (
-    TitleSpace,
     best_titles,
     choose_gamma,
     clean_text,
     reweight,
     row_min_max,
+    title_distances,
     title_weights,
 )
 from minionerec.recommend.rankers.lists import RankedSplit, as_predictions, split_queries
@@ -199,14 +199,14 @@ class _Grounded:
     """Texts with their distances to the titles.
 
     Attributes:
-        space: The titles.
+        titles: float32 (T, D), vectors of the titles.
         vectors: float32 (U, D), of distinct texts.
-        place_of: Distinct text to its row there.
+        index_of: Distinct text to its row there.
         weigh: What pulls titles nearer.
         queries: The queries of each split with written texts.
     """
 
-    space: TitleSpace
+    titles: np.ndarray
     vectors: np.ndarray
     index_of: Mapping[str, int]
     weigh: Weigh
@@ -214,13 +214,13 @@ class _Grounded:
 
     def parts(self, queries: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as fit into memory at a time."""
-        size = max(16, _DISTANCES_AT_ONCE // len(self.space.vectors))
+        size = max(16, _DISTANCES_AT_ONCE // len(self.titles))
         positions = np.array([self.index_of[text] for text in texts], dtype=np.int64)
         for start in progress(range(0, len(texts), size), "grounding texts", unit="parts"):
             rows = slice(start, min(start + size, len(texts)))
             distinct, back = np.unique(positions[rows], return_inverse=True)
             weights = self.weigh(queries.take(np.arange(rows.start, rows.stop)))
-            yield rows, self.space.ground(self.vectors[distinct])[back], weights
+            yield rows, title_distances(self.titles, self.vectors[distinct])[back], weights
 
 
 def run_grounding(config: GroundingConfig) -> StageResult:
@@ -333,7 +333,7 @@ def _ground(task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig
     made = _encoder(task, config)(filled)
     vectors = np.zeros((len(index_of), made.shape[1]), dtype=np.float32)
     vectors[[index_of[text] for text in filled]] = made
-    space = TitleSpace(vectors[[index_of[name] for name in task.names]])
+    titles = vectors[[index_of[name] for name in task.names]]
     model = None
     if config.weights == "sequential":
         model = load_sequential_ranker(Path(config.sequential), task.corpus, config.corpus)
@@ -344,7 +344,7 @@ def _ground(task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig
         )
         for split in _wanted_rows(task.corpus, config)
     }
-    return _Grounded(space, vectors, index_of, _weigher(task, config, model), queries)
+    return _Grounded(titles, vectors, index_of, _weigher(task, config, model), queries)
 
 
 def _encoder(task: _GroundingTask, config: GroundingConfig) -> Encode:

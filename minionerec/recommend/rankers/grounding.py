@@ -5,7 +5,6 @@ pair by pair in double precision, never from products of vectors, so that equal 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,35 +22,25 @@ def clean_text(text: str) -> str:
     return " ".join(text.split()).strip("\"' ")
 
 
-@dataclass(frozen=True)
-class TitleSpace:
-    """Distinct titles as points.
+def title_distances(titles: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Euclidean distances of texts to titles.
 
-    Attributes:
-        vectors: float (T, D), row t of title t; zeros for empty titles.
+    A title of zeros is as far as the farthest of the others. A text of zeros is at distance 0 from every title.
+
+    Args:
+        titles: float (T, D), row t of title t; zeros for empty titles.
+        texts: float (B, D).
+
+    Returns:
+        float64 (B, T).
     """
-
-    vectors: np.ndarray
-
-    def ground(self, vectors: np.ndarray) -> np.ndarray:
-        """Euclidean distances of texts to all titles.
-
-        A title of zeros is as far as the farthest of the others. A text of zeros is at distance 0 from every
-        title.
-
-        Args:
-            vectors: float (B, D).
-
-        Returns:
-            float64 (B, T).
-        """
-        texts, titles = (torch.from_numpy(np.asarray(part, dtype=np.float64)) for part in (vectors, self.vectors))
-        found = torch.cdist(texts, titles, compute_mode="donot_use_mm_for_euclid_dist").numpy()
-        known = self.vectors.any(axis=1)
-        if not known.all():
-            found[:, ~known] = found[:, known].max(axis=1, initial=0.0)[:, None]
-        found[~vectors.any(axis=1)] = 0.0
-        return found
+    of_texts, of_titles = (torch.from_numpy(np.asarray(part, dtype=np.float64)) for part in (texts, titles))
+    found = torch.cdist(of_texts, of_titles, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+    known = titles.any(axis=1)
+    if not known.all():
+        found[:, ~known] = found[:, known].max(axis=1, initial=0.0)[:, None]
+    found[~texts.any(axis=1)] = 0.0
+    return found
 
 
 def row_min_max(values: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Settings of `minionerec serve`."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from minionerec.core.settings import Settings, setting
 
@@ -29,22 +29,16 @@ class Limits:
     max_body_bytes: int = 1 << 20
     timeout_s: float = 10.0
 
-    @property
-    def usual_k(self) -> int:
-        """Default number of items of a list."""
-        return min(10, self.max_k)
-
-    def shown(self) -> dict[str, float]:
-        """The limits as shown by `GET /v1/model`."""
-        return asdict(self)
-
 
 @dataclass
 class ServeConfig(Settings):
     """Settings of `minionerec serve`."""
 
     checkpoint: str = setting(
-        "", "model to serve: a checkpoint, or a sequential model's seed", required=True, input_kind="any"
+        "",
+        "model to serve: a checkpoint, or the folder `model` of train-sequential",
+        required=True,
+        input_kind="any",
     )
     corpus: str = setting("", "its corpus; empty: the corpus that it was trained on", input_kind="any")
     items: str = setting("", "table (csv, tsv, parquet) with item_id and columns to filter by", input_kind="any")

@@ -64,12 +64,6 @@ def _list(of: Schema, **more: Any) -> Schema:
     return {"type": "array", "items": of, **more}
 
 
-def request_schema(limits: Limits) -> Schema:
-    """The schema of one request, from its declaration."""
-    found: Schema = _untitled(TypeAdapter(limited(limits)).json_schema())
-    return found
-
-
 def _untitled(schema: Any) -> Any:
     """A schema without the titles that pydantic makes of names."""
     if isinstance(schema, list):
@@ -95,7 +89,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     found = _object({"item_id": _TEXT, "title": _TEXT, "columns": {"type": "object"}})
     several = {"requests": _list(_ref("Request"), minItems=1, maxItems=limits.max_requests)}
     return {
-        "Request": request_schema(limits),
+        "Request": _untitled(TypeAdapter(limited(limits)).json_schema()),
         "Requests": _object(several),
         "Recommended": _object(recommended),
         "Model": _object({"name": _TEXT, "version": _TEXT}),

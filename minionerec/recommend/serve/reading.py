@@ -223,7 +223,7 @@ def limited(limits: Limits) -> type[Request]:
     }
     own = cast(Any, Request).__pydantic_fields__
     body = {name: Field(default=own[name].default, description=own[name].description) for name in narrower}
-    body["k"].default = limits.usual_k
+    body["k"].default = min(10, limits.max_k)
     body |= {"__annotations__": narrower, "__doc__": "One request.", "shown": staticmethod(shown)}
     return cast(type[Request], model(frozen=True, config=STRICT)(type("Request", (Request,), body)))
 

@@ -12,14 +12,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
+from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.serve.batching import Batcher
 from minionerec.recommend.serve.config import KEY_VARIABLE, LOOPBACK, Limits, ServeConfig
-from minionerec.recommend.serve.guard import GONE, Guard
+from minionerec.recommend.serve.guard import GONE, SAFETY, Guard, read_keys
 from minionerec.recommend.serve.logs import log_json_lines
 from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.models import Shelf
+from minionerec.recommend.serve.models import Shelf, Sources
 from minionerec.recommend.serve.openapi import STYLE, docs_page, document, operations
 from minionerec.recommend.serve.reading import Gone, Refusal
 from minionerec.recommend.serve.reloading import Reloader
@@ -32,9 +35,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from minionerec.recommend.recommender import Recommender
-    from minionerec.recommend.serve.models import Sources
-
+logger = get_logger(__name__)
 
 # The application: routes on Starlette within the guard; the page and its files.
 
@@ -211,8 +212,6 @@ def _refused(refusal: Refusal) -> "Response":
     return Response(refusal.body(), refusal.status, headers=headers)
 
 
-logger = get_logger(__name__)
-
 _ABSENT = "minionerec serve needs {name!r}, which is not installed. Install it with: pip install 'minionerec[serve]'"
 
 
@@ -253,33 +252,23 @@ def address_of(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def sources_of(config: ServeConfig) -> "Sources":
+def sources_of(config: ServeConfig) -> Sources:
     """The sources of the first model."""
-    from minionerec.recommend.serve.models import Sources
-
     corpus, items = (Path(path) if path else None for path in (config.corpus, config.items))
     return Sources(Path(config.checkpoint), corpus, items)
 
 
-def loader_of(config: ServeConfig) -> "Callable[[Sources], Recommender]":
+def loader_of(config: ServeConfig) -> Callable[[Sources], Recommender]:
     """The function that loads a model."""
 
-    def load(sources: "Sources") -> "Recommender":
-        from minionerec.recommend.recommender import Recommender
-
+    def load(sources: Sources) -> Recommender:
         return Recommender.load(sources.checkpoint, corpus=sources.corpus, items=sources.items, dtype=config.dtype)
 
     return load
 
 
-def make_parts(config: ServeConfig, keys: list[bytes], load: "Callable[[Sources], Recommender]") -> "Parts":
+def make_parts(config: ServeConfig, keys: list[bytes], load: Callable[[Sources], Recommender]) -> Parts:
     """The parts of an application, from the settings."""
-    from minionerec.recommend.serve.batching import Batcher
-    from minionerec.recommend.serve.metrics import Metrics
-    from minionerec.recommend.serve.models import Shelf
-    from minionerec.recommend.serve.reloading import Reloader
-    from minionerec.recommend.serve.server import Parts
-
     metrics = Metrics()
     shelf = Shelf(load, config.batch, metrics.in_service)
     batcher = Batcher(
@@ -306,11 +295,9 @@ def make_parts(config: ServeConfig, keys: list[bytes], load: "Callable[[Sources]
     )
 
 
-def make_server(parts: "Parts") -> "uvicorn.Server":
+def make_server(parts: Parts) -> "uvicorn.Server":
     """The HTTP server of an application, with JSON errors also for requests that uvicorn refuses."""
     import uvicorn
-
-    from minionerec.recommend.serve.server import create_app
 
     parts.crowded = lambda: len(server.server_state.connections) > parts.connections
     server = uvicorn.Server(
@@ -330,12 +317,9 @@ def make_server(parts: "Parts") -> "uvicorn.Server":
     return server
 
 
-def _protocol(parts: "Parts") -> type[asyncio.Protocol]:
+def _protocol(parts: Parts) -> type[asyncio.Protocol]:
     """Uvicorn's protocol with a time limit for request headers, which uvicorn lacks."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    from minionerec.recommend.serve.guard import SAFETY
-    from minionerec.recommend.serve.reading import Refusal
 
     metrics, seconds = parts.metrics, parts.limits.timeout_s
     base: Any = AutoHTTPProtocol
@@ -402,10 +386,8 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
     if config.reload != "off" and hasattr(signal, "SIGHUP"):  # until the event loop handles it: nothing to reload yet
         signal.signal(signal.SIGHUP, _ignore)
     check_extra()
-    from minionerec.recommend.serve.guard import read_keys
-
-    # Read when torch is first imported. Two threads of a small model wait for one another more than they gain.
-    os.environ["OMP_NUM_THREADS"] = str(config.threads or os.environ.get("OMP_NUM_THREADS", 1))
+    if config.threads or not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(config.threads or 1)  # two threads of a small model wait for one another more than gain
     config = config.local()
     keys = read_keys(config.api_key_file)
     if config.reload != "off" and config.host not in LOOPBACK and not keys:
@@ -432,7 +414,7 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
 class _Process:
     """One run of the server."""
 
-    def __init__(self, config: ServeConfig, parts: "Parts", listening: socket.socket, announce: Callable[[str], None]):
+    def __init__(self, config: ServeConfig, parts: Parts, listening: socket.socket, announce: Callable[[str], None]):
         self._config, self._parts, self._listening, self._announce = config, parts, listening, announce
         self._failed: MinioneRecError | None = None
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
@@ -105,7 +106,7 @@ class Service:
         shown_model = {**served.model, "items": len(served.recommender.items), "filters": served.filters}
         contexts = SESSION_CONTEXTS if "session_context" in served.recommender.context else SESSION_CONTEXTS[:1]
         clock = served.recommender.clock
-        about = {"session_contexts": contexts, "session_unit": clock and clock.unit, "limits": self.limits.shown()}
+        about = {"session_contexts": contexts, "session_unit": clock and clock.unit, "limits": asdict(self.limits)}
         return 200, to_json(shown_model | about)
 
     async def reload(self, call: "Call") -> tuple[int, bytes]:

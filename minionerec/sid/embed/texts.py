@@ -12,7 +12,7 @@ import pandas as pd
 
 from minionerec.core.artefacts import open_artefact, read_json, unchanged_input, write_text_atomic
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import ITEM_COLUMNS, Corpus
 from minionerec.data.transitions import Transitions
@@ -55,33 +55,6 @@ class ItemTexts:
         if len(items) != expected:
             raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {expected}. {remedy}")
         return cls(items)
-
-
-@dataclass(frozen=True)
-class TextCounts:
-    """Counts of a list of item texts.
-
-    Attributes:
-        texts: Number of texts, N.
-        empty: Texts without any character but white space; such an item gets the zero vector.
-        duplicate: Texts, empty ones apart, that equal the text of an earlier item; such items get equal vectors, so
-            their SIDs collide before collisions are resolved.
-    """
-
-    texts: int
-    empty: int
-    duplicate: int
-
-
-def count_texts(texts: Sequence[str]) -> TextCounts:
-    """Count empty and repeated texts.
-
-    Example:
-        >>> count_texts(["oak table", "", "oak table", "lamp"])
-        TextCounts(texts=4, empty=1, duplicate=1)
-    """
-    filled = [text for text in texts if text.strip()]
-    return TextCounts(len(texts), len(texts) - len(filled), len(filled) - len(set(filled)))
 
 
 def item_texts(corpus: Corpus | ItemTexts) -> list[str]:
@@ -155,7 +128,7 @@ def nearest_texts(texts: Sequence[str], count: int = 20) -> Transitions:
     except ValueError:  # no text holds a word
         return Transitions(np.zeros(len(texts) + 1, np.int64), followers[0], cosines[0])
     most = min(count, len(texts))
-    for begin in range(0, len(texts), _TEXTS_AT_ONCE):
+    for begin in progress(range(0, len(texts), _TEXTS_AT_ONCE), "comparing texts", unit="parts"):
         alike = (weights[begin : begin + _TEXTS_AT_ONCE] @ weights.T).toarray()
         alike[np.arange(len(alike)), begin + np.arange(len(alike))] = 0
         least = np.partition(alike, -most, axis=1)[:, -most, None]

@@ -35,7 +35,7 @@ from minionerec.sid.embed.stored import (
     open_vectors,
     save_vectors,
 )
-from minionerec.sid.embed.texts import ItemTexts, count_texts, item_texts, l2_normalise, tfidf_svd
+from minionerec.sid.embed.texts import ItemTexts, item_texts, l2_normalise, tfidf_svd
 
 logger = get_logger(__name__)
 
@@ -204,14 +204,13 @@ def make_vectors(
             vectors = load_vector_artefact(ready, item_ids)
     else:
         texts = item_texts(corpus)
-        texts_found = count_texts(texts)
-        counts.update({"empty_texts": texts_found.empty, "duplicate_texts": texts_found.duplicate})
-        if texts_found.empty:
-            logger.warning("%d of %d items have no text; each gets the zero vector.", texts_found.empty, len(texts))
-        if texts_found.duplicate:
-            logger.info(
-                "%d of %d items have the text of an earlier item, and so its vector.", texts_found.duplicate, len(texts)
-            )
+        filled = [text for text in texts if text]
+        empty, duplicate = len(texts) - len(filled), len(filled) - len(set(filled))
+        counts.update({"empty_texts": empty, "duplicate_texts": duplicate})
+        if empty:
+            logger.warning("%d of %d items have no text; each gets the zero vector.", empty, len(texts))
+        if duplicate:
+            logger.info("%d of %d items have the text of an earlier item, and so its vector.", duplicate, len(texts))
         if encoder == "tfidf":
             vectors = tfidf_svd(texts, settings.dimensions, settings.seed, fitted_on)
         else:

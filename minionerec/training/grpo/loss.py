@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 
 from minionerec.training.distillation import PathTargets, divergences
 from minionerec.training.grpo.rollouts import Row
-from minionerec.training.packing import shared_prefix_logits, shared_prefix_logps
+from minionerec.training.packing import LogitsOf, shared_prefix_scores
 from minionerec.training.rewards import Rollouts
 
-# Third part of a step: log-probabilities of the completions of those groups that matter.
+# Third part of a step: log-probabilities of the completions of those groups that matter, and of targets.
 #
 # Groups stay whole: a device computes whole groups at a time, in the order in which they were rolled out. A group whose
 # rewards are all equal has no advantage, and is left out of the reference and policy passes; its share in every mean is
@@ -99,7 +99,7 @@ class RolloutGroups:
             reference=None if self.reference is None else self.reference[rows],
             hints=None if self.hints is None else self.hints[start:stop],
             targets=None if self.targets is None else self.targets[start:stop],
-            paths=None if self.paths is None else self.paths.part(slice(start, stop)),
+            paths=None if self.paths is None else replace(self.paths, index=self.paths.index[start:stop]),
         )
 
 
@@ -198,42 +198,43 @@ def completion_scores(model: Any, backbone: PreTrainedModel, groups: RolloutGrou
             branches.append(list(groups.completions[position]) if scored[position] else [])
             branches[-1] += [] if groups.targets is None else [groups.targets[position]]
     layout = _layout(groups)
+    logps, entropies, logits_of = shared_prefix_scores(model, backbone, prompts, branches)
+    completions, targets = _laid_out(logps, layout, groups)
+    drawn = None if entropies is None else _laid_out(entropies.detach(), layout, groups)[0]
     if groups.paths is None:
-        logps, entropies = shared_prefix_logps(model, backbone, prompts, branches)
-        completions, targets = _laid_out(logps, layout, groups)
-        own = None if entropies is None else _laid_out(entropies.detach(), layout, groups)[0]
-        return Scores(completions, own, targets)
-    logits, index, labels = shared_prefix_logits(model, backbone, prompts, branches)
-    normalisers = logits.logsumexp(1)
-    completions, targets = _laid_out(logits[index, labels] - normalisers[index], layout, groups)
-    return Scores(completions, None, targets, *_from_teacher(logits, normalisers, index, layout, groups.paths))
+        return Scores(completions, drawn, targets)
+    labels = torch.tensor([token for group in branches for ids in group for token in ids], device=logps.device)
+    return Scores(completions, drawn, targets, *_from_teacher(logps, labels, logits_of, layout, groups.paths))
 
 
 def _from_teacher(
-    logits: torch.Tensor, normalisers: torch.Tensor, index: torch.Tensor, layout: torch.Tensor, paths: PathTargets
+    logps: torch.Tensor, labels: torch.Tensor, logits_of: LogitsOf, layout: torch.Tensor, paths: PathTargets
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Where a teacher has a distribution, and both divergences from it, bool and float32 (P, G + 1, W).
 
+    They are computed once for all tokens behind one prefix. The logarithm of the summed exponentials of all logits,
+    which the fused head keeps to itself, is any token's logit less its log-probability.
+
     Args:
-        logits: float32 (U, V), of distinct prefixes.
-        normalisers: float32 (U,), their logarithms of summed exponentials.
-        index: int64 (N,), the prefix before each token of the layout.
+        logps: float32 (N,), log-probabilities of the tokens of the layout.
+        labels: int64 (N,), these tokens.
+        logits_of: Gives the logits of other tokens in place of them.
         layout: bool (P, G + 1, W), where there is a token.
         paths: The teacher's distributions.
     """
     width = layout.shape[2]
-    numbers = torch.arange(paths.known.numel(), device=layout.device).view_as(paths.known).masked_fill(~paths.known, -1)
-    numbers = torch.nn.functional.pad(numbers, (0, max(0, width - numbers.shape[2])), value=-1)[..., :width]
-    own = numbers[layout]  # (N,), the same of all tokens behind one prefix
-    asked = own >= 0
-    rows = torch.zeros(len(logits), dtype=torch.long, device=layout.device)
-    rows.scatter_(0, index[asked], own[asked])
-    tokens, probabilities = paths.tokens.flatten(0, 2)[rows], paths.probabilities.flatten(0, 2)[rows]
-    log_probs = logits.gather(1, tokens.clamp(min=0)) - normalisers.unsqueeze(1)
-    forward, reverse = divergences(log_probs, tokens, probabilities)
-    empty = torch.zeros(layout.shape, device=logits.device)
-    known = layout & (numbers >= 0)
-    return known, empty.masked_scatter(layout, forward[index]), empty.masked_scatter(layout, reverse[index])
+    index = torch.nn.functional.pad(paths.index, (0, max(0, width - paths.index.shape[2])), value=-1)[..., :width]
+    known = layout & (index >= 0)
+    of_tokens = index[layout]  # (N,)
+    (positions,) = (of_tokens >= 0).nonzero(as_tuple=True)
+    distinct, inverse = of_tokens[positions].unique(return_inverse=True)
+    firsts = torch.full_like(distinct, len(logps)).scatter_reduce_(0, inverse, positions, "amin")
+    tokens = paths.tokens[distinct]
+    logits = logits_of(firsts, torch.cat([tokens.clamp(min=0), labels[firsts].unsqueeze(1)], 1))
+    log_probs = logits[:, :-1] - logits[:, -1:] + logps[firsts].unsqueeze(1)
+    forward, reverse = divergences(log_probs, tokens, paths.probabilities[distinct])
+    empty = torch.zeros(layout.shape, device=logps.device)
+    return known, empty.masked_scatter(known, forward[inverse]), empty.masked_scatter(known, reverse[inverse])
 
 
 def _layout(groups: RolloutGroups) -> torch.Tensor:
@@ -265,7 +266,8 @@ def _nothing(model: Any, backbone: PreTrainedModel, groups: RolloutGroups) -> Sc
         nothing = torch.zeros(groups.mask.shape, device=smallest.device) + 0.0 * smallest.sum().float()
         return Scores(nothing, nothing.detach())
     # A distributed model waits for every process: take part with a token of no weight.
-    logps, entropies = shared_prefix_logps(model, backbone, [groups.prompts[0][:1]], [[groups.completions[0][0][:1]]])
+    prompt, completion = groups.prompts[0][:1], groups.completions[0][0][:1]
+    logps, entropies, _ = shared_prefix_scores(model, backbone, [prompt], [[completion]])
     nothing = logps.sum() * 0.0 + torch.zeros(groups.mask.shape, device=logps.device)
     return Scores(nothing, None if entropies is None else nothing.detach())
 

@@ -12,7 +12,6 @@ from minionerec.core.settings import (
     description,
     growing_settings,
     input_kinds,
-    load_settings,
     parse_settings,
     setting,
 )
@@ -45,7 +44,7 @@ def yaml(tmp_path, text):
 
 def test_flags_win_over_yaml_and_yaml_over_defaults(tmp_path):
     path = yaml(tmp_path, "steps: 5\nks: [2, 4]\nflag: false\nweights: {rule: 1, ndcg: 0.5}\n")
-    found = load_settings(Cups, path)
+    found = parse_settings(Cups, ["--config", str(path)])
     assert (found.steps, found.ks, found.flag, found.weights) == (5, [2, 4], False, {"rule": 1.0, "ndcg": 0.5})
     words = [f"--config={path}", "--steps", "7", "--ks", "9", "--flag", "--weights", "ndcg=2", "rule", "--stamp", "x"]
     found = parse_settings(Cups, words)

@@ -12,6 +12,7 @@ from support.engines import no_spark, sources
 from support.paths import ROOT
 
 from minionerec.core.errors import ConfigError
+from minionerec.data import build
 from minionerec.data.build import _median, build_corpus
 from minionerec.data.checks import check_histories
 from minionerec.data.corpus import write_corpus
@@ -95,6 +96,13 @@ def test_any_window(engine, source, chosen, start, end):
 )
 def test_the_demo_shop(engine, chosen):
     assert check(demo(), engine, **chosen)
+
+
+def test_progress_goes_through_every_step(engine, monkeypatch):
+    shown = []
+    monkeypatch.setattr(build, "progress", lambda steps, *of, **how: (shown.append(step) or step for step in steps))
+    build_corpus(engine, demo(), ties="shuffle", core=2)
+    assert tuple(shown) == build._STEPS
 
 
 @pytest.mark.parametrize("ties", ["keep", "shuffle", "together"])

@@ -1,4 +1,4 @@
-"""The generated city: exact probabilities that its choices follow, blocks that stand alone, texts that tell."""
+"""The generated city: exact probabilities that its purchases follow, blocks that stand alone, texts that tell."""
 
 import itertools
 from dataclasses import replace
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.data.city.choices import LOYAL, SHARES, choices_of, free_styles
-from minionerec.data.city.law import ChoiceContexts, likeliest, probabilities, probability_of
+from minionerec.data.city.law import PurchaseContexts, likeliest, probabilities, probability_of
 from minionerec.data.city.people import interactions_of, likes_of, people_of
+from minionerec.data.city.purchases import LOYAL, SHARES, free_styles, purchases_of
 from minionerec.data.city.sizes import DAY, DEPARTMENT, SHELF, seconds_a_choice
 from minionerec.data.city.text import _departments, items_table
 from minionerec.data.city.world import BEGAN, RANK_SHARES, World, taken_instead
@@ -23,15 +23,15 @@ SHOP = people_of(items=200, users=1500, mean=9, days=300, epoch_days=20, seed=3,
 
 def all_contexts(people, block=0):
     """Every choice of a block as what it depends on, and what was chosen."""
-    choices, interactions = choices_of(people, block), interactions_of(people, block)
-    rows = choices.rows.astype(np.int64)
+    purchases, interactions = purchases_of(people, block), interactions_of(people, block)
+    rows = purchases.rows.astype(np.int64)
     numbers = np.arange(len(rows)) - np.repeat(
         np.cumsum(interactions.counts) - interactions.counts, interactions.counts
     )
     back = np.arange(1, max(1, people.memory) + 1)
     recent = np.where(numbers[:, None] >= back, rows[np.arange(len(rows))[:, None] - back], -1)
     held = recent if people.memory else None
-    return ChoiceContexts(choices.users, recent[:, 0], choices.times, interactions.pauses, held), rows
+    return PurchaseContexts(purchases.users, recent[:, 0], purchases.times, interactions.pauses, held), rows
 
 
 SESSION_CONTEXTS, CHOSEN = all_contexts(PEOPLE)
@@ -93,17 +93,17 @@ def test_days_that_just_suffice_hold_everybody():
 
 
 def test_a_block_stands_alone():
-    whole = [choices_of(MANY, block) for block in range(MANY.blocks)]
+    whole = [purchases_of(MANY, block) for block in range(MANY.blocks)]
     assert [len(np.unique(part.users)) for part in whole] == [8192, 8192, 3616]
     assert whole[2].users.max() == 19_999
     fresh = replace(MANY, world=World(MANY.world.items, MANY.world.days, MANY.world.epoch_days, MANY.world.seed))
-    again = choices_of(fresh, 1)
+    again = purchases_of(fresh, 1)
     for name in ("users", "rows", "times"):
         assert np.array_equal(getattr(again, name), getattr(whole[1], name))
-    larger = choices_of(replace(MANY, users=50_000), 1)  # who comes later changes nothing
+    larger = purchases_of(replace(MANY, users=50_000), 1)  # who comes later changes nothing
     assert np.array_equal(larger.rows, whole[1].rows)
     assert not np.array_equal(whole[0].rows[:1000], whole[1].rows[:1000])
-    other = choices_of(replace(MANY, world=replace(MANY.world, seed=10)), 1)
+    other = purchases_of(replace(MANY, world=replace(MANY.world, seed=10)), 1)
     assert not np.array_equal(other.rows[:1000], whole[1].rows[:1000])
 
 
@@ -115,7 +115,7 @@ def test_a_block_stands_alone():
     st.integers(0, 10_000),
 )
 def test_probabilities_are_a_distribution_of_which_lists_are_the_top(user, newest, time, pause):
-    contexts = ChoiceContexts(*(np.array([value]) for value in (user, newest, time, pause if newest >= 0 else -1)))
+    contexts = PurchaseContexts(*(np.array([value]) for value in (user, newest, time, pause if newest >= 0 else -1)))
     dense = probabilities(PEOPLE, contexts)[0]
     assert dense.shape == (PEOPLE.world.items,)
     assert dense.min() > 0
@@ -145,7 +145,7 @@ def test_probabilities_by_hand():
     assert partner not in special | {int(world.partners[shelf, 2])}
     follow, stay, _, fashion = SHARES[0]
     newest = world.rows(np.array([shelf * SHELF + 2]))
-    contexts = ChoiceContexts(np.array([4]), newest, np.array([BEGAN + 1]), np.array([60]))
+    contexts = PurchaseContexts(np.array([4]), newest, np.array([BEGAN + 1]), np.array([60]))
     by_shelf = np.empty(world.items)
     by_shelf[world.positions(np.arange(world.items))] = probabilities(PEOPLE, contexts)[0]
     by_shelf = by_shelf.reshape(world.shelves, SHELF)
@@ -159,12 +159,12 @@ def test_probabilities_by_hand():
     expected[first] += 0.3 * follow * LOYAL * 0.7
     expected[second] += 0.3 * follow * LOYAL * 0.3
     assert by_shelf[partner] == pytest.approx(expected)
-    first_choice = ChoiceContexts(np.array([4]), np.array([-1]), np.array([BEGAN + 1]), np.array([-1]))
-    assert probabilities(PEOPLE, first_choice)[0].sum() == pytest.approx(1)
+    first_purchase = PurchaseContexts(np.array([4]), np.array([-1]), np.array([BEGAN + 1]), np.array([-1]))
+    assert probabilities(PEOPLE, first_purchase)[0].sum() == pytest.approx(1)
 
 
-def test_choices_follow_the_probabilities():
-    """Within sessions, at their beginnings and at first choices: hits, and the information of what was chosen."""
+def test_purchases_follow_the_probabilities():
+    """Within sessions, at their beginnings and at first purchases: hits, and the information of what was chosen."""
     contexts, chosen = some(6000)
     for kind in (contexts.pauses < 0, contexts.pauses > 1800, (contexts.pauses >= 0) & (contexts.pauses <= 1800)):
         part, targets = contexts.take(np.flatnonzero(kind)), chosen[kind]
@@ -234,7 +234,7 @@ def test_sessions_begin_as_often_as_asked():
 
 
 def test_what_people_like_tells_much():
-    """The same choices are far less probable for somebody else who stands at the same item."""
+    """The same purchases are far less probable for somebody else who stands at the same item."""
     contexts, chosen = some(2000, seed=1)
     own = probability_of(PEOPLE, contexts, chosen)
     others = probability_of(PEOPLE, replace(contexts, users=np.roll(contexts.users, 1)), chosen)

@@ -12,7 +12,7 @@ from support.conditioned import save_conditioned
 from support.evaluation import copy_artefact, made
 from support.scripts import benchmark
 
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.rankers.baselines import make_baselines
@@ -259,6 +259,10 @@ def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, trai
     assert found.recommend(["u"], 2) == Recommender.load(model, corpus=made / "corpus").recommend(["u"], 2)
     with pytest.raises(ArtefactError, match="its manifest names no corpus"):
         Recommender.load(made / "checkpoint")
+    with pytest.raises(ArtefactError, match=r"its manifest names no corpus, and its kind is 'corpus'\. Give a"):
+        Recommender.load(made / "corpus")
+    with pytest.raises(DataError, match=r"nowhere\.csv: no such file"):
+        Recommender.load(model, corpus=made / "corpus", items=tmp_path / "nowhere.csv")
     broken = copy_artefact(model, tmp_path / "broken")
     (broken / "config.json").write_text("{}")
     with pytest.raises(ArtefactError, match=r"config.json: differs from manifest.json"):

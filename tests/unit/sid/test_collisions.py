@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.sid import collisions
 from minionerec.sid.collisions import count_collisions, resolve_collisions
 from minionerec.sid.kmeans import reconstruct, residual_kmeans
 
@@ -78,6 +79,13 @@ def test_relocate_keeps_the_nearest_and_moves_the_rest_to_the_nearest_free_code(
     assert moved.codes.tolist() == [[0, 0], [0, 1], [0, 3], [0, 2]]
     assert moved.moved == 2
     assert moved.distance_paid == pytest.approx(1.3**2 + 1.6**2 - 0.3**2 - 0.4**2, rel=1e-5)
+
+
+def test_relocation_shows_its_progress_by_the_items_that_move(monkeypatch):
+    shown = []
+    monkeypatch.setattr(collisions, "progress", lambda items, text, total, unit: shown.append((total, unit)) or items)
+    moved = resolve_collisions(np.tile([0, 1], (4, 1)), "relocate", vectors=np.zeros((4, 1)), codebooks=LINE)
+    assert shown == [(moved.moved, "items")] == [(3, "items")]
 
 
 def test_relocate_breaks_ties_by_item_order():

@@ -4,18 +4,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
+from trl.trainer.utils import add_fused_lm_head
 
-from minionerec.training.packing import TreeCollator, good_row_length, picked_logits
+from minionerec.training import packing
+from minionerec.training.packing import TreeCollator, good_row_length, picked_logits, picked_losses
 
 VOCABULARY = 12
 
 
-def model_of(attention="sdpa"):
+def model_of(attention="sdpa", vocabulary=VOCABULARY):
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -106,3 +110,65 @@ def test_unlike_examples_fill_rows_of_about_the_length_asked_for():
 def test_the_row_length_follows_the_width():
     assert good_row_length(MODEL) == 64
     assert good_row_length(Qwen2ForCausalLM(Qwen2Config(hidden_size=512, num_hidden_layers=1, vocab_size=9))) == 192
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the most elements that a tensor had which an operator computed."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for tensor in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() >= tensor.nbytes:
+                self.elements = max(self.elements, tensor.numel())
+        return found
+
+
+def tied(model):
+    return model
+
+
+def untied(model):
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().flip(0).clone())
+    return model
+
+
+def with_updates(model):
+    """Low-rank updates, and rows of tokens that are trained in full, as `--lora_rank` trains them."""
+    names = {"embed_tokens": [5, 69_999]}
+    wrapped = get_peft_model(model, LoraConfig(target_modules="all-linear", trainable_token_indices=names))
+    with torch.no_grad():
+        for name, parameter in wrapped.named_parameters():
+            if parameter.requires_grad and "lora_A" not in name:
+                parameter += torch.randn_like(parameter)
+    return wrapped.get_base_model()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("changed", [tied, untied, with_updates])
+def test_a_head_in_tiles_gives_the_same_losses_and_gradients_and_never_holds_all_logits(monkeypatch, dtype, changed):
+    """Losses of labels and logits of other tokens at them, as a teacher's targets take them."""
+    vocabulary, count = 70_000, 40
+    model = model_of(vocabulary=vocabulary).to(dtype)
+    add_fused_lm_head(model)
+    model = changed(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    batch = TreeCollator(64)([example([n, n + 1], range(n, n + 8)) for n in range(5)])
+    assert batch["labels"].numel() == count
+    positions, tokens = torch.tensor([3, 0, 17]), torch.tensor([[5, 69_999], [5, 5], [0, 1]])
+    found = []
+    for at_once in (vocabulary * count, vocabulary * count - 1):
+        monkeypatch.setitem(packing.LOGITS_AT_ONCE, "cpu", at_once)
+        model.zero_grad()
+        with LargestTensor() as largest:
+            losses, logits_of = picked_losses(model, model, batch)
+            (losses.sum() + logits_of(positions, tokens).square().sum()).backward()
+        gradients = [parameter.grad.clone() for parameter in trained]
+        found.append((losses.detach(), logits_of(positions, tokens).detach(), gradients, largest.elements))
+    (losses, logits, gradients, whole), (tiled, other, others, most) = found
+    assert torch.allclose(losses.float(), tiled.float(), rtol=1e-5, atol=1e-5)
+    assert torch.allclose(logits.float(), other.float(), rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(others, gradients, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
+    assert whole == vocabulary * count and most < whole / 2

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minionerec.recommend.rankers.grounding import (
-    TitleSpace,
     best_titles,
     choose_gamma,
     clean_text,
     reweight,
     row_min_max,
     target_ranks,
+    title_distances,
     title_weights,
 )
 
@@ -36,7 +36,7 @@ def test_distances_are_those_of_a_loop_and_0_for_equal_vectors():
     titles = (rng.normal(size=(40, 7)) * 1e3).astype(np.float32)
     texts = np.concatenate([titles[[3, 11]], (rng.normal(size=(5, 7)) * 1e3).astype(np.float32)])
     texts[2] = np.nextafter(titles[5], np.float32(np.inf))
-    found = TitleSpace(titles).ground(texts)
+    found = title_distances(titles, texts)
     wanted = [
         [math.sqrt(sum((float(a) - float(b)) ** 2 for a, b in zip(text, title, strict=True))) for title in titles]
         for text in texts
@@ -44,12 +44,12 @@ def test_distances_are_those_of_a_loop_and_0_for_equal_vectors():
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
     assert found[0, 3] == 0 and found[1, 11] == 0 and found[2, 5] > 0
-    np.testing.assert_array_equal(found, [TitleSpace(titles).ground(text[None])[0] for text in texts])
+    np.testing.assert_array_equal(found, [title_distances(titles, text[None])[0] for text in texts])
 
 
 def test_what_says_nothing_is_near_nothing():
     titles = np.array([[1, 0], [0, 0], [0, 1]], dtype=np.float32)
-    found = TitleSpace(titles).ground(np.array([[1, 0], [0, 0]], dtype=np.float32))
+    found = title_distances(titles, np.array([[1, 0], [0, 0]], dtype=np.float32))
     np.testing.assert_allclose(found, [[0, math.sqrt(2), math.sqrt(2)], [0, 0, 0]])
 
 

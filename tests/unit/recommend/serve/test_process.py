@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 from support.checkpoints import save_checkpoint
 from support.evaluation import made
 from support.preloaded import python
@@ -266,6 +267,30 @@ def settings(made, **more):
 def test_a_model_that_is_not_there_is_one_error(made, quiet):
     with pytest.raises(ArtefactError, match="absent"):
         server.serve(settings(made), print)
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "used"), [(3, "2", 3), (3, "", 3), (0, "", 1), (0, None, 1), (0, "2", 2)]
+)
+def test_a_model_computes_with_the_threads_that_are_set(made, quiet, monkeypatch, given, variable, used):
+    seen = []
+
+    def load(sources):
+        seen.append(torch.get_num_threads())
+        raise ArtefactError("loaded enough.")
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(server, "loader_of", lambda config: load)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    torch.set_num_threads(2)  # what the variable, or a machine of two cores, gave
+    try:
+        with pytest.raises(ArtefactError, match="loaded enough"):
+            server.serve(settings(made, threads=given), print)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [used]
 
 
 def test_an_address_in_use_is_one_error(made, quiet):

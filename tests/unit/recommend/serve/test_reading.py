@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request
 from minionerec.recommend.serve.config import Limits
-from minionerec.recommend.serve.openapi import request_schema, schemas
+from minionerec.recommend.serve.openapi import schemas
 from minionerec.recommend.serve.reading import Refusal, read_call, read_json, read_request
 
 FIELDS = Request.names()
@@ -192,7 +192,7 @@ def test_any_bytes_are_json_or_a_refusal(body):
 
 
 def test_the_description_has_the_fields_that_are_read_with_their_limits():
-    described = request_schema(LIMITS)["properties"]
+    described = schemas(LIMITS)["Request"]["properties"]
     assert tuple(described) == FIELDS
     assert described["k"]["maximum"] == LIMITS.max_k and described["history"]["maxItems"] == LIMITS.max_history
     assert schemas(LIMITS)["Requests"]["properties"]["requests"]["maxItems"] == LIMITS.max_requests

@@ -3,7 +3,7 @@ import pytest
 from support.small_corpus import make_corpus
 
 from minionerec.core.errors import DataError
-from minionerec.sid.embed.texts import TextCounts, count_texts, item_texts, tfidf_svd
+from minionerec.sid.embed.texts import item_texts, tfidf_svd
 
 
 def test_text_is_title_and_description_with_clean_white_space():
@@ -15,10 +15,6 @@ def test_missing_description_is_no_text():
     corpus = make_corpus(["Lamp", "Oak"])
     corpus.items["description"] = [None, float("nan")]
     assert item_texts(corpus) == ["Lamp", "Oak"]
-
-
-def test_counts_of_empty_and_repeated_texts():
-    assert count_texts(["a", "", "a", " ", "b", "a"]) == TextCounts(texts=6, empty=2, duplicate=2)
 
 
 def test_no_text_at_all_is_an_error():

@@ -25,11 +25,11 @@ LOYAL = 0.7
 STYLE_SHARES = np.array([0.7, 0.3])
 """Shares of the two favourite styles."""
 
-_CHOICES = 2  # the stream of a block; see `minionerec.data.city.people`
+_PURCHASES = 2  # the stream of a block; see `minionerec.data.city.people`
 
 
 @dataclass(frozen=True)
-class Choices:
+class Purchases:
     """The purchases of a block: M of them, user after user, each in order of time.
 
     Attributes:
@@ -48,7 +48,7 @@ def kinds_of(pauses: np.ndarray) -> np.ndarray:
     return np.where(pauses < 0, FIRST, np.where(pauses <= SESSION, CONTINUES, BEGINS))
 
 
-def choices_of(people: People, block: int) -> Choices:
+def purchases_of(people: People, block: int) -> Purchases:
     """Draw the purchases of the users of a block.
 
     The shelf of a purchase depends on that of the one before, so shelves are drawn purchase by purchase, for all users
@@ -59,7 +59,7 @@ def choices_of(people: People, block: int) -> Choices:
         block: Number of the block.
     """
     world, likes, purchases = people.world, likes_of(people, block), interactions_of(people, block)
-    rng = generator(world.seed, block, _CHOICES)
+    rng = generator(world.seed, block, _PURCHASES)
     total = len(purchases.times)
     order, widths = _by_step(purchases.counts)
     person = np.repeat(np.arange(len(purchases.counts)), purchases.counts)[order]
@@ -74,7 +74,7 @@ def choices_of(people: People, block: int) -> Choices:
     positions = np.empty(total, dtype=np.int64)
     positions[order] = shelves.astype(np.int64) * len(RANK_SHARES) + styles
     users = block * people.block + np.repeat(np.arange(len(purchases.counts)), purchases.counts)
-    return Choices(users, world.rows(positions), purchases.times)
+    return Purchases(users, world.rows(positions), purchases.times)
 
 
 def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

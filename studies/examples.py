@@ -1,0 +1,125 @@
+"""What the examples of data sets measure: one table in markdown, a column for each corpus.
+
+    python studies/examples.py steam=runs/audit/steam games=runs/audit/games
+
+Counts of the examples, the order of the source within one timestamp, and NDCG@10 by item of the baselines: over all
+test examples, over those whose target has the time of the newest history item ("same time"), over later ones, and the
+share of the first that the second brings. Constants are chosen on validation examples; intervals are by user.
+"""
+
+import argparse
+
+import numpy as np
+
+from minionerec.core.commands import run_command
+from minionerec.core.log import progress
+from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitExamples
+from minionerec.data.session import LATER, SAME, row_contexts
+from minionerec.data.times import row_times
+from minionerec.metrics.statistics import bootstrap_interval
+from minionerec.recommend.rankers.baselines import chosen_baselines
+from minionerec.recommend.rankers.protocol import Queries, Ranker
+
+AT_ONCE, CUTOFF, UNKNOWN = 1024, 10, "unknown"
+
+
+def ndcg(ranker: Ranker, corpus: Corpus) -> np.ndarray:
+    """NDCG@10 of each test example: float64 (R,)."""
+    test, values = corpus.test, np.zeros(len(corpus.test))
+    for start in progress(range(0, len(test), AT_ONCE), "test examples", unit="batches"):
+        lists = ranker.rank(Queries(test.histories[start : start + AT_ONCE]), CUTOFF).items
+        for row, items in enumerate(lists, start):
+            hit = np.flatnonzero(np.asarray(items) == test.targets[row])
+            values[row] = 1 / np.log2(hit[0] + 2) if len(hit) else 0.0
+    return values
+
+
+def share_of_same(corpus: Corpus, split: str) -> str:
+    """The share of a split's examples whose target has the time of the newest history item."""
+    contexts = row_contexts(row_times(corpus, split), corpus.sizes[split])
+    return f"{(contexts == SAME).mean():.1%}" if contexts.any() else UNKNOWN
+
+
+def order_of_source(corpus: Corpus) -> dict[str, str]:
+    """How many neighbouring pairs of the source have one timestamp, and how often the item id rises in them."""
+    order = corpus.counts.get("order", {})
+    found = {"pairs of one timestamp": UNKNOWN}
+    if order.get("ties") is not None and order["pairs"]:
+        found["pairs of one timestamp"] = f"{order['ties'] / order['pairs']:.1%} of {order['pairs']:,}"
+    for name in ("text", "number"):
+        for kind, counts in order.get(name, {}).items():
+            rising = f"{counts['rising'] / counts['pairs']:.1%} of {counts['pairs']:,}" if counts["pairs"] else "none"
+            found[f"item ids as {name} rise in {kind}"] = rising
+    return found
+
+
+def pair_keys(rows: SplitExamples, items: int) -> np.ndarray:
+    """Each item of each history with the example's target, as one number: int64 (P,)."""
+    lengths = [len(history) for history in rows.histories]
+    return np.concatenate(list(rows.histories)).astype(np.int64) * items + np.repeat(rows.targets, lengths)
+
+
+def reverse(keys: np.ndarray, items: int) -> np.ndarray:
+    """The keys of the pairs with the two items exchanged."""
+    return keys % items * items + keys // items
+
+
+def counts_of(corpus: Corpus) -> dict[str, str]:
+    """The size of a corpus, and how rare, how old and how close to training its test targets are."""
+    test, train, popularity = corpus.test, corpus.train, corpus.popularity()
+    targets = test.targets.astype(np.int64)
+    bought = popularity + np.bincount(np.concatenate(list(train.histories)), minlength=corpus.n_items)
+    repeats = np.mean([target in history for history, target in zip(test.histories, targets, strict=True)])
+    seen, own = pair_keys(train, corpus.n_items), pair_keys(test, corpus.n_items)
+    known = np.isin(own, seen) | np.isin(reverse(own, corpus.n_items), seen)
+    lengths = [len(history) for history in test.histories]
+    unseen = 1 - (np.bincount(np.repeat(np.arange(len(test)), lengths), known, len(test)) > 0).mean()
+    quarters = np.percentile(lengths, [25, 50, 75]).astype(int)
+    users = set(train.users) | set(corpus.valid.users) | set(test.users)
+    return {
+        "items, users": f"{corpus.n_items:,}, {len(users):,}",
+        "examples: train, validation, test": ", ".join(f"{size:,}" for size in corpus.sizes.values()),
+        "training examples an item": f"{len(train) / corpus.n_items:.1f}",
+        "test targets with at most five training examples": f"{(popularity[targets] <= 5).mean():.1%}",
+        "test targets with no training interaction": f"{(bought[targets] == 0).mean():.1%}",
+        "test targets in the history": f"{repeats:.1%}",
+        "test targets never with an item of the history in training": f"{unseen:.1%}",
+        "length of test histories: quartiles": ", ".join(map(str, quarters)),
+    }
+
+
+def column_of(corpus: Corpus) -> dict[str, str]:
+    """A column of the table: quantity to value."""
+    column = counts_of(corpus) | order_of_source(corpus)
+    column |= {f"{split} examples of the same time": share_of_same(corpus, split) for split in corpus.sizes}
+    chosen, rankers = chosen_baselines(corpus)
+    contexts = row_contexts(row_times(corpus, "test"), len(corpus.test))
+    users = np.asarray(corpus.test.users)
+    for name, ranker in rankers.items():
+        values = ndcg(ranker, corpus)
+        column[f"{name}: validation"] = f"{chosen.valid[name]:.4f}" if name in chosen.valid else ""
+        parts = {"all": np.ones(len(values), bool), "same time": contexts == SAME, "later": contexts == LATER}
+        for part, rows in parts.items():
+            if rows.any():
+                low, high = bootstrap_interval(values[rows], clusters=users[rows])
+                column[f"{name}: {part}"] = f"{values[rows].mean():.4f} [{low:.4f}, {high:.4f}]"
+        if contexts.any():
+            column[f"{name}: share of the same time"] = f"{values[contexts == SAME].sum() / values.sum():.0%}"
+    return column
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpora", nargs="+", metavar="NAME=FOLDER", help="a column's name and its corpus")
+    named = dict(word.split("=", 1) for word in parser.parse_args().corpora)
+    columns = {name: column_of(Corpus.load(folder)) for name, folder in named.items()}
+    keys = list(dict.fromkeys(key for column in columns.values() for key in column))
+    print(f"| | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
+    for key in keys:
+        print(f"| {key} | {' | '.join(column.get(key, '') for column in columns.values())} |")
+
+
+if __name__ == "__main__":
+    run_command(main)
