@@ -8,7 +8,7 @@ from minionerec.training.distillation import divergences
 
 def plain(logits, codes, teacher):
     """Both divergences of one row in double precision."""
-    p = logits.double().softmax(0)[codes]
+    p = logits.detach().double().softmax(0)[codes]
     q = torch.tensor(teacher, dtype=torch.float64)
     own = p / p.sum()
     return float((q * (q / p).log()).sum()), float((own * (own / q).log()).sum())
