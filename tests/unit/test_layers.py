@@ -96,3 +96,12 @@ def test_every_package_has_its_layer():
 def test_a_violation_is_found(folder, source, message):
     assert len(violations(folder, source)) == 1
     assert message in violations(folder, source)[0]
+
+
+def test_no_two_classes_have_one_name():
+    found = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: lines for name, lines in found.items() if len(lines) > 1}

@@ -96,7 +96,7 @@ def likes_of(people: People, block: int) -> Likes:
 
 
 @dataclass(frozen=True)
-class Purchases:
+class PurchaseTimes:
     """Times of the purchases of a block: M purchases, user after user, each in order of time.
 
     Attributes:
@@ -110,7 +110,7 @@ class Purchases:
     pauses: np.ndarray
 
 
-def interactions_of(people: People, block: int) -> Purchases:
+def interactions_of(people: People, block: int) -> PurchaseTimes:
     """Times of the purchases of the users of a block.
 
     How often follows a gamma distribution of shape 2 around the mean. A user is active during a part of the city's
@@ -141,7 +141,7 @@ def interactions_of(people: People, block: int) -> Purchases:
     pauses = np.empty_like(times)
     pauses[1:] = times[1:] - times[:-1]
     pauses[firsts] = -1
-    return Purchases(counts, times, pauses)
+    return PurchaseTimes(counts, times, pauses)
 
 
 def _restarted(sums: np.ndarray, firsts: np.ndarray, counts: np.ndarray, *, inclusive: bool = False) -> np.ndarray:
