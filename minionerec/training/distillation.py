@@ -97,7 +97,7 @@ class Teacher:
         """
         device = sids.device
         self._move(device)
-        asked = torch.tensor([bool(history) for history in histories], device=device)
+        queried = torch.tensor([bool(history) for history in histories], device=device)
         used = [list(history) for history in histories if history]
         lengths = torch.tensor([len(history) for history in used], dtype=torch.long, device=device)
         padded = torch.zeros(len(used), max(map(len, used), default=1), dtype=torch.long)
@@ -106,14 +106,14 @@ class Teacher:
         nodes = self.trie.paths[sids.clamp(min=0)][..., :-1]  # (P, K, L), the prefix before each code
         rows = torch.arange(len(used), device=device)
         tokens, probabilities = self._next_codes(
-            nodes[asked].flatten(1), padded.to(device), rows, lengths - 1, contexts[asked]
+            nodes[queried].flatten(1), padded.to(device), rows, lengths - 1, contexts[queried]
         )
-        known = (asked.unsqueeze(1) & (sids >= 0)).unsqueeze(2).expand_as(nodes)
+        known = (queried.unsqueeze(1) & (sids >= 0)).unsqueeze(2).expand_as(nodes)
         keys = nodes + torch.arange(len(sids), device=device).view(-1, 1, 1) * len(self.trie.code)
         distinct, inverse = keys[known].unique(return_inverse=True)
         index = torch.full_like(nodes, -1).masked_scatter(known, inverse)
         # One of the equal distributions of each distinct prefix.
-        positions = torch.arange(known[asked].numel(), device=device)[known[asked].flatten()]
+        positions = torch.arange(known[queried].numel(), device=device)[known[queried].flatten()]
         firsts = torch.full_like(distinct, known.numel()).scatter_reduce_(0, inverse, positions, "amin")
         return PathTargets(index, tokens.flatten(0, 1)[firsts], probabilities.flatten(0, 1)[firsts])
 

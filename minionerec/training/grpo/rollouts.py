@@ -259,8 +259,8 @@ def with_hints(rollouts: Rollouts, model: PreTrainedModel, prompts: Sequence[Seq
         (rows,) = np.nonzero(missed & (lengths > depth))
         if not len(rows):
             break
-        targets, asked = rollouts.targets[rows], [prompts[row] for row in rows.tolist()]
-        found, totals = search_below(model, asked, trie, sids.shape[1], targets, depth)
+        targets, queried = rollouts.targets[rows], [prompts[row] for row in rows.tolist()]
+        found, totals = search_below(model, queried, trie, sids.shape[1], targets, depth)
         hit = (found == targets[:, None]).any(1)
         helped = rows[hit]
         sids[helped], scores[helped], hints[helped], missed[helped] = found[hit], totals[hit], depth, False

@@ -33,7 +33,7 @@ from minionerec.training.config import GrpoConfig
 from minionerec.training.distillation import PathTargets, load_teacher
 from minionerec.training.examples import SHUFFLED, BlockSampler
 from minionerec.training.grpo.rollouts import RollOut, Row, TrainingPrompts, beams, grpo_examples, roller, samples
-from minionerec.training.grpo.trainer import AskTeacher, Objective, SidGrpoTrainer
+from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import SetEpoch
 from minionerec.training.rewards import (
     RewardSources,
@@ -98,7 +98,7 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
 
 def rollout_teacher(
     path: str | Path, table: SidTable, trie: Trie, max_history: int, device: torch.device
-) -> AskTeacher:
+) -> TeacherQuery:
     """The teacher of a step's rollouts and targets, by the histories and session contexts of its rows.
 
     Args:
@@ -114,14 +114,14 @@ def rollout_teacher(
     """
     teacher, numbers = load_teacher(path, table, trie), table.sid_numbers + 1
 
-    def ask(rollouts: Rollouts, rows: Sequence[Row]) -> PathTargets:
+    def query(rollouts: Rollouts, rows: Sequence[Row]) -> PathTargets:
         sids = np.concatenate([rollouts.sids, rollouts.targets[:, None]], 1)
         pasts = [None if row["history"] is None else row["history"][-max_history:] for row in rows]
         histories = [None if past is None else numbers[past].tolist() for past in pasts]
         contexts = torch.tensor([row["context"] for row in rows], device=device)
         return teacher.along(torch.from_numpy(sids).to(device), histories, contexts)
 
-    return ask
+    return query
 
 
 logger = get_logger(__name__)

@@ -52,7 +52,7 @@ from minionerec.training.trainer import RankingEvaluation, ValidationSet
 logger = get_logger(__name__)
 
 REFERENCE_FILE = "reference.safetensors"
-AskTeacher = Callable[[Rollouts, Sequence[Row]], PathTargets]
+TeacherQuery = Callable[[Rollouts, Sequence[Row]], PathTargets]
 """Gives a teacher's distributions along the rollouts of some rows and, last, along their targets."""
 
 
@@ -132,7 +132,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Objective,
         sid_tokens: Sequence[list[int]],
         validation: ValidationSet | None = None,
-        teacher: AskTeacher | None = None,
+        teacher: TeacherQuery | None = None,
         max_hr_drop: float = 1.0,
         callbacks: Sequence[TrainerCallback] = (),
         order: Sampler[int] | None = None,
