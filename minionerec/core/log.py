@@ -1,4 +1,4 @@
-"""Logging and progress of long work: bars on a terminal, log lines off it, and only on the main process."""
+"""Logging and progress of long work, on the main process: bars on a terminal and in a notebook, else log lines."""
 
 import logging
 import re
@@ -55,13 +55,18 @@ def progress(
     from tqdm import tqdm
 
     how: dict[str, Any] = {"desc": description, "unit": unit, "disable": not is_main_process(), "delay": delay}
-    if not sys.stderr.isatty():
+    if not shows_bars():
         how |= {"file": _LogLines(), "delay": every, "mininterval": every, "maxinterval": max(every, 1.0)}
         how |= {"leave": False, "bar_format": f"{{desc}}: {{n_fmt}} of {{total_fmt}} {unit}, {TIMES}"}
     if size is None:
         return iter(tqdm(items, total=total, **how))
     items = list(items)
     return _counted(items, size, tqdm(total=sum(map(size, items)), **how))
+
+
+def shows_bars() -> bool:
+    """Whether progress is shown by bars, on a terminal or in a notebook, rather than by log lines."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 TIMES = "{elapsed} elapsed, {remaining} left"

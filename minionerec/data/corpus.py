@@ -337,7 +337,8 @@ def _open(path: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         ArtefactError: See `Corpus.load`.
     """
     counts = open_artefact(path, "corpus", strangers=(".parquet",))["counts"]
-    if not isinstance(counts.get("split"), str) or type(counts.get("max_history")) is not int:
+    numbers = counts.get("max_history"), counts.get("truncated_histories", 0)
+    if not isinstance(counts.get("split"), str) or any(type(number) is not int for number in numbers):
         raise ArtefactError(f"{path}: its manifest lacks the counts of a corpus. {REMEDY}")
     items = read_parquet(path / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=REMEDY)
     return counts, items

@@ -33,7 +33,7 @@ from transformers.trainer_callback import TrainerState
 
 from minionerec.core.artefacts import file_sha256, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.core.log import get_logger
+from minionerec.core.log import get_logger, shows_bars
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.processes import (
     is_main_process,
@@ -555,7 +555,7 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
         "restore_callback_states_from_checkpoint": True,
         "seed": config.seed,
         "data_seed": config.seed,
-        "disable_tqdm": not sys.stderr.isatty(),
+        "disable_tqdm": not shows_bars(),
         "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
         "report_to": list(config.report_to),
         "run_name": config.output,

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import command
-from support.small_shop import bytes_of
+from support.small_shop import bytes_of, sign, spoil_manifest
 
 from minionerec.core.artefacts import read_manifest, verify_files
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.settings import parse_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
@@ -61,6 +61,17 @@ def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables)
     assert not list(out.iterdir())
     assert not run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
     assert bytes_of(out) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("split", 3), ("max_history", "10"), ("max_history", None), ("truncated_histories", {"a": 1})]
+)
+def test_counts_of_another_form_are_refused(tmp_path, tables, name, value):
+    folder = run_prepare(PrepareConfig(**tables, output=str(tmp_path / "out"))).output
+    spoil_manifest(folder, lambda content: content["counts"].update({name: value}))
+    sign(folder)
+    with pytest.raises(ArtefactError, match="its manifest lacks the counts of a corpus"):
+        Corpus.load(folder)
 
 
 def test_an_error_leaves_the_old_output(tmp_path, tables):

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from minionerec.core.artefacts import open_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.log import shows_bars
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.pretrained import load_model, load_tokenizer
 from minionerec.models.backbone.tiger import TigerModel
@@ -224,8 +224,8 @@ class _TiedHead(logging.Filter):
 
 
 def quiet_libraries() -> None:
-    """Silence bars off a terminal, and messages about deprecated names between the libraries themselves."""
-    if not sys.stderr.isatty():
+    """Silence bars where progress is log lines, and messages of the libraries about names deprecated among them."""
+    if not shows_bars():
         transformers_logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message=r".*is deprecated and will be removed in v6", category=FutureWarning)
     trainer_logger = logging.getLogger("transformers.trainer")

@@ -1,7 +1,9 @@
-"""Progress of long work off a terminal: lines of the log with the time left."""
+"""Progress of long work: lines of the log with the time left, and bars in a notebook."""
 
 import logging
 import re
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -35,3 +37,9 @@ def test_quick_work_and_other_processes_log_nothing(caplog, monkeypatch):
     monkeypatch.setattr("minionerec.core.log.is_main_process", lambda: False)
     assert list(progress(range(3), "counting", every=0)) == [0, 1, 2]
     assert not lines(caplog)
+
+
+def test_a_notebook_shows_bars(caplog, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    assert list(progress(range(3), "counting", unit="items", delay=0)) == [0, 1, 2]
+    assert "counting: 100%" in capsys.readouterr().err and not lines(caplog)
