@@ -290,14 +290,14 @@ def _token_logits(
     return logits.float().gather(1, columns)
 
 
-def shared_prefix_logps(
+def shared_prefix_scores(
     model: Any,
     backbone: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[Sequence[int]]],
     row_tokens: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities, with gradient, of completions under a model with TRL's fused language-model head.
+) -> tuple[torch.Tensor, torch.Tensor | None, LogitsOf]:
+    """Scores, with gradient, of completions under a model with TRL's fused language-model head.
 
     Equal to scoring each prompt with each of its completions on its own, up to rounding.
 
@@ -309,14 +309,27 @@ def shared_prefix_logps(
         row_tokens: Groups share a row up to this many tokens; `ROW_TOKENS` of the model's attention if None.
 
     Returns:
-        Log-probabilities float32 (N,) of all completion tokens, in the order of groups, completions and tokens, and
-        entropies (N,) of the distributions they were drawn from, where the head computes them.
+        Log-probabilities float32 (N,) of all completion tokens, in the order of groups, completions and tokens;
+        entropies (N,) of the distributions they were drawn from, where the head computes them; and the logits of any
+        tokens in place of them.
     """
     attention = backbone.config._attn_implementation
     packed = pack_groups(prompts, completions, ROW_TOKENS.get(attention, 512) if row_tokens is None else row_tokens)
     batch = {name: values.to(backbone.device) for name, values in vars(packed).items()}
-    outputs, _ = _run(model, backbone, batch, shift_labels=batch["labels"].unsqueeze(0), fused_lm_head=True)
-    return outputs.log_probs[0], None if outputs.entropy is None else outputs.entropy[0]
+    outputs, hidden = _run(model, backbone, batch, shift_labels=batch["labels"].unsqueeze(0), fused_lm_head=True)
+    entropies = None if outputs.entropy is None else outputs.entropy[0]
+    return outputs.log_probs[0], entropies, partial(_token_logits, backbone, hidden)
+
+
+def shared_prefix_logps(
+    model: Any,
+    backbone: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[Sequence[int]]],
+    row_tokens: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The log-probabilities and entropies of `shared_prefix_scores`."""
+    return shared_prefix_scores(model, backbone, prompts, completions, row_tokens)[:2]
 
 
 # A common beginning of fewer tokens is not worth tying two examples to one row for.

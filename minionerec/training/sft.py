@@ -1,8 +1,6 @@
 """Supervised fine-tuning: a language model learns to generate semantic IDs (TRL's SFTTrainer, loss on completions)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -28,8 +26,7 @@ from minionerec.models.backbone.build import (
     scratch_model,
     train_tokenizer,
 )
-from minionerec.models.backbone.bundle import Bundle, load_bundle
-from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, initialise_code_rows
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
@@ -39,9 +36,10 @@ from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT,
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, load_wording, task_of
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
+from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
 from minionerec.training.memory import TokenLimit
-from minionerec.training.packing import LogitsOf, SetEpoch, ShareCollator, TreeCollator, good_row_length, picked_losses
+from minionerec.training.packing import SetEpoch, ShareCollator, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import StepPlan, TrainingRun, plan_steps, run_training
 from minionerec.training.trainer import (
@@ -52,120 +50,6 @@ from minionerec.training.trainer import (
     plain_model,
     validation_set,
 )
-
-# Distillation: a catalogue model as the teacher of a language model.
-#
-# At every code the teacher's distribution over the codes that may follow is a soft target besides the true code (Hinton
-# et al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The teacher is exact and cheap here: one
-# softmax over the catalogue gives the probability of every prefix of the trie.
-
-_MASSES_AT_ONCE = 2**26  # log-probabilities of nodes that are held at a time
-_IMPOSSIBLE = -1000.0
-
-
-@dataclass(frozen=True)
-class SoftTargets:
-    """Distributions over next codes.
-
-    Attributes:
-        positions: int64 (K,), which labelled tokens of the batch they are about.
-        tokens: int64 (K, W), vocabulary ids of the possible codes; any id where there is none.
-        probabilities: float32 (K, W), summing to 1; 0 where there is none.
-    """
-
-    positions: torch.Tensor
-    tokens: torch.Tensor
-    probabilities: torch.Tensor
-
-
-class Teacher:
-    """A catalogue model that is queried for the next codes of a batch of `minionerec.training.packing.TreeCollator`.
-
-    Args:
-        model: The catalogue model; it is not trained.
-        trie: The same SIDs in the tokens of the student.
-    """
-
-    def __init__(self, model: CatalogueModel, trie: Trie):
-        self.model, self.trie = model, trie
-
-    @torch.no_grad()
-    def soft_targets(self, batch: dict[str, torch.Tensor]) -> SoftTargets:
-        """The teacher's distribution at each code of the batch's SIDs, as when recommending.
-
-        Args:
-            batch: `labels`, `histories`, `rows`, `slots`, `contexts` and `levels`.
-        """
-        device, levels = batch["labels"].device, self.trie.levels
-        if self.trie.code.device != device:
-            model: torch.nn.Module = self.model
-            model.to(device)
-            self.trie = self.trie.to(device)
-        positions = ((batch["levels"] >= 0) & (batch["levels"] < levels)).nonzero()[:, 0]
-        tokens = batch["labels"][0][positions].view(-1, levels)
-        nodes = [torch.zeros_like(tokens[:, 0])]
-        for level in range(levels - 1):
-            nodes.append(self.trie.find(nodes[-1], tokens[:, level]))
-        prefixes = torch.stack(nodes, 1)  # (P, L), the prefix before each code
-        children, present = self.trie.children(prefixes)  # (P, L, W)
-        below = torch.zeros(children.shape, device=device)
-        size = max(1, _MASSES_AT_ONCE // len(self.trie.code))
-        for start in range(0, len(tokens), size):
-            part = slice(start, start + size)
-            masses = self.model.masses(
-                batch["histories"], batch["rows"][part], batch["slots"][part], batch["contexts"][part]
-            )
-            below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
-        # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
-        probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
-        return SoftTargets(
-            positions, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1)
-        )
-
-
-def soften(
-    losses: torch.Tensor, logits_of: LogitsOf, labels: torch.Tensor, soft: SoftTargets, share: float
-) -> torch.Tensor:
-    """Losses of which a share is the cross-entropy to soft targets instead of labels.
-
-    Args:
-        losses: float32 (N,), cross-entropy of each labelled token.
-        logits_of: Logits of tokens at labelled positions (`minionerec.training.packing.picked_losses`).
-        labels: int64 (N,).
-        soft: Soft targets of K of them.
-        share: Their share, from 0 to 1.
-
-    Returns:
-        float32 (N,).
-    """
-    own = labels[soft.positions].unsqueeze(1)
-    tokens = torch.cat([soft.tokens, own], 1)
-    shares = torch.cat([-soft.probabilities, torch.ones_like(own, dtype=soft.probabilities.dtype)], 1)
-    # Both cross-entropies have the same normaliser, so that they differ by logits alone.
-    more = (logits_of(soft.positions, tokens) * shares).sum(1)
-    return losses.index_add(0, soft.positions, share * more)
-
-
-def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
-    """The catalogue model of a checkpoint as a teacher.
-
-    Args:
-        path: The checkpoint.
-        table: SIDs of the student.
-        trie: The same SIDs in the student's tokens.
-
-    Raises:
-        ArtefactError: If it was trained on other SIDs.
-        ConfigError: If it holds another kind of model.
-    """
-    model = load_bundle(path, table=table).model
-    if not isinstance(model, CatalogueModel):
-        raise ConfigError(
-            f"{path}: holds a {type(model).__name__}, but a teacher is a catalogue model (minionerec train-catalogue)."
-        )
-    model.requires_grad_(False)
-    return Teacher(model, trie)
-
 
 # Dropout for models that have none, by forward hooks: the checkpoint stays an ordinary one.
 

@@ -55,12 +55,14 @@ class ValidationSet:
         targets: int64 (R,), number of each target in the trie.
         trie: SIDs, or titles, of the catalogue.
         num_beams: Number of beams.
+        cutoffs: Further cutoffs of HR that are reported.
     """
 
     prompts: Sequence[Sequence[int]]
     targets: np.ndarray
     trie: Trie
     num_beams: int
+    cutoffs: tuple[int, ...] = ()
 
 
 def validation_set(
@@ -88,15 +90,16 @@ def validation_set(
 
 
 def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerator: Accelerator) -> dict[str, float]:
-    """NDCG@10, HR@10 and HR@1 of the evaluator's own decoder on a validation set, its rows shared among processes."""
+    """NDCG@10, HR@10, HR@1 and further HR of the evaluator's own decoder, a set's rows shared among processes."""
+    names = (*_METRICS, *(f"HR@{cutoff}" for cutoff in validation.cutoffs))
     mine = slice(accelerator.process_index, None, accelerator.num_processes)
     with accelerator.autocast():
         sids, _ = decode_prompts(model, validation.prompts[mine], validation.trie, validation.num_beams)
     ranks = target_ranks(sids, validation.targets[mine])
-    values = ranking_metrics(ranks, (1, 10))
-    sums = torch.tensor([*(values[name].sum() for name in _METRICS), len(ranks)], dtype=torch.float32)
+    values = ranking_metrics(ranks, sorted({1, 10, *validation.cutoffs}))
+    sums = torch.tensor([*(values[name].sum() for name in names), len(ranks)], dtype=torch.float32)
     *totals, rows = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
-    return {name.lower(): total / rows for name, total in zip(_METRICS, totals, strict=True)}
+    return {name.lower(): total / rows for name, total in zip(names, totals, strict=True)}
 
 
 # LoRA: low-rank updates of a pretrained model's linear maps, and the rows of its new SID tokens in full.
@@ -206,12 +209,16 @@ class RankingEvaluation(Trainer):
         if isinstance(resume_from_checkpoint, str):
             state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / "trainer_state.json"))
             ends = [call.step for call in self.callback_handler.callbacks if isinstance(call, StopAt)]
-            if _has_ended(state, self.args) or any(state.global_step >= end for end in ends):
+            if _has_ended(state, self.args) or self.stops_at(state) or any(state.global_step >= end for end in ends):
                 self.state = state
                 best = best_checkpoint(Path(resume_from_checkpoint), state.best_model_checkpoint)
                 self._load_from_checkpoint(str(best or resume_from_checkpoint))
                 return None
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def stops_at(self, state: TrainerState) -> bool:
+        """Whether a run ends with this state before its last step, for a reason of the trainer's own."""
+        return False
 
     def evaluation_loop(
         self,

@@ -38,6 +38,7 @@ OVERRIDDEN: dict[str, tuple[str, ...]] = {
     "get_train_dataloader": ("self",),
     "get_batch_samples": ("self", "epoch_iterator", "num_batches", "device"),
     "compute_loss": ("self", "model", "inputs", "return_outputs", "num_items_in_batch"),
+    "evaluate": ("self", "eval_dataset", "ignore_keys", "metric_key_prefix"),
     "log": ("self", "logs", "start_time"),
     "save_model": ("self", "output_dir", "_internal_call"),
 }
@@ -141,18 +142,14 @@ class StepTrainer(StepInParts, GRPOTrainer):
         """
 
     @abstractmethod
-    def slice_loss(self, model: Any, groups: RolloutGroups, slices: float) -> torch.Tensor:
-        """The loss of one slice, divided by the number of slices.
+    def slice_loss(self, model: Any, groups: RolloutGroups, whole: RolloutGroups | None) -> torch.Tensor:
+        """The part that one slice has in the loss of a device's share of a step.
 
         Args:
             model: The policy, or a distributed wrapper of it.
             groups: The slice.
-            slices: How many of its size a device's share of the step has.
+            whole: The share; None where it has as many slices as there are gradient accumulation steps.
         """
-
-    @abstractmethod
-    def slices_of(self, whole: RolloutGroups, part: RolloutGroups) -> float:
-        """How many parts of this size a device's share of a step has, in what its loss is a mean over."""
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Rows of one slice after the other; TRL would repeat each for each of its completions."""
@@ -185,20 +182,16 @@ class StepTrainer(StepInParts, GRPOTrainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """The loss of a slice."""
-        return self.slice_loss(model, inputs["groups"], inputs.get("slices", self.args.gradient_accumulation_steps))
+        return self.slice_loss(model, inputs["groups"], inputs.get("whole"))
 
     def share_of(self, inputs: dict[str, Any]) -> Share:
-        """The groups of a step, in order; those that are not scored take no tokens."""
+        """The groups of a step, in order."""
         (whole,) = inputs["step"].slices
-        answers = [sum(len(ids) for ids in group) for group in whole.completions]
-        scored = whole.scored.tolist()
-        tokens = [used * (len(ids) + more) for ids, more, used in zip(whole.prompts, answers, scored, strict=True)]
 
         def make(part: slice) -> dict[str, Any]:
-            groups = whole.part(part.start, part.stop)
-            return {"groups": groups, "slices": self.slices_of(whole, groups)}
+            return {"groups": whole.part(part.start, part.stop), "whole": whole}
 
-        return Share(tokens, make)
+        return Share([sum(map(len, [prompt, *answers])) for prompt, answers in whole.branches()], make)
 
 
 def _no_reward(*_: Any, **__: Any) -> list[float | None]:
