@@ -247,7 +247,7 @@ class Share:
     """
 
     def __init__(self, tokens: Sequence[int], make: Callable[[slice], dict[str, Any]]):
-        self.ends, self.make = np.cumsum(tokens), make
+        self.starts, self.ends, self.make = np.cumsum([0, *tokens[:-1]]), np.cumsum(tokens), make
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -268,6 +268,8 @@ class Share:
             [{'of': slice(0, 1, None)}, {'of': slice(1, 5, None)}]
         """
         least = np.arange(1, count)
-        wanted = np.searchsorted(self.ends, self.ends[-1] * least / count) + 1
-        cuts = np.clip(np.maximum.accumulate(wanted - least) + least, least, len(self) - count + least)
-        return [self.make(slice(start, end)) for start, end in pairwise([0, *cuts.tolist(), len(self)])]
+        ideal = self.ends[-1] * least / count
+        across = np.searchsorted(self.ends, ideal)
+        wanted = across + (self.ends[across] - ideal <= ideal - self.starts[across])
+        borders = np.clip(np.maximum.accumulate(wanted - least) + least, least, len(self) - count + least)
+        return [self.make(slice(start, end)) for start, end in pairwise([0, *borders.tolist(), len(self)])]

@@ -40,7 +40,7 @@ def made(tmp_path_factory):
     make_session_corpus(folder / "corpus")
     shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "session_context": True}
     run_catalogue(catalogue_config(folder, **shape))
-    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=2e-2, dropout=0.0))
+    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=5e-3, dropout=0.0))
     return folder
 
 
