@@ -19,13 +19,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIRST := $(VENV)/.quickstart
 FIRST_EXTRAS := plots,serve
-EXTRAS := dev,completion,docs,plots,tensorboard,peft,search,serve
+EXTRAS := dev,completion,docs,plots,tensorboard,peft,search,serve,wordllama
 # Packages that the quickstart and the server do not need: linters, tests, and those of other extras.
 LATER := absl-py alembic ast-serialize attrs babel backrefs certifi charset-normalizer colorama colorlog coverage execnet ghp-import griffelib grpcio hypothesis iniconfig librt mako markdown mergedeep mkdocs mkdocs-autorefs mkdocs-get-deps \
 	mkdocs-material mkdocs-material-extensions mkdocstrings mkdocstrings-python mypy mypy-extensions optuna outcome \
 	paginate pandas-stubs peft platformdirs protobuf py4j pymdown-extensions pysocks pyspark pytest pytest-cov pytest-timeout \
-	pytest-xdist pyyaml-env-tag requests ruff selenium shtab sniffio sortedcontainers sqlalchemy tensorboard tensorboard-data-server trio trio-websocket types-pyyaml \
-	types-tqdm urllib3 watchdog websocket-client werkzeug wsproto
+	pytest-xdist pyyaml-env-tag requests ruff selenium shtab sniffio sortedcontainers sqlalchemy tensorboard tensorboard-data-server toml trio trio-websocket types-pyyaml \
+	types-tqdm urllib3 watchdog websocket-client werkzeug wordllama wsproto
 # Hashes of package files; HASHES= turns them off, for packages that you build yourself.
 HASHES ?= hashes.txt
 # Packages without hashes: another file for each kind of machine, built on it, or large and rarely needed.

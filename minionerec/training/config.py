@@ -233,7 +233,8 @@ class CatalogueTrainConfig(RefittableConfig):
     )
     vectors: str = setting(
         "tfidf",
-        "item text, besides learned vectors: tfidf, the output of embed-items, a .npy or .parquet file; empty: none",
+        "item text, besides learned vectors: tfidf, wordllama, the output of embed-items, a .npy or .parquet file; "
+        "empty: none",
         path=True,
     )
     vector_width: int = setting(128, "width of TF-IDF vectors", least=1)
@@ -616,7 +617,7 @@ class ExtendConfig(StageConfig):
     vectors: str = setting(
         "tfidf",
         "catalogue model: where the text of new items comes from, which must be what it was trained with: tfidf "
-        "(fitted as it was then), the output of embed-items, a .npy or .parquet file",
+        "(fitted as it was then), wordllama, the output of embed-items, a .npy or .parquet file",
         required=True,
         path=True,
     )

@@ -88,6 +88,20 @@ def test_ready_vectors_decide_the_sids(tmp_path):
     assert not run_build_sids(config).up_to_date
 
 
+def test_wordllama_is_an_encoder_of_every_stage_that_makes_vectors(shop, tmp_path):
+    pytest.importorskip("wordllama", reason="WordLlama is not installed (the extra 'wordllama')")
+    through = EmbedConfig(corpus=str(shop), output=str(tmp_path / "vectors"), encoder="wordllama")
+    run_embed(through)
+    base = config_for(shop, tmp_path / "a", encoder="wordllama")
+    given = run_build_sids(config_for(shop, tmp_path / "b", encoder=str(tmp_path / "vectors")))
+    assert run_build_sids(base).table.fingerprint == given.table.fingerprint
+    assert run_build_sids(base).up_to_date and run_embed(through).up_to_date
+    assert {"encoder/l2_supercat_256.safetensors", "encoder/l2_supercat_tokenizer_config.json"} < set(base.inputs())
+    larger = save_corpus(tmp_path / "corpus", [*shop_titles(100), *shop_titles(20), "oak stool"])
+    more = config_for(larger, tmp_path / "c", encoder="wordllama", method="append", append_to=str(tmp_path / "a"))
+    assert run_build_sids(more).table.sids[:120] == run_build_sids(base).table.sids
+
+
 def test_vectors_of_the_embed_stage_give_the_same_sids_as_the_encoder_itself(shop, tmp_path):
     run_embed(EmbedConfig(corpus=str(shop), output=str(tmp_path / "vectors"), dimensions=16))
     through = run_build_sids(config_for(shop, tmp_path / "a", encoder=str(tmp_path / "vectors")))
@@ -431,5 +445,5 @@ def test_the_command(shop, tmp_path):
 
 def test_the_command_with_an_unknown_encoder(shop, tmp_path):
     words = ["--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf"]
-    assert "encoder 'tf-idf' is not 'tfidf', a .npy" in command(ROOT, "build-sids", *words).reported
+    assert "encoder 'tf-idf' is not 'tfidf', 'wordllama', a .npy" in command(ROOT, "build-sids", *words).reported
     assert not (tmp_path / "sids").exists()

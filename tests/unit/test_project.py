@@ -147,6 +147,7 @@ def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
         "docs",
         "spark",
         "serve",
+        "wordllama",
     }
 
 

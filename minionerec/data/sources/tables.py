@@ -1,9 +1,12 @@
 """Reader of any two tables: items and interactions, each csv, tsv or parquet; interactions are read part by part."""
 
+import html
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from html.entities import html5
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +32,7 @@ from minionerec.data.sources.times import TimeColumn, exact
 from minionerec.data.units import NANOSECOND, SMALL
 
 DESCRIPTION = "description"
+_ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
 ROWS = 1 << 18
 """Rows of a parquet file that are cleaned at a time."""
 
@@ -89,11 +93,26 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     return column
 
 
+def decoded(text: str) -> str:
+    """A text whose HTML entities, each from & to ;, are the characters that they stand for; any other stays as it is.
+
+    Example:
+        >>> decoded("Might &amp; Magic&#174;"), decoded("R&D; AT&T &unknown;")
+        ('Might & Magic®', 'R&D; AT&T &unknown;')
+    """
+    return _ENTITY.sub(_character, text) if "&" in text else text
+
+
+def _character(entity: re.Match[str]) -> str:
+    text = entity[0]
+    return html.unescape(text) if text[1] == "#" else html5.get(text[1:], text)
+
+
 def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
-    """Texts with "" for what is missing, without white space around them."""
+    """Texts with "" for what is missing, HTML entities decoded, without white space around them."""
     column = table[name]
     try:
-        texts = column.astype(object).where(column.notna(), "").astype("str").str.strip()
+        texts = column.astype(object).where(column.notna(), "").astype("str").map(decoded).str.strip()
         pa.array(texts, pa.string(), from_pandas=True)
     except (UnicodeError, pa.ArrowException):
         raise DataError(f"{path}, column {name!r}: not every text is UTF-8. Save the texts as UTF-8.") from None

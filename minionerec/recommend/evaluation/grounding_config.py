@@ -9,7 +9,7 @@ from minionerec.core.settings import StageConfig, setting
 from minionerec.recommend.evaluation.config import DTYPES, SPLITS
 from minionerec.sid.embed.config import encoder_inputs
 
-OWN, TFIDF = "self", "tfidf"
+OWN = "self"
 WEIGHTS = ("none", "popularity", "sequential")
 _WRITING = ("text_beams", "max_new_tokens", "length_penalty", "dtype")
 
@@ -44,7 +44,7 @@ class GroundingConfig(StageConfig):
     encoder: str = setting(
         OWN,
         "encoder of texts and titles: last hidden state at a text's last token, of the checkpoint (self) or "
-        "of a Hugging Face model by name or directory; or tfidf (TF-IDF of the titles + truncated SVD)",
+        "of a Hugging Face model by name or directory; or tfidf (TF-IDF of the titles + truncated SVD) or wordllama",
         required=True,
         path=True,
     )
@@ -106,7 +106,7 @@ class GroundingConfig(StageConfig):
         if Path(self.encoder).suffix in (".npy", ".parquet"):
             yield (
                 f"encoder is {self.encoder!r}, a file of vectors, but generated texts need an encoder. Give "
-                "self, tfidf or a Hugging Face model."
+                "self, tfidf, wordllama or a Hugging Face model."
             )
 
     def inputs(self) -> dict[str, Path]:

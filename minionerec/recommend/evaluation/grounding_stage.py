@@ -26,7 +26,7 @@ from minionerec.models.decoding.decoder import decoding_device
 from minionerec.models.decoding.titles import Titles, write_freely
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.models.prompts.wording import NEXT_TITLE
-from minionerec.recommend.evaluation.grounding_config import OWN, TFIDF, GroundingConfig
+from minionerec.recommend.evaluation.grounding_config import OWN, GroundingConfig
 from minionerec.recommend.evaluation.measuring import Measuring, measure, measured
 from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.candidates import list_items, ranked_items
@@ -43,8 +43,9 @@ from minionerec.recommend.rankers.lists import RankedSplit, as_predictions, spli
 from minionerec.recommend.rankers.load import load_sequential_ranker
 from minionerec.recommend.rankers.protocol import Queries, Ranking
 from minionerec.recommend.rankers.sequential import SequentialRanker
+from minionerec.sid.embed.config import TFIDF, WORDLLAMA
 from minionerec.sid.embed.hf import HFEncoder, pooled_states
-from minionerec.sid.embed.texts import tfidf_svd
+from minionerec.sid.embed.texts import tfidf_svd, wordllama_vectors
 
 # Texts that a language model over titles generates for the examples of splits: in parts, once for equal prompts.
 
@@ -352,6 +353,8 @@ def _encoder(task: _GroundingTask, config: GroundingConfig) -> Encode:
     if config.encoder == TFIDF:
         fitted_on = [name for name in dict.fromkeys(task.names) if name]
         return lambda texts: tfidf_svd(texts, config.dimensions, config.seed, fitted_on)
+    if config.encoder == WORDLLAMA:
+        return wordllama_vectors
     if config.encoder == OWN:
         return lambda texts: _own_states(task, texts, config.batch_size)
     encoder = HFEncoder(config.encoder, "last", config.batch_size)

@@ -1,15 +1,18 @@
 """Settings of encoders, and of the stage that turns item texts into vectors."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact, read_manifest
-from minionerec.core.errors import DataError
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import Settings, StageConfig, setting
 from minionerec.sid.embed.hf import DTYPES, POOLINGS
 
 _READY = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
+TFIDF, WORDLLAMA = "tfidf", "wordllama"
+WORDLLAMA_WEIGHTS, WORDLLAMA_TOKENIZER = "l2_supercat_256.safetensors", "l2_supercat_tokenizer_config.json"
 _MODEL_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
 
@@ -18,10 +21,11 @@ class EncoderSettings(Settings):
     """Settings of the source of item vectors."""
 
     encoder: str = setting(
-        "tfidf",
-        "source of item vectors: 'tfidf' (TF-IDF + truncated SVD, offline), the path of a .npy file with one row per "
-        "item in item order, of a .parquet file with columns item_id and vector in any order, the output of "
-        "embed-items, or a Hugging Face model by name or directory",
+        TFIDF,
+        "source of item vectors: 'tfidf' (TF-IDF + truncated SVD), 'wordllama' (256 numbers, of a model that lies in "
+        "the package of the extra wordllama), the path of a .npy file with one row per item in item order, of a "
+        ".parquet file with columns item_id and vector in any order, the output of embed-items, or a Hugging Face "
+        "model by name or directory",
         required=True,
         path=True,
     )
@@ -31,7 +35,9 @@ class EncoderSettings(Settings):
     max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
     batch_size: int = setting(32, "texts per forward pass of a Hugging Face model", least=1)
     dtype: str = setting("float32", "dtype of a Hugging Face model's weights", known=DTYPES)
-    normalise: bool = setting(True, "scale vectors of a Hugging Face model to length 1 (TF-IDF vectors always are)")
+    normalise: bool = setting(
+        True, "scale vectors of a Hugging Face model to length 1 (those of TF-IDF and WordLlama always are)"
+    )
     device: str = setting("auto", "device of a Hugging Face model: auto (GPU where there is one), cpu, cuda, ...")
     processes: int = setting(
         1,
@@ -70,20 +76,46 @@ class EmbedConfig(EncoderConfig):
 
 
 def encoder_inputs(encoder: str) -> dict[str, Path]:
-    """Files and artefacts that an encoder reads, by name; a model of the hub has none.
+    """Files and artefacts that an encoder reads, by name; TF-IDF and a model of the hub have none.
 
     Raises:
+        ConfigError: If the encoder is WordLlama, and its package is not installed or lacks a file.
         DataError: If the encoder is a `.npy` or `.parquet` file that does not exist, or a file of another kind.
     """
     path = Path(encoder)
+    if encoder == WORDLLAMA:
+        return _wordllama_files()
     if path.suffix in _READY:
         if not path.is_file():
             raise DataError(f"{path}: no such file. Give {_READY[path.suffix]}.")
         return {"vectors": path}
     if is_artefact(path) and read_manifest(path)["kind"] == "vectors":
         return {"vectors": path}
-    if encoder != "tfidf" and (path.is_file() or (is_artefact(path) and not (path / "config.json").is_file())):
+    if encoder != TFIDF and (path.is_file() or (is_artefact(path) and not (path / "config.json").is_file())):
         raise DataError(f"{encoder}: holds no vectors. Give the output of embed-items, a .npy or a .parquet file.")
-    if encoder != "tfidf" and path.is_dir():
+    if encoder != TFIDF and path.is_dir():
         return {f"encoder/{file.name}": file for file in sorted(path.iterdir()) if file.suffix in _MODEL_FILES}
     return {}
+
+
+def _wordllama_files() -> dict[str, Path]:
+    """Weights and tokenizer in the package of WordLlama, which is not imported: its own loader may use the network.
+
+    Raises:
+        ConfigError: If the package is not installed or lacks a file.
+    """
+    found = find_spec("wordllama")
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError(
+            f"encoder is {WORDLLAMA!r}, but its package is not installed. Install it: pip install "
+            "'minionerec[wordllama]'."
+        )
+    package = Path(found.submodule_search_locations[0])
+    files = package / "weights" / WORDLLAMA_WEIGHTS, package / "tokenizers" / WORDLLAMA_TOKENIZER
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(
+                f"{file}: no such file. This version of WordLlama lacks it, and nothing is downloaded; install the "
+                "one of the extra: pip install 'minionerec[wordllama]'."
+            )
+    return {f"encoder/{file.name}": file for file in files}

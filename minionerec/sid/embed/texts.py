@@ -1,4 +1,4 @@
-"""Texts of items: reading and joining, TF-IDF vectors, and the texts that these were fitted on."""
+"""Texts of items: reading and joining, vectors of TF-IDF and WordLlama, and the texts that TF-IDF was fitted on."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 from minionerec.core.artefacts import open_artefact, read_json, unchanged_input, write_text_atomic
 from minionerec.core.errors import ArtefactError, DataError
@@ -16,6 +17,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import ITEM_COLUMNS, Corpus
 from minionerec.data.transitions import Transitions
+from minionerec.sid.embed.config import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLAMA_WEIGHTS, encoder_inputs
 
 logger = get_logger(__name__)
 
@@ -197,6 +199,47 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
             vectors = np.vstack([vectors, l2_normalise(axes.transform(vectoriser.transform(new)))])
             known |= {text: len(fitted_on) + row for row, text in enumerate(new)}
         return vectors[[known[text] for text in texts]]
+
+
+# WordLlama: static vectors of tokens, from a package.
+
+
+def wordllama_vectors(texts: Sequence[str]) -> np.ndarray:
+    """Vectors of texts from WordLlama: the mean of the vectors of a text's tokens, of length 1.
+
+    Weights and tokenizer (`l2_supercat`, 256 dimensions) are read from the installed package; nothing is downloaded. A
+    text's vector does not depend on other texts. See https://github.com/dleemiller/WordLlama.
+
+    Args:
+        texts: N texts.
+
+    Returns:
+        float32 (N, 256), row i of text i; zeros where a text is empty.
+
+    Raises:
+        ConfigError: If the package is not installed or lacks a file.
+    """
+    from safetensors.numpy import load_file
+    from tokenizers import Tokenizer
+
+    files = encoder_inputs(WORDLLAMA)
+    weights = load_file(files[f"encoder/{WORDLLAMA_WEIGHTS}"])["embedding.weight"].astype(np.float32)
+    tokenizer = Tokenizer.from_file(str(files[f"encoder/{WORDLLAMA_TOKENIZER}"]))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    parts = [np.zeros((0, weights.shape[1]), np.float32)]
+    starts = range(0, len(texts), _TEXTS_AT_ONCE)
+    for start in progress(starts, "encoding texts", unit="parts"):
+        encoded = tokenizer.encode_batch_fast(list(texts[start : start + _TEXTS_AT_ONCE]), add_special_tokens=False)
+        tokens = [each.ids for each in encoded]
+        ids = np.concatenate([np.asarray(each, dtype=np.int64) for each in tokens])
+        bounds = np.cumsum([0, *map(len, tokens)])
+        # Ids beyond the weights are of special tokens, and read as the last one, as WordLlama does.
+        counts = csr_array(
+            (np.ones(len(ids), np.float32), np.minimum(ids, len(weights) - 1), bounds), (len(tokens), len(weights))
+        )
+        parts.append(l2_normalise(counts @ weights))  # of length 1, so that the sum does for the mean
+    return np.concatenate(parts)
 
 
 # The texts that TF-IDF was first fitted on, so that later items get vectors of the same space.

@@ -20,7 +20,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.sid.embed.config import EmbedConfig, EncoderSettings, encoder_inputs
+from minionerec.sid.embed.config import TFIDF, WORDLLAMA, EmbedConfig, EncoderSettings, encoder_inputs
 from minionerec.sid.embed.hf import HFEncoder, TextVectors, hub_commit
 from minionerec.sid.embed.stored import (
     ITEMS_FILE,
@@ -35,7 +35,7 @@ from minionerec.sid.embed.stored import (
     open_vectors,
     save_vectors,
 )
-from minionerec.sid.embed.texts import ItemTexts, item_texts, l2_normalise, tfidf_svd
+from minionerec.sid.embed.texts import ItemTexts, item_texts, l2_normalise, tfidf_svd, wordllama_vectors
 
 logger = get_logger(__name__)
 
@@ -211,8 +211,10 @@ def make_vectors(
             logger.warning("%d of %d items have no text; each gets the zero vector.", empty, len(texts))
         if duplicate:
             logger.info("%d of %d items have the text of an earlier item, and so its vector.", duplicate, len(texts))
-        if encoder == "tfidf":
+        if encoder == TFIDF:
             vectors = tfidf_svd(texts, settings.dimensions, settings.seed, fitted_on)
+        elif encoder == WORDLLAMA:
+            vectors = wordllama_vectors(texts)
         else:
             vectors = _encode(texts, settings, counts)
         vectors = check_vectors(vectors, len(item_ids), f"encoder {encoder}")

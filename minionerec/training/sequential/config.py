@@ -44,8 +44,8 @@ class SequentialConfig(StageConfig):
     items: str = setting("", "JSON of item id → title for a file of sequences", input_kind="any")
     vectors: str = setting(
         "",
-        "text vectors for models with text_width: tfidf (of the titles), a .npy file with one row an item, or the "
-        "output of `minionerec embed-items`; empty: none",
+        "text vectors for models with text_width: tfidf (of the titles), wordllama, a .npy file with one row an item, "
+        "or the output of `minionerec embed-items`; empty: none",
         path=True,
     )
     vector_width: int = setting(64, "width of tfidf vectors", least=1)

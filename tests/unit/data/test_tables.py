@@ -117,6 +117,24 @@ def test_numeric_ids_of_both_tables_meet(tmp_path):
     assert plain(as_floats) == plain(from_csv)
 
 
+def test_html_entities_of_texts_are_decoded(tmp_path):
+    given = [
+        "Might &amp; Magic",
+        " 23&quot; lamp&nbsp;",
+        "Caf&eacute; &#174;&#xAE;",
+        "&amp;lt;",
+        "R&D, AT&T; a &b c;",
+        "plain",
+    ]
+    found = ["Might & Magic", '23" lamp', "Café ®®", "&lt;", "R&D, AT&T; a &b c;", "plain"]
+    items = ITEMS.assign(item_id=[f"p&amp;{i}" for i in range(6)], title=given, description=given[::-1])
+    bought = interactions().replace(r"^p(\d)", r"p&amp;\1", regex=True)
+    for suffix in (".csv", ".parquet"):
+        read_items = read(tmp_path, items, bought, suffix=suffix).items
+        assert read_items["title"].tolist() == found and read_items["description"].tolist() == found[::-1]
+        assert read_items["item_id"].tolist() == items["item_id"].tolist()
+
+
 def test_missing_texts_are_counted(tmp_path):
     items = ITEMS.assign(title=["", None, "a", "b", "NA", "null"], description=[None, "x", "", "y", "z", "w"])
     bought = interactions().replace({"item_id": {"p5": "p4"}})

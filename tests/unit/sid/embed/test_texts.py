@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 from support.small_corpus import make_corpus
 
-from minionerec.core.errors import DataError
-from minionerec.sid.embed.texts import item_texts, tfidf_svd
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.sid.embed import config
+from minionerec.sid.embed.config import encoder_inputs
+from minionerec.sid.embed.texts import item_texts, tfidf_svd, wordllama_vectors
 
 
 def test_text_is_title_and_description_with_clean_white_space():
@@ -71,3 +73,44 @@ def test_tfidf_lowers_dimensions_for_small_catalogues_and_says_so(caplog):
 def test_tfidf_without_words_is_an_error():
     with pytest.raises(DataError, match="none of the 2 texts holds a word"):
         tfidf_svd(["--", "!"], 2, 0)
+
+
+def test_wordllama_gives_its_own_vectors_without_the_network(monkeypatch):
+    wordllama = pytest.importorskip("wordllama", reason="WordLlama is not installed (the extra 'wordllama')")
+    from safetensors.numpy import load_file
+    from tokenizers import Tokenizer
+
+    def refuse(*arguments, **options):
+        raise AssertionError("the network was used")
+
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(f"socket.socket.{name}", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    texts = [
+        "Final DOOM",
+        "",
+        "FINAL FANTASY VII",
+        "a oak table, solid; Größe 3 — 木",
+        *(f"part {i}" for i in range(600)),
+    ]
+    found = wordllama_vectors(texts)
+    weights, tokenizer = encoder_inputs("wordllama").values()
+    own = wordllama.WordLlamaInference(
+        load_file(weights)["embedding.weight"], Tokenizer.from_file(str(tokenizer))
+    ).embed([text for text in texts if text], norm=True)
+    assert found.dtype == np.float32 and found.shape == (604, 256) and not found[1].any()
+    np.testing.assert_allclose(np.delete(found, 1, axis=0), own, atol=1e-6)
+    assert found[2].tobytes() == wordllama_vectors(texts[2:3])[0].tobytes()  # whatever stands beside it
+    assert wordllama_vectors([]).shape == (0, 256)
+
+
+def test_wordllama_that_is_missing_or_lacks_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"its package is not installed\. .*pip install 'minionerec\[wordllama\]'"):
+        wordllama_vectors(["a"])
+    spec = type("Spec", (), {"submodule_search_locations": [str(tmp_path)]})
+    monkeypatch.setattr(config, "find_spec", lambda name: spec)
+    with pytest.raises(
+        ConfigError, match=r"weights/l2_supercat_256\.safetensors: no such file\. .*nothing is downloaded"
+    ):
+        encoder_inputs("wordllama")
