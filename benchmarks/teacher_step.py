@@ -36,10 +36,10 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
+from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.examples import listed
 from minionerec.training.packing import TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples
-from minionerec.training.sft import Teacher, load_teacher, soften
 
 
 def options() -> argparse.Namespace:

@@ -42,11 +42,14 @@ class Batch:
         per_device: Those that a process computes at a time.
         accumulation: How often it does so before a step.
         total: Those of a step, over all processes ("global" in the file).
+        tokens: At most about so many tokens of them at a time, in the end; None where all are computed together. The
+            result does not depend on it.
     """
 
     per_device: Count
     accumulation: Count
     total: Count
+    tokens: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ def to_json(record: RunRecord) -> dict[str, Any]:
     """A record as the content of its file; unknown batches and memory are left out."""
     content = asdict(record)
     if record.batch is not None:
-        content["batch"]["global"] = content["batch"].pop("total")
+        batch = {name: value for name, value in content["batch"].items() if name != "tokens" or value is not None}
+        content["batch"] = {"global" if name == "total" else name: value for name, value in batch.items()}
     optional = ("batch", "peak_memory_bytes", "peak_gpu_memory_bytes")
     return {name: value for name, value in content.items() if name not in optional or value is not None}
 

@@ -29,7 +29,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -313,6 +313,11 @@ class Work(Clock):
     def log_batch(self, per_device: int, accumulation: int, total: int) -> None:
         """Set the batch of the run record: examples at a time, accumulation steps, and examples of all processes."""
         self.recorder.batch = Batch(per_device, accumulation, total)
+
+    def log_tokens(self, tokens: int) -> None:
+        """Set how many tokens of its examples a process computed at a time, in the batch of the run record."""
+        if self.recorder.batch is not None:
+            self.recorder.batch = replace(self.recorder.batch, tokens=tokens)
 
     def reached(self, step: int) -> None:
         """Report how much is saved in the folder: when the run begins, and whenever it is more.

@@ -25,7 +25,7 @@ def _sft(training: Training) -> Lines:
     lines = [
         ("Base model", backbone(training)),
         ("Global batch", f"{shown_setting(s.get('batch_size'))} examples per step"),
-        ("Micro batch", f"{shown_setting(s.get('device_batch_size'))} examples per device"),
+        ("Micro batch", _micro_batch(s.get("device_batch_size"))),
         ("Gradient accumulation", _accumulation(training, s.get("batch_size"), s.get("device_batch_size"))),
         *_rates(training),
         ("Truncation", f"prompts keep their last {shown_setting(s.get('max_prompt_length'))} tokens"),
@@ -132,6 +132,10 @@ def _rates(training: Training) -> Lines:
         ("Learning rate", f"{shown_setting(s.get('learning_rate'))} ({shown_setting(s.get('schedule'))}{warm})"),
         ("Maximum epochs", f"{shown_setting(s.get('epochs'))} ({patience})"),
     ]
+
+
+def _micro_batch(device: Any) -> str:
+    return "as memory allows" if device == 0 else f"{shown_setting(device)} examples per device"
 
 
 def _accumulation(training: Training, total: Any, device: Any) -> str:

@@ -33,6 +33,7 @@ TRACKERS = (
 """Trackers that transformers supports."""
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
+FITTING = "0: as many tokens as its memory holds, of the same batch"
 RECENCY = (
     "weigh a training target by exp(-recency x share of the training examples after it); only where the split is "
     "by time, else all weigh alike"
@@ -178,7 +179,7 @@ class SftConfig(PackedConfig, RefittableConfig):
         least=0,
     )
     batch_size: int = setting(64, "examples an optimiser step, over all devices", least=1)
-    device_batch_size: int = setting(64, "examples a device computes at a time", least=1)
+    device_batch_size: int = setting(0, f"examples a device computes at a time; {FITTING}", least=0)
     select_by: str = setting("loss", "best checkpoint: lowest validation loss, or highest ndcg", known=SELECT)
 
     def contradictions(self) -> Iterator[str]:
@@ -357,6 +358,9 @@ class CatalogueTrainConfig(RefittableConfig):
 
 GRPO_ROLLOUTS = ("beams", "sampling")
 GRPO_LOSSES = ("grpo", "bnpo", "dapo", "gspo")
+GRPO_CREDITS = ("completion", "level")
+GRPO_TERMS = ("policy", "likelihood", "hints", "teacher", "forward_kl", "reverse_kl")
+_OF_TEACHER = ("teacher", "forward_kl", "reverse_kl")
 # Rewards that need a file of their own, the setting that names it, and what it is.
 _SOURCES = (
     ("semantic", "reward_vectors", "the vectors that it compares (minionerec embed-items)"),
@@ -393,14 +397,45 @@ class GrpoConfig(PackedConfig):
     rollouts: str = setting(
         "beams", "beams (the G best, as in evaluation) or sampling (G drawn without replacement)", known=GRPO_ROLLOUTS
     )
+    credit: str = setting(
+        "completion",
+        "completion (all codes of a completion have its advantage) or level (each code has what it adds to the mean "
+        "reward of the completions that share the prefix)",
+        known=GRPO_CREDITS,
+        since="0.3",
+    )
+    hints: bool = setting(
+        False,
+        "where no rollout is the target, begin all of them with the shortest prefix of the target below which one is; "
+        "its codes have no advantage",
+        since="0.3",
+    )
     generations: int = setting(16, "rollouts of each prompt (G), best first", least=2)
     prompts_per_step: int = setting(64, "prompts an optimiser step, over all devices", least=1)
-    prompts_per_device: int = setting(64, "prompts a device computes at a time", least=1)
+    prompts_per_device: int = setting(0, f"prompts a device computes at a time; {FITTING}", least=0)
     loss: str = setting(
         "grpo",
-        "grpo (mean over each completion, then over completions), bnpo or dapo (mean over tokens, of what a device "
-        "computes at a time or of the whole step), gspo (one ratio a completion)",
+        "grpo (mean over each completion, then over completions), bnpo or dapo (mean over tokens, of "
+        "prompts_per_device prompts, or of a device's prompts of the step where that is 0; or of the whole step), gspo "
+        "(one ratio a completion)",
         known=GRPO_LOSSES,
+    )
+    loss_terms: dict[str, float] = setting(
+        {"policy": 1.0},
+        "terms of the loss with weights, e.g. policy=0.03 likelihood=1: policy (advantages and KL term), likelihood "
+        "(next-token loss of the target), hints (that of its codes that were given as a hint), and divergences from "
+        "the teacher's next codes: teacher (forward, along the target), forward_kl, reverse_kl (along the rollouts)",
+        known=GRPO_TERMS,
+        above=0,
+        required=True,
+        since="0.3",
+    )
+    teacher: str = setting(
+        "",
+        "next_sid: catalogue model that the terms teacher, forward_kl and reverse_kl distill from (minionerec "
+        "train-catalogue)",
+        input_kind="checkpoint",
+        since="0.3",
     )
     keep_zero_variance: bool = setting(
         False,
@@ -414,6 +449,14 @@ class GrpoConfig(PackedConfig):
     sync_steps: int = setting(512, "optimiser steps between two such updates", least=1)
     sync_share: float = setting(0.6, "share of the policy in the moved reference", least=0, most=1)
     max_steps: int = setting(-1, "stop after this many optimiser steps; -1: after the epochs", least=-1)
+    max_hr_drop: float = setting(
+        1.0,
+        "stop where validation HR@eval_beams is lower than before the first step by more than this, and keep the best "
+        "weights from before; 1: never",
+        least=0,
+        most=1,
+        since="0.3",
+    )
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -436,6 +479,39 @@ class GrpoConfig(PackedConfig):
             )
         if self.eval_examples == 0:
             yield "eval_examples is 0; GRPO can hurt, so it must be watched on validation examples."
+        yield from self._term_contradictions()
+
+    def _term_contradictions(self) -> Iterator[str]:
+        """Contradictions of the terms of the loss, and of what they read."""
+        terms = ", ".join(self.loss_terms)
+        if "policy" not in self.loss_terms:
+            yield from _unless(
+                self.beta == 0,
+                f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0 and "
+                "sync_reference to false, or add policy.",
+            )
+            yield from _unless(not self.hints, f"hints are for the term policy, but loss_terms are {terms}; add it.")
+        yield from _unless(
+            self.hints or "hints" not in self.loss_terms,
+            f"loss_terms are {terms}, but hints is false; set it to true, or leave the term hints out.",
+        )
+        yield from _unless(
+            bool(self.teacher) == any(name in self.loss_terms for name in _OF_TEACHER),
+            f"loss_terms are {terms} and teacher is {self.teacher!r}; the terms {', '.join(_OF_TEACHER)} and a teacher "
+            "(minionerec train-catalogue) go together.",
+        )
+        yield from _unless(
+            not self.teacher or NEXT_SID in self.tasks,
+            f"a teacher applies to the task {NEXT_SID}, which is not among the tasks {', '.join(self.tasks)}.",
+        )
+        yield from _unless(
+            not self.hints or self.rollouts == "beams",
+            f"hints are prefixes that a beam search begins with, but rollouts is {self.rollouts}; set it to beams.",
+        )
+        yield from _unless(
+            self.credit == "completion" or self.loss != "gspo",
+            "loss is gspo, whose ratio is that of a whole completion, but credit is level; set one of them otherwise.",
+        )
 
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the files of a user's own rewards."""
@@ -464,7 +540,7 @@ class DpoConfig(LanguageRunConfig):
     )
     beta: float = setting(1.0, "scale of log-ratios in the loss; the higher, the closer to the checkpoint", above=0)
     prompts_per_step: int = setting(128, "prompts an optimiser step, over all devices", least=1)
-    prompts_per_device: int = setting(64, "prompts a device computes at a time", least=1)
+    prompts_per_device: int = setting(0, f"prompts a device computes at a time; {FITTING}", least=0)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""

@@ -25,7 +25,6 @@ from torch.nn.functional import softplus
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainerCallback,
     TrainingArguments,
 )
@@ -45,6 +44,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.training.config import DpoConfig
 from minionerec.training.grpo.figures import Figures
 from minionerec.training.grpo.rollouts import TrainingPrompts, grpo_examples
+from minionerec.training.memory import Share
 from minionerec.training.packing import shared_prefix_logps
 from minionerec.training.run import (
     TrainingRun,
@@ -53,7 +53,14 @@ from minionerec.training.run import (
     run_training,
     warn_of_rounding,
 )
-from minionerec.training.trainer import RankingEvaluation, ValidationSet, early_stopping, validation_set
+from minionerec.training.trainer import (
+    RankingEvaluation,
+    StepInParts,
+    ValidationSet,
+    early_stopping,
+    memory_of,
+    validation_set,
+)
 
 logger = get_logger(__name__)
 
@@ -222,7 +229,7 @@ def completion_sums(
     return logps.new_zeros(mask.shape).masked_scatter(mask, logps).sum(1).view(len(prompts), -1)
 
 
-class SidDpoTrainer(RankingEvaluation, Trainer):
+class SidDpoTrainer(RankingEvaluation, StepInParts):
     """S-DPO: targets gain probability over negatives, relative to a frozen reference.
 
     Args:
@@ -302,7 +309,7 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Mean loss of the prompts of one slice."""
+        """Mean loss of the prompts of one slice, by the share that they are of a step's."""
         ratios = self.log_ratios(model, inputs["rows"].tolist())
         loss = softmax_preference_loss(ratios, self.beta).mean()
         if not self._checked and self.state.global_step == 0:
@@ -311,7 +318,22 @@ class SidDpoTrainer(RankingEvaluation, Trainer):
         self.figures.add_tokens(ratio_figures(ratios))
         if self.accelerator.sync_gradients:  # the last slice
             self.figures.end_step()
-        return loss
+        return loss * inputs.get("share", 1.0)
+
+    def share_of(self, inputs: dict[str, Any]) -> Share:
+        """The prompts of a step, in order."""
+        positions = inputs["rows"].tolist()
+        rows = [self.rows[position] for position in positions]
+        sizes = [len(self.sid_tokens[row["target"]]) + len(row["tail"]) for row in rows]
+        completions = 1 + self.negatives(0).shape[1]
+        return Share(
+            [len(row["prompt"]) + completions * size for row, size in zip(rows, sizes, strict=True)],
+            lambda part: {"rows": inputs["rows"][part], "share": len(positions[part]) / len(positions)},
+        )
+
+    def forget_step(self) -> None:
+        """Drop the figures of a step that is computed again."""
+        self.figures.forget_step()
 
     def _check_start(self, loss: float, completions: int) -> None:
         """Check that before the first step the policy is the reference, for both are the same checkpoint.
@@ -375,6 +397,8 @@ def _train(config: DpoConfig, run: TrainingRun) -> StageResult:
         logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.truncated:,}")
     trainer = _trainer(config, run, bundle, builder, prompts)
     warn_of_rounding(trainer, config)
+    if not config.prompts_per_device:
+        trainer.fit_memory(memory_of(trainer, config), config.gradient_checkpointing)
     run.train(trainer)
     keep_start_if_better(trainer, config.checkpoint)
     result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.truncated})
@@ -412,8 +436,8 @@ def _trainer(
     plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
     args = TrainingArguments(
         **run.arguments(plan, "ndcg"),
-        per_device_train_batch_size=config.prompts_per_device,
-        per_device_eval_batch_size=config.prompts_per_device,
+        per_device_train_batch_size=plan.per_device,
+        per_device_eval_batch_size=1,
         logging_steps=max(1, plan.eval_steps // 10),
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,

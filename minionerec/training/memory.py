@@ -1,7 +1,11 @@
 """Memory of a training step, computed from the model's shape before the first step."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 _GB = 1e9
 _FLOAT = 4
@@ -174,3 +178,98 @@ def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | N
         activations=_FLOAT * towers * (tokens * ((config.num_hidden_layers + 1) * layer + 2 * hidden) + vectors),
         logits=_FLOAT * tokens * scored * (2 * towers + 2),
     )
+
+
+# How many tokens a device computes at a time. On a CPU more of them are no faster; a GPU is busy long before so many.
+# Rather than fewer than the least, activations are computed again.
+MOST_TOKENS = {"cpu": 2**12, "cuda": 2**16}
+LEAST_TOKENS = {"cpu": 2**8, "cuda": 2**10}
+_USED = 0.85  # share of the free memory that a step may be expected to take
+
+
+@dataclass
+class TokenLimit:
+    """How many tokens of a step a device computes at a time: a power of two, so that little noise does not change it.
+
+    Attributes:
+        tokens: The limit.
+        checkpointing: Whether blocks are computed again in the backward pass.
+        start: The limit to begin with.
+    """
+
+    tokens: int
+    checkpointing: bool
+    start: int
+
+    @classmethod
+    def of(cls, needed: Callable[[int, bool], int], free: int, device: str, checkpointing: bool) -> "TokenLimit":
+        """The largest limit for which an estimate leaves head-room; with checkpointing where there is none without.
+
+        Args:
+            needed: Bytes that a step takes beyond what is taken already, of tokens at a time and with checkpointing or
+                not.
+            free: Bytes that it may take.
+            device: Kind of device.
+            checkpointing: Whether blocks are computed again anyway.
+        """
+        most, least = (sizes.get(device, sizes["cuda"]) for sizes in (MOST_TOKENS, LEAST_TOKENS))
+        sizes = [most >> shift for shift in range(most.bit_length()) if most >> shift >= least]
+        for again in sorted({checkpointing, True}):
+            for tokens in sizes:
+                if needed(tokens, again) <= free * _USED:
+                    return cls(tokens, again, tokens)
+        return cls(least, True, least)
+
+    def lower(self, indivisible: bool) -> bool:
+        """Lower the limit after memory ended: half as many tokens, or checkpointing.
+
+        Args:
+            indivisible: Whether every example was computed by itself.
+
+        Returns:
+            Whether anything was left to give up.
+        """
+        if not indivisible:
+            self.tokens = max(1, self.tokens // 2)
+        elif not self.checkpointing:
+            self.tokens, self.checkpointing = self.start, True
+        else:
+            return False
+        return True
+
+
+class Share:
+    """A device's share of a step: examples that can be computed in parts.
+
+    Args:
+        tokens: Tokens of each example, in an order in which neighbours are computed together.
+        make: Makes the inputs of the loss of some neighbours.
+    """
+
+    def __init__(self, tokens: Sequence[int], make: Callable[[slice], dict[str, Any]]):
+        self.starts, self.ends, self.make = np.cumsum([0, *tokens[:-1]]), np.cumsum(tokens), make
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self.ends)
+
+    def count(self, tokens: int) -> int:
+        """Parts of about so many tokens each at most."""
+        return max(1, min(len(self), -(-int(self.ends[-1]) // tokens)))
+
+    def split(self, count: int) -> list[dict[str, Any]]:
+        """So many parts of about as many tokens each; none is empty.
+
+        Args:
+            count: Parts, at most as many as there are examples.
+
+        Example:
+            >>> Share([5, 1, 1, 1, 2], lambda part: {"of": part}).split(2)
+            [{'of': slice(0, 1, None)}, {'of': slice(1, 5, None)}]
+        """
+        least = np.arange(1, count)
+        ideal = self.ends[-1] * least / count
+        across = np.searchsorted(self.ends, ideal)
+        wanted = across + (self.ends[across] - ideal <= ideal - self.starts[across])
+        borders = np.clip(np.maximum.accumulate(wanted - least) + least, least, len(self) - count + least)
+        return [self.make(slice(start, end)) for start, end in pairwise([0, *borders.tolist(), len(self)])]

@@ -25,7 +25,7 @@ from minionerec.core.errors import DataError
 from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
 from minionerec.training.examples import BlockSampler
-from minionerec.training.memory import in_tiles
+from minionerec.training.memory import Share, in_tiles
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #
@@ -290,14 +290,14 @@ def _token_logits(
     return logits.float().gather(1, columns)
 
 
-def shared_prefix_logps(
+def shared_prefix_scores(
     model: Any,
     backbone: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[Sequence[int]]],
     row_tokens: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities, with gradient, of completions under a model with TRL's fused language-model head.
+) -> tuple[torch.Tensor, torch.Tensor | None, LogitsOf]:
+    """Scores, with gradient, of completions under a model with TRL's fused language-model head.
 
     Equal to scoring each prompt with each of its completions on its own, up to rounding.
 
@@ -309,14 +309,27 @@ def shared_prefix_logps(
         row_tokens: Groups share a row up to this many tokens; `ROW_TOKENS` of the model's attention if None.
 
     Returns:
-        Log-probabilities float32 (N,) of all completion tokens, in the order of groups, completions and tokens, and
-        entropies (N,) of the distributions they were drawn from, where the head computes them.
+        Log-probabilities float32 (N,) of all completion tokens, in the order of groups, completions and tokens;
+        entropies (N,) of the distributions they were drawn from, where the head computes them; and the logits of any
+        tokens in place of them.
     """
     attention = backbone.config._attn_implementation
     packed = pack_groups(prompts, completions, ROW_TOKENS.get(attention, 512) if row_tokens is None else row_tokens)
     batch = {name: values.to(backbone.device) for name, values in vars(packed).items()}
-    outputs, _ = _run(model, backbone, batch, shift_labels=batch["labels"].unsqueeze(0), fused_lm_head=True)
-    return outputs.log_probs[0], None if outputs.entropy is None else outputs.entropy[0]
+    outputs, hidden = _run(model, backbone, batch, shift_labels=batch["labels"].unsqueeze(0), fused_lm_head=True)
+    entropies = None if outputs.entropy is None else outputs.entropy[0]
+    return outputs.log_probs[0], entropies, partial(_token_logits, backbone, hidden)
+
+
+def shared_prefix_logps(
+    model: Any,
+    backbone: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[Sequence[int]]],
+    row_tokens: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The log-probabilities and entropies of `shared_prefix_scores`."""
+    return shared_prefix_scores(model, backbone, prompts, completions, row_tokens)[:2]
 
 
 # A common beginning of fewer tokens is not worth tying two examples to one row for.
@@ -375,14 +388,12 @@ class TreeCollator:
 
         Returns:
             `input_ids`, `position_ids` and `ends` int64 (B, T), see `PackedGroups`; `positions` int64 (N,), of the
-            tokens that predict a labelled one, counted through all rows; `labels` int64 (1, N), those tokens; `weights`
-            float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`, `contexts`
-            and `levels` (`teacher_questions`).
+            tokens that predict a labelled one, counted through all rows; `labels` and `shift_labels` int64 (1, N),
+            those tokens; `weights` float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`,
+            `contexts` and `levels` (`teacher_questions`).
         """
-        examples = [prompt_in_turn(example, self.epoch) for example in examples]
-        order = sorted(range(len(examples)), key=lambda position: examples[position]["input_ids"])
-        ids = [examples[position]["input_ids"] for position in order]
-        shared = [0, *(common_prefix(one, two) for one, two in pairwise(ids))]
+        examples, shared = self.in_order(examples)
+        ids = [example["input_ids"] for example in examples]
         new = [len(row) - prefix for row, prefix in zip(ids, shared, strict=True)]
         total = sum(new)
         rows = -(-total // self.row_tokens)
@@ -397,17 +408,49 @@ class TreeCollator:
             completions[-1].append(sequence[1:])
             used, row_before = used + tokens, row
         packed = pack_groups(prompts, completions, int(total / rows * _SLACK))
-        labelled = torch.tensor([label >= 0 for position in order for label in examples[position]["labels"][1:]])
-        weights = torch.tensor([weight for position in order for weight in examples[position]["weights"][1:]])
+        labelled = torch.tensor([label >= 0 for example in examples for label in example["labels"][1:]])
+        labels = packed.labels[labelled].unsqueeze(0)
+        weights = torch.tensor([weight for example in examples for weight in example["weights"][1:]])
         return {
             "input_ids": packed.input_ids,
             "position_ids": packed.position_ids,
             "ends": packed.ends,
             "positions": packed.positions[labelled],
-            "labels": packed.labels[labelled].unsqueeze(0),
+            "labels": labels,
+            "shift_labels": labels,  # else the trainer's count leaves out the first
             "weights": weights[labelled],
-            **(teacher_questions([examples[position] for position in order]) if self.with_teacher else {}),
+            **(teacher_questions(examples) if self.with_teacher else {}),
         }
+
+    def in_order(self, examples: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
+        """Examples as in the epoch, sorted by their tokens, and how many of them each shares with the one before."""
+        found = [prompt_in_turn(example, self.epoch) for example in examples]
+        found.sort(key=lambda example: example["input_ids"])
+        pairs = pairwise(example["input_ids"] for example in found)
+        return found, [0, *(common_prefix(one, two) for one, two in pairs)]
+
+
+@dataclass
+class ShareCollator:
+    """Collates a device's share of a step without packing it.
+
+    Attributes:
+        collate: Packs its batches.
+    """
+
+    collate: TreeCollator
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The share, with its examples in the order of `TreeCollator.in_order`, and its labels, which are counted.
+
+        Returns:
+            `share`, a `Share` whose parts are packed batches, and int64 (1, N) twice: `labels` and `shift_labels`.
+        """
+        found, shared = self.collate.in_order(examples)
+        new = [len(example["input_ids"]) - prefix for example, prefix in zip(found, shared, strict=True)]
+        labels = torch.tensor([[label for example in found for label in example["labels"][1:] if label >= 0]])
+        share = Share(new, lambda part: self.collate(found[part]))
+        return {"share": share, "labels": labels, "shift_labels": labels}
 
 
 class SetEpoch(TrainerCallback):

@@ -22,11 +22,15 @@ class Rollouts:
     """The completions of some prompts: G distinct SIDs each, and what is known about the prompt's example.
 
     Attributes:
-        sids: int64 (P, G), SID numbers (`SidTable.sid_numbers`), the most probable first.
+        sids: int64 (P, G), SID numbers (`SidTable.sid_numbers`), the most probable first; -1 after the last where a
+            prompt with a hint has fewer, of which no reward is read.
         targets: int64 (P,), SID number of each example's target.
-        scores: float32 (P, G), log-probabilities of the SIDs under the policy that proposed them.
+        scores: float32 (P, G), log-probabilities of the SIDs under the policy that proposed them; minus infinity where
+            there is none.
         histories: For each row its item indices, oldest first; None where the prompt is about an item, not a user.
         table: The SIDs of the catalogue.
+        hints: int64 (P,), how many of the target's codes were given, so that all completions begin with them; None: to
+            no prompt any.
     """
 
     sids: np.ndarray
@@ -34,6 +38,7 @@ class Rollouts:
     scores: np.ndarray
     histories: Sequence[Sequence[int] | None]
     table: "SidTable"
+    hints: np.ndarray | None = None
 
     @property
     def hits(self) -> np.ndarray:
@@ -43,7 +48,7 @@ class Rollouts:
 
     @property
     def codes(self) -> np.ndarray:
-        """Codes of the completions: int32 (P, G, L), -1 after the end of an SID shorter than L."""
+        """Codes of the completions: int32 (P, G, L), -1 after the end of an SID shorter than L; any of no SID."""
         found: np.ndarray = self.table.distinct_codes[self.sids]
         return found
 
@@ -328,7 +333,7 @@ def reward_values(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
         rollouts: The completions.
 
     Returns:
-        float64 (P, G); NaN where it does not apply.
+        float64 (P, G); NaN where it does not apply, and where there is no completion.
 
     Raises:
         DataError: If the answer has another shape, or holds what is no number or an infinite one.
@@ -347,6 +352,7 @@ def reward_values(name: str, reward: Reward, rollouts: Rollouts) -> np.ndarray:
             f"reward {name!r} gave an array of shape {found.shape}; expected {(prompts, size)}: {prompts} prompts x "
             f"{size} completions."
         )
+    found = np.where(rollouts.sids < 0, np.nan, found)
     if np.isinf(found).any():
         row, where = np.argwhere(np.isinf(found))[0]
         raise DataError(
@@ -425,7 +431,8 @@ def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.nd
     Source: the sibling term of V-STAR, a follow-up of MiniOneRec.
 
     Args:
-        groups: For each group the codes of its G completions; the depths are those that all of a group have.
+        groups: For each group the codes of its G completions, none where there is no completion; the depths are those
+            that all of a group have.
         rewards: float (groups, G).
 
     Returns:
@@ -438,10 +445,11 @@ def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.nd
     """
     found = np.zeros(np.shape(rewards))
     for group, (completions, values) in enumerate(zip(groups, np.asarray(rewards, dtype=np.float64), strict=True)):
-        levels = min(map(len, completions))
+        known = {position: completion for position, completion in enumerate(completions) if len(completion)}
+        levels = min(map(len, known.values()))
         for depth in range(levels):
             families: dict[tuple[int, ...], dict[int, list[int]]] = {}
-            for position, completion in enumerate(completions):
+            for position, completion in known.items():
                 branches = families.setdefault(tuple(completion[:depth]), {})
                 branches.setdefault(completion[depth], []).append(position)
             for branches in families.values():
@@ -451,4 +459,50 @@ def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.nd
                 scores = (worth - worth.mean()) / (worth.std(ddof=1) + EPSILON)
                 for positions, score in zip(branches.values(), scores, strict=True):
                     found[group, positions] += score / levels
+    return found
+
+
+def level_advantages(codes: np.ndarray, rewards: np.ndarray) -> np.ndarray:
+    """Credit by level: what each code adds to the utility of the prefix before it.
+
+    The utility of a prefix is the mean reward of the group's completions that begin with it, and that of a whole
+    completion its own reward. A code's advantage is the utility with it less the utility before it, over the group's
+    standard deviation (as in `group_advantages`), times the number of the completion's codes: so the mean over the
+    codes is the group's advantage. A code that all of a prefix's completions share has 0, and so has a hint.
+
+    Source: the credit of HRPO (arXiv 2604.14878), with the mean over the group as the utility.
+
+    Args:
+        codes: int (P, G, L), -1 after the end of a shorter one.
+        rewards: float (P, G); NaN where a completion has none, or there is none.
+
+    Returns:
+        float32 (P, G, L); 0 after the end, at NaN, and in groups whose rewards are all equal.
+
+    Example:
+        >>> codes = np.array([[[1, 5], [1, 6], [2, 5], [2, 6]]])
+        >>> level_advantages(codes, np.array([[1.0, 0.0, 0.0, 0.0]])).round(2).tolist()
+        [[[1.0, 2.0], [1.0, -2.0], [-1.0, 0.0], [-1.0, 0.0]]]
+    """
+    known = np.isfinite(rewards)
+    values = np.where(known, rewards, 0.0).astype(np.float64)
+    lengths = (codes >= 0).sum(2)  # (P, G)
+    alike = known[:, :, None] & known[:, None, :]  # (P, G, G), completions of the same prefix
+    before = _means(alike, values)
+    found = np.zeros(codes.shape)
+    for level in range(codes.shape[2]):
+        alike = alike & (codes[:, :, None, level] == codes[:, None, :, level])
+        after = np.where(level + 1 == lengths, values, _means(alike, values))
+        found[:, :, level] = np.where(level < lengths, after - before, 0.0)
+        before = after
+    squares = (values - _means(known[:, None, :], values)) ** 2 * known
+    deviation = np.sqrt(squares.sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True) - 1, 1))
+    found *= (lengths / (deviation + EPSILON))[:, :, None]
+    used = has_signal(rewards)[:, None] & known
+    return np.where(used[:, :, None], found, 0.0).astype(np.float32)
+
+
+def _means(members: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Mean over the members of each row: float64 (P, R), of bool (P, R, G) and float64 (P, G)."""
+    found: np.ndarray = (members * values[:, None, :]).sum(2) / np.maximum(members.sum(2), 1)
     return found

@@ -58,6 +58,7 @@ from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.config import LanguageRunConfig, RefittableConfig, RunConfig
 from minionerec.training.trainer import (
     RankingEvaluation,
+    StepInParts,
     StopAt,
     StopWhereDiverged,
     best_checkpoint,
@@ -101,7 +102,7 @@ class StepPlan:
         accumulation: Micro-batches an optimiser step.
         steps_per_epoch: Optimiser steps an epoch; a last incomplete one counts.
         eval_steps: Optimiser steps between two validations.
-        per_device: Examples (or prompts) a device computes at a time.
+        per_device: Examples (or prompts) of a trainer's batch on a device, computed together or in parts.
         total: Those of an optimiser step, over all devices.
     """
 
@@ -119,7 +120,7 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
         config: The stage's settings.
         count: Examples an epoch.
         total: Examples an optimiser step, over all devices.
-        per_device: Examples a device computes at a time.
+        per_device: Examples a device computes at a time; 0 where it computes its share of a step in parts that fit.
         what: The names of these two settings.
         noun: Name of an example.
 
@@ -127,15 +128,19 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
         ConfigError: If the settings do not divide.
     """
     processes = world_size()
+    at_once = f"{per_device} a device"
+    if not per_device:
+        accumulation_steps(total, 1, processes, what)
+        per_device, at_once = total // processes, f"{total // processes} a device, in parts that fit its memory,"
     accumulation = accumulation_steps(total, per_device, processes, what)
     steps = math.ceil(count / total)
     plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
     kept = "a checkpoint" if isinstance(config, RefittableConfig) and config.refit else "validation"
     logger.info(
-        "A step is %d %s = %d a device x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
+        "A step is %d %s = %s x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
         total,
         noun,
-        per_device,
+        at_once,
         processes,
         accumulation,
         steps,
@@ -658,6 +663,9 @@ class TrainingRun:
                 if not trainer.state.global_step:  # so were those that it began with
                     raise
                 raise diverged(trainer.args, trainer.state, str(error).rstrip(".")) from None
+            finally:
+                if isinstance(trainer, StepInParts) and trainer.limit is not None:
+                    self.work.log_tokens(trainer.limit.tokens)
             wait_for_everyone()
 
     def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> StageResult:

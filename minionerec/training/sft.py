@@ -1,8 +1,6 @@
 """Supervised fine-tuning: a language model learns to generate semantic IDs (TRL's SFTTrainer, loss on completions)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -28,8 +26,7 @@ from minionerec.models.backbone.build import (
     scratch_model,
     train_tokenizer,
 )
-from minionerec.models.backbone.bundle import Bundle, load_bundle
-from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, initialise_code_rows
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
@@ -39,126 +36,20 @@ from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT,
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, load_wording, task_of
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
+from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
-from minionerec.training.memory import estimate_memory
-from minionerec.training.packing import LogitsOf, SetEpoch, TreeCollator, good_row_length, picked_losses
+from minionerec.training.memory import TokenLimit
+from minionerec.training.packing import SetEpoch, ShareCollator, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import StepPlan, TrainingRun, plan_steps, run_training
-from minionerec.training.trainer import RankingEvaluation, lora_config, plain_model, validation_set
-
-# Distillation: a catalogue model as the teacher of a language model.
-#
-# At every code the teacher's distribution over the codes that may follow is a soft target besides the true code (Hinton
-# et al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The teacher is exact and cheap here: one
-# softmax over the catalogue gives the probability of every prefix of the trie.
-
-_MASSES_AT_ONCE = 2**26  # log-probabilities of nodes that are held at a time
-_IMPOSSIBLE = -1000.0
-
-
-@dataclass(frozen=True)
-class SoftTargets:
-    """Distributions over next codes.
-
-    Attributes:
-        positions: int64 (K,), which labelled tokens of the batch they are about.
-        tokens: int64 (K, W), vocabulary ids of the possible codes; any id where there is none.
-        probabilities: float32 (K, W), summing to 1; 0 where there is none.
-    """
-
-    positions: torch.Tensor
-    tokens: torch.Tensor
-    probabilities: torch.Tensor
-
-
-class Teacher:
-    """A catalogue model that is queried for the next codes of a batch of `minionerec.training.packing.TreeCollator`.
-
-    Args:
-        model: The catalogue model; it is not trained.
-        trie: The same SIDs in the tokens of the student.
-    """
-
-    def __init__(self, model: CatalogueModel, trie: Trie):
-        self.model, self.trie = model, trie
-
-    @torch.no_grad()
-    def soft_targets(self, batch: dict[str, torch.Tensor]) -> SoftTargets:
-        """The teacher's distribution at each code of the batch's SIDs, as when recommending.
-
-        Args:
-            batch: `labels`, `histories`, `rows`, `slots`, `contexts` and `levels`.
-        """
-        device, levels = batch["labels"].device, self.trie.levels
-        if self.trie.code.device != device:
-            model: torch.nn.Module = self.model
-            model.to(device)
-            self.trie = self.trie.to(device)
-        positions = ((batch["levels"] >= 0) & (batch["levels"] < levels)).nonzero()[:, 0]
-        tokens = batch["labels"][0][positions].view(-1, levels)
-        nodes = [torch.zeros_like(tokens[:, 0])]
-        for level in range(levels - 1):
-            nodes.append(self.trie.find(nodes[-1], tokens[:, level]))
-        prefixes = torch.stack(nodes, 1)  # (P, L), the prefix before each code
-        children, present = self.trie.children(prefixes)  # (P, L, W)
-        below = torch.zeros(children.shape, device=device)
-        size = max(1, _MASSES_AT_ONCE // len(self.trie.code))
-        for start in range(0, len(tokens), size):
-            part = slice(start, start + size)
-            masses = self.model.masses(
-                batch["histories"], batch["rows"][part], batch["slots"][part], batch["contexts"][part]
-            )
-            below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
-        # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
-        probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
-        return SoftTargets(
-            positions, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1)
-        )
-
-
-def soften(
-    losses: torch.Tensor, logits_of: LogitsOf, labels: torch.Tensor, soft: SoftTargets, share: float
-) -> torch.Tensor:
-    """Losses of which a share is the cross-entropy to soft targets instead of labels.
-
-    Args:
-        losses: float32 (N,), cross-entropy of each labelled token.
-        logits_of: Logits of tokens at labelled positions (`minionerec.training.packing.picked_losses`).
-        labels: int64 (N,).
-        soft: Soft targets of K of them.
-        share: Their share, from 0 to 1.
-
-    Returns:
-        float32 (N,).
-    """
-    own = labels[soft.positions].unsqueeze(1)
-    tokens = torch.cat([soft.tokens, own], 1)
-    shares = torch.cat([-soft.probabilities, torch.ones_like(own, dtype=soft.probabilities.dtype)], 1)
-    # Both cross-entropies have the same normaliser, so that they differ by logits alone.
-    more = (logits_of(soft.positions, tokens) * shares).sum(1)
-    return losses.index_add(0, soft.positions, share * more)
-
-
-def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
-    """The catalogue model of a checkpoint as a teacher.
-
-    Args:
-        path: The checkpoint.
-        table: SIDs of the student.
-        trie: The same SIDs in the student's tokens.
-
-    Raises:
-        ArtefactError: If it was trained on other SIDs.
-        ConfigError: If it holds another kind of model.
-    """
-    model = load_bundle(path, table=table).model
-    if not isinstance(model, CatalogueModel):
-        raise ConfigError(
-            f"{path}: holds a {type(model).__name__}, but a teacher is a catalogue model (minionerec train-catalogue)."
-        )
-    model.requires_grad_(False)
-    return Teacher(model, trie)
-
+from minionerec.training.trainer import (
+    RankingEvaluation,
+    StepInParts,
+    lora_config,
+    memory_of,
+    plain_model,
+    validation_set,
+)
 
 # Dropout for models that have none, by forward hooks: the checkpoint stays an ordinary one.
 
@@ -206,11 +97,11 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
 
 logger = get_logger(__name__)
 
-# Random micro-batches, the largest of which represents the run's.
-_MEASURED_BATCHES = 16
+# Random micro-batches, the largest of which represents the run's; and their examples, where memory decides them.
+_MEASURED_BATCHES, _MEASURED_EXAMPLES = 16, 64
 
 
-class SidSftTrainer(RankingEvaluation, SFTTrainer):
+class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
     """TRL's SFT trainer on the packed batches of `TreeCollator`, with ranking of validation examples.
 
     The loss is TRL's: the sum over labelled tokens, divided by their number in the whole step, over all devices.
@@ -226,20 +117,26 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
     order: BlockSampler | None = None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The trainer's own, or by blocks."""
-        if self.order is None:
-            found: DataLoader[Any] = super().get_train_dataloader()
-            return found
-        loader: DataLoader[Any] = self.accelerator.prepare(
-            DataLoader(
-                cast(Any, self.train_dataset),
-                batch_size=self.args.per_device_train_batch_size,
-                sampler=self.order,
-                collate_fn=self.data_collator,
-                pin_memory=self.args.dataloader_pin_memory,
+        """The trainer's own, or by blocks; of packed batches, or of shares of a step."""
+        packed = cast(TreeCollator, self.data_collator)
+        if self.limit is not None:
+            self.data_collator = ShareCollator(packed)
+        try:
+            if self.order is None:
+                found: DataLoader[Any] = super().get_train_dataloader()
+                return found
+            loader: DataLoader[Any] = self.accelerator.prepare(
+                DataLoader(
+                    cast(Any, self.train_dataset),
+                    batch_size=self.args.per_device_train_batch_size,
+                    sampler=self.order,
+                    collate_fn=self.data_collator,
+                    pin_memory=self.args.dataloader_pin_memory,
+                )
             )
-        )
-        return loader
+            return loader
+        finally:
+            self.data_collator = packed  # of validation
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -257,36 +154,43 @@ class SidSftTrainer(RankingEvaluation, SFTTrainer):
         return loss * self.accelerator.num_processes / num_items_in_batch
 
 
-def report_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
-    """Log what memory the run will need for each process, and warn where there is less."""
+def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
+    """Choose how many tokens are computed at a time where the settings leave it open, and log the memory of a step.
+
+    Warns where there is less.
+    """
+    estimate, checkpointing = memory_of(trainer, config, config.dropout > 0), config.gradient_checkpointing
+    if not config.device_batch_size:
+        trainer.fit_memory(estimate, checkpointing)
+        checkpointing = cast(TokenLimit, trainer.limit).checkpointing
+    tokens, labels = _largest_batch(trainer, config)
+    needed, free = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing), free_memory()
+    logger.info("A process needs about %s for micro-batches of %s tokens.", needed, f"{tokens:,}")
+    if needed.total > free:
+        logger.warning(
+            "That is more than the %.2f GB that are free: %s.",
+            free / 1e9,
+            f"lower device_batch_size ({config.device_batch_size}), or give --gradient_checkpointing true"
+            if config.device_batch_size
+            else "lower max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model",
+        )
+
+
+def _largest_batch(trainer: SidSftTrainer, config: SftConfig) -> tuple[int, int]:
+    """Positions and labels of the largest of some random micro-batches."""
     rng = np.random.default_rng(config.seed)
     dataset: Any = trainer.train_dataset
     count = len(dataset)
     tokens = labels = 0
     for _ in range(_MEASURED_BATCHES):
-        rows = rng.choice(count, min(config.device_batch_size, count), replace=False)
+        rows = rng.choice(count, min(config.device_batch_size or _MEASURED_EXAMPLES, count), replace=False)
         batch = trainer.data_collator([dataset[int(row)] for row in rows])
         tokens, labels = max(tokens, batch["input_ids"].numel()), max(labels, batch["labels"].numel())
-    plugin = trainer.args.deepspeed_plugin
-    estimate = estimate_memory(
-        plain_model(trainer.model),
-        tokens=tokens,
-        labels=labels,
-        mixed_bf16=config.mixed_bf16,
-        checkpointing=config.gradient_checkpointing,
-        dropout=config.dropout > 0,
-        processes=trainer.accelerator.num_processes,
-        zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
-    )
-    logger.info("A process needs about %s for micro-batches of %s tokens.", estimate, f"{tokens:,}")
-    free = free_memory()
-    if estimate.total > free:
-        logger.warning(
-            "That is more than the %.2f GB that are free: lower device_batch_size (%d), or give "
-            "--gradient_checkpointing true.",
-            free / 1e9,
-            config.device_batch_size,
-        )
+    if trainer.limit is not None:
+        share = trainer.args.per_device_train_batch_size / min(_MEASURED_EXAMPLES, count)
+        share = min(share, trainer.limit.tokens / tokens)
+        tokens, labels = int(tokens * share), int(labels * share)
+    return tokens, labels
 
 
 def _backbone(
@@ -342,23 +246,25 @@ def _trainer(
     shuffled: int,
 ) -> SidSftTrainer:
     """A trainer of these examples, which validates on those held out; that of a refit does not."""
+    heldout = None
+    if run.refit is None:
+        heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
+    # As few examples as possible are validated twice to fill the processes' last batches.
+    share = -(-len(heldout or [1]) // world_size())
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
-        per_device_train_batch_size=config.device_batch_size,
-        per_device_eval_batch_size=config.device_batch_size,
+        per_device_train_batch_size=plan.per_device,
+        per_device_eval_batch_size=config.device_batch_size or min(_MEASURED_EXAMPLES, share),
         logging_steps=plan.eval_steps,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
     )
-    heldout = None
-    if run.refit is None:
-        heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
     collator = TreeCollator(good_row_length(bundle.model), with_teacher=bool(config.teacher))
     order = None
     if shuffled:
-        order = BlockSampler(len(examples), shuffled, world_size(), config.device_batch_size, config.seed)
+        order = BlockSampler(len(examples), shuffled, world_size(), plan.per_device, config.seed)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
@@ -427,7 +333,7 @@ def _train(config: SftConfig, run: TrainingRun) -> StageResult:
     plan = plan_steps(config, len(examples), config.batch_size, config.device_batch_size, names, "rows")
     shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
     trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)
-    report_memory(trainer, config)
+    fit_memory(trainer, config)
     run.train(trainer)
     if builder.truncated_texts:
         logger.info(

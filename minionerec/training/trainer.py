@@ -3,14 +3,17 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from tqdm import tqdm
 from transformers import (
     EarlyStoppingCallback,
@@ -31,8 +34,10 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.device import free_memory
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
-from minionerec.training.config import RunConfig
+from minionerec.training.config import LanguageRunConfig, RunConfig
+from minionerec.training.memory import MemoryEstimate, Share, TokenLimit, estimate_memory
 
 logger = get_logger(__name__)
 
@@ -50,12 +55,14 @@ class ValidationSet:
         targets: int64 (R,), number of each target in the trie.
         trie: SIDs, or titles, of the catalogue.
         num_beams: Number of beams.
+        cutoffs: Further cutoffs of HR that are reported.
     """
 
     prompts: Sequence[Sequence[int]]
     targets: np.ndarray
     trie: Trie
     num_beams: int
+    cutoffs: tuple[int, ...] = ()
 
 
 def validation_set(
@@ -83,15 +90,16 @@ def validation_set(
 
 
 def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerator: Accelerator) -> dict[str, float]:
-    """NDCG@10, HR@10 and HR@1 of the evaluator's own decoder on a validation set, its rows shared among processes."""
+    """NDCG@10, HR@10, HR@1 and further HR of the evaluator's own decoder, a set's rows shared among processes."""
+    names = (*_METRICS, *(f"HR@{cutoff}" for cutoff in validation.cutoffs))
     mine = slice(accelerator.process_index, None, accelerator.num_processes)
     with accelerator.autocast():
         sids, _ = decode_prompts(model, validation.prompts[mine], validation.trie, validation.num_beams)
     ranks = target_ranks(sids, validation.targets[mine])
-    values = ranking_metrics(ranks, (1, 10))
-    sums = torch.tensor([*(values[name].sum() for name in _METRICS), len(ranks)], dtype=torch.float32)
+    values = ranking_metrics(ranks, sorted({1, 10, *validation.cutoffs}))
+    sums = torch.tensor([*(values[name].sum() for name in names), len(ranks)], dtype=torch.float32)
     *totals, rows = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
-    return {name.lower(): total / rows for name, total in zip(_METRICS, totals, strict=True)}
+    return {name.lower(): total / rows for name, total in zip(names, totals, strict=True)}
 
 
 # LoRA: low-rank updates of a pretrained model's linear maps, and the rows of its new SID tokens in full.
@@ -201,12 +209,16 @@ class RankingEvaluation(Trainer):
         if isinstance(resume_from_checkpoint, str):
             state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / "trainer_state.json"))
             ends = [call.step for call in self.callback_handler.callbacks if isinstance(call, StopAt)]
-            if _has_ended(state, self.args) or any(state.global_step >= end for end in ends):
+            if _has_ended(state, self.args) or self.stops_at(state) or any(state.global_step >= end for end in ends):
                 self.state = state
                 best = best_checkpoint(Path(resume_from_checkpoint), state.best_model_checkpoint)
                 self._load_from_checkpoint(str(best or resume_from_checkpoint))
                 return None
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def stops_at(self, state: TrainerState) -> bool:
+        """Whether a run ends with this state before its last step, for a reason of the trainer's own."""
+        return False
 
     def evaluation_loop(
         self,
@@ -241,6 +253,122 @@ class RankingEvaluation(Trainer):
             added = {f"{metric_key_prefix}_{name}": value for name, value in ranked.items()}
             output = output._replace(metrics={**(output.metrics or {}), **added})
         return output
+
+
+def memory_of(trainer: Trainer, config: LanguageRunConfig, dropout: bool = False) -> Callable[..., MemoryEstimate]:
+    """`estimate_memory` of a trainer's model and launch: takes tokens, labels and whether there is checkpointing."""
+    plugin = trainer.args.deepspeed_plugin
+    return partial(
+        estimate_memory,
+        plain_model(trainer.model),
+        mixed_bf16=config.mixed_bf16,
+        dropout=dropout,
+        processes=trainer.accelerator.num_processes,
+        zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
+    )
+
+
+class StepInParts(Trainer):
+    """A mix-in for trainers: a device computes its share of a step in parts that its memory holds.
+
+    The trainer has one batch a step, whose inputs hold a `Share`; the losses of its parts, and their gradients, add up
+    to those of the whole. So where memory ends, the step is computed again from its beginning, in
+    smaller parts, or with blocks computed again in the backward pass, and its gradient is what it would have been.
+    (`auto_find_batch_size` of transformers changes the examples of a step, and begins the training again.)
+
+    Attributes:
+        limit: Tokens at a time; None where the trainer's own batches are computed as they are.
+    """
+
+    limit: TokenLimit | None = None
+
+    def fit_memory(self, estimate: Callable[..., MemoryEstimate], checkpointing: bool) -> None:
+        """Choose the limit by an estimate (`memory_of`), for as many labels as tokens.
+
+        Args:
+            estimate: Memory of a step.
+            checkpointing: Whether blocks are computed again anyway.
+        """
+        model: Any = plain_model(self.model)
+        present: int = sum(weight.nbytes for weight in model.parameters())
+
+        def needed(tokens: int, again: bool) -> int:
+            found: int = estimate(tokens=tokens, labels=tokens, checkpointing=again).total
+            return found - present
+
+        self.set_limit(TokenLimit.of(needed, free_memory(), model.device.type, checkpointing))
+
+    def set_limit(self, limit: TokenLimit) -> None:
+        """Compute in parts of so many tokens."""
+        self.limit = limit
+        if limit.checkpointing:
+            plain_model(self.accelerator.unwrap_model(self.model)).activation_checkpointing_enable()
+        logger.info(
+            "At most %s tokens are computed at a time%s.",
+            f"{limit.tokens:,}",
+            ", activations again in the backward pass" if limit.checkpointing else "",
+        )
+
+    def share_of(self, inputs: dict[str, Any]) -> Share:
+        """The share in the inputs of a step."""
+        share: Share = inputs["share"]
+        return share
+
+    def forget_step(self) -> None:
+        """Drop what was noted of a step that is computed again; nothing here."""
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward passes of a share; as the trainer's own without a limit.
+
+        Raises:
+            ConfigError: If memory ends with a single example at a time, or where processes must go in step.
+        """
+        if self.limit is None:
+            found: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+            return found
+        share = self.share_of(inputs)
+        while True:
+            count = share.count(self.limit.tokens)
+            if self.is_deepspeed_enabled:  # reduces gradients after every part, in all processes together
+                count = int(self.accelerator.gather(torch.tensor([count], device=self.args.device)).max())
+            try:
+                return self._in_parts(model, share.split(count), num_items_in_batch)
+            except RuntimeError as error:
+                if not (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
+                    raise
+            # Here nothing holds the tensors of the failed pass any more.
+            self._lower(model, share, count)
+
+    def _in_parts(self, model: Any, parts: Sequence[dict[str, Any]], num_items_in_batch: Any) -> torch.Tensor:
+        losses: list[torch.Tensor] = []
+        for part in parts:
+            last = len(losses) == len(parts) - 1
+            self.accelerator.sync_gradients = last
+            with nullcontext() if last else self.accelerator.no_sync(model):
+                losses.append(super().training_step(model, part, num_items_in_batch))
+        return torch.stack(losses).sum()
+
+    def _lower(self, model: Any, share: Share, count: int) -> None:
+        """Forget the gradients of a step whose memory ended with so many parts, and give it less to hold."""
+        limit = cast(TokenLimit, self.limit)
+        if self.is_deepspeed_enabled or (self.accelerator.num_processes > 1 and self.accelerator.sync_gradients):
+            raise ConfigError(
+                f"memory ended at {limit.tokens:,} tokens at a time, where the processes of this launch add up their "
+                "gradients. Give a micro-batch, such as --device_batch_size 1, or --gradient_checkpointing true."
+            )
+        lowered = limit.lower(indivisible=count == len(share))
+        while count < len(share) and share.count(limit.tokens) == count:
+            limit.lower(indivisible=False)
+        if not lowered:
+            raise ConfigError(
+                "memory ended with a single example at a time, though activations are computed again. Lower "
+                "max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model."
+            )
+        self.forget_step()
+        model.zero_grad()
+        clear_device_cache(garbage_collection=True)
+        logger.warning("Memory ended: the step is computed again, with the same result, and with less at a time.")
+        self.set_limit(limit)
 
 
 def _has_ended(state: TrainerState, args: TrainingArguments) -> bool:

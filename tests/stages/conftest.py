@@ -2,5 +2,6 @@
 
 from support.evaluation import made
 from support.pages import drawn, undrawn
+from support.training import limits
 
-__all__ = ["drawn", "made", "undrawn"]
+__all__ = ["drawn", "limits", "made", "undrawn"]

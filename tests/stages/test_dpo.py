@@ -14,6 +14,7 @@ from support.training import (
     TRAINED,
     Killed,
     builder_of,
+    in_parts,
     kill_after,
     log_of,
     make_inputs,
@@ -162,14 +163,17 @@ def test_killed_at_ten_points(trained, tmp_path, source):
         assert same_weights(mine / "dpo", tmp_path / "whole" / "dpo"), point
 
 
-def test_two_processes_take_the_steps_of_one(trained, tmp_path):
+@pytest.mark.parametrize(
+    ("run", "size"), [(run_dpo, 2), (partial(in_parts, run_dpo, tokens=64), 0)], ids=["DDP", "DDP in parts"]
+)
+def test_two_processes_take_the_steps_of_one(trained, tmp_path, run, size):
     changes = {"epochs": 1, "negatives_from": "beam"}
     one, two = (
         dpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
-        for name, per_device in (("one", 8), ("two", 2))
+        for name, per_device in (("one", 8), ("two", size))
     )
     run_dpo(one)
-    stage_in_processes(run_dpo, two, 2)
+    stage_in_processes(run, two, 2)
     names = ("loss", "accuracy", "margin", "log_ratio/target", "log_ratio/negatives", "kl", "grad_norm", "eval_ndcg@10")
     for first, second in zip(log_of(tmp_path / "one"), log_of(tmp_path / "two"), strict=True):
         for name in names:

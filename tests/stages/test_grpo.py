@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,9 @@ from support.training import (
     TRAINED,
     Killed,
     builder_of,
+    catalogue_config,
     grpo_config,
+    in_parts,
     kill_after,
     log_of,
     make_inputs,
@@ -40,10 +43,13 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.decoding.decoder import decode_prompts
+from minionerec.models.decoding.trie import Trie
 from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.config import EmbedConfig
 from minionerec.sid.embed.vectors import run_embed
 from minionerec.sid.table import split_sid
+from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import GrpoConfig
 from minionerec.training.grpo import loss as loss_module
 from minionerec.training.grpo import stage
@@ -64,14 +70,37 @@ def one_step(folder: Path, output: Path, **changes) -> GrpoConfig:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A corpus whose SIDs have two or three codes, a checkpoint, an earlier one to measure KL against, and vectors."""
+    """A corpus whose SIDs have two or three codes, a checkpoint, two earlier ones, and vectors."""
     folder = tmp_path_factory.mktemp("trained")
     make_inputs(folder, users=100)
     settings = {**TRAINED, "sids": mixed_sids(folder)}
+    run_sft(sft_config(folder, **{**settings, "epochs": 0.1, "output": str(folder / "raw")}))
     run_sft(sft_config(folder, **{**settings, "epochs": 4, "output": str(folder / "early")}))
     run_sft(sft_config(folder, **{**settings, "epochs": 10}))
     run_embed(EmbedConfig(corpus=str(folder / "corpus"), output=str(folder / "vectors"), dimensions=8))
     return folder
+
+
+@pytest.fixture(scope="module")
+def with_teacher(tmp_path_factory):
+    """A corpus whose SIDs are of one length, a catalogue model, and a checkpoint that hardly knows anything."""
+    folder = tmp_path_factory.mktemp("teacher")
+    make_inputs(folder, users=100)
+    run_catalogue(catalogue_config(folder))
+    run_sft(sft_config(folder, epochs=0.2))
+    return folder
+
+
+TERMS = {"hints": True, "credit": "level", "loss_terms": {"policy": 1.0, "likelihood": 0.5, "hints": 0.1}}
+OF_TEACHER = {"hints": True, "loss_terms": {"policy": 1.0, "teacher": 0.5, "forward_kl": 0.5, "reverse_kl": 0.2}}
+
+
+def folder_of(request, terms):
+    """The folder that has what terms read, and the settings that name it."""
+    if terms is not OF_TEACHER:
+        return request.getfixturevalue("trained"), terms
+    folder = request.getfixturevalue("with_teacher")
+    return folder, {**terms, "teacher": str(folder / "catalogue")}
 
 
 @dataclass
@@ -85,6 +114,7 @@ class Seen:
     slices: list[list[list[int]]] = field(default_factory=list)  # prompts of each slice
     sizes: list[list[int]] = field(default_factory=list)  # completions of each of them
     scored: list[int] = field(default_factory=list)  # prompts of each pass
+    branches: int = 0  # completions of all passes
     gradient: torch.Tensor | None = None
 
 
@@ -92,10 +122,10 @@ class Seen:
 def watch(monkeypatch):
     """Runs GRPO and tells what went on, and the gradient of the last step."""
 
-    def run(config: GrpoConfig) -> Seen:
+    def run(config: GrpoConfig, stage: Callable[..., None] = lambda run, config: run(config)) -> Seen:
         seen = Seen()
         with monkeypatch.context() as patch:
-            make, loss_of, score = SidGrpoTrainer.make_step, SidGrpoTrainer.slice_loss, loss_module.shared_prefix_logps
+            make, loss_of, score = SidGrpoTrainer.make_step, SidGrpoTrainer.slice_loss, loss_module.shared_prefix_scores
 
             def spy_make(self, rows):
                 slices = make(self, rows)
@@ -105,8 +135,8 @@ def watch(monkeypatch):
                     seen.advantages += groups.advantages.tolist()
                 return slices
 
-            def spy_loss(self, model, groups):
-                loss = loss_of(self, model, groups)
+            def spy_loss(self, model, groups, slices):
+                loss = loss_of(self, model, groups, slices)
                 seen.losses.append(loss.item())
                 seen.slices.append(list(groups.prompts))
                 seen.sizes.append([len(group) for group in groups.completions])
@@ -114,6 +144,7 @@ def watch(monkeypatch):
 
             def spy_score(model, backbone, prompts, completions):
                 seen.scored.append(len(prompts))
+                seen.branches += sum(len(group) for group in completions)
                 return score(model, backbone, prompts, completions)
 
             def keep_gradient(self, args, state, control, model, **other):
@@ -122,9 +153,9 @@ def watch(monkeypatch):
 
             patch.setattr(SidGrpoTrainer, "make_step", spy_make)
             patch.setattr(SidGrpoTrainer, "slice_loss", spy_loss)
-            patch.setattr(loss_module, "shared_prefix_logps", spy_score)
+            patch.setattr(loss_module, "shared_prefix_scores", spy_score)
             patch.setattr(LogLines, "on_pre_optimizer_step", keep_gradient, raising=False)
-            run_grpo(config)
+            stage(run_grpo, config)
         return seen
 
     return run
@@ -241,6 +272,198 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, r
     assert close(seen.gradient, plain, 1e-4)
 
 
+# Hints, credit by level and further terms of the loss, written out
+
+
+def best_below(bundle, prompt, prefix, tokens, count):
+    """The best SIDs that begin with some tokens, by a search over a trie of these alone."""
+    own = [ids for ids in tokens if ids[: len(prefix)] == prefix]
+    codes = bundle.table.distinct_codes[[tokens.index(ids) for ids in own]]
+    trie = Trie.build(codes, bundle.code_ids)
+    (found,), _ = decode_prompts(bundle.model, [prompt], trie, count)
+    return [own[number] for number in found if number >= 0]
+
+
+def plain_credit(sids, rewards):
+    """Of each code of each completion, what it adds to the mean reward of those that share the prefix."""
+    deviation = np.std(rewards, ddof=1) if len(rewards) > 1 else 0.0
+    found = []
+    for sid, reward in zip(sids, rewards, strict=True):
+        worth = [
+            np.mean([other for ids, other in zip(sids, rewards, strict=True) if ids[:depth] == sid[:depth]])
+            for depth in range(len(sid))
+        ]
+        found.append(np.diff([*worth, reward]) * len(sid) / (deviation + 1e-4))
+    return found
+
+
+def plain_mean(kind, slices, tokens):
+    """The mean of losses: of each slice a list with the losses of each completion's tokens, which may be none."""
+    if kind == "dapo":
+        return torch.cat([torch.cat(rows) for rows in slices]).sum() / tokens
+    if kind == "bnpo":
+        return torch.stack([torch.cat(rows).mean() for rows in slices]).mean()
+    return torch.stack([row.sum() / max(1, len(row)) for rows in slices for row in rows]).mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms", "hints", "credit"),
+    [
+        ("grpo", {"policy": 1.0}, True, "completion"),
+        ("grpo", {"policy": 1.0, "hints": 0.3}, True, "level"),
+        ("dapo", {"policy": 0.2, "likelihood": 1.0}, False, "level"),
+        ("bnpo", {"policy": 0.5, "likelihood": 0.3, "hints": 0.1}, True, "completion"),
+        ("gspo", {"policy": 2.0, "hints": 0.1}, True, "completion"),
+        ("grpo", {"likelihood": 2.0}, False, "completion"),
+    ],
+)
+def test_hints_and_terms_equal_the_written_out_formula(trained, tmp_path, watch, kind, terms, hints, credit):
+    """Shortest prefixes that lead to a hit, no loss of the policy on them, credit by level, and likelihoods."""
+    beta = 0.1 if "policy" in terms else 0.0
+    changes = {"beta": beta, "sync_reference": bool(beta), "reference": str(trained / "sft") if beta else ""}
+    seen = watch(
+        one_step(
+            trained,
+            tmp_path / "one",
+            checkpoint=str(trained / "raw"),
+            loss=kind,
+            rewards={"rule": 1.0},
+            loss_terms=terms,
+            hints=hints,
+            credit=credit,
+            keep_zero_variance=True,
+            generations=2,
+            tasks={"next_sid": 0.25, "title_to_sid": 1.0},
+            **changes,
+        )
+    )
+    bundle = load_bundle(trained / "raw")
+    model, other = bundle.model.eval(), load_bundle(trained / "sft").model.eval()
+    tokens = sid_tokens_of(bundle)
+    losses, likelihoods, of_hints, given, chosen = [], [], [], [], 0
+    for position, row in enumerate(seen.rows):
+        prompt, target, tail = row["prompt"], tokens[row["target"]], row["tail"]
+        mine = seen.completions[2 * position : 2 * position + 2]
+        depths = range(len(target) if hints else 1)
+        hint = next((depth for depth in depths if target in best_below(bundle, prompt, target[:depth], tokens, 2)), 0)
+        sids = best_below(bundle, prompt, target[:hint], tokens, 2)
+        assert mine == [sid + tail for sid in sids] + [[]] * (2 - len(sids))
+        rewards = np.array([float(sid == target) for sid in sids])
+        advantages = [[0.0] * len(sid + tail) for sid in sids]
+        if rewards.any() and not rewards.all():
+            whole = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+            by_level = plain_credit(sids, rewards)
+            advantages = [[advantage] * len(sid + tail) for sid, advantage in zip(sids, whole, strict=True)]
+            if credit == "level":
+                advantages = [[*values, *[0.0] * len(tail)] for values in by_level]
+                assert [values.mean() for values in by_level] == pytest.approx(whole.tolist())
+        for sid, values in zip(sids, advantages, strict=True):
+            logps = token_logps(model, prompt, sid + tail)[hint:]
+            with torch.no_grad():
+                difference = token_logps(other, prompt, sid + tail)[hint:] - logps.detach()
+            ratio = (logps - logps.detach()).exp()
+            if kind == "gspo":
+                ratio = (logps - logps.detach()).mean().exp().expand(len(logps))
+            kl = (difference - (logps - logps.detach())).exp() - (difference - (logps - logps.detach())) - 1
+            losses.append(-ratio * torch.tensor(values[hint:], dtype=torch.float32) + beta * kl)
+            chosen += len(logps)
+        losses += [torch.zeros(0)] * (2 - len(sids))
+        given.append(hint)
+        path = token_logps(model, prompt, target + tail)
+        likelihoods.append(-path.mean())
+        of_hints.append(-path[:hint].mean() if hint else torch.zeros(()))
+    if hints:
+        assert {0, 1, 2} <= set(given) and len({len(row) for row in losses}) > 2
+    half = len(losses) // 2
+    values = {
+        "policy": plain_mean(kind, [losses[:half], losses[half:]], chosen),
+        "likelihood": torch.stack(likelihoods).mean(),
+        "hints": torch.stack(of_hints).mean(),
+    }
+    loss = sum(weight * values[name] for name, weight in terms.items())
+    assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
+    loss.backward()
+    plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert close(seen.gradient, plain, 1e-4)
+    row = next(row for row in log_of(tmp_path / "one") if "reward" in row)
+    assert row.get("hinted", 0) == pytest.approx(np.mean(np.array(given) > 0))
+    for name in terms.keys() - {"policy"}:
+        assert row[f"loss/{name}"] == pytest.approx(values[name].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("terms", "hints"),
+    [
+        ({"policy": 0.5, "teacher": 0.7, "forward_kl": 0.3, "reverse_kl": 0.2}, True),
+        ({"forward_kl": 1.0}, False),
+        ({"reverse_kl": 1.0, "likelihood": 0.5}, False),
+    ],
+)
+def test_divergences_from_the_teacher_equal_the_written_out_formula(with_teacher, tmp_path, watch, terms, hints):
+    """At every code of every rollout and target that has a history before it, from the probabilities of all SIDs."""
+    changes = {"rewards": {"rule": 1.0}, "beta": 0.0, "sync_reference": False, "generations": 2, "hints": hints}
+    changes["tasks"] = {"next_sid": 0.1, "title_to_sid": 1.0}
+    path = str(with_teacher / "catalogue")
+    if "policy" not in terms:
+        del changes["hints"]
+    seen = watch(one_step(with_teacher, tmp_path / "one", loss_terms=terms, teacher=path, **changes))
+    bundle = load_bundle(with_teacher / "sft")
+    model, teacher = bundle.model.eval(), load_bundle(path).model.eval()
+    tokens, numbers = sid_tokens_of(bundle), bundle.table.sid_numbers
+
+    def divergences(row, sid):
+        """Forward and reverse divergence, the mean over codes."""
+        with torch.no_grad():
+            history = torch.tensor([(numbers[row["history"]] + 1).tolist()])
+            leaves = teacher.leaf_log_probs(history).exp()[0].double()
+        found = []
+        for depth in range(len(sid)):
+            below = [number for number, ids in enumerate(tokens) if ids[:depth] == sid[:depth]]
+            codes = sorted({tokens[number][depth] for number in below})
+            q = torch.stack([sum(leaves[n] for n in below if tokens[n][depth] == code) for code in codes])
+            q = (q / q.sum()).float()
+            logits = model(torch.tensor([row["prompt"] + sid[:depth]])).logits[0, -1]
+            p, own = logits.log_softmax(-1)[codes], logits[codes].log_softmax(-1)
+            found.append(torch.stack([(q * (q.log() - p)).sum(), (own.exp() * (own - q.log())).sum()]))
+        return torch.stack(found).mean(0)
+
+    values = {name: [] for name in ("policy", "likelihood", "teacher", "forward_kl", "reverse_kl")}
+    assert len({row["history"] is None for row in seen.rows}) == 2
+    for position, row in enumerate(seen.rows):
+        target, size = tokens[row["target"]], len(row["tail"])
+        mine = [ids[: len(ids) - size] for ids in seen.completions[2 * position : 2 * position + 2]]
+        asked = row["history"] is not None
+        along = torch.stack([divergences(row, sid) if asked and sid else torch.zeros(2) for sid in mine])
+        values["forward_kl"].append(along[:, 0].mean())
+        values["reverse_kl"].append(along[:, 1].mean())
+        values["teacher"].append(divergences(row, target)[0] if asked else torch.zeros(()))
+        values["likelihood"].append(-token_logps(model, row["prompt"], target + row["tail"]).mean())
+        depths = range(3 if hints else 1)
+        hint = next((d for d in depths if target in best_below(bundle, row["prompt"], target[:d], tokens, 2)), 0)
+        losses = []
+        for sid, advantage in zip(mine, seen.advantages[2 * position : 2 * position + 2], strict=True):
+            logps = token_logps(model, row["prompt"], sid + row["tail"])[hint:] if sid else ()
+            losses.append(sum(-(one - one.detach()).exp() * advantage for one in logps) / max(1, len(logps)))
+        values["policy"].append(torch.as_tensor(sum(losses) / 2))
+    loss = sum(weight * torch.stack(values[name]).mean() for name, weight in terms.items())
+    assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
+    loss.backward()
+    plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert close(seen.gradient, plain, 1e-4)
+    row = next(row for row in log_of(tmp_path / "one") if "reward" in row)
+    for name in terms.keys() - {"policy"}:
+        assert row[f"loss/{name}"] == pytest.approx(torch.stack(values[name]).mean().item(), abs=1e-5)
+
+
+def test_targets_are_computed_where_no_completion_is(trained, tmp_path, watch):
+    """Groups without signal have their likelihood, and no pass over their completions."""
+    changes = {"beta": 0.0, "sync_reference": False, "loss_terms": {"policy": 0.5, "likelihood": 1.0}, "generations": 2}
+    without = watch(one_step(trained, tmp_path / "without", **changes))
+    whole = watch(one_step(trained, tmp_path / "whole", **changes, keep_zero_variance=True))
+    assert without.scored == whole.scored == [4, 4] and without.branches < whole.branches
+    assert close(without.gradient, whole.gradient)
+
+
 def test_the_top_rollout_is_the_most_probable_sid(trained, tmp_path, watch):
     seen = watch(one_step(trained, tmp_path / "one", tasks={"next_sid": 1.0}))
     bundle = load_bundle(trained / "sft")
@@ -293,6 +516,40 @@ def test_gradient_checkpointing_changes_nothing(trained, tmp_path, watch):
     spared = watch(one_step(trained, tmp_path / "spared", gradient_checkpointing=True))
     assert close(spared.gradient, plain.gradient)
     assert spared.completions == plain.completions
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms"),
+    [("grpo", {}), ("bnpo", {}), ("dapo", {}), ("gspo", {}), ("bnpo", TERMS), ("grpo", OF_TEACHER)],
+    ids=["grpo", "bnpo", "dapo", "gspo", "bnpo-terms", "grpo-teacher"],
+)
+def test_parts_that_fit_the_memory_change_nothing(request, tmp_path, watch, monkeypatch, limits, kind, terms):
+    """Neither where they are small from the beginning, nor where memory ends after some of a step's parts."""
+    trained, terms = folder_of(request, terms)
+    changes = {"loss": kind, "beta": 0.2, "prompts_per_device": 8, **terms}
+    if (trained / "early").exists():
+        changes["reference"] = str(trained / "early")
+    whole = watch(one_step(trained, tmp_path / "whole", **changes))
+    changes["prompts_per_device"] = 0
+    small = watch(one_step(trained, tmp_path / "small", **changes), partial(in_parts, tokens=64))
+    score, ended = SidGrpoTrainer.score, []
+
+    def short_of_memory(self, model, groups):
+        if torch.is_grad_enabled() and len(self.figures._tokens["kl"]) == 1 and len(ended) < 2:
+            ended.append(self.limit.tokens)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return score(self, model, groups)
+
+    monkeypatch.setattr(SidGrpoTrainer, "score", short_of_memory)
+    lowered = watch(one_step(trained, tmp_path / "lowered", **changes), partial(in_parts, tokens=128))
+    assert len(ended) == 2 and ended[1] < ended[0]
+    assert len(whole.slices) == 1 < len(small.slices)
+    for seen, name in ((small, "small"), (lowered, "lowered")):
+        assert seen.completions == whole.completions and seen.rows == whole.rows
+        assert close(seen.gradient, whole.gradient)
+        ours, theirs = (next(row for row in log_of(tmp_path / n) if "kl" in row) for n in (name, "whole"))
+        assert ours.keys() == theirs.keys()
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
 
 # Groups, rollouts and what is logged
@@ -502,6 +759,19 @@ def test_grpo_that_only_hurts_gives_back_the_start(trained, tmp_path):
     assert same_weights(tmp_path / "worse", trained / "sft")
 
 
+def test_it_ends_where_hit_rates_fall_and_keeps_what_was_before(trained, tmp_path):
+    changes = {"learning_rate": 0.3, "max_grad_norm": 100.0, "eval_beams": 12, "max_hr_drop": 0.02}
+    config = grpo_config(trained, output=str(tmp_path / "fallen"), **changes)
+    result = run_grpo(config)
+    hit_rates = [row["eval_hr@12"] for row in log_of(tmp_path / "fallen") if "eval_hr@12" in row]
+    assert result.counts["steps"] < 26 and hit_rates[-1] < hit_rates[0] - 0.02
+    assert all(value >= hit_rates[0] - 0.02 for value in hit_rates[:-1])
+    assert result.counts["best_step"] == 0 and same_weights(tmp_path / "fallen", trained / "sft")
+    shutil.move(tmp_path / "fallen.finished", tmp_path / "fallen.partial")  # killed before the output was written
+    shutil.rmtree(tmp_path / "fallen")
+    assert run_grpo(config).counts == result.counts
+
+
 def dies_and_resumes(sharpened, tmp_path, *points):
     folder, _ = sharpened
     for position, point in enumerate(points):
@@ -540,9 +810,11 @@ def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, m
         run_grpo(config)
 
 
-def test_sampled_rollouts_go_on_as_if_nothing_had_happened(trained, tmp_path, monkeypatch):
-    """A run cut off in the midst of an epoch draws the same SIDs from there on."""
-    whole, cut = (grpo_config(trained, output=str(tmp_path / name), rollouts="sampling") for name in ("whole", "cut"))
+@pytest.mark.parametrize("terms", [{"rollouts": "sampling"}, TERMS, OF_TEACHER], ids=["sampling", "terms", "teacher"])
+def test_interrupted_in_an_epoch_it_goes_on_as_if_nothing_had_happened(request, tmp_path, monkeypatch, terms):
+    """The same SIDs are drawn from there on, and hints found."""
+    folder, changes = folder_of(request, terms)
+    whole, cut = (grpo_config(folder, output=str(tmp_path / name), **changes) for name in ("whole", "cut"))
     run_grpo(whole)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_after(patch, 4)
@@ -569,20 +841,30 @@ def by_zero_2(config: GrpoConfig) -> None:
     assert "DeepSpeed" in done.stderr
 
 
+IN_TWO = partial(stage_in_processes, run_grpo, world=2)
+IN_TWO_IN_PARTS = partial(stage_in_processes, partial(in_parts, run_grpo, tokens=64), world=2)
+
+
 @pytest.mark.parametrize(
-    "launch",
+    ("launch", "size", "terms"),
     [
-        pytest.param(partial(stage_in_processes, run_grpo, world=2), id="DDP"),
-        pytest.param(by_zero_2, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
+        pytest.param(IN_TWO, 2, {}, id="DDP"),
+        pytest.param(IN_TWO, 2, TERMS, id="DDP-terms"),
+        pytest.param(IN_TWO, 2, OF_TEACHER, id="DDP-teacher"),
+        pytest.param(IN_TWO_IN_PARTS, 0, {}, id="DDP-parts"),
+        pytest.param(by_zero_2, 2, {}, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
+        pytest.param(by_zero_2, 2, TERMS, id="ZeRO-2-terms", marks=pytest.mark.slow),
+        pytest.param(by_zero_2, 2, OF_TEACHER, id="ZeRO-2-teacher", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
-    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20}
+def test_two_processes_take_the_steps_of_one(request, tmp_path, launch, size, terms):
+    folder, terms = folder_of(request, terms)
+    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 3, "learning_rate": 1e-3, "evals_per_epoch": 20, **terms}
     changes |= {"rewards": {"ranking": 1.0, "position": 0.1}, "sibling_alpha": 0.5}
-    changes |= {"reference": str(trained / "early")}
+    changes |= {"reference": str(folder / "early") if (folder / "early").exists() else ""}
     one, two = (
-        grpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
-        for name, per_device in (("one", 8), ("two", 2))
+        grpo_config(folder, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
+        for name, per_device in (("one", 8), ("two", size))
     )
     run_grpo(one)
     launch(config=two)
@@ -599,6 +881,11 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path, launch):
         "distinct_items",
         "zero_variance",
         "rewards/rule/mean",
+        "hinted",
+        "loss/likelihood",
+        "loss/hints",
+        "loss/forward_kl",
+        "loss/reverse_kl",
         "eval_ndcg@10",
         "eval_hr@1",
     )
@@ -675,6 +962,12 @@ def test_the_timed_steps_have_one_gradient(share):
         ({"reward_vectors": "vectors"}, "rewards are ranking and reward_vectors is 'vectors'"),
         ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
         ({"eval_examples": 0}, "eval_examples is 0; GRPO can hurt"),
+        ({"loss_terms": {"likelihood": 1.0}}, "beta is 0.001, but loss_terms are likelihood: the KL term is part of"),
+        ({"loss_terms": {"policy": 1.0, "hints": 1.0}}, "loss_terms are policy, hints, but hints is false"),
+        ({"teacher": "catalogue"}, "loss_terms are policy and teacher is 'catalogue'; the terms teacher, forward_kl"),
+        ({"loss_terms": {"policy": 1.0, "reverse_kl": 1.0}}, "teacher is ''; the terms teacher, forward_kl, reverse"),
+        ({"hints": True, "rollouts": "sampling"}, "but rollouts is sampling; set it to beams"),
+        ({"credit": "level", "loss": "gspo"}, "loss is gspo, whose ratio is that of a whole completion"),
     ],
 )
 def test_bad_grpo_settings(trained, tmp_path, changes, message):

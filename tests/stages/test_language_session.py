@@ -7,7 +7,7 @@ import torch
 from support.evaluation import config as eval_config
 from support.examples import keep_in_files, tokenised_rows
 from support.session import make_session_corpus
-from support.training import builder_of, catalogue_config, make_inputs, sft_config
+from support.training import builder_of, catalogue_config, grpo_config, make_inputs, sft_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
@@ -19,8 +19,10 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import encode_prompt
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.training.catalogue import run_catalogue
+from minionerec.training.distillation import Teacher, load_teacher
+from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.packing import TreeCollator
-from minionerec.training.sft import Teacher, load_teacher, run_sft
+from minionerec.training.sft import run_sft
 
 
 def conditioned(folder, **changes):
@@ -38,7 +40,7 @@ def made(tmp_path_factory):
     make_session_corpus(folder / "corpus")
     shape = {"epochs": 4, "learning_rate": 2e-2, "evals_per_epoch": 0.5, "session_context": True}
     run_catalogue(catalogue_config(folder, **shape))
-    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=2e-2, dropout=0.0))
+    run_sft(conditioned(folder, teacher=str(folder / "catalogue"), epochs=6, learning_rate=5e-3, dropout=0.0))
     return folder
 
 
@@ -155,3 +157,21 @@ def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeyp
     # A step fewer than there are rows for, as an epoch has no smaller steps.
     found = [([sid for sid in history if sid], context) for history, context in asked]
     assert len(found) >= 280 and not Counter(map(str, found)) - Counter(map(str, wanted))
+
+
+def test_grpo_gives_the_teacher_what_its_prompts_give(made, tmp_path, monkeypatch):
+    asked, answer = [], Teacher.along
+
+    def note(self, sids, histories, contexts):
+        asked.extend(zip(histories, contexts.tolist(), strict=True))
+        return answer(self, sids, histories, contexts)
+
+    corpus, number = Corpus.load(made / "corpus").train, load_bundle(made / "sft").table.sid_numbers + 1
+    contexts = row_contexts(corpus.times, len(corpus)).tolist()
+    wanted = [(number[row].tolist(), context) for row, context in zip(corpus.histories, contexts, strict=True)]
+    monkeypatch.setattr(Teacher, "along", note)
+    changes = {"tasks": {"next_sid": 1.0}, "max_steps": 8, "beta": 0.0, "sync_reference": False}
+    changes |= {"loss_terms": {"reverse_kl": 1.0}, "teacher": str(made / "catalogue")}
+    run_grpo(grpo_config(made, output=str(tmp_path / "grpo"), **changes))
+    assert len(asked) == 64 and len({context for _, context in asked}) > 1
+    assert not Counter(map(str, asked)) - Counter(map(str, wanted))

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.training import log_of, make_inputs, sft_config
+from support.training import in_parts, log_of, make_inputs, sft_config
 
 from minionerec.core.records import Batch, read_run_record
 from minionerec.training.sft import run_sft
@@ -57,15 +58,30 @@ def by_zero_2(config):
     run_sft(config)
 
 
-@pytest.mark.parametrize("run", [run_sft, by_zero_2], ids=["DDP", "ZeRO-2"])
-def test_two_processes_equal_one(one, tmp_path, run):
-    config = replace(one, output=str(tmp_path / "sft"))
+def test_parts_that_fit_the_memory_equal_micro_batches(one, tmp_path, limits, caplog):
+    config = replace(one, output=str(tmp_path / "sft"), device_batch_size=0)
+    with caplog.at_level("INFO", "minionerec"):
+        in_parts(run_sft, config)
+    assert "A step is 8 rows = 8 a device, in parts that fit its memory, x 1 device(s) x 1" in caplog.text
+    assert "for micro-batches of 24 tokens" in caplog.text
+    assert_same_run(config, one)
+    assert read_run_record(tmp_path / "sft").batch == Batch(8, 1, 8, tokens=24)
+
+
+@pytest.mark.parametrize(
+    ("run", "size"),
+    [(run_sft, 2), (by_zero_2, 2), (partial(in_parts, run_sft), 0), (partial(in_parts, by_zero_2), 0)],
+    ids=["DDP", "ZeRO-2", "DDP in parts", "ZeRO-2 in parts"],
+)
+def test_two_processes_equal_one(one, tmp_path, run, size):
+    config = replace(one, output=str(tmp_path / "sft"), device_batch_size=size)
     stage_in_processes(run, config, 2)
     sharded = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()
-    assert sharded == (run is by_zero_2)  # DeepSpeed was at work
+    assert sharded == (by_zero_2 in (run, *getattr(run, "args", ())))  # DeepSpeed was at work
     assert_same_run(config, one)
     records = [read_run_record(Path(folder.output)) for folder in (one, config)]
-    assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, Batch(2, 2, 8))]
+    batch = Batch(2, 2, 8) if size else Batch(4, 1, 8, tokens=24)
+    assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, batch)]
     assert all(record.seconds[name] > 0 for record in records for name in ("train", "validate", "write"))
 
 

@@ -24,8 +24,9 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
+from minionerec.training.distillation import load_teacher, soften
 from minionerec.training.packing import TreeCollator
-from minionerec.training.sft import SidSftTrainer, load_teacher, run_sft, soften
+from minionerec.training.sft import SidSftTrainer, run_sft
 
 
 @pytest.fixture(scope="module")

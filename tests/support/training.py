@@ -1,6 +1,8 @@
 """A corpus of chains, and training stages on it that take seconds."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
+from minionerec.training import memory
 from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConfig
 from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig
@@ -98,6 +101,20 @@ def builder_of(folder: Path, wording: str = "compact") -> tuple[Bundle, ExampleB
     bundle = load_bundle(folder / "sft")
     builder = ExampleBuilder(corpus, bundle.table, load_wording(wording), special_texts(bundle.tokenizer))
     return bundle, builder, corpus
+
+
+def in_parts(run: Callable[[Any], Any], config: Any, tokens: int = 24) -> None:
+    """A training stage that computes so many tokens at a time, where its settings leave it open."""
+    for sizes in (memory.MOST_TOKENS, memory.LEAST_TOKENS):
+        sizes["cpu"] = tokens
+    run(config)
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Limits of tokens that `in_parts` may change."""
+    for sizes in (memory.MOST_TOKENS, memory.LEAST_TOKENS):
+        monkeypatch.setitem(sizes, "cpu", sizes["cpu"])
 
 
 class Killed(Exception):

@@ -12,8 +12,9 @@ One step, P prompts with G completions each:
     loss.py        ├─▶ log-probabilities under the reference (P * G, C)           │    no gradient
                    │                       │                                      │
                    ├─▶ log-probabilities under the policy (P * G, C)              │    slice by slice
-                   │                       ▼                                      ▼
+                   │   and of the targets (P, T)           ▼                      ▼
                    └──────────────▶ loss and KL of each slice ─▶ gradient ─▶ the optimiser's step
+                                    and its other terms: likelihoods, divergences from a teacher (../distillation.py)
 
     trainer.py     goes this way, and tells the log (figures.py)
     trl_adapter.py where TRL's trainer is touched

@@ -1,6 +1,7 @@
 """The stage: load a checkpoint, build its prompts, rewards and trainer, train, and keep the best weights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,16 @@ from minionerec.models.prompts.examples import (
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.stored import load_vector_artefact
+from minionerec.sid.table import SidTable
 from minionerec.training.config import GrpoConfig
+from minionerec.training.distillation import PathTargets, load_teacher
 from minionerec.training.examples import SHUFFLED, BlockSampler
-from minionerec.training.grpo.rollouts import RollOut, TrainingPrompts, beams, grpo_examples, roller, samples
-from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
+from minionerec.training.grpo.rollouts import RollOut, Row, TrainingPrompts, beams, grpo_examples, roller, samples
+from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import SetEpoch
 from minionerec.training.rewards import (
     RewardSources,
+    Rollouts,
     Scorer,
     WeightedRewards,
     check_histories,
@@ -47,7 +51,7 @@ from minionerec.training.run import (
     run_training,
     warn_of_rounding,
 )
-from minionerec.training.trainer import early_stopping, validation_set
+from minionerec.training.trainer import early_stopping, memory_of, validation_set
 
 # A trained sequential model as the scorer of a reward.
 
@@ -89,6 +93,37 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
     return score
 
 
+# A catalogue model as a teacher at the codes that rollouts visit.
+
+
+def rollout_teacher(
+    path: str | Path, table: SidTable, trie: Trie, max_history: int, device: torch.device
+) -> TeacherQuery:
+    """The teacher of a step's rollouts and targets, by the histories and session contexts of its rows.
+
+    Args:
+        path: Checkpoint of a catalogue model.
+        table: SIDs of the policy.
+        trie: The same SIDs in the policy's tokens.
+        max_history: Items of a history that the teacher is given, the newest.
+        device: Device of its answers.
+
+    Raises:
+        ArtefactError: If it was trained on other SIDs.
+        ConfigError: If it holds another kind of model.
+    """
+    teacher, numbers = load_teacher(path, table, trie), table.sid_numbers + 1
+
+    def query(rollouts: Rollouts, rows: Sequence[Row]) -> PathTargets:
+        sids = np.concatenate([rollouts.sids, rollouts.targets[:, None]], 1)
+        pasts = [None if row["history"] is None else row["history"][-max_history:] for row in rows]
+        histories = [None if past is None else numbers[past].tolist() for past in pasts]
+        contexts = torch.tensor([row["context"] for row in rows], device=device)
+        return teacher.along(torch.from_numpy(sids).to(device), histories, contexts)
+
+    return query
+
+
 logger = get_logger(__name__)
 
 
@@ -126,6 +161,8 @@ def _train(config: GrpoConfig, run: TrainingRun) -> StageResult:
     if reference is not None:
         trainer.set_reference(reference)
     warn_of_rounding(trainer, config)
+    if not config.prompts_per_device:
+        trainer.fit_memory(memory_of(trainer, config), config.gradient_checkpointing)
     if config.sync_reference and run.checkpoint is not None:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)
@@ -210,7 +247,7 @@ def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingPrompt
     return GRPOConfig(
         **run.arguments(plan, "ndcg"),
         max_steps=config.max_steps,
-        per_device_train_batch_size=config.prompts_per_device * config.generations,
+        per_device_train_batch_size=plan.per_device * config.generations,
         per_device_eval_batch_size=config.generations,
         logging_steps=max(1, plan.eval_steps // 10),
         num_generations=config.generations,
@@ -238,7 +275,19 @@ def build_trainer(
     trie = Trie.build(table.codes, bundle.code_ids)
     order = None
     if shuffled:
-        order = BlockSampler(len(prompts.rows), shuffled, world_size(), config.prompts_per_device, config.seed)
+        order = BlockSampler(
+            len(prompts.rows),
+            shuffled,
+            world_size(),
+            args.per_device_train_batch_size // config.generations,
+            config.seed,
+        )
+    validation = validation_set(config, bundle, builder, trie)
+    if validation is not None and config.max_hr_drop < 1:
+        validation = replace(validation, cutoffs=(config.eval_beams,))
+    teacher = None
+    if config.teacher:
+        teacher = rollout_teacher(config.teacher, table, trie, builder.corpus.max_history, args.device)
     tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
     return SidGrpoTrainer(
         bundle.model,
@@ -246,9 +295,13 @@ def build_trainer(
         prompts.rows,
         bundle.tokenizer,
         roll_out=roll_out_by(config, bundle, trie),
-        objective=Objective(rewards, config.loss, config.sibling_alpha, config.keep_zero_variance),
+        objective=Objective(
+            rewards, config.loss, config.sibling_alpha, config.keep_zero_variance, config.credit, config.loss_terms
+        ),
         sid_tokens=[[vocabulary[token] for token in tokens[number]] for number in range(table.n_unique)],
-        validation=validation_set(config, bundle, builder, trie),
+        validation=validation,
+        teacher=teacher,
+        max_hr_drop=config.max_hr_drop,
         callbacks=[*early_stopping(config), *([SetEpoch(order)] if order else [])],
         order=order,
     )
@@ -260,4 +313,4 @@ def roll_out_by(config: GrpoConfig, bundle: Bundle, trie: Trie) -> RollOut:
         search = samples(trie, config.generations, bundle.tokenizer.eos_token_id)
     else:
         search = beams(trie, config.generations)
-    return roller(search, bundle.table)
+    return roller(search, bundle.table, trie if config.hints else None)

@@ -4,8 +4,8 @@ Everything that a step needs is given when the trainer is made. What one part fi
 `make_step` is the way from rows to what the loss takes, `slice_loss` the way from there to the loss.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ from datasets import Dataset
 from safetensors.torch import load_model, save_model
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_callback import TrainerState
 from trl import GRPOConfig
 
 from minionerec.core.errors import ArtefactError
+from minionerec.core.log import get_logger
+from minionerec.training.distillation import PathTargets
 from minionerec.training.grpo.figures import (
     Figures,
     completion_figures,
@@ -25,13 +28,32 @@ from minionerec.training.grpo.figures import (
     rollout_figures,
     token_figures,
 )
-from minionerec.training.grpo.loss import RolloutGroups, completion_logps, completions_of, make_groups, policy_loss
+from minionerec.training.grpo.loss import (
+    RolloutGroups,
+    Scores,
+    completion_scores,
+    completions_of,
+    make_groups,
+    policy_loss,
+    term_losses,
+)
 from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut, Row
 from minionerec.training.grpo.trl_adapter import StepTrainer
-from minionerec.training.rewards import Rollouts, WeightedRewards, group_advantages, has_signal, sibling_advantages
+from minionerec.training.rewards import (
+    Rollouts,
+    WeightedRewards,
+    group_advantages,
+    has_signal,
+    level_advantages,
+    sibling_advantages,
+)
 from minionerec.training.trainer import RankingEvaluation, ValidationSet
 
+logger = get_logger(__name__)
+
 REFERENCE_FILE = "reference.safetensors"
+TeacherQuery = Callable[[Rollouts, Sequence[Row]], PathTargets]
+"""Gives a teacher's distributions along the rollouts of some rows and, last, along their targets."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +65,39 @@ class Objective:
         loss: "grpo", "bnpo", "dapo" or "gspo", see `policy_loss`.
         sibling_alpha: Share of the group's advantage, the rest is that among siblings.
         keep_zero_variance: Whether groups without advantage are computed.
+        credit: "completion" or "level", see `level_advantages`.
+        terms: Terms of the loss with weights: policy, and those of `term_losses`.
     """
 
     rewards: WeightedRewards
     loss: str = "grpo"
     sibling_alpha: float = 1.0
     keep_zero_variance: bool = False
+    credit: str = "completion"
+    terms: Mapping[str, float] = field(default_factory=lambda: {"policy": 1.0})
 
     def advantages(self, rewards: np.ndarray, rollouts: Rollouts) -> np.ndarray:
-        """Advantages of the completions, 0 in groups whose rewards are all equal: float32 (P, G).
+        """Advantages of the completions, 0 in groups whose rewards are all equal.
 
         Args:
             rewards: float32 (P, G), the rewards' weighted sum.
             rollouts: The completions.
+
+        Returns:
+            float32 (P, G), or of each code (P, G, L) with credit by level.
         """
-        found = group_advantages(rewards)
+        by_level = self.credit == "level"
+        found = level_advantages(rollouts.codes, rewards) if by_level else group_advantages(rewards)
+        signal = has_signal(rewards)[:, None]
         if self.sibling_alpha < 1:
             codes = [[[code for code in sid if code >= 0] for sid in group] for group in rollouts.codes.tolist()]
+            for row, rank in np.argwhere(rollouts.sids < 0):
+                codes[row][rank] = []
             siblings = sibling_advantages(codes, np.nan_to_num(rewards)).astype(np.float32)
+            if by_level:
+                siblings = np.where(rollouts.codes >= 0, siblings[:, :, None], np.float32(0))
             found = self.sibling_alpha * found + (1 - self.sibling_alpha) * siblings
-        return np.where(has_signal(rewards)[:, None], found, np.float32(0))
+        return np.where(signal[:, :, None] if by_level else signal, found, np.float32(0))
 
 
 class SidGrpoTrainer(RankingEvaluation, StepTrainer):
@@ -77,6 +112,8 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Rewards, advantages and loss.
         sid_tokens: Token ids of each SID number.
         validation: Prompts ranked at each validation; none if None.
+        teacher: Queried in each step, for the terms that read its distributions; none if None.
+        max_hr_drop: How far HR at the set's last cutoff may fall below that of the first validation; ends the run.
         callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
     """
@@ -95,14 +132,37 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Objective,
         sid_tokens: Sequence[list[int]],
         validation: ValidationSet | None = None,
+        teacher: TeacherQuery | None = None,
+        max_hr_drop: float = 1.0,
         callbacks: Sequence[TrainerCallback] = (),
         order: Sampler[int] | None = None,
     ):
         super().__init__(model, args, rows, tokenizer, callbacks, order)
         self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens
-        self.validation = validation
+        self.validation, self.teacher, self.max_hr_drop = validation, teacher, max_hr_drop
         self.figures = Figures(self.accelerator)
         self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
+
+    def stops_at(self, state: TrainerState) -> bool:
+        """Whether HR has fallen too far between the first validation of a run and the newest."""
+        if self.validation is None or not self.validation.cutoffs:
+            return False
+        name = f"eval_hr@{self.validation.cutoffs[-1]}"
+        found = [row[name] for row in state.log_history if name in row]
+        return len(found) > 1 and found[-1] < found[0] - self.max_hr_drop
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Measure, and end the run where HR has fallen too far; weights of that state are not the best ones."""
+        found: dict[str, float] = super().evaluate(*args, **kwargs)
+        if self.stops_at(self.state):
+            logger.info(
+                "Validation HR@%d fell by more than max_hr_drop, %g; training ends.",
+                self.validation.cutoffs[-1] if self.validation else 0,
+                self.max_hr_drop,
+            )
+            found["eval_ndcg@10"] = -1.0  # by which the best weights are chosen
+            self.control.should_training_stop = True
+        return found
 
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
         """Roll out the rows of a step, reward and compare them, and query the reference for groups that are scored."""
@@ -113,14 +173,20 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         rewards = self.objective.rewards.total(found)  # (P, G)
         signal = has_signal(rewards)  # (P,)
         completions = completions_of(rollouts, every, self.sid_tokens)
-        tokens = sum(len(ids) for group in completions for ids in group)
+        given = [0] * len(every) if rollouts.hints is None else rollouts.hints.tolist()
+        pairs = zip(completions, given, strict=True)
+        tokens = sum(max(0, len(ids) - hint) for group, hint in pairs for ids in group)
+        terms = self.objective.terms.keys()
+        every_group = self.objective.keep_zero_variance or bool(terms & {"forward_kl", "reverse_kl"})
         groups = make_groups(
             every,
             completions,
             advantages=self.objective.advantages(rewards, rollouts),
-            scored=signal | self.objective.keep_zero_variance,
+            scored=signal & ("policy" in terms) | every_group,
             tokens=int(self._sum(tokens)),
             device=self.accelerator.device,
+            hints=rollouts.hints,
+            targets=[self.sid_tokens[row["target"]] + row["tail"] for row in every] if terms - {"policy"} else None,
         )
         self.figures.add(rollout_figures(rollouts, self.accelerator))
         self.figures.add(reward_figures(self.objective.rewards, found, self.accelerator))
@@ -128,6 +194,8 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         self.figures.add({"zero_variance": 1 - self._sum(signal.mean()) / self.accelerator.num_processes})
         if self.args.beta:
             groups = replace(groups, reference=self.reference_logps(groups, len(rows)))
+        if self.teacher is not None:
+            groups = replace(groups, paths=self.teacher(rollouts, every))
         return groups.parts(len(rows[0]))
 
     def _sum(self, value: float) -> float:
@@ -140,30 +208,46 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
 
         Without gradient there is room for more prompts at a time than in the policy pass.
         """
-        at_once = max(PROMPTS_AT_ONCE, len(groups) // slices)
+        at_once = PROMPTS_AT_ONCE if self.limit is not None else max(PROMPTS_AT_ONCE, len(groups) // slices)
         with torch.no_grad():
-            return torch.cat([self.score(self.ref_model, part)[0] for part in groups.parts(at_once)])
+            parts = replace(groups, targets=None, paths=None).parts(at_once)
+            return torch.cat([self.score(self.ref_model, part).logps for part in parts])
 
-    def score(self, model: Any, groups: RolloutGroups) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log-probabilities and entropies of the completions, see `completion_logps`."""
+    def score(self, model: Any, groups: RolloutGroups) -> Scores:
+        """Log-probabilities and entropies of the completions, see `completion_scores`."""
         with self.accelerator.autocast():
-            return completion_logps(model, self.accelerator.unwrap_model(model), groups)
+            return completion_scores(model, self.accelerator.unwrap_model(model), groups)
 
-    def slice_loss(self, model: Any, groups: RolloutGroups) -> torch.Tensor:
+    def forget_step(self) -> None:
+        """Drop the figures of a step that is computed again."""
+        self.figures.forget_step()
+
+    def slice_loss(self, model: Any, groups: RolloutGroups, whole: RolloutGroups | None) -> torch.Tensor:
         """The loss of one slice; where a group is not scored, both log-probabilities are 0, and so are loss and KL."""
-        logps, entropies = self.score(model, groups)
-        terms = policy_loss(
-            logps,
+        scores, weights = self.score(model, groups), self.objective.terms
+        slices: float = self.args.gradient_accumulation_steps
+        of_policy = slices
+        if whole is not None:
+            slices = of_policy = len(whole) / len(groups)
+            if self.objective.loss == "bnpo":  # a mean over tokens
+                of_policy = int(whole.chosen.sum()) / max(1, int(groups.chosen.sum()))
+        policy = policy_loss(
+            scores.logps,
             groups,
             kind=self.objective.loss,
             beta=self.args.beta,
-            slices=self.args.gradient_accumulation_steps,
+            slices=of_policy,
             processes=self.accelerator.num_processes,
         )
-        self.figures.add_tokens(token_figures(terms, entropies, groups))
+        self.figures.add_tokens(token_figures(policy, scores.entropies, groups))
+        loss = policy.loss * weights.get("policy", 0.0)
+        for name, value in term_losses(scores, groups).items():
+            if name in weights:
+                loss = loss + weights[name] * value.mean() / slices
+                self.figures.add_tokens({f"loss/{name}": value.detach()})
         if self.accelerator.sync_gradients:  # the last slice
             self.figures.end_step()
-        return terms.loss
+        return loss
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Log the figures of the steps since the last log, besides the trainer's own."""

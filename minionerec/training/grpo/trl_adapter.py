@@ -11,6 +11,8 @@ the first slice of the step is computed, for then the random state of an unfinis
     get_batch_samples      the rows of all slices of a step ─▶ a `DeferredStep`
     _prepare_inputs        the next of `DeferredStep.slices`; the first makes them all: `make_step`
     compute_loss           `slice_loss` of it
+
+Where memory decides how much is computed at a time, a step is one slice, and `share_of` divides it.
 """
 
 from abc import abstractmethod
@@ -26,6 +28,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from minionerec.training.grpo.loss import RolloutGroups
 from minionerec.training.grpo.rollouts import Row
+from minionerec.training.memory import Share
+from minionerec.training.trainer import StepInParts
 
 # Methods of TRL's trainer that ours overrides, with their parameters. The first is private; the others are published by
 # `Trainer`. No other private method or attribute of TRL is overridden, called or read.
@@ -34,6 +38,7 @@ OVERRIDDEN: dict[str, tuple[str, ...]] = {
     "get_train_dataloader": ("self",),
     "get_batch_samples": ("self", "epoch_iterator", "num_batches", "device"),
     "compute_loss": ("self", "model", "inputs", "return_outputs", "num_items_in_batch"),
+    "evaluate": ("self", "eval_dataset", "ignore_keys", "metric_key_prefix"),
     "log": ("self", "logs", "start_time"),
     "save_model": ("self", "output_dir", "_internal_call"),
 }
@@ -93,7 +98,7 @@ class DeferredStep:
         return self.make(self.rows)
 
 
-class StepTrainer(GRPOTrainer):
+class StepTrainer(StepInParts, GRPOTrainer):
     """TRL's trainer on steps: a subclass defines a step's slices and loss.
 
     Args:
@@ -137,12 +142,13 @@ class StepTrainer(GRPOTrainer):
         """
 
     @abstractmethod
-    def slice_loss(self, model: Any, groups: RolloutGroups) -> torch.Tensor:
-        """The loss of one slice, divided by the number of slices.
+    def slice_loss(self, model: Any, groups: RolloutGroups, whole: RolloutGroups | None) -> torch.Tensor:
+        """The part that one slice has in the loss of a device's share of a step.
 
         Args:
             model: The policy, or a distributed wrapper of it.
             groups: The slice.
+            whole: The share; None where it has as many slices as there are gradient accumulation steps.
         """
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -168,13 +174,24 @@ class StepTrainer(GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:
         """A slice, ready for the loss; TRL's own would roll out, and mix the completions of all groups."""
+        if "groups" in generation_batch:  # a part of a share
+            return generation_batch
         return {"groups": generation_batch["step"].slices[generation_batch["group"]]}
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """The loss of a slice."""
-        return self.slice_loss(model, inputs["groups"])
+        return self.slice_loss(model, inputs["groups"], inputs.get("whole"))
+
+    def share_of(self, inputs: dict[str, Any]) -> Share:
+        """The groups of a step, in order."""
+        (whole,) = inputs["step"].slices
+
+        def make(part: slice) -> dict[str, Any]:
+            return {"groups": whole.part(part.start, part.stop), "whole": whole}
+
+        return Share([sum(map(len, [prompt, *answers])) for prompt, answers in whole.branches()], make)
 
 
 def _no_reward(*_: Any, **__: Any) -> list[float | None]:

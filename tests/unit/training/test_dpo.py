@@ -21,6 +21,7 @@ from minionerec.training.dpo import (
     searched_negatives,
     softmax_preference_loss,
 )
+from minionerec.training.memory import TokenLimit
 
 # The loss
 
@@ -197,6 +198,33 @@ def test_the_trainers_loss_is_that_of_completions_one_by_one(tmp_path):
     trainer.state.global_step = 10  # the next epoch has other negatives: for row 1 item 0 in place of item 1
     again = trainer.compute_loss(trainer.model, {"rows": torch.tensor([1])}).item()
     assert again != pytest.approx(plain[1].item(), rel=1e-4)
+
+
+def test_parts_of_a_step_add_up_also_where_memory_ends(tmp_path, monkeypatch):
+    negatives = np.array([[[0, 2], [1, 2], [0, 1], [0, 1]]])
+    trainer = trainer_of(tmp_path, negatives, 0.7, model_of(1))
+    trainer._checked = trainer.accelerator.sync_gradients = True
+    trainer.current_gradient_accumulation_steps = 1
+    found, figures, ratios, ended = [], [], SidDpoTrainer.log_ratios, []
+
+    def short_of_memory(self, model, positions):
+        if len(positions) > 1 and 0 not in positions:  # in the second part
+            ended.append(positions)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return ratios(self, model, positions)
+
+    for limit in (None, TokenLimit(1000, False, 1000), TokenLimit(30, False, 30)):
+        trainer.limit = limit
+        if limit is not None and limit.tokens == 30:
+            monkeypatch.setattr(SidDpoTrainer, "log_ratios", short_of_memory)
+        trainer.model.zero_grad()
+        loss = trainer.training_step(trainer.model, {"rows": torch.tensor([0, 1, 2, 3])})
+        found.append(torch.cat([loss.reshape(1), gradient_of(trainer.model)]))
+        figures.append(trainer.figures.take())
+    assert ended and trainer.limit.tokens < 30
+    for values, noted in zip(found[1:], figures[1:], strict=True):
+        assert torch.allclose(values, found[0], rtol=1e-4, atol=1e-6)
+        assert noted == pytest.approx(figures[0], rel=1e-4)
 
 
 def test_targets_come_to_rank_first(tmp_path):

@@ -1,14 +1,19 @@
-"""The memory estimate against what autograd keeps."""
+"""The memory estimate against what autograd keeps, and steps whose memory ends."""
 
 from contextlib import nullcontext
 
 import pytest
 import torch
+from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
+from trl.trainer.sft_config import SFTConfig
 
-from minionerec.training.memory import estimate_memory, saved_per_token
-from minionerec.training.sft import add_dropout
+from minionerec.core.errors import ConfigError
+from minionerec.models.backbone.build import train_tokenizer
+from minionerec.training.memory import MOST_TOKENS, TokenLimit, estimate_memory, saved_per_token
+from minionerec.training.packing import ShareCollator, TreeCollator
+from minionerec.training.sft import SidSftTrainer, add_dropout
 
 TOKENS = 48
 
@@ -83,3 +88,149 @@ def test_what_each_setting_saves():
     assert shared.optimiser == 12 * count // 4
     updates = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear")).get_base_model()
     assert estimate_memory(updates, tokens=1000, labels=100).optimiser < 0.1 * plain.optimiser
+
+
+def examples(count=24):
+    """Examples of two tasks, of several lengths, each with some labels."""
+    torch.manual_seed(1)
+    found = []
+    for number in range(count):
+        answer = torch.randint(40, (3 + number % 4,)).tolist()
+        prompt = [[1] * 9, [2, 3] * 5][number % 2] + torch.randint(40, (number % 7,)).tolist()
+        labels = [-100] * len(prompt) + answer
+        found.append({"input_ids": [*prompt, *answer], "labels": labels, "weights": [1.0 + number] * len(labels)})
+    return found
+
+
+def trainer_of(folder, dtype=torch.float64):
+    args = SFTConfig(
+        output_dir=str(folder),
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+    )
+    return SidSftTrainer(
+        model=model_of(dtype=dtype),
+        args=args,
+        data_collator=TreeCollator(16),
+        train_dataset=Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]}),
+        processing_class=train_tokenizer(["a cup"], 20),
+    )
+
+
+def step(trainer, share):
+    """The loss and the gradients of a step."""
+    trainer.model.zero_grad()
+    labels = share["shift_labels"].numel()
+    assert labels == sum(label >= 0 for example in examples() for label in example["labels"][1:])
+    loss = trainer.training_step(trainer.model, share, num_items_in_batch=labels)
+    return loss, [parameter.grad.clone() for parameter in trainer.model.parameters()]
+
+
+class SmallMemory:
+    """Memory that ends in the forward or the backward pass of a block of which too many tokens are computed.
+
+    Args:
+        model: The model.
+        tokens: Most tokens at a time; of blocks that are computed again, more.
+        backward: Whether it ends in the backward pass, when later blocks have their gradients already.
+        again: Most tokens of blocks that are computed again in the backward pass.
+    """
+
+    def __init__(self, model, tokens, backward, again=0):
+        self.model, self.tokens, self.backward, self.again, self.ended = model, tokens, backward, again, 0
+        model.model.layers[0].register_forward_hook(self.after)
+
+    def after(self, _layer, _inputs, output):
+        hidden = output[0] if isinstance(output, tuple) else output
+        allowed = self.again if self.model.is_activation_checkpointing else self.tokens
+        if hidden.shape[:2].numel() > allowed:
+            if self.backward:
+                hidden.register_hook(self.end)
+            else:
+                self.end()
+
+    def end(self, *_):
+        self.ended += 1
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+
+
+def test_a_share_is_split_without_loss():
+    share = ShareCollator(TreeCollator(64))(examples())["share"]
+    whole = share.split(1)[0]
+    for tokens in (1000, 100, 40, 1):
+        parts = share.split(share.count(tokens))
+        assert len(parts) == share.count(tokens) <= len(share)
+        for name in ("labels", "weights"):
+            assert torch.equal(torch.cat([part[name].flatten() for part in parts]), whole[name].flatten()), name
+        sizes = [part["input_ids"].numel() for part in parts]
+        assert tokens == 1 or max(sizes) <= tokens + 64  # a row more, where they do not fit
+    assert share.count(1) == 24 and share.count(10**6) == 1
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("tokens", "again"), [(70, 0), (8, 100)])
+def test_a_step_whose_memory_ends_has_the_same_loss_and_gradient(tmp_path, caplog, backward, tokens, again):
+    """Smaller parts are enough at first; then not even single examples fit but with blocks computed again."""
+    share = ShareCollator(TreeCollator(16))(examples())
+    trainer = trainer_of(tmp_path)
+    trainer.set_limit(TokenLimit(1024, False, 1024))
+    loss, gradients = step(trainer, share)
+    assert trainer.limit.tokens == 1024
+    memory = SmallMemory(trainer.model, tokens, backward, again)
+    with caplog.at_level("INFO", "minionerec"):
+        found, others = step(trainer, share)
+    assert memory.ended > 0 and trainer.limit.tokens < 1024
+    assert trainer.limit.checkpointing == trainer.model.is_activation_checkpointing == bool(again)
+    assert f"At most {trainer.limit.tokens:,} tokens are computed at a time" in caplog.text
+    assert torch.allclose(found, loss, rtol=1e-6)
+    for ours, theirs in zip(others, gradients, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6 * float(theirs.abs().max()))
+    ended = memory.ended
+    step(trainer, share)  # the next step is computed so from its beginning
+    assert memory.ended == ended
+
+
+def test_every_label_of_a_step_is_counted(tmp_path):
+    """In micro-batches as in a share, so that the loss of a step does not depend on how it is divided."""
+    trainer, rows, packed = trainer_of(tmp_path), examples(), TreeCollator(16)
+    labels = sum(label >= 0 for example in rows for label in example["labels"][1:])
+    for batches in ([packed(rows[:5]), packed(rows[5:])], [ShareCollator(packed)(rows)]):
+        assert trainer.get_batch_samples(iter(batches), len(batches), "cpu")[1] == labels
+
+
+def test_memory_that_ends_with_a_single_example_is_an_error(tmp_path):
+    trainer = trainer_of(tmp_path)
+    trainer.set_limit(TokenLimit(64, False, 64))
+    SmallMemory(trainer.model, 0, False)
+    with pytest.raises(ConfigError, match="memory ended with a single example at a time"):
+        step(trainer, ShareCollator(TreeCollator(16))(examples()))
+
+
+def test_other_errors_are_not_taken_for_memory(tmp_path):
+    trainer = trainer_of(tmp_path)
+    trainer.set_limit(TokenLimit(64, False, 64))
+    trainer.model.model.layers[0].register_forward_hook(lambda *_: 1 / torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="size"):
+        step(trainer, ShareCollator(TreeCollator(16))(examples()))
+
+
+def test_the_limit_is_the_largest_that_leaves_room():
+    def needed(tokens, checkpointing):
+        return 1000 + tokens * (1 if checkpointing else 10)
+
+    def limit(free, checkpointing=False):
+        found = TokenLimit.of(needed, free, "cuda", checkpointing)
+        return found.tokens, found.checkpointing
+
+    assert limit(10**9) == (MOST_TOKENS["cuda"], False)
+    assert TokenLimit.of(needed, 10**9, "cpu", False).tokens == MOST_TOKENS["cpu"]
+    assert limit(int((1000 + 10 * 4096) / 0.85) + 1) == (4096, False)
+    assert limit(int((1000 + 10 * 4096) / 0.85) - 1) == (2048, False)
+    assert limit(2500) == (1024, True)
+    assert limit(4000) == (2048, True)
+    assert limit(10**9, True) == (MOST_TOKENS["cuda"], True)
+    assert limit(0) == (1024, True)

@@ -43,7 +43,7 @@ def test_a_trl_that_moved_is_noticed_by_name():
             self.num_generations = 1
 
         get_train_dataloader, get_batch_samples = GRPOTrainer.get_train_dataloader, GRPOTrainer.get_batch_samples
-        log, save_model = GRPOTrainer.log, GRPOTrainer.save_model
+        log, save_model, evaluate = GRPOTrainer.log, GRPOTrainer.save_model, GRPOTrainer.evaluate
 
     found = "\n".join(what_moved(Moved))
     assert "Moved._prepare_inputs takes ('self', 'batch'); trl_adapter.py overrides it with" in found

@@ -6,7 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minionerec.training.rewards import group_advantages, has_signal, ndcg_penalties, sibling_advantages
+from minionerec.training.rewards import (
+    group_advantages,
+    has_signal,
+    level_advantages,
+    ndcg_penalties,
+    sibling_advantages,
+)
 
 NAN = float("nan")
 
@@ -83,3 +89,31 @@ def test_sibling_advantages_are_fair(group, random):
     # With one code they are the ordinary advantages of a group.
     flat = sibling_advantages([[[position] for position in range(len(group))]], rewards)
     assert flat == pytest.approx((rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4))
+
+
+def test_siblings_of_completions_that_are_not_there():
+    whole = sibling_advantages([[[1, 5], [2, 5], [2, 6]]], np.array([[1.0, 0.0, 0.5]]))
+    assert np.array_equal(
+        sibling_advantages([[[1, 5], [2, 5], [], [2, 6]]], np.array([[1.0, 0.0, 9.0, 0.5]]))[:, [0, 1, 3]], whole
+    )
+
+
+def test_level_advantages_by_hand():
+    """Mean reward .375; of the prefixes 1, 2 and 1 5: .5, 0 and .5; deviation .478714."""
+    codes = np.array([[[1, 5, 7], [1, 5, 8], [1, 6, -1], [2, 5, 7]]])
+    found = level_advantages(codes, np.array([[1.0, 0.0, 0.5, 0.0]]))
+    worth = np.array([[0.125, 0, 0.5], [0.125, 0, -0.5], [0.125, 0, 0], [-0.375, 0, 0]])
+    assert found == pytest.approx(worth[None] * [[[3], [3], [2], [3]]] / 0.478814, abs=1e-5)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=2, max_size=7, unique_by=tuple),
+    st.randoms(use_true_random=False),
+)
+def test_the_mean_credit_of_a_completions_codes_is_its_advantage(group, random):
+    """Also where one is the beginning of another, and where some have no reward; what all share has no credit."""
+    rewards = np.array([[random.choice([NAN, 0.0, 0.5, 1.0]) for _ in group]])
+    codes = np.array([[[7, *ids, *[-1] * (4 - len(ids))] for ids in group]])
+    found, lengths = level_advantages(codes, rewards), (codes >= 0).sum(2)
+    assert found.sum(2) / lengths == pytest.approx(group_advantages(rewards), abs=1e-4)
+    assert found.dtype == np.float32 and not found[codes < 0].any() and not found[:, :, 0].any()

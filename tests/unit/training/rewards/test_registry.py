@@ -1,6 +1,7 @@
 """Names of rewards, their weights and sources, and a user's own."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -122,3 +123,10 @@ def test_a_reward_that_does_not_apply_is_left_out_of_the_sum():
     total = rewards.total(found)
     assert total.dtype == np.float32
     assert np.array_equal(total, [[2.5, 1.0], [1.5, nan]], equal_nan=True)
+
+
+def test_no_reward_is_read_where_a_hint_leaves_no_completion():
+    rollouts = replace(ROLLOUTS, sids=ROLLOUTS.sids.copy(), scores=ROLLOUTS.scores.copy())
+    rollouts.sids[0, -1], rollouts.scores[0, -1] = -1, -np.inf
+    found = reward_values("own", lambda given: given.scores, rollouts)
+    assert np.isnan(found[0, -1]) and np.isnan(found).sum() == 1
