@@ -170,7 +170,7 @@ def test_command(shop, tmp_path):
     assert lines[2:] == [f"Report: {page}.html (and {page}.md)"] and page.with_suffix(".html").is_file()
 
 
-def test_a_table_of_interactions_is_told_to_be_fitted_to_what_it_is_measured_on(shop, tmp_path):
+def test_a_table_of_interactions_is_named_as_fitted_to_what_it_is_measured_on(shop, tmp_path):
     shared = {"corpus": str(shop / "corpus"), "codebook_sizes": [4, 4, 4], "dimensions": 8}
     run_embed(
         EmbedConfig(corpus=str(shop / "corpus"), output=str(tmp_path / "v"), encoder="interactions", dimensions=8)
