@@ -25,6 +25,7 @@ from support.training import (
     GROUP,
     N_ITEMS,
     TRAINED,
+    WAITS,
     Killed,
     builder_of,
     catalogue_config,
@@ -34,6 +35,7 @@ from support.training import (
     log_of,
     make_inputs,
     mixed_sids,
+    operators_of_a_step,
     same_weights,
     sft_config,
 )
@@ -550,6 +552,18 @@ def test_parts_that_fit_the_memory_change_nothing(request, tmp_path, watch, monk
         ours, theirs = (next(row for row in log_of(tmp_path / n) if "kl" in row) for n in (name, "whole"))
         assert ours.keys() == theirs.keys()
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+
+
+def test_a_step_waits_as_often_whatever_its_size(trained, tmp_path):
+    changes = {"max_steps": 3, "evals_per_epoch": 0.1, "keep_zero_variance": True, "keep_state": False}
+    found = []
+    for size in (8, 32):
+        changes |= {"output": str(tmp_path / str(size)), "prompts_per_step": size, "prompts_per_device": size}
+        found.append(operators_of_a_step(run_grpo, grpo_config(trained, **changes)))
+    small, large = found
+    waits = sum(small[name] for name in WAITS)
+    assert 0 < waits <= 22 and waits == sum(large[name] for name in WAITS)
+    assert large.total() < 1.3 * small.total()  # for four times as many prompts
 
 
 # Groups, rollouts and what is logged
