@@ -243,7 +243,7 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 _SHARED = 0.005  # share of items that share an SID; with .8 % of Industrial's items 7 % of its test examples had one
-_USED = 0.1  # perplexity over codes; the tables that were trained on have .27 and more (docs/results/sids.md)
+_USED = 0.05  # perplexity over codes; tables that a model was trained on have .12 and more
 _BUYERS = (
     2.0  # buyer purity of the first code over that of two random items; 1 for shuffled SIDs, 1.7 where TF-IDF fails
 )
@@ -252,7 +252,7 @@ _BUYERS = (
 def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> str:
     """One or two sentences: what is wrong with a table and what to try, or that nothing is.
 
-    Thresholds are from tables of which a recommender's quality was measured.
+    Thresholds are from the tables of docs/results/sids.md, some of which a recommender was trained on.
 
     Args:
         report: Result of `sid_report`.
@@ -278,14 +278,14 @@ def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> 
         if first is not None and first < _BUYERS * chance:
             found.append(
                 f"the same users interact with items of one first code hardly more often ({first / chance:.1f} times) "
-                "than with any two items: try with_interactions true, or another encoder, such as wordllama"
+                "than with any two items: try with_interactions true, or another encoder"
             )
     if found:
         return f"Advice: {'; '.join(found)}."
     alike = ""
     if measures is not None and measures.prefixes[0].buyer_purity is not None and measures.buyer_chance:
         times = measures.prefixes[0].buyer_purity / measures.buyer_chance
-        alike = f", and two items of one first code are {times:.1f} times as likely as any two to have the same users"
+        alike = f", and two items of one first code are {times:.1f} times as alike in their users as any two"
     return f"Advice: none. Nearly every item has an SID of its own, the levels are used{alike}."
 
 

@@ -126,7 +126,7 @@ def test_advice_names_what_is_wrong_and_what_to_try():
     report, measures = measured(across, of_group)
     assert advice(report).startswith("Advice: none")
     assert "items of one first code hardly more often" in advice(report, measures)
-    assert advice(report, measures).endswith("try with_interactions true, or another encoder, such as wordllama.")
+    assert advice(report, measures).endswith("try with_interactions true, or another encoder.")
 
     report, _ = measured(np.where(np.arange(20)[:, None] < 2, good[0], good), of_group)
     assert advice(report).startswith("Advice: 2 items (10.0%) share an SID") and "try collisions relocate" in advice(
