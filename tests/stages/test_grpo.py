@@ -862,10 +862,8 @@ IN_TWO_IN_PARTS = partial(stage_in_processes, partial(in_parts, run_grpo, tokens
 @pytest.mark.parametrize(
     ("launch", "size", "terms"),
     [
-        pytest.param(IN_TWO, 2, {}, id="DDP"),
-        pytest.param(IN_TWO, 2, TERMS, id="DDP-terms"),
         pytest.param(IN_TWO, 2, OF_TEACHER, id="DDP-teacher"),
-        pytest.param(IN_TWO_IN_PARTS, 0, {}, id="DDP-parts"),
+        pytest.param(IN_TWO_IN_PARTS, 0, TERMS, id="DDP-parts-terms"),
         pytest.param(by_zero_2, 2, {}, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
         pytest.param(by_zero_2, 2, TERMS, id="ZeRO-2-terms", marks=pytest.mark.slow),
         pytest.param(by_zero_2, 2, OF_TEACHER, id="ZeRO-2-teacher", marks=pytest.mark.slow),
