@@ -1,7 +1,7 @@
 """What lists of ten are worth, and what re-ranking gives at the same HR@10: two tables in markdown.
 
-    python studies/list_rewards.py --corpus runs/demo/corpus --items data/demo/items.csv --value price --label department
-        --city data/demo/shop.yaml --start runs/demo/sft_valid value=runs/demo/value_valid
+    python studies/list_rewards.py --corpus runs/demo/corpus --items data/demo/items.csv --value price
+        --label department --city data/demo/shop.yaml --start runs/demo/sft_valid value=runs/demo/value_valid
 
 Predictions of one split (`eval-beam`), those of the starting checkpoint and those of others. Of the first ten items of
 each list: HR@10; value@10, the value of the target where it is found, in units of the catalogue's mean; distinct

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
-from minionerec.data.rows import ranges
+from minionerec.data.corpus import Corpus
+from minionerec.data.rows import Side, ranges
+from minionerec.data.windows import padded_windows
 
 _BLOCK = 1 << 16  # entries whose pairs are added up together
 
@@ -86,6 +88,24 @@ def count_transitions_in_parts(
         np.concatenate([np.zeros(0, np.int32), *(part.followers for part in found)]),
         np.concatenate([np.zeros(0, np.float32), *(part.counts for part in found)]),
     )
+
+
+def training_transitions(
+    corpus: Corpus, width: int, reach: int, decay: float, reverse: float, padding: Side = "right"
+) -> Transitions:
+    """`count_transitions` of the training windows of a corpus, and of no other example: N items.
+
+    Args:
+        corpus: The corpus.
+        width: Longest history of a window.
+        reach: How many items back a pair counts.
+        decay: Weight of each further step back.
+        reverse: Weight of the other direction.
+        padding: Side of the windows' padding, which changes no count but the order of summation.
+    """
+    padded = (padded_windows(part, width, padding) for part in corpus.windows("train"))
+    parts = ((windows.histories, windows.targets) for windows in padded)
+    return count_transitions_in_parts(parts, corpus.n_items, reach, decay, reverse)
 
 
 class TransitionPairs:

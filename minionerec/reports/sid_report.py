@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.core.artefacts import read_json, to_plain
+from minionerec.core.artefacts import read_json, read_manifest, to_plain, unchanged_input
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
@@ -19,14 +19,16 @@ from minionerec.reports.config import SidReportConfig
 from minionerec.reports.document import Block, Details, Figure, Paragraph, Section, Table, Tiles
 from minionerec.reports.html import write_page
 from minionerec.reports.results import shorten
+from minionerec.sid.embed.config import INTERACTIONS
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
-from minionerec.sid.report import HITS, Diagnostics, diagnose, gather_evidence, prefix_numbers, read_sid_report
+from minionerec.sid.report import HITS, Diagnostics, advice, diagnose, gather_evidence, prefix_numbers, read_sid_report
 from minionerec.sid.table import SidTable
 
 # Sections about tables of semantic IDs side by side.
 
 _TITLES_SHOWN = 8
+_FITTED = "Its vectors are made of the training interactions that bits and buyers are measured on, which favours it."
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,19 @@ class Judged:
         table: The table.
         report: `report.json` of its artefact.
         measures: Its measures.
+        fitted: Whether its vectors are made of the interactions that it is measured on.
     """
 
     table: SidTable
     report: Mapping[str, Any]
     measures: Diagnostics
+    fitted: bool = False
+
+    @property
+    def advice(self) -> str:
+        """What to try, or that nothing is wrong."""
+        found = advice(self.report, self.measures)
+        return f"{found} {_FITTED}" if self.fitted else found
 
 
 def overview(judged: Mapping[str, Judged]) -> Section:
@@ -82,7 +92,8 @@ def overview(judged: Mapping[str, Judged]) -> Section:
         f"A uniform distribution takes log2 {items:,} = {np.log2(items):.2f} bits, popularity "
         f"{first.popular_bits:.2f} ({next(iter(judged))})."
     )
-    return Section("Summary", [Tiles(tiles), Paragraph(text), Table(headers, rows, text_columns=2)])
+    verdicts = [Paragraph(f"{name}: {entry.advice}") for name, entry in judged.items()]
+    return Section("Summary", [Tiles(tiles), Paragraph(text), Table(headers, rows, text_columns=2), *verdicts])
 
 
 def levels(judged: Mapping[str, Judged]) -> Section:
@@ -272,14 +283,17 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
             ]
             names = ", ".join(judged)
             lead = f"{names}: semantic IDs of {corpus.n_items:,} items ({config.corpus}), before any training."
-            measures = {name: to_plain(asdict(entry.measures)) for name, entry in judged.items()}
+            measures = {
+                name: to_plain(asdict(entry.measures)) | {"advice": entry.advice} for name, entry in judged.items()
+            }
             with work.finish(seed=config.seed, counts=counts) as folder:
                 write_page(folder, NAME, config.title, lead, parts)
                 (folder / JSON_FILE).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
     output = stage.output
     measures = read_json(output / JSON_FILE)
     bits = [f"{name}: {found['bits_per_item']:.3f} bits per item" for name, found in measures.items()]
-    lines = [*bits, f"Report: {output / HTML_FILE} (and {output / MARKDOWN_FILE})"]
+    verdicts = [f"{name}: {found['advice']}" for name, found in measures.items() if "advice" in found]  # 0.2: none
+    lines = [*bits, *verdicts, f"Report: {output / HTML_FILE} (and {output / MARKDOWN_FILE})"]
     return StageResult(output, lines, metrics=measures, up_to_date=up_to_date)
 
 
@@ -311,5 +325,14 @@ def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> di
         measures = diagnose(table.codes, evidence, codebooks)
         errors = [level["error"] for level in report["levels"]]
         with_errors = [replace(use, error=error) for use, error in zip(measures.levels, errors, strict=True)]
-        judged[name] = Judged(table, report, replace(measures, levels=with_errors))
+        judged[name] = Judged(table, report, replace(measures, levels=with_errors), _reads_interactions(folder))
     return judged
+
+
+def _reads_interactions(folder: Path) -> bool:
+    """Whether SIDs, or the vectors that they are made of, are made of interactions."""
+    settings = read_manifest(folder).get("settings") or {}
+    if settings.get("with_interactions") or settings.get("encoder") == INTERACTIONS:
+        return True
+    vectors = unchanged_input(folder, "vectors")
+    return vectors is not None and _reads_interactions(vectors)

@@ -20,9 +20,11 @@ from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.sid.collisions import Resolution, resolve_collisions, stack_codes
 from minionerec.sid.config import SidConfig
+from minionerec.sid.embed.config import INTERACTIONS, TFIDF
+from minionerec.sid.embed.interactions import text_part
 from minionerec.sid.embed.stored import VectorRows
 from minionerec.sid.embed.texts import FittedTexts, ItemTexts
-from minionerec.sid.embed.vectors import make_vectors, vectors_in_blocks
+from minionerec.sid.embed.vectors import load_encoded, make_vectors, vectors_in_blocks
 from minionerec.sid.kmeans import (
     check_vectors,
     distances,
@@ -35,7 +37,7 @@ from minionerec.sid.kmeans import (
     training_rows,
 )
 from minionerec.sid.quantiser import CODEBOOKS_FILE, EncodedVectors, Quantiser
-from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report, report_lines, sid_report
+from minionerec.sid.report import REPORT_FILE, advice, level_use, read_sid_report, report_lines, sid_report
 from minionerec.sid.table import INDEX_FILE, SidTable, ids_of, index_size
 
 logger = get_logger(__name__)
@@ -261,20 +263,21 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
     return _assigned(given, EncodedVectors(vectors, quantiser), quantiser)
 
 
-def _same_tfidf(folder: Path, config: SidConfig, dimensions: int) -> SidConfig:
+def _same_tfidf(folder: Path, config: SidConfig, width: int) -> SidConfig:
     """The settings with the dimensions of the first SIDs where they are not given.
 
     Args:
         folder: The SIDs that others are appended to.
         config: The settings.
-        dimensions: Of the vectors that its codebooks read.
+        width: Dimensions of the vectors that its codebooks read.
 
     Raises:
         ConfigError: Naming the setting that differs.
     """
     then = read_manifest(folder)["settings"]
-    if then.get("encoder") != "tfidf":
+    if then.get("encoder") != TFIDF:
         return config
+    dimensions = then["dimensions"] if config.with_interactions else width
     default = next(default_of(each) for each in fields(config) if each.name == "dimensions")
     if config.dimensions == default:
         config = replace(config, dimensions=dimensions)
@@ -291,14 +294,20 @@ def _make_appended(given: MethodInputs) -> CodesAndPoints:
     folder = given.inputs["append_to"]
     base, quantiser = SidTable.load_index(folder), Quantiser.load(folder)
     fitted = None
-    if given.config.encoder == "tfidf":
+    _check_interactions(folder, given.config, quantiser)
+    if given.config.encoder == TFIDF:
         given = replace(given, config=_same_tfidf(folder, given.config, quantiser.width))
         fitted = FittedTexts.of(folder, base.item_ids, given.corpus)
     rows = {item_id: row for row, item_id in enumerate(base.item_ids)}
     found = np.array([rows.get(item_id, -1) for item_id in given.item_ids])
-    points = quantiser.points(given.vectors(fitted))
     known, new = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
     kept, levels = base.codes[found[known]], len(quantiser.codebooks)
+    if given.config.with_interactions:
+        points, codes = _points_by_text(given, fitted, quantiser, known, kept[:, :levels])
+        codes = codes[new]
+    else:
+        points = quantiser.points(given.vectors(fitted))
+        codes = encode(points[new], quantiser.codebooks, given.config.threads)
     errors = [level["error"] for level in read_sid_report(folder)["levels"]]
     before = errors[levels - 1] if levels <= len(errors) else None
     if len(known):
@@ -313,8 +322,65 @@ def _make_appended(given: MethodInputs) -> CodesAndPoints:
     if gone:
         logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, gone)
     given.counts.update(items_kept=len(known), items_appended=len(new), items_gone=gone)
-    codes = encode(points[new], quantiser.codebooks, given.config.threads)
     return CodesAndPoints(codes, points, quantiser, new, kept, base.codes, fitted)
+
+
+def _check_interactions(folder: Path, config: SidConfig, quantiser: Quantiser) -> None:
+    """Check that items can be appended as far as their vectors are made of interactions.
+
+    Raises:
+        ConfigError: If they cannot.
+    """
+    then = read_manifest(folder)["settings"]
+    if INTERACTIONS in (config.encoder, then.get("encoder")):
+        raise ConfigError(
+            f"{folder}: SIDs of interactions alone were asked for, but new items have none, and those of a larger "
+            "corpus give known items other vectors. Append to SIDs with text (with_interactions true), or rebuild all."
+        )
+    beside = bool(then.get("with_interactions"))
+    if beside != config.with_interactions:
+        raise ConfigError(
+            f"with_interactions is {str(config.with_interactions).lower()}, but {folder} was made with "
+            f"{str(beside).lower()}. Give --with_interactions {str(beside).lower()}."
+        )
+    if beside and quantiser.encoder is not None:
+        raise ConfigError(
+            f"{folder}: an autoencoder reads texts and interactions together, and new items have no interactions. "
+            "Append to SIDs of method residual_kmeans, or rebuild all."
+        )
+
+
+def _points_by_text(
+    given: MethodInputs, fitted: FittedTexts | None, quantiser: Quantiser, known: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points and codes of items by their text alone; the part of interactions of a point is that of its codes.
+
+    The interactions of a larger corpus have other factors, so those of known items are read from their codes as well.
+
+    Args:
+        given: The inputs.
+        fitted: Texts that TF-IDF was fitted on.
+        quantiser: Codebooks of texts with interactions beside them.
+        known: int64 (K,), items that have codes.
+        kept: int (K, L), these codes.
+
+    Returns:
+        Points, float32 (N, D), and codes, int32 (N, L).
+
+    Raises:
+        DataError: If the texts' vectors are not narrower than the codebooks.
+    """
+    texts = text_part(replace(given, config=replace(given.config, with_interactions=False)).vectors(fitted))
+    width, books = texts.shape[1], quantiser.codebooks
+    if width >= quantiser.width:
+        raise DataError(
+            f"vectors of texts have {width} dimensions, but the codebooks have {quantiser.width} for texts and "
+            "interactions. Use the encoder and the settings that they were made with."
+        )
+    codes = encode(texts, [np.ascontiguousarray(book[:, :width]) for book in books], given.config.threads)
+    codes[known] = kept
+    interactions = sum(book[codes[:, level], width:] for level, book in enumerate(books))
+    return np.hstack([texts, interactions]).astype(np.float32), codes
 
 
 MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
@@ -394,7 +460,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
     config = stage.config
     with stage.work() as work:
         with work.phase("load"):
-            items = ItemTexts.load(config.corpus, texts="vectors" not in stage.inputs)
+            items = load_encoded(config, stage.inputs)
         given = MethodInputs(items, config, stage.inputs, {}, work)
         with work.phase("quantise"):
             made = MAKERS[config.method](given)
@@ -404,8 +470,9 @@ def run_build_sids(config: SidConfig) -> SidResult:
         books = made.quantiser.codebooks if made.quantiser else None
         if config.method == "append" and made.quantiser is not None:  # the manifest records what was used
             stage.given = replace(stage.given, codebook_sizes=list(map(len, made.quantiser.codebooks)))
-            if config.encoder == "tfidf":
-                stage.given = replace(stage.given, dimensions=made.quantiser.width)
+            if config.encoder == TFIDF:
+                same = _same_tfidf(stage.inputs["append_to"], config, made.quantiser.width)
+                stage.given = replace(stage.given, dimensions=same.dimensions)
         with work.phase("measure"):
             report = sid_report(
                 config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts, seed=config.seed
@@ -425,7 +492,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
 
 def _result(output: Path, table: SidTable, report: Mapping[str, Any], up_to_date: bool) -> SidResult:
     line = f"{table.n_unique} distinct SIDs of {len(table)} items: {output}"
-    return SidResult(output, [line], metrics=report, up_to_date=up_to_date, table=table)
+    return SidResult(output, [line, advice(report)], metrics=report, up_to_date=up_to_date, table=table)
 
 
 def _say(report: Mapping[str, Any]) -> None:

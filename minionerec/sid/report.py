@@ -242,6 +242,53 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+_SHARED = 0.005  # share of items that share an SID; with .8 % of Industrial's items 7 % of its test examples had one
+_USED = 0.05  # perplexity over codes; tables that a model was trained on have .12 and more
+_BUYERS = (
+    2.0  # buyer purity of the first code over that of two random items; 1 for shuffled SIDs, 1.7 where TF-IDF fails
+)
+
+
+def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> str:
+    """One or two sentences: what is wrong with a table and what to try, or that nothing is.
+
+    Thresholds are from the tables of docs/results/sids.md, some of which a recommender was trained on.
+
+    Args:
+        report: Result of `sid_report`.
+        measures: Result of `diagnose`, where the table was measured against interactions.
+    """
+    found, after = [], report["collisions"]["after"]
+    if after["sharing_rate"] > _SHARED:
+        found.append(
+            f"{after['sharing_items']:,} items ({after['sharing_rate']:.1%}) share an SID, and a recommender cannot "
+            "rank one of them above another: try collisions relocate or extra_token"
+        )
+    levels = report["levels"]
+    few = [
+        use["level"] for use in levels if use["size"] and use["size"] > 2 and use["perplexity"] < _USED * use["size"]
+    ]
+    if few:
+        found.append(
+            f"the codes of level {', '.join(few)} hardly distinguish items: try method balanced_kmeans, smaller "
+            "codebook_sizes, or another encoder"
+        )
+    if measures is not None:
+        first, chance = measures.prefixes[0].buyer_purity, measures.buyer_chance
+        if first is not None and first < _BUYERS * chance:
+            found.append(
+                f"the same users interact with items of one first code hardly more often ({first / chance:.1f} times) "
+                "than with any two items: try with_interactions true, or another encoder"
+            )
+    if found:
+        return f"Advice: {'; '.join(found)}."
+    alike = ""
+    if measures is not None and measures.prefixes[0].buyer_purity is not None and measures.buyer_chance:
+        times = measures.prefixes[0].buyer_purity / measures.buyer_chance
+        alike = f", and two items of one first code are {times:.1f} times as alike in their users as any two"
+    return f"Advice: none. Nearly every item has an SID of its own, the levels are used{alike}."
+
+
 def _collision_line(name: str, counts: dict[str, Any] | CollisionCounts) -> str:
     values = counts if isinstance(counts, dict) else asdict(counts)
     return (

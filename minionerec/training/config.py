@@ -8,7 +8,7 @@ from typing import ClassVar
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
-from minionerec.sid.embed.config import encoder_inputs
+from minionerec.sid.embed.config import INTERACTIONS, encoder_inputs
 from minionerec.training.rewards import COLUMN_REWARDS, reward_files, reward_weights
 
 SCHEDULES = ("cosine", "linear", "constant", "inverse_sqrt")
@@ -233,11 +233,11 @@ class CatalogueTrainConfig(RefittableConfig):
     )
     vectors: str = setting(
         "tfidf",
-        "item text, besides learned vectors: tfidf, wordllama, the output of embed-items, a .npy or .parquet file; "
-        "empty: none",
+        "item vectors, besides learned ones: tfidf or wordllama (of texts), interactions (of training interactions), "
+        "the output of embed-items, a .npy or .parquet file; empty: none",
         path=True,
     )
-    vector_width: int = setting(128, "width of TF-IDF vectors", least=1)
+    vector_width: int = setting(128, "width of vectors of TF-IDF or of interactions", least=1)
     hidden_size: int = setting(128, "width of a tower", least=1)
     layers: int = setting(2, "layers of a tower", least=0)
     heads: int = setting(4, "attention heads of a tower", least=1)
@@ -685,3 +685,12 @@ class ExtendConfig(StageConfig):
     def inputs(self) -> dict[str, Path]:
         """The settings that name inputs, and the vectors where they are read from somewhere."""
         return super().inputs() | encoder_inputs(self.vectors)
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if self.vectors == INTERACTIONS:
+            yield (
+                f"vectors is {INTERACTIONS!r}, but new items have no interactions, and those of a larger corpus give "
+                "known items other vectors. Only a model that was trained with vectors of texts can be extended."
+            )

@@ -19,6 +19,7 @@ COMMANDS = {
     "engines": "--rows 5000 --rounds 1 --json",
     "export_trie": "--items 2000 --size 16 --beams 10",
     "grpo_step": "--layers 2 --width 64 --inner 128 --vocabulary 2000 --prompt-length 9 --prompts 4 --repeats 1 --json",
+    "item_vectors": "--corpus {corpus} --dimensions 8 --codes 16 --encoders tfidf interactions tfidf+",
     "linear": "--repeats 1 --hidden-size 64 --layers 1 --json",
     "prepare_data": "--reviews 20000 --json",
     "recommend_batch": "--checkpoint {sft} --corpus {corpus} --k 10 --repeats 1 --output {output}",

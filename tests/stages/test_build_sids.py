@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 from support.commands import command
 from support.paths import ROOT
-from support.small_corpus import save_corpus, shop_titles
+from support.small_corpus import bought_together, save_corpus, shop_titles
 
 from minionerec.core.artefacts import read_json, read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -86,6 +86,65 @@ def test_ready_vectors_decide_the_sids(tmp_path):
     assert run_build_sids(config).up_to_date
     np.save(tmp_path / "v.npy", vectors[::-1])
     assert not run_build_sids(config).up_to_date
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """A corpus whose items are bought in three groups, and a larger one with two new items and other interactions."""
+    paths = []
+    for name, options in (("old", {}), ("new", {"unsold": 2, "more": 30, "seed": 1})):
+        paths.append(tmp_path_factory.mktemp("together") / name)
+        bought_together(**options).save(paths[-1], config={}, inputs={})
+    return paths
+
+
+BESIDE = {"with_interactions": True, "dimensions": 6, "codebook_sizes": [4, 4, 4]}
+
+
+def test_sids_of_interactions_follow_what_is_bought_together(together, tmp_path):
+    alone = {"encoder": "interactions", "dimensions": 6, "codebook_sizes": [3, 4, 4]}
+    result = run_build_sids(config_for(together[0], tmp_path / "alone", **alone))
+    groups = [tuple(result.table.codes[group::3, 0]) for group in range(3)]
+    assert all(len(set(codes)) == 1 for codes in groups) and len(set(groups)) == 3
+    assert run_build_sids(config_for(together[0], tmp_path / "alone", **alone)).up_to_date
+    run_embed(EmbedConfig(corpus=str(together[0]), output=str(tmp_path / "v"), with_interactions=True, dimensions=6))
+    through = config_for(together[0], tmp_path / "a", encoder=str(tmp_path / "v"), codebook_sizes=[4, 4, 4])
+    direct = run_build_sids(config_for(together[0], tmp_path / "b", **BESIDE))
+    assert run_build_sids(through).table.fingerprint == direct.table.fingerprint
+    assert direct.metrics["counts"]["dimensions"] == 12
+
+
+def test_new_items_are_appended_by_their_text_alone(together, tmp_path):
+    before = run_build_sids(config_for(together[0], tmp_path / "base", **BESIDE)).table
+    appended = {**BESIDE, "method": "append", "append_to": str(tmp_path / "base")}
+    more = config_for(together[1], tmp_path / "more", **appended)
+    after = run_build_sids(more)
+    assert after.table.sids[:18] == before.sids and after.table.n_unique == 20
+    # A new item has the text of a known one, and nothing else is known of it: its codes before relocation are those of
+    # the text part of the codebooks.
+    books = [book[:, :6] for book in Quantiser.load(tmp_path / "base").codebooks]
+    texts = tfidf_svd(shop_titles(18), 6, 42)[:2] * np.float32(0.5**0.5)
+    assert (after.table.codes[18:, 0] == Quantiser(books).encode(texts)[:, 0]).all()
+    assert run_build_sids(replace(more, codebook_sizes=[256] * 3)).up_to_date
+    again = replace(more, append_to=str(tmp_path / "more"), output=str(tmp_path / "again"), dimensions=64)
+    assert run_build_sids(again).table.fingerprint == after.table.fingerprint
+
+
+def test_what_interactions_cannot_be_appended_to(together, tmp_path):
+    bases = {
+        "plain": {"dimensions": 6, "codebook_sizes": [4, 4, 4]},
+        "alone": {"encoder": "interactions", "dimensions": 6, "codebook_sizes": [3, 4, 4]},
+        "vae": {**BESIDE, **SMALL_VAE, "method": "rq_vae"},
+    }
+    for name, message in (
+        ("plain", r"with_interactions is true, but .*plain was made with false\. Give --with_interactions false"),
+        ("alone", r"SIDs of interactions alone were asked for, but new items have none"),
+        ("vae", r"an autoencoder reads texts and interactions together, and new items have no interactions"),
+    ):
+        run_build_sids(config_for(together[0], tmp_path / name, **bases[name]))
+        given = {**BESIDE, "method": "append", "append_to": str(tmp_path / name)}
+        with pytest.raises(ConfigError, match=message):
+            run_build_sids(config_for(together[1], tmp_path / "x", **given))
 
 
 def test_wordllama_is_an_encoder_of_every_stage_that_makes_vectors(shop, tmp_path):
@@ -438,12 +497,17 @@ def test_the_command(shop, tmp_path):
     words = ["--config", file, "--corpus", str(shop), "--output", str(tmp_path / "sids")]
     done = command(ROOT, "build-sids", *words)
     assert done.status == 0, done.err
-    assert done.out == f"120 distinct SIDs of 120 items: {tmp_path / 'sids'}\n" and "level a: " in done.err
+    first, verdict = done.out.splitlines()
+    assert first == f"120 distinct SIDs of 120 items: {tmp_path / 'sids'}" and "level a: " in done.err
+    assert verdict.startswith("Advice: none. Nearly every item has an SID of its own")
     again = command(ROOT, "build-sids", *words)
     assert "up to date" in again.err and again.out == done.out
 
 
 def test_the_command_with_an_unknown_encoder(shop, tmp_path):
     words = ["--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf"]
-    assert "encoder 'tf-idf' is not 'tfidf', 'wordllama', a .npy" in command(ROOT, "build-sids", *words).reported
+    assert (
+        "encoder 'tf-idf' is not 'tfidf', 'wordllama', 'interactions', a .npy"
+        in command(ROOT, "build-sids", *words).reported
+    )
     assert not (tmp_path / "sids").exists()

@@ -25,6 +25,7 @@ from support.training import (
     GROUP,
     N_ITEMS,
     TRAINED,
+    WAITS,
     Killed,
     builder_of,
     catalogue_config,
@@ -34,6 +35,7 @@ from support.training import (
     log_of,
     make_inputs,
     mixed_sids,
+    operators_of_a_step,
     same_weights,
     sft_config,
 )
@@ -552,6 +554,18 @@ def test_parts_that_fit_the_memory_change_nothing(request, tmp_path, watch, monk
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
 
+def test_a_step_waits_as_often_whatever_its_size(trained, tmp_path):
+    changes = {"max_steps": 3, "evals_per_epoch": 0.1, "keep_zero_variance": True, "keep_state": False}
+    found = []
+    for size in (8, 32):
+        changes |= {"output": str(tmp_path / str(size)), "prompts_per_step": size, "prompts_per_device": size}
+        found.append(operators_of_a_step(run_grpo, grpo_config(trained, **changes)))
+    small, large = found
+    waits = sum(small[name] for name in WAITS)
+    assert 0 < waits <= 22 and waits == sum(large[name] for name in WAITS)
+    assert large.total() < 1.3 * small.total()  # for four times as many prompts
+
+
 # Groups, rollouts and what is logged
 
 
@@ -711,8 +725,8 @@ def test_what_a_list_is_worth_is_trained_on_and_selects(trained, tmp_path, watch
     """Value, rare items and brands in one reward, not scaled; the validation reward is the sum over the lists."""
     weights = {"value": 2.0, "rare": 0.5, "diversity": 0.25}
     columns = {"value": "price", "diversity": "brand"}
-    reads = {"rewards": weights, "reward_items": str(items_table), "reward_columns": columns}
-    settings = {**reads, "scale_rewards": "none", "select_by": "reward", "keep_zero_variance": True}
+    inputs = {"rewards": weights, "reward_items": str(items_table), "reward_columns": columns}
+    settings = {**inputs, "scale_rewards": "none", "select_by": "reward", "keep_zero_variance": True}
     seen = watch(one_step(trained, tmp_path / "one", **settings))
     bundle, builder, corpus = builder_of(trained)
     table, popularity = bundle.table, corpus.popularity()
@@ -757,9 +771,9 @@ def test_what_a_list_is_worth_is_trained_on_and_selects(trained, tmp_path, watch
     ],
 )
 def test_values_that_are_none_are_named(trained, tmp_path, items_table, column, error, message):
-    reads = {"reward_items": str(items_table), "reward_columns": {"value": column}}
+    inputs = {"reward_items": str(items_table), "reward_columns": {"value": column}}
     with pytest.raises(error, match=message):
-        run_grpo(one_step(trained, tmp_path / "bad", rewards={"value": 1.0}, **reads))
+        run_grpo(one_step(trained, tmp_path / "bad", rewards={"value": 1.0}, **inputs))
     assert not (tmp_path / "bad").exists()
 
 
@@ -914,10 +928,8 @@ IN_TWO_IN_PARTS = partial(stage_in_processes, partial(in_parts, run_grpo, tokens
 @pytest.mark.parametrize(
     ("launch", "size", "terms"),
     [
-        pytest.param(IN_TWO, 2, {}, id="DDP"),
-        pytest.param(IN_TWO, 2, TERMS, id="DDP-terms"),
         pytest.param(IN_TWO, 2, OF_TEACHER, id="DDP-teacher"),
-        pytest.param(IN_TWO_IN_PARTS, 0, {}, id="DDP-parts"),
+        pytest.param(IN_TWO_IN_PARTS, 0, TERMS, id="DDP-parts-terms"),
         pytest.param(by_zero_2, 2, {}, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
         pytest.param(by_zero_2, 2, TERMS, id="ZeRO-2-terms", marks=pytest.mark.slow),
         pytest.param(by_zero_2, 2, OF_TEACHER, id="ZeRO-2-teacher", marks=pytest.mark.slow),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.kill import Point, stage_in_child
-from support.training import logged, make_inputs, same_weights, sft_config
+from support.training import WAITS, logged, make_inputs, operators_of_a_step, same_weights, sft_config
 from torch.nn.functional import cross_entropy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -121,6 +121,20 @@ def test_gradient_checkpointing_changes_nothing(hub, tmp_path):
         passes.append(len(count))
     assert same_weights(tmp_path / "plain", tmp_path / "saved")
     assert passes[1] == passes[0] + 10 * 2  # each step computes its two blocks again
+
+
+def test_a_step_waits_for_no_value_and_has_as_many_operators_whatever_its_size(hub, tmp_path):
+    changes = {"dropout": 0.0, "epochs": 4, "evals_per_epoch": 0.1, "keep_state": False}
+    small, large = (
+        operators_of_a_step(
+            run_sft,
+            sft_config(hub, output=str(tmp_path / str(size)), batch_size=size, device_batch_size=size, **changes),
+        )
+        for size in (8, 32)
+    )
+    assert min(small["aten::mm"], large["aten::mm"]) > 20
+    assert small.keys().isdisjoint(WAITS) and large.keys().isdisjoint(WAITS)
+    assert small.total() < 1700 and large.total() < 1.05 * small.total()  # 1,604 and 1,636
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from minionerec.reports.config import SidReportConfig
 from minionerec.reports.sid_report import run_sid_report
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
-from minionerec.sid.embed.vectors import make_vectors
+from minionerec.sid.embed.config import EmbedConfig
+from minionerec.sid.embed.vectors import make_vectors, run_embed
 from minionerec.sid.report import diagnose, gather_evidence
 
 
@@ -165,4 +166,19 @@ def test_command(shop, tmp_path):
     lines = done.out.splitlines()
     assert lines[0].startswith("own: ") and lines[0].endswith(" bits per item")
     page = tmp_path / "page" / "sid_report"
-    assert lines[1:] == [f"Report: {page}.html (and {page}.md)"] and page.with_suffix(".html").is_file()
+    assert lines[1].startswith("own: Advice: ") and lines[1][5:] in page.with_suffix(".md").read_text()
+    assert lines[2:] == [f"Report: {page}.html (and {page}.md)"] and page.with_suffix(".html").is_file()
+
+
+def test_a_table_of_interactions_is_named_as_fitted_to_what_it_is_measured_on(shop, tmp_path):
+    shared = {"corpus": str(shop / "corpus"), "codebook_sizes": [4, 4, 4], "dimensions": 8}
+    run_embed(
+        EmbedConfig(corpus=str(shop / "corpus"), output=str(tmp_path / "v"), encoder="interactions", dimensions=8)
+    )
+    run_build_sids(SidConfig(**shared, output=str(tmp_path / "direct"), with_interactions=True))
+    run_build_sids(SidConfig(**shared, output=str(tmp_path / "through"), encoder=str(tmp_path / "v")))
+    tables = {name: str(tmp_path / name) for name in ("direct", "through")} | {"plain": str(shop / "plain")}
+    config = SidReportConfig(corpus=str(shop / "corpus"), tables=tables, output=str(tmp_path / "page"), dimensions=8)
+    reported = {name: found["advice"] for name, found in run_sid_report(config).metrics.items()}
+    note = "made of the training interactions that bits and buyers are measured on"
+    assert {name for name, text in reported.items() if note in text} == {"direct", "through"}

@@ -1,5 +1,6 @@
 """Corpora of a few items, for tests of stages that look at items alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,3 +33,25 @@ def shop_titles(n: int) -> list[str]:
     """Titles with families of words: colour x thing x size."""
     colours, things = ["red", "blue", "green", "white"], ["lamp", "table", "chair", "shelf", "clock"]
     return [f"{colours[i % 4]} {things[i % 5]} size {i % 7} model {i}" for i in range(n)]
+
+
+def bought_together(unsold: int = 0, more: int = 0, seed: int = 0) -> Corpus:
+    """A corpus of 18 items in three groups, number i in group i % 3, whose users stay in one group.
+
+    Args:
+        unsold: Items without any interaction after them, with the texts of the first ones.
+        more: Users beside the first 40.
+        seed: Seed of the interactions.
+    """
+    rng, users, histories, targets = np.random.default_rng(seed), [], [], []
+    for user in range(40 + more):
+        chosen = (rng.permutation(6)[: rng.integers(3, 6)] * 3 + user % 3).astype(np.int32)
+        for position in range(1, len(chosen)):
+            users.append(f"u{user}")
+            histories.append(chosen[:position])
+            targets.append(chosen[position])
+    train = SplitExamples.of(users, histories, np.array(targets, np.int32))
+    titles = shop_titles(18)
+    corpus = make_corpus([*titles, *titles[:unsold]])
+    held_out = train.take(np.arange(4))
+    return replace(corpus, train=train, valid=held_out, test=held_out)

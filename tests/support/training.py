@@ -1,5 +1,6 @@
 """A corpus of chains, and training stages on it that take seconds."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConf
 from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
+from minionerec.training.trainer import LogLines
 
 N_ITEMS = 24
 SHAPE = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size": 48, "text_vocabulary": 300}
@@ -117,13 +119,42 @@ def limits(monkeypatch):
         monkeypatch.setitem(sizes, "cpu", sizes["cpu"])
 
 
+# What brings a value, or a number of elements, from a device to the processor, which waits for it.
+WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2")
+
+
+def operators_of_a_step(run: Callable[[Any], Any], config: Any, step: int = 2) -> Counter[str]:
+    """How often each operator runs in an optimiser step of a stage, but for those within the fused optimiser."""
+    found: Counter[str] = Counter()
+    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+    def begin(self, args, state, control, **others):
+        if state.global_step == step:
+            profile.start()
+
+    def end(self, args, state, control, **others):
+        if state.global_step == step:
+            profile.stop()
+            for event in profile.events():
+                above = event.cpu_parent
+                while above is not None and "fused_adamw" not in above.name:
+                    above = above.cpu_parent
+                if above is None and event.name.startswith("aten::"):
+                    found[event.name] += 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogLines, "on_step_begin", begin)
+        patch.setattr(LogLines, "on_pre_optimizer_step", end)
+        run(config)
+    return found
+
+
 class Killed(Exception):
     pass
 
 
 def kill_after(monkeypatch, step):
     """Make training stop dead once a checkpoint at or after a step is on disk."""
-    from minionerec.training.trainer import LogLines
 
     def stop(self, args, state, control, **kwargs):
         if state.global_step >= step:

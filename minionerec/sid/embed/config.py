@@ -1,5 +1,6 @@
 """Settings of encoders, and of the stage that turns item texts into vectors."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from minionerec.core.settings import Settings, StageConfig, setting
 from minionerec.sid.embed.hf import DTYPES, POOLINGS
 
 _READY = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
-TFIDF, WORDLLAMA = "tfidf", "wordllama"
+TFIDF, WORDLLAMA, INTERACTIONS = "tfidf", "wordllama", "interactions"
 WORDLLAMA_WEIGHTS, WORDLLAMA_TOKENIZER = "l2_supercat_256.safetensors", "l2_supercat_tokenizer_config.json"
 _MODEL_FILES = (".json", ".txt", ".model", ".safetensors", ".bin")
 
@@ -23,13 +24,22 @@ class EncoderSettings(Settings):
     encoder: str = setting(
         TFIDF,
         "source of item vectors: 'tfidf' (TF-IDF + truncated SVD), 'wordllama' (256 numbers, of a model that lies in "
-        "the package of the extra wordllama), the path of a .npy file with one row per item in item order, of a "
-        ".parquet file with columns item_id and vector in any order, the output of embed-items, or a Hugging Face "
-        "model by name or directory",
+        "the package of the extra wordllama), 'interactions' (factors of item co-occurrence in the training "
+        "interactions alone), the path of a .npy file with one row per item in item order, of a .parquet file with "
+        "columns item_id and vector in any order, the output of embed-items, or a Hugging Face model by name or "
+        "directory",
         required=True,
         path=True,
     )
-    dimensions: int = setting(64, "dimensions of TF-IDF vectors; lowered for small catalogues", least=1)
+    with_interactions: bool = setting(
+        False,
+        "put factors of item co-occurrence in the training interactions beside the encoder's vectors, each part of the "
+        "same length; items without training interactions have the encoder's vectors alone",
+        since="0.3",
+    )
+    dimensions: int = setting(
+        64, "dimensions of TF-IDF vectors and of factors of interactions; lowered for small catalogues", least=1
+    )
     pooling: str = setting("mean", "how a Hugging Face model's token states become one vector", known=tuple(POOLINGS))
     prefix: str = setting("", "text put before each item's text for a Hugging Face model")
     max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
@@ -54,6 +64,20 @@ class EncoderSettings(Settings):
     )
     seed: int = setting(42, "random seed of this stage", least=0)
 
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if self.with_interactions and self.encoder == INTERACTIONS:
+            yield (
+                f"encoder is {INTERACTIONS!r} and with_interactions true, which puts interactions beside another "
+                "encoder; leave with_interactions out, or name an encoder of texts."
+            )
+
+    @property
+    def reads_interactions(self) -> bool:
+        """Whether vectors are made of training interactions, too."""
+        return self.with_interactions or self.encoder == INTERACTIONS
+
 
 @dataclass
 class EncoderConfig(EncoderSettings, StageConfig):
@@ -76,24 +100,26 @@ class EmbedConfig(EncoderConfig):
 
 
 def encoder_inputs(encoder: str) -> dict[str, Path]:
-    """Files and artefacts that an encoder reads, by name; TF-IDF and a model of the hub have none.
+    """Files and artefacts that an encoder reads, by name; TF-IDF, interactions and a model of the hub have none.
 
     Raises:
         ConfigError: If the encoder is WordLlama, and its package is not installed or lacks a file.
         DataError: If the encoder is a `.npy` or `.parquet` file that does not exist, or a file of another kind.
     """
     path = Path(encoder)
-    if encoder == WORDLLAMA:
-        return _wordllama_files()
+    if encoder in (WORDLLAMA, INTERACTIONS):
+        return _wordllama_files() if encoder == WORDLLAMA else {}
     if path.suffix in _READY:
         if not path.is_file():
             raise DataError(f"{path}: no such file. Give {_READY[path.suffix]}.")
         return {"vectors": path}
     if is_artefact(path) and read_manifest(path)["kind"] == "vectors":
         return {"vectors": path}
-    if encoder != TFIDF and (path.is_file() or (is_artefact(path) and not (path / "config.json").is_file())):
+    if encoder == TFIDF:
+        return {}
+    if path.is_file() or (is_artefact(path) and not (path / "config.json").is_file()):
         raise DataError(f"{encoder}: holds no vectors. Give the output of embed-items, a .npy or a .parquet file.")
-    if encoder != TFIDF and path.is_dir():
+    if path.is_dir():
         return {f"encoder/{file.name}": file for file in sorted(path.iterdir()) if file.suffix in _MODEL_FILES}
     return {}
 

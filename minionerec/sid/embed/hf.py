@@ -230,8 +230,9 @@ def hub_commit(name: str) -> str | None:
 def _no_model(name: str, error: Exception) -> ConfigError:
     reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return ConfigError(
-        f"encoder {name!r} is not 'tfidf', 'wordllama', a .npy or .parquet file, a directory of vectors or a Hugging "
-        f"Face model that can be loaded ({reason}). Check the spelling, or give the path of a downloaded model."
+        f"encoder {name!r} is not 'tfidf', 'wordllama', 'interactions', a .npy or .parquet file, a directory of "
+        f"vectors or a Hugging Face model that can be loaded ({reason}). Check the spelling, or give the path of a "
+        "downloaded model."
     )
 
 

@@ -20,8 +20,17 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.sid.embed.config import TFIDF, WORDLLAMA, EmbedConfig, EncoderSettings, encoder_inputs
+from minionerec.sid.embed.config import (
+    INTERACTIONS,
+    TFIDF,
+    WORDLLAMA,
+    EmbedConfig,
+    EncoderConfig,
+    EncoderSettings,
+    encoder_inputs,
+)
 from minionerec.sid.embed.hf import HFEncoder, TextVectors, hub_commit
+from minionerec.sid.embed.interactions import beside, interaction_vectors
 from minionerec.sid.embed.stored import (
     ITEMS_FILE,
     VECTORS_FILE,
@@ -172,6 +181,21 @@ def _encode_parts(
         cache.write(part, model.encode(part))
 
 
+def load_encoded(config: EncoderConfig, inputs: Mapping[str, Path]) -> Corpus | ItemTexts:
+    """The corpus that vectors are made of: its items, with texts where these are encoded, or with its interactions.
+
+    Args:
+        config: Which encoder, and of which corpus.
+        inputs: The stage's inputs.
+
+    Raises:
+        ArtefactError: If the corpus is missing or was changed.
+    """
+    if config.reads_interactions:
+        return Corpus.load(config.corpus)
+    return ItemTexts.load(config.corpus, texts="vectors" not in inputs)
+
+
 def make_vectors(
     corpus: Corpus | ItemTexts,
     settings: EncoderSettings,
@@ -190,9 +214,31 @@ def make_vectors(
         float32 (N, D), row i of item index i, all finite.
 
     Raises:
-        DataError: If there is no text, or ready vectors do not fit the corpus.
+        DataError: If there is no text, ready vectors do not fit the corpus, or vectors are made of interactions and
+            there are none.
         ConfigError: If the encoder is unknown.
     """
+    if not settings.reads_interactions:
+        return _text_vectors(corpus, settings, counts, fitted_on)
+    if isinstance(corpus, ItemTexts):
+        raise DataError("vectors of interactions were requested, but the corpus was read without its examples.")
+    found = interaction_vectors(corpus, settings.dimensions, settings.seed)
+    without = int((~found.any(axis=1)).sum())
+    counts["items_without_interactions"] = without
+    if without:
+        logger.info("%d of %d items are in no pair of training interactions.", without, len(found))
+    if settings.encoder != INTERACTIONS:
+        found = beside(_text_vectors(corpus, settings, counts, fitted_on), found)
+    counts.update(items=len(found), dimensions=found.shape[1])
+    return found
+
+
+def _text_vectors(
+    corpus: Corpus | ItemTexts,
+    settings: EncoderSettings,
+    counts: dict[str, Any],
+    fitted_on: Sequence[str] | None,
+) -> np.ndarray:
     encoder, item_ids = settings.encoder, corpus.items["item_id"].astype(str).tolist()
     ready = encoder_inputs(encoder).get("vectors")
     if ready is not None:
@@ -247,7 +293,7 @@ def vectors_in_blocks(corpus: Corpus | ItemTexts, settings: EncoderSettings, cou
         DataError: As there.
         ConfigError: As there.
     """
-    if large_vectors(settings.encoder) is None:
+    if settings.reads_interactions or large_vectors(settings.encoder) is None:
         return make_vectors(corpus, settings, counts)
     ready, ids = encoder_inputs(settings.encoder)["vectors"], corpus.items["item_id"]
     vectors = open_vectors(ready, len(ids)) if ready.is_file() else open_vector_artefact(ready, ids)
@@ -321,7 +367,7 @@ def run_embed(config: EmbedConfig) -> StageResult:
     config = stage.config
     with stage.work() as work:
         with work.phase("load"):
-            items = ItemTexts.load(config.corpus, texts="vectors" not in stage.inputs)
+            items = load_encoded(config, stage.inputs)
         counts: dict[str, Any] = {}
         # Not in the folder of the unfinished run: the next run, of a larger corpus, finds the vectors there.
         cache = config.cache or f"{stage.output}.cache"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import torch
 from accelerate import Accelerator
+from torch.nn.utils.rnn import pad_sequence
 
 from minionerec.training.grpo.loss import CLIP, LossTerms, RolloutGroups
 from minionerec.training.rewards import Rollouts, WeightedRewards
@@ -46,15 +47,17 @@ class Figures:
 
     def end_step(self) -> None:
         """Turn what the slices of a step left into numbers: means, and the 99th percentile of the KL."""
-        found = {}
-        for name, parts in self._tokens.items():
-            values = torch.cat([*parts, parts[0].new_full((1,), torch.nan)])  # there may be none
-            values = self.accelerator.gather(self.accelerator.pad_across_processes(values, pad_index=torch.nan))
-            found[name] = _SUMMARIES.get(name, torch.nanmean)(values).item()
-            if name == "kl":
-                found["kl_p99"] = values.nanquantile(0.99).item()
+        if not self._tokens:
+            return
+        own = pad_sequence([torch.cat(parts) for parts in self._tokens.values()], True, torch.nan)  # (names, values)
+        own = self.accelerator.pad_across_processes(own.T, pad_index=torch.nan)
+        every = torch.nn.functional.pad(self.accelerator.gather(own).T, (0, 1), value=torch.nan)  # there may be none
+        rows = dict(zip(self._tokens, every, strict=True))
+        found = {name: _SUMMARIES.get(name, torch.nanmean)(values) for name, values in rows.items()}
+        if "kl" in rows:
+            found["kl_p99"] = rows["kl"].nanquantile(0.99)
         self._tokens.clear()
-        self.add(found)
+        self.add(dict(zip(found, torch.stack([*found.values()]).tolist(), strict=True)))  # all with one wait
 
     def take(self) -> dict[str, float | None]:
         """The mean of each number since the last call, and reset; None where all were NaN."""
@@ -144,7 +147,9 @@ def _extent(lengths: np.ndarray) -> dict[str, float]:
 
 
 def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: RolloutGroups) -> dict[str, torch.Tensor]:
-    """Figures of each scored token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
+    """Figures of each token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
+
+    Tokens of groups that are not scored, and of hints, have no entropy and no KL: NaN.
 
     Args:
         terms: The slice's loss.
@@ -157,7 +162,7 @@ def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: Roll
     found = {"low_mean": low, "low_min": low.mean(1), "high_mean": high, "high_max": high.mean(1)}
     found = {f"clip_ratio/{name}": values for name, values in (found | {"region_mean": low + high}).items()}
     if entropies is not None:
-        found["entropy"] = entropies[mask]
+        found["entropy"] = entropies.masked_fill(~mask, torch.nan)
     if terms.kl is not None:
-        found["kl"] = terms.kl.detach()[mask]
+        found["kl"] = terms.kl.detach().masked_fill(~mask, torch.nan)
     return found

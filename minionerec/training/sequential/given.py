@@ -15,7 +15,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts, warn_without_times
-from minionerec.data.transitions import Transitions, count_transitions_in_parts
+from minionerec.data.transitions import Transitions, training_transitions
 from minionerec.data.windows import padded_windows
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
@@ -212,6 +212,5 @@ def _count(hyper: Mapping[str, Any], corpus: Corpus, protocol: Protocol) -> Tran
     """Item transitions in the training windows; None where the hyper-parameters ask for no counts."""
     if not hyper.get("reach"):
         return None
-    padded = (padded_windows(part, protocol.max_len, protocol.padding) for part in corpus.windows("train"))
-    parts = ((windows.histories, windows.targets) for windows in padded)
-    return count_transitions_in_parts(parts, corpus.n_items, hyper["reach"], hyper["decay"], hyper["reverse"])
+    constants = hyper["reach"], hyper["decay"], hyper["reverse"]
+    return training_transitions(corpus, protocol.max_len, *constants, padding=protocol.padding)

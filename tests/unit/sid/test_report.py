@@ -7,7 +7,16 @@ from scipy.stats import entropy
 from minionerec.core.errors import ArtefactError
 from minionerec.sid.collisions import resolve_collisions
 from minionerec.sid.kmeans import reconstruct, residual_kmeans
-from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report, report_lines, sid_report
+from minionerec.sid.report import (
+    REPORT_FILE,
+    advice,
+    diagnose,
+    gather_evidence,
+    level_use,
+    read_sid_report,
+    report_lines,
+    sid_report,
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +99,43 @@ def test_a_report_of_another_form_is_refused(made, tmp_path):
         (tmp_path / REPORT_FILE).write_text(json.dumps(content))
         with pytest.raises(ArtefactError, match=rf"report\.json: {message}.* Run build-sids again"):
             read_sid_report(tmp_path)
+
+
+def measured(codes, buyers):
+    """A report and measures of codes, whose items have these users (item i: users of `buyers[i]`)."""
+    pairs = [(user, item) for item, users in enumerate(buyers) for user in users]
+    histories = [np.array([item]) for _, item in pairs]
+    evidence = gather_evidence(
+        np.eye(len(codes), dtype=np.float32),
+        [f"item {item}" for item in range(len(codes))],
+        [f"u{user}" for user, _ in pairs],
+        histories,
+        np.array([item for _, item in pairs]),
+    )
+    return sid_report("published", resolve_collisions(codes, "keep")), diagnose(codes, evidence)
+
+
+def test_advice_names_what_is_wrong_and_what_to_try():
+    good = np.array([[group, number] for group in range(4) for number in range(5)])
+    of_group = [[group, group + 10] for group in range(4) for _ in range(5)]
+    report, measures = measured(good, of_group)
+    assert advice(report) == "Advice: none. Nearly every item has an SID of its own, the levels are used."
+    assert "the levels are used, and two items of one first code are" in advice(report, measures)
+
+    across = np.array([[item % 5, item // 5] for item in range(20)])  # first codes have one item of each group
+    report, measures = measured(across, of_group)
+    assert advice(report).startswith("Advice: none")
+    assert "items of one first code hardly more often" in advice(report, measures)
+    assert advice(report, measures).endswith("try with_interactions true, or another encoder.")
+
+    report, _ = measured(np.where(np.arange(20)[:, None] < 2, good[0], good), of_group)
+    assert advice(report).startswith("Advice: 2 items (10.0%) share an SID") and "try collisions relocate" in advice(
+        report
+    )
+
+    vectors = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
+    books = [np.zeros((100, 2), np.float32), vectors[:100]]
+    codes = np.stack([np.where(np.arange(300) < 3, np.arange(300), 0), np.arange(300) % 100], axis=1)
+    hardly = sid_report("published", resolve_collisions(codes, "keep"), vectors=vectors, codebooks=books)
+    assert "the codes of level a hardly distinguish items: try method balanced_kmeans" in advice(hardly)
+    assert "level a, b" not in advice(hardly)

@@ -120,9 +120,10 @@ def test_bad_settings(settings, message):
 
 
 def test_directory_without_a_model(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"is not 'tfidf', a \.npy or \.parquet file, a directory of vectors or a Hugging Face model"
-    ):
+    message = (
+        r"is not 'tfidf', 'wordllama', 'interactions', a \.npy or \.parquet file, a directory of vectors or a Hugging"
+    )
+    with pytest.raises(ConfigError, match=message):
         HFEncoder(str(tmp_path), device="cpu")
 
 
