@@ -69,7 +69,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     docs = ROOT / "docs"
     guides = [
         "how-it-works", "your-own-data", "serving", "semantic-ids", "catalogue-model", "baselines", "sequential",
-        "preference", "full-size", "recipes", "studies", "experiment-log", "refit", "serving-engines", "scale", "city",
+        "preference", "rewards", "full-size", "recipes", "studies", "experiment-log", "refit", "serving-engines",
+        "scale", "city",
     ]  # fmt: skip
     elsewhere = {"README", "tutorial", "glossary", "architecture", *guides}
     others = sorted({path.stem for path in docs.glob("*.md")} - elsewhere)

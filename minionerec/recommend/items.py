@@ -12,15 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.errors import DataError, shown
-from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
-from minionerec.data.source import BadRows
-from minionerec.data.sources.ids import rows_with_ids
-from minionerec.data.sources.tables import column_of, read_table
+from minionerec.data.sources.tables import item_columns
 from minionerec.recommend.requests import RequestError
-
-logger = get_logger(__name__)
 
 CHOICE, NUMBER, SWITCH = "choice", "number", "switch"
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False}
@@ -186,7 +180,8 @@ class CatalogueItems:
         titles = corpus.items["title"].astype(str).tolist()
         columns: dict[str, Column] = {}
         if table is not None:
-            columns = _columns_of(Path(table), ids)
+            rows = item_columns(Path(table), ids)
+            columns = {str(name): Column.of(rows[name]) for name in rows.columns}
         return cls(ids, titles, columns)
 
     def __len__(self) -> int:
@@ -245,29 +240,3 @@ class CatalogueItems:
     @cached_property
     def _words(self) -> list[frozenset[str]]:
         return [frozenset(_WORD.findall(title.lower())) for title in self.titles]
-
-
-def _columns_of(path: Path, ids: Sequence[str]) -> dict[str, Column]:
-    """The further columns of an items table, in the order of `ids`; missing values where an item has no row."""
-    bad = BadRows()
-    table = read_table(path, bad)
-    column_of(table, path, "item_id", None)
-    table, lines = rows_with_ids(table, path, ("item_id",), bad, known={"item_id": frozenset(ids)})
-    if lines:
-        logger.info("%s: %d of its lines are inside quoted cells.", path, lines)
-    own: pd.Series = table["item_id"]
-    twice = own[own.duplicated()]
-    if len(twice):
-        raise DataError(f"{path}: item {shown(twice.iloc[0])} occurs twice; give each item one row.")
-    table.index = pd.Index(own)
-    known = table.index.isin(ids)
-    if not known.all():
-        logger.info("%s: %d of its %d items are not in the catalogue.", path, int((~known).sum()), len(table))
-    missing = len(ids) - int(known.sum())
-    if missing:
-        logger.info("%s: %d of the catalogue's %d items have no row and meet no condition.", path, missing, len(ids))
-    for name in table.columns:
-        column_of(table, path, str(name), None)
-    further = [name for name in table.columns if name not in ("item_id", "title", "description")]
-    rows = table.reindex(pd.Index(ids))
-    return {str(name): Column.of(rows[name]) for name in further}

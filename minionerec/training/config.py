@@ -9,7 +9,7 @@ from minionerec.core.artefacts import is_artefact
 from minionerec.core.settings import StageConfig, setting
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 from minionerec.sid.embed.config import INTERACTIONS, encoder_inputs
-from minionerec.training.rewards import reward_files, reward_weights
+from minionerec.training.rewards import COLUMN_REWARDS, reward_files, reward_weights
 
 SCHEDULES = ("cosine", "linear", "constant", "inverse_sqrt")
 SELECT = ("loss", "ndcg")
@@ -359,6 +359,8 @@ class CatalogueTrainConfig(RefittableConfig):
 GRPO_ROLLOUTS = ("beams", "sampling")
 GRPO_LOSSES = ("grpo", "bnpo", "dapo", "gspo")
 GRPO_CREDITS = ("completion", "level")
+GRPO_SCALES = ("group", "none")
+GRPO_SELECT = ("ndcg", "reward")
 GRPO_TERMS = ("policy", "likelihood", "hints", "teacher", "forward_kl", "reverse_kl")
 _OF_TEACHER = ("teacher", "forward_kl", "reverse_kl")
 # Rewards that need a file of their own, the setting that names it, and what it is.
@@ -377,8 +379,9 @@ class GrpoConfig(PackedConfig):
         {"ranking": 1.0},
         "rewards with weights, e.g. rule ndcg semantic=0.5: rule (1 for a hit), ndcg (penalty of wrong ones by rank, "
         "where there is a hit), position (codes matched from the left), semantic (cosine of item vectors), "
-        "collaborative (score of a sequential model), or the dotted path of a function of your own; ranking is rule "
-        "and ndcg, ranking_only is ndcg",
+        "collaborative (score of a sequential model), value (a number of the items table for a hit), rare (1 for an "
+        "item with few training purchases), diversity (1 where no better-ranked one has the same label), or the dotted "
+        "path of a function of your own; ranking is rule and ndcg, ranking_only is ndcg",
         required=True,
     )
     reward_vectors: str = setting("", "item vectors for `semantic` (minionerec embed-items)", input_kind="vectors")
@@ -386,6 +389,32 @@ class GrpoConfig(PackedConfig):
         "",
         "model for `collaborative`: the folder `model` of a training (minionerec train-sequential)",
         input_kind="sequential_model",
+    )
+    reward_items: str = setting(
+        "",
+        "table (csv, tsv, parquet) with item_id and the columns that reward_columns names",
+        input_kind="any",
+        since="0.3",
+    )
+    reward_columns: dict[str, str] = setting(
+        {},
+        "columns of reward_items, e.g. value=price diversity=brand: value (numbers from 0) and diversity (labels; "
+        "without a column the first code)",
+        known=COLUMN_REWARDS,
+        since="0.3",
+    )
+    scale_rewards: str = setting(
+        "group",
+        "group (advantages are divided by the standard deviation of their group) or none, which value needs: the "
+        "deviation would divide out what a hit is worth",
+        known=GRPO_SCALES,
+        since="0.3",
+    )
+    select_by: str = setting(
+        "ndcg",
+        "best checkpoint: highest NDCG@10 of validation lists, or highest reward, summed over their first ten",
+        known=GRPO_SELECT,
+        since="0.3",
     )
     sibling_alpha: float = setting(
         1.0,
@@ -468,6 +497,7 @@ class GrpoConfig(PackedConfig):
                     f"rewards are {', '.join(self.rewards)} and {source} is {getattr(self, source)!r}; the reward "
                     f"{name} and {what} go together."
                 )
+        yield from self._column_contradictions(weights)
         if self.beta == 0 and self.sync_reference:
             yield (
                 "beta is 0, so there is no reference to sync, but sync_reference is true; set one of them otherwise."
@@ -480,6 +510,30 @@ class GrpoConfig(PackedConfig):
         if self.eval_examples == 0:
             yield "eval_examples is 0; GRPO can hurt, so it must be watched on validation examples."
         yield from self._term_contradictions()
+
+    def _column_contradictions(self, weights: dict[str, float]) -> Iterator[str]:
+        """Contradictions of the rewards that read columns."""
+        for name in self.reward_columns:
+            yield from _unless(
+                name in weights,
+                f"reward_columns has a column of {name}, but rewards are {', '.join(self.rewards)}; add the reward, or "
+                "leave its column out.",
+            )
+        yield from _unless(
+            "value" not in weights or "value" in self.reward_columns,
+            f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of value; give one, e.g. "
+            "value=price.",
+        )
+        yield from _unless(
+            bool(self.reward_items) == bool(self.reward_columns),
+            f"reward_items is {self.reward_items!r} and reward_columns is {self.reward_columns}; a table and its "
+            "columns go together.",
+        )
+        yield from _unless(
+            self.scale_rewards == "group" or self.sibling_alpha == 1,
+            f"scale_rewards is {self.scale_rewards}, but advantages among siblings (sibling_alpha "
+            f"{self.sibling_alpha:g}) are always scaled; set sibling_alpha to 1, or scale_rewards to group.",
+        )
 
     def _term_contradictions(self) -> Iterator[str]:
         """Contradictions of the terms of the loss, and of what they read."""

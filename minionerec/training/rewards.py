@@ -189,9 +189,106 @@ def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
     return collaborative
 
 
+# Rewards of lists that a shop values: what a hit is worth, which items are shown, how different they are. Added up over
+# the first ten of a list they are its value, its rare items, its distinct brands.
+
+
+def _means_by_sid(table: "SidTable", values: np.ndarray) -> np.ndarray:
+    """Mean over the items of each SID: float64 (S,), of float (N,)."""
+    found: np.ndarray = np.bincount(table.sid_numbers, values) / np.bincount(table.sid_numbers)
+    return found
+
+
+def make_value(table: "SidTable", values: np.ndarray) -> Reward:
+    """What the target is worth, for a completion that is the target, else 0.
+
+    Values are divided by their mean over the catalogue, so a hit is worth 1 on average over the items, as in `rule`; an
+    SID that several items share has the mean of theirs. In expectation over purchases a completion's reward is its
+    value times its probability, so the best list has the items whose value x probability is highest. A group holds
+    one hit at most: divided by the group's standard deviation, its advantage is the same whatever it is worth. Set
+    `scale_rewards` to none, or this reward is `rule` again.
+
+    Args:
+        table: SIDs of the N items.
+        values: float (N,), such as prices or margins, none negative and not all 0.
+    """
+    worth = _means_by_sid(table, values / values.mean())  # (S,)
+
+    def value(rollouts: Rollouts) -> np.ndarray:
+        found: np.ndarray = rollouts.hits * worth[rollouts.targets][:, None]
+        return found
+
+    return value
+
+
+RARE_SHARE = 0.2  # of the training purchases
+
+
+def is_rare(purchases: np.ndarray) -> np.ndarray:
+    """Which items have the last fifth of all purchases: bool (N,), of int (N,).
+
+    Those with more purchases than theirs have at least four fifths; so items with equally many are alike.
+
+    Source: the long tail of Abdollahpouri et al., "Managing popularity bias" (2019), by purchases.
+    """
+    _, inverse = np.unique(purchases, return_inverse=True)
+    totals = np.bincount(inverse, purchases)  # purchases of all items with the same count, ascending
+    above = totals.sum() - np.cumsum(totals)
+    found: np.ndarray = (above >= (1 - RARE_SHARE) * totals.sum())[inverse]
+    return found
+
+
+def make_rare(table: "SidTable", purchases: np.ndarray) -> Reward:
+    """1 for a completion that is seldom bought or new, else 0, whatever the target.
+
+    Rare are the SIDs that have the last fifth of the training purchases (`is_rare`). Items that training hardly knows,
+    new ones above all, are among them. Alone its best list has nothing but such items: give it a small weight beside
+    `ranking`.
+
+    Args:
+        table: SIDs of the N items.
+        purchases: int (N,), training purchases of each item (`Corpus.popularity`).
+    """
+    rare_sids = is_rare(np.bincount(table.sid_numbers, purchases))  # (S,)
+
+    def rare(rollouts: Rollouts) -> np.ndarray:
+        found: np.ndarray = rare_sids[rollouts.sids].astype(np.float64)
+        return found
+
+    return rare
+
+
+def make_diversity(table: "SidTable", labels: Sequence[object] | np.ndarray | None = None) -> Reward:
+    """1 for a completion whose label no better-ranked one of its group has, else 0, whatever the target.
+
+    Added up it is the number of distinct labels, and the best list has a label only once. Alone it does not look at the
+    target: give it a small weight beside `ranking`. Below a hint all completions have the same first code.
+
+    Args:
+        table: SIDs of the N items.
+        labels: A label of each of the N items, such as the brand; items without one (None or "") have the same. Of
+            items that share an SID the first one's counts. None: the first code.
+    """
+    _, first = np.unique(table.sid_numbers, return_index=True)  # of each SID
+    if labels is None:
+        own = table.distinct_codes[:, 0]
+    else:
+        texts = np.array(["" if label is None else str(label) for label in labels], dtype=object)
+        own = np.unique(texts, return_inverse=True)[1][first]
+
+    def diversity(rollouts: Rollouts) -> np.ndarray:
+        found = own[rollouts.sids]  # (P, G)
+        alike = found[:, :, None] == found[:, None, :]
+        fresh: np.ndarray = 1.0 - np.tril(alike, -1).any(2)
+        return fresh
+
+    return diversity
+
+
 # Rewards by name, what each of them reads, and a user's own by the dotted path of a function.
 
-REWARDS = ("rule", "ndcg", "position", "semantic", "collaborative")
+REWARDS = ("rule", "ndcg", "position", "semantic", "collaborative", "value", "rare", "diversity")
+COLUMN_REWARDS = ("value", "diversity")
 # Names of several rewards.
 PRESETS: dict[str, dict[str, float]] = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
 _SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
@@ -206,11 +303,17 @@ class RewardSources:
         table: SIDs of the N items.
         vectors: float (N, D), item vectors, for `semantic`.
         scorer: A sequential model, for `collaborative`.
+        values: float (N,), what each item is worth, for `value`.
+        purchases: int (N,), training purchases of each item, for `rare`.
+        labels: Label of each of the N items, for `diversity`; the first code if None.
     """
 
     table: "SidTable"
     vectors: np.ndarray | None = None
     scorer: Scorer | None = None
+    values: np.ndarray | None = None
+    purchases: np.ndarray | None = None
+    labels: Sequence[object] | None = None
 
 
 def reward_weights(rewards: Mapping[str, float]) -> dict[str, float]:
@@ -286,6 +389,16 @@ def make_reward(name: str, sources: RewardSources) -> Reward:
                 "reward 'collaborative' needs a trained sequential model; give --reward_model its directory."
             )
         return make_collaborative(sources.table, sources.scorer)
+    if name == "value":
+        if sources.values is None:
+            raise ConfigError("reward 'value' needs a number of each item; give --reward_items and --reward_columns.")
+        return make_value(sources.table, sources.values)
+    if name == "rare":
+        if sources.purchases is None:
+            raise ConfigError("reward 'rare' needs the training purchases of each item; give a corpus that has some.")
+        return make_rare(sources.table, sources.purchases)
+    if name == "diversity":
+        return make_diversity(sources.table, sources.labels)
     own: Reward = function_at(name, "rewards")
     return own
 
@@ -381,7 +494,7 @@ def _sums(values: np.ndarray) -> np.ndarray:
     return np.add.accumulate(lanes, axis=1)[:, -1:]
 
 
-def group_advantages(rewards: np.ndarray) -> np.ndarray:
+def group_advantages(rewards: np.ndarray, scaled: bool = True) -> np.ndarray:
     """Each completion's reward less the mean of its group, over the group's standard deviation.
 
     (r - mean) / (standard deviation with one degree of freedom less + 1e-4), see Shao et al., "DeepSeekMath" (2024),
@@ -390,6 +503,7 @@ def group_advantages(rewards: np.ndarray) -> np.ndarray:
     Args:
         rewards: float (P, G), G at least 2; NaN where a completion has none: it is left out of its group's mean and
             deviation.
+        scaled: Whether to divide; else it is the difference alone (Liu et al., "Dr. GRPO", 2025).
 
     Returns:
         float32 (P, G); 0 at NaN.
@@ -403,7 +517,7 @@ def group_advantages(rewards: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):  # of a group with one reward or none
         differences = rewards - _sums(rewards) / count
         variance = _sums(differences**2) / count * (count / (count - 1))
-        advantages = differences / (np.sqrt(variance) + np.float32(EPSILON))
+        advantages = differences / (np.sqrt(variance) + np.float32(EPSILON)) if scaled else differences
     return np.where(has_signal(rewards)[:, None] & np.isfinite(rewards), advantages, np.float32(0))
 
 
@@ -462,7 +576,7 @@ def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.nd
     return found
 
 
-def level_advantages(codes: np.ndarray, rewards: np.ndarray) -> np.ndarray:
+def level_advantages(codes: np.ndarray, rewards: np.ndarray, scaled: bool = True) -> np.ndarray:
     """Credit by level: what each code adds to the utility of the prefix before it.
 
     The utility of a prefix is the mean reward of the group's completions that begin with it, and that of a whole
@@ -475,6 +589,7 @@ def level_advantages(codes: np.ndarray, rewards: np.ndarray) -> np.ndarray:
     Args:
         codes: int (P, G, L), -1 after the end of a shorter one.
         rewards: float (P, G); NaN where a completion has none, or there is none.
+        scaled: Whether to divide by the deviation.
 
     Returns:
         float32 (P, G, L); 0 after the end, at NaN, and in groups whose rewards are all equal.
@@ -497,7 +612,7 @@ def level_advantages(codes: np.ndarray, rewards: np.ndarray) -> np.ndarray:
         before = after
     squares = (values - _means(known[:, None, :], values)) ** 2 * known
     deviation = np.sqrt(squares.sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True) - 1, 1))
-    found *= (lengths / (deviation + EPSILON))[:, :, None]
+    found *= (lengths / (deviation + EPSILON) if scaled else lengths)[:, :, None]
     used = has_signal(rewards)[:, None] & known
     return np.where(used[:, :, None], found, 0.0).astype(np.float32)
 

@@ -369,7 +369,8 @@ def without_validation(arguments: dict[str, Any]) -> dict[str, Any]:
 
 # How a training stage ends: the best weights as a checkpoint, with what was measured.
 
-_BEST = ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1")
+_BEST = ("eval_loss", "eval_ndcg@10", "eval_hr@10", "eval_hr@1", "eval_reward@10")
+_METRICS = {"loss": "eval_loss", "ndcg": "eval_ndcg@10", "reward": "eval_reward@10"}
 
 
 def _result(output: Path, counts: Mapping[str, Any], up_to_date: bool = False) -> StageResult:
@@ -385,12 +386,13 @@ def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> 
         trainer: A trainer that has run, with a validation before its first step (`eval_on_start`).
         checkpoint: The checkpoint that it started from.
     """
-    state = trainer.state
-    start = next(row["eval_ndcg@10"] for row in state.log_history if row["step"] == 0 and "eval_ndcg@10" in row)
+    state, name = trainer.state, str(trainer.args.metric_for_best_model)
+    start = next(row[name] for row in state.log_history if row["step"] == 0 and name in row)
     if state.best_metric is None or start >= state.best_metric:
         logger.warning(
-            "Training did not improve validation NDCG@10 (%.4f before, %s at best after): the output holds the weights "
+            "Training did not improve validation %s (%.4f before, %s at best after): the output holds the weights "
             "of %s. Try a lower learning rate, a higher beta, or another reward or other negatives.",
+            name.removeprefix("eval_").replace("ndcg", "NDCG"),
             start,
             state.best_metric,
             checkpoint,
@@ -534,7 +536,7 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
     Args:
         config: The stage's settings.
         plan: The arithmetic of batches.
-        select_by: Best checkpoint: lowest "loss" or highest "ndcg".
+        select_by: Best checkpoint: lowest "loss", or highest "ndcg" or "reward".
         folder: Where the trainer keeps its checkpoints.
     """
     return {
@@ -555,8 +557,8 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
         "save_steps": plan.eval_steps,
         "save_total_limit": 2,  # with 1, the trainer ends by deleting the last checkpoint where another is the best
         "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_loss" if select_by == "loss" else "eval_ndcg@10",
-        "greater_is_better": select_by == "ndcg",
+        "metric_for_best_model": _METRICS[select_by],
+        "greater_is_better": select_by != "loss",
         "restore_callback_states_from_checkpoint": True,
         "seed": config.seed,
         "data_seed": config.seed,

@@ -56,6 +56,9 @@ class ValidationSet:
         trie: SIDs, or titles, of the catalogue.
         num_beams: Number of beams.
         cutoffs: Further cutoffs of HR that are reported.
+        numbers: int64 (R,), numbers of the prompts among the examples of their split.
+        reward: Total reward of the first ten of each list, float (R',), reported as reward@10: takes SID numbers and
+            scores (R', K) and which prompts they are; not measured if None.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -63,6 +66,8 @@ class ValidationSet:
     trie: Trie
     num_beams: int
     cutoffs: tuple[int, ...] = ()
+    numbers: np.ndarray | None = None
+    reward: Callable[[np.ndarray, np.ndarray, slice], np.ndarray] | None = None
 
 
 def validation_set(
@@ -80,23 +85,27 @@ def validation_set(
     if config.eval_examples == 0:
         return None
     examples = builder.build(bundle.task, "valid")
+    chosen = np.arange(len(examples))
     if 0 < config.eval_examples < len(examples):
         chosen = np.sort(np.random.default_rng(config.seed).permutation(len(examples))[: config.eval_examples])
         examples = [examples[position] for position in chosen]
     prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length).ids
     numbers = bundle.table.sid_numbers if numbers is None else numbers
     targets = numbers[[example.target for example in examples]]
-    return ValidationSet(prompts, targets, trie, config.eval_beams)
+    return ValidationSet(prompts, targets, trie, config.eval_beams, numbers=chosen)
 
 
 def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerator: Accelerator) -> dict[str, float]:
-    """NDCG@10, HR@10, HR@1 and further HR of the evaluator's own decoder, a set's rows shared among processes."""
-    names = (*_METRICS, *(f"HR@{cutoff}" for cutoff in validation.cutoffs))
+    """NDCG@10, HR@10, HR@1, further HR and reward of the evaluator's decoder, a set's rows shared among processes."""
+    names = [*_METRICS, *(f"HR@{cutoff}" for cutoff in validation.cutoffs)]
     mine = slice(accelerator.process_index, None, accelerator.num_processes)
     with accelerator.autocast():
-        sids, _ = decode_prompts(model, validation.prompts[mine], validation.trie, validation.num_beams)
+        sids, scores = decode_prompts(model, validation.prompts[mine], validation.trie, validation.num_beams)
     ranks = target_ranks(sids, validation.targets[mine])
     values = ranking_metrics(ranks, sorted({1, 10, *validation.cutoffs}))
+    if validation.reward is not None:
+        names.append("reward@10")
+        values["reward@10"] = validation.reward(sids[:, :10], scores[:, :10], mine)
     sums = torch.tensor([*(values[name].sum() for name in names), len(ranks)], dtype=torch.float32)
     *totals, rows = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
     return {name.lower(): total / rows for name, total in zip(names, totals, strict=True)}
@@ -455,7 +464,17 @@ class LogLines(TrainerCallback):
         """Write the newest figures."""
         if not state.is_world_process_zero or not logs:
             return
-        names = ("loss", "eval_loss", "eval_ndcg@10", "eval_hr@10", "reward", "kl", "zero_variance", "hit@g")
+        names = (
+            "loss",
+            "eval_loss",
+            "eval_ndcg@10",
+            "eval_hr@10",
+            "eval_reward@10",
+            "reward",
+            "kl",
+            "zero_variance",
+            "hit@g",
+        )
         shown = [f"{name} {float(logs[name]):.4f}" for name in names if logs.get(name) is not None]
         if shown and ("eval_runtime" in logs or state.global_step % max(1, state.max_steps // 10) == 0):
             self._newest = time.monotonic()

@@ -62,7 +62,7 @@ from minionerec.training.rewards import sibling_advantages
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
-from minionerec.training.trainer import LogLines
+from minionerec.training.trainer import LogLines, validation_set
 
 
 def one_step(folder: Path, output: Path, **changes) -> GrpoConfig:
@@ -711,6 +711,72 @@ def test_a_users_own_reward_is_trained_on(trained, tmp_path, watch, own_rewards)
     assert not run_grpo(config).up_to_date
 
 
+@pytest.fixture
+def items_table(tmp_path, trained):
+    """A table of the items with a price and a brand, and columns that are none."""
+    ids = load_bundle(trained / "sft").table.item_ids
+    rows = [f"{name},{1 + index % 5},{'ABC'[index % 3]},{index - 3},," for index, name in enumerate(ids)]
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["item_id,price,brand,margin,cost,stock", *rows]) + "\n")
+    return file
+
+
+def test_what_a_list_is_worth_is_trained_on_and_selects(trained, tmp_path, watch, items_table):
+    """Value, rare items and brands in one reward, not scaled; the validation reward is the sum over the lists."""
+    weights = {"value": 2.0, "rare": 0.5, "diversity": 0.25}
+    columns = {"value": "price", "diversity": "brand"}
+    inputs = {"rewards": weights, "reward_items": str(items_table), "reward_columns": columns}
+    settings = {**inputs, "scale_rewards": "none", "select_by": "reward", "keep_zero_variance": True}
+    seen = watch(one_step(trained, tmp_path / "one", **settings))
+    bundle, builder, corpus = builder_of(trained)
+    table, popularity = bundle.table, corpus.popularity()
+    names = {tuple(ids): number for number, ids in enumerate(sid_tokens_of(bundle))}
+    of = [[item for item, own in enumerate(table.sid_numbers) if own == number] for number in range(table.n_unique)]
+    prices = np.array([1 + item % 5 for item in range(len(table))])
+    bought = [sum(popularity[items]) for items in of]
+
+    def plain(sids, target):
+        found, brands = [], set()
+        for number in sids:
+            above = sum(count for count in bought if count > bought[number])
+            fresh = of[number][0] % 3 not in brands
+            brands.add(of[number][0] % 3)
+            worth = prices[of[number]].mean() / prices.mean() * (number == target)
+            found.append(2 * worth + 0.5 * (above >= 0.8 * sum(bought)) + 0.25 * fresh)
+        return np.array(found)
+
+    kinds = set()
+    for start, row in zip(range(0, 8 * GROUP, GROUP), seen.rows, strict=True):
+        mine = [names[tuple(ids[: len(ids) - len(row["tail"])])] for ids in seen.completions[start : start + GROUP]]
+        wanted = plain(mine, row["target"])
+        kinds |= set(wanted)
+        assert seen.advantages[start : start + GROUP] == pytest.approx((wanted - wanted.mean()).tolist(), abs=1e-5)
+    assert len(kinds) > 4
+    trie = Trie.build(table.codes, bundle.code_ids)
+    validation = validation_set(grpo_config(trained), bundle, builder, trie)
+    lists, _ = decode_prompts(bundle.model, validation.prompts, trie, 10)
+    totals = [plain(sids, target).sum() for sids, target in zip(lists.tolist(), validation.targets, strict=True)]
+    assert log_of(tmp_path / "one")[0]["eval_reward@10"] == pytest.approx(np.mean(totals), abs=1e-4)
+    manifest = read_manifest(tmp_path / "one")
+    assert "eval_reward@10" in manifest["counts"]["best"] and "reward_items" in manifest["inputs"]
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "message"),
+    [
+        ("height", ConfigError, "value is 'height', but .*table.csv has no such column; it has price, brand, margin"),
+        ("brand", DataError, r"column 'brand' has 'A' for item .* \(24 such items\); .* a number from 0"),
+        ("margin", DataError, r"column 'margin' has '-3' for item .* \(3 such items\)"),
+        ("cost", DataError, r"column 'cost' has '' for item|column 'cost' has nan for item"),
+    ],
+)
+def test_values_that_are_none_are_named(trained, tmp_path, items_table, column, error, message):
+    inputs = {"reward_items": str(items_table), "reward_columns": {"value": column}}
+    with pytest.raises(error, match=message):
+        run_grpo(one_step(trained, tmp_path / "bad", rewards={"value": 1.0}, **inputs))
+    assert not (tmp_path / "bad").exists()
+
+
 def test_a_users_reward_of_another_shape_is_named(trained, tmp_path, own_rewards):
     config = one_step(trained, tmp_path / "bad", rewards={"my_rewards.narrow": 1.0})
     with pytest.raises(DataError, match=r"reward 'my_rewards.narrow' gave an array of shape \(8,\); expected \(8, 4\)"):
@@ -862,10 +928,8 @@ IN_TWO_IN_PARTS = partial(stage_in_processes, partial(in_parts, run_grpo, tokens
 @pytest.mark.parametrize(
     ("launch", "size", "terms"),
     [
-        pytest.param(IN_TWO, 2, {}, id="DDP"),
-        pytest.param(IN_TWO, 2, TERMS, id="DDP-terms"),
         pytest.param(IN_TWO, 2, OF_TEACHER, id="DDP-teacher"),
-        pytest.param(IN_TWO_IN_PARTS, 0, {}, id="DDP-parts"),
+        pytest.param(IN_TWO_IN_PARTS, 0, TERMS, id="DDP-parts-terms"),
         pytest.param(by_zero_2, 2, {}, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
         pytest.param(by_zero_2, 2, TERMS, id="ZeRO-2-terms", marks=pytest.mark.slow),
         pytest.param(by_zero_2, 2, OF_TEACHER, id="ZeRO-2-teacher", marks=pytest.mark.slow),
@@ -981,6 +1045,19 @@ def test_the_timed_steps_have_one_gradient(share):
         ({"teacher": "catalogue"}, "loss_terms are policy and teacher is 'catalogue'; the terms teacher, forward_kl"),
         ({"loss_terms": {"policy": 1.0, "reverse_kl": 1.0}}, "teacher is ''; the terms teacher, forward_kl, reverse"),
         ({"hints": True, "rollouts": "sampling"}, "but rollouts is sampling; set it to beams"),
+        ({"rewards": {"value": 1.0}}, "but reward_columns names no column of value; give one, e.g. value=price"),
+        (
+            {"reward_items": "a.csv", "reward_columns": {"value": "price"}},
+            "has a column of value, but rewards are ranking",
+        ),
+        (
+            {"rewards": {"diversity": 1.0}, "reward_columns": {"diversity": "brand"}},
+            "reward_items is '' and reward_col",
+        ),
+        (
+            {"scale_rewards": "none", "sibling_alpha": 0.5},
+            r"advantages among siblings \(sibling_alpha 0.5\) are always",
+        ),
         ({"credit": "level", "loss": "gspo"}, "loss is gspo, whose ratio is that of a whole completion"),
     ],
 )

@@ -3,7 +3,7 @@
 import html
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html.entities import html5
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minionerec.core.errors import DataError, shown
-from minionerec.core.log import progress
+from minionerec.core.log import get_logger, progress
 from minionerec.data.files import check_file
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
@@ -30,6 +30,8 @@ from minionerec.data.sources.table_files import (
 from minionerec.data.sources.text import PART, TextFile, read_text_parts, read_text_table
 from minionerec.data.sources.times import TimeColumn, exact
 from minionerec.data.units import NANOSECOND, SMALL
+
+logger = get_logger(__name__)
 
 DESCRIPTION = "description"
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
@@ -406,3 +408,39 @@ def parse_items(
     title, description = (_texts(table, name, path).to_numpy(object) for name in (title_column, description_column))
     items = item_table(table[item_column].to_numpy(object), title=title, description=description)
     return Catalogue(items, path, lines)
+
+
+def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
+    """The further columns of an items table: all but item_id, title and description, one row for each of `ids`.
+
+    Args:
+        path: csv, tsv or parquet with a column item_id and any others.
+        ids: The N item ids of a catalogue.
+
+    Returns:
+        N rows in the order of `ids`; missing values where an item has no row.
+
+    Raises:
+        DataError: If the table cannot be read, has no item_id, or names an item twice.
+    """
+    bad = BadRows()
+    table = read_table(path, bad)
+    column_of(table, path, "item_id", None)
+    table, lines = rows_with_ids(table, path, ("item_id",), bad, known={"item_id": frozenset(ids)})
+    if lines:
+        logger.info("%s: %d of its lines are inside quoted cells.", path, lines)
+    own: pd.Series = table["item_id"]
+    twice = own[own.duplicated()]
+    if len(twice):
+        raise DataError(f"{path}: item {shown(twice.iloc[0])} occurs twice; give each item one row.")
+    table.index = pd.Index(own)
+    known = table.index.isin(ids)
+    if not known.all():
+        logger.info("%s: %d of its %d items are not in the catalogue.", path, int((~known).sum()), len(table))
+    missing = len(ids) - int(known.sum())
+    if missing:
+        logger.info("%s: %d of the catalogue's %d items have no row.", path, missing, len(ids))
+    for name in table.columns:
+        column_of(table, path, str(name), None)
+    further = [name for name in table.columns if name not in ("item_id", "title", "description")]
+    return table.reindex(pd.Index(ids))[further]

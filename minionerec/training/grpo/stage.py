@@ -1,20 +1,22 @@
 """The stage: load a checkpoint, build its prompts, rewards and trainer, train, and keep the best weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from trl import GRPOConfig
 
 from minionerec.core.artefacts import input_record, read_manifest
-from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError, DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import padded
+from minionerec.data.sources.tables import item_columns
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -51,7 +53,7 @@ from minionerec.training.run import (
     run_training,
     warn_of_rounding,
 )
-from minionerec.training.trainer import early_stopping, memory_of, validation_set
+from minionerec.training.trainer import ValidationSet, early_stopping, memory_of, validation_set
 
 # A trained sequential model as the scorer of a reward.
 
@@ -153,7 +155,7 @@ def _train(config: GrpoConfig, run: TrainingRun) -> StageResult:
         prompts = grpo_examples(
             builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows, whole if whole.in_files else None
         )
-    rewards = load_rewards(config, corpus, bundle, prompts)
+    rewards = load_rewards(config, whole, bundle, prompts)
     _say(config, prompts, rewards)
     shuffled = config.shuffle_examples or (SHUFFLED if whole.in_files else 0)
     args = grpo_arguments(config, run, prompts)
@@ -211,6 +213,39 @@ def load_reference(config: GrpoConfig, bundle: Bundle) -> Mapping[str, torch.Ten
     return weights
 
 
+def reward_columns(config: GrpoConfig, ids: Sequence[str]) -> Mapping[str, pd.Series]:
+    """The columns of the items' table that rewards read, by reward, each in the order of the items.
+
+    Raises:
+        ConfigError: If the table has no such column.
+        DataError: If the table cannot be read, or a value is no number from 0, or all are 0.
+    """
+    if not config.reward_items:
+        return {}
+    table = item_columns(Path(config.reward_items), ids)
+    for name, column in config.reward_columns.items():
+        if column not in table.columns:
+            raise ConfigError(
+                f"reward_columns: {name} is {column!r}, but {config.reward_items} has no such column; it has "
+                f"{', '.join(map(str, table.columns)) or 'none'}."
+            )
+    found = {name: table[column] for name, column in config.reward_columns.items()}
+    if "value" in found:
+        numbers = pd.to_numeric(found["value"], errors="coerce").astype(np.float64)
+        bad = np.logical_not(np.isfinite(numbers.to_numpy()) & (numbers.to_numpy() >= 0))
+        where = f"{config.reward_items}: column {config.reward_columns['value']!r}"
+        if bad.any():
+            row = int(bad.argmax())
+            raise DataError(
+                f"{where} has {shown(found['value'].iloc[row])} for item {ids[row]} ({int(bad.sum())} such items); the "
+                "reward value needs a number from 0 for each item."
+            )
+        if not numbers.any():
+            raise DataError(f"{where} is 0 for every item, so the reward value is always 0. Name another column.")
+        found["value"] = numbers
+    return found
+
+
 def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: TrainingPrompts) -> WeightedRewards:
     """The rewards and their sources."""
     weights = reward_weights(config.rewards)
@@ -222,7 +257,16 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Tr
     scorer = None
     if config.reward_model:
         scorer = sequential_scorer(config.reward_model, config.corpus)
-    sources = RewardSources(bundle.table, vectors, scorer)
+    columns = reward_columns(config, corpus.items["item_id"].astype(str).tolist())
+    labels = columns["diversity"].fillna("").tolist() if "diversity" in columns else None
+    sources = RewardSources(
+        bundle.table,
+        vectors,
+        scorer,
+        values=columns["value"].to_numpy() if "value" in columns else None,
+        purchases=corpus.popularity() if "rare" in weights else None,
+        labels=labels,
+    )
     return WeightedRewards({name: make_reward(name, sources) for name in weights}, weights)
 
 
@@ -245,7 +289,7 @@ def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingPrompt
     names = "prompts_per_step and prompts_per_device"
     plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
     return GRPOConfig(
-        **run.arguments(plan, "ndcg"),
+        **run.arguments(plan, config.select_by),
         max_steps=config.max_steps,
         per_device_train_batch_size=plan.per_device * config.generations,
         per_device_eval_batch_size=config.generations,
@@ -285,6 +329,8 @@ def build_trainer(
     validation = validation_set(config, bundle, builder, trie)
     if validation is not None and config.max_hr_drop < 1:
         validation = replace(validation, cutoffs=(config.eval_beams,))
+    if validation is not None and config.select_by == "reward":
+        validation = replace(validation, reward=list_reward(rewards, validation, builder))
     teacher = None
     if config.teacher:
         teacher = rollout_teacher(config.teacher, table, trie, builder.corpus.max_history, args.device)
@@ -296,7 +342,13 @@ def build_trainer(
         bundle.tokenizer,
         roll_out=roll_out_by(config, bundle, trie),
         objective=Objective(
-            rewards, config.loss, config.sibling_alpha, config.keep_zero_variance, config.credit, config.loss_terms
+            rewards,
+            config.loss,
+            config.sibling_alpha,
+            config.keep_zero_variance,
+            config.credit,
+            config.loss_terms,
+            config.scale_rewards == "group",
         ),
         sid_tokens=[[vocabulary[token] for token in tokens[number]] for number in range(table.n_unique)],
         validation=validation,
@@ -305,6 +357,21 @@ def build_trainer(
         callbacks=[*early_stopping(config), *([SetEpoch(order)] if order else [])],
         order=order,
     )
+
+
+def list_reward(
+    rewards: WeightedRewards, validation: ValidationSet, builder: ExampleBuilder
+) -> Callable[[np.ndarray, np.ndarray, slice], np.ndarray]:
+    """The total reward of validation lists, see `ValidationSet.reward`; where none applies it is 0."""
+    histories = builder.corpus.rows("valid").histories
+    own = [histories[number].tolist() for number in np.asarray(validation.numbers).tolist()]
+
+    def measure(sids: np.ndarray, scores: np.ndarray, mine: slice) -> np.ndarray:
+        rollouts = Rollouts(sids, validation.targets[mine], scores, own[mine], builder.table)
+        found: np.ndarray = np.nan_to_num(rewards.total(rewards.values(rollouts))).sum(1, dtype=np.float64)
+        return found
+
+    return measure
 
 
 def roll_out_by(config: GrpoConfig, bundle: Bundle, trie: Trie) -> RollOut:

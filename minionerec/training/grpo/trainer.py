@@ -67,6 +67,7 @@ class Objective:
         keep_zero_variance: Whether groups without advantage are computed.
         credit: "completion" or "level", see `level_advantages`.
         terms: Terms of the loss with weights: policy, and those of `term_losses`.
+        scaled: Whether advantages are divided by their group's standard deviation.
     """
 
     rewards: WeightedRewards
@@ -75,6 +76,7 @@ class Objective:
     keep_zero_variance: bool = False
     credit: str = "completion"
     terms: Mapping[str, float] = field(default_factory=lambda: {"policy": 1.0})
+    scaled: bool = True
 
     def advantages(self, rewards: np.ndarray, rollouts: Rollouts) -> np.ndarray:
         """Advantages of the completions, 0 in groups whose rewards are all equal.
@@ -87,7 +89,10 @@ class Objective:
             float32 (P, G), or of each code (P, G, L) with credit by level.
         """
         by_level = self.credit == "level"
-        found = level_advantages(rollouts.codes, rewards) if by_level else group_advantages(rewards)
+        if by_level:
+            found = level_advantages(rollouts.codes, rewards, self.scaled)
+        else:
+            found = group_advantages(rewards, self.scaled)
         signal = has_signal(rewards)[:, None]
         if self.sibling_alpha < 1:
             codes = [[[code for code in sid if code >= 0] for sid in group] for group in rollouts.codes.tolist()]
@@ -160,7 +165,9 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
                 self.validation.cutoffs[-1] if self.validation else 0,
                 self.max_hr_drop,
             )
-            found["eval_ndcg@10"] = -1.0  # by which the best weights are chosen
+            name = str(self.args.metric_for_best_model)
+            known = [row[name] for row in self.state.log_history if name in row]
+            found[name] = min(0.0, *known) - 1.0  # by which the best weights are chosen
             self.control.should_training_stop = True
         return found
 

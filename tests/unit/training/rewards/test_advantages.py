@@ -117,3 +117,16 @@ def test_the_mean_credit_of_a_completions_codes_is_its_advantage(group, random):
     found, lengths = level_advantages(codes, rewards), (codes >= 0).sum(2)
     assert found.sum(2) / lengths == pytest.approx(group_advantages(rewards), abs=1e-4)
     assert found.dtype == np.float32 and not found[codes < 0].any() and not found[:, :, 0].any()
+
+
+def test_advantages_that_are_not_scaled_keep_what_a_hit_is_worth():
+    codes = np.array([[[1, 5], [1, 6], [2, 5], [2, 6]]] * 3)
+    rewards = np.array([[1.0, 0.0, 0.0, 0.0], [4.0, 0.0, 0.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
+    found = group_advantages(rewards, scaled=False)
+    assert found.tolist() == [[0.75, -0.25, -0.25, -0.25], [3.0, -1.0, -1.0, -1.0], [0.0] * 4]
+    scaled = group_advantages(rewards)
+    assert scaled[1] == pytest.approx(scaled[0], abs=1e-3)  # divided by its deviation, four times is once
+    levels = level_advantages(codes, rewards, scaled=False)
+    assert levels.mean(2) == pytest.approx(found, abs=1e-6)
+    # A code's share: 1/4 to 1/2 to 1, times the two codes.
+    assert levels[0].tolist() == [[0.5, 1.0], [0.5, -1.0], [-0.5, 0.0], [-0.5, 0.0]]

@@ -1,4 +1,4 @@
-"""Rewards that read item vectors and a sequential model."""
+"""Rewards that read item vectors, a sequential model, and the items' own values, purchases and labels."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from support.rollouts import rollouts_of
 
 from minionerec.core.errors import DataError
 from minionerec.sid.table import SidTable
-from minionerec.training.rewards import make_collaborative, make_semantic
+from minionerec.training.rewards import make_collaborative, make_diversity, make_rare, make_semantic, make_value
 
 # Items 2 and 3 share an SID.
 TABLE = SidTable(np.array([[1, 1], [1, 2], [2, 1], [2, 1]]), ["w", "x", "y", "z"])
@@ -44,3 +44,35 @@ def test_collaborative_is_the_models_score():
         wrong(rollouts)
     none = rollouts_of(TABLE, [group], [FIRST])
     assert np.isnan(make_collaborative(TABLE, scorer)(none)).all()
+
+
+def test_value_is_what_the_hit_is_worth():
+    group = [FIRST, SHARED, SECOND]
+    rollouts = rollouts_of(TABLE, [group, group, [FIRST, SECOND, SECOND]], [FIRST, SHARED, SHARED])
+    # The mean item is worth 5; the shared SID has the mean of 3 and 9.
+    found = make_value(TABLE, np.array([8.0, 0.0, 3.0, 9.0]))(rollouts)
+    assert found.tolist() == [[1.6, 0, 0], [0, 1.2, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("purchases", "rare"),
+    [
+        ([80, 15, 3, 2], [0, 1, 1]),  # items with more than 15 have four fifths of all
+        ([79, 16, 3, 2], [0, 0, 1]),  # the two on the shared SID count together
+        ([80, 10, 4, 6], [0, 1, 1]),  # equal counts are alike
+        ([50, 50, 0, 0], [0, 0, 1]),  # never bought in training: new
+        ([5, 5, 5, 0], [0, 0, 0]),  # nothing is rarer than anything else
+    ],
+)
+def test_rare_is_the_last_fifth_of_purchases(purchases, rare):
+    found = make_rare(TABLE, np.array(purchases))(rollouts_of(TABLE, [[FIRST, SECOND, SHARED]], [FIRST]))
+    assert found.tolist() == [rare]
+
+
+def test_diversity_counts_each_label_once():
+    group = [SHARED, FIRST, SECOND]
+    rollouts = rollouts_of(TABLE, [group, group[::-1]], [FIRST, FIRST])
+    assert make_diversity(TABLE)(rollouts).tolist() == [[1, 1, 0], [1, 0, 1]]  # by the first code
+    # Of the shared SID the first item's label counts; items without a label have the same one.
+    assert make_diversity(TABLE, ["Ash", "Elm", "Ash", "Oak"])(rollouts).tolist() == [[1, 0, 1], [1, 1, 0]]
+    assert make_diversity(TABLE, [None, "", "Ash", "Oak"])(rollouts).tolist() == [[1, 1, 0], [1, 0, 1]]

@@ -70,7 +70,10 @@ def test_weights_of_presets_and_own():
     assert reward_weights({"ranking": 2.0, "my.novelty": -0.5}) == {"rule": 2.0, "ndcg": 2.0, "my.novelty": -0.5}
 
 
-@pytest.mark.parametrize(("name", "setting"), [("semantic", "reward_vectors"), ("collaborative", "reward_model")])
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("semantic", "reward_vectors"), ("collaborative", "reward_model"), ("value", "reward_items")],
+)
 def test_a_reward_whose_source_is_missing(name, setting):
     with pytest.raises(ConfigError, match=f"reward '{name}' needs .* give --{setting}"):
         make_reward(name, RewardSources(TABLE))

@@ -1,0 +1,258 @@
+"""What lists of ten are worth, and what re-ranking gives at the same HR@10: two tables in markdown.
+
+    python studies/list_rewards.py --corpus runs/demo/corpus --items data/demo/items.csv --value price
+        --label department --city data/demo/shop.yaml --start runs/demo/sft_valid value=runs/demo/value_valid
+
+Predictions of one split (`eval-beam`), those of the starting checkpoint and those of others. Of the first ten items of
+each list: HR@10; value@10, the value of the target where it is found, in units of the catalogue's mean; distinct
+labels; the share of rare items (`minionerec.training.rewards.is_rare`). With `--city`, the settings of a generated
+shop, HR@10 and value@10 are exact: sums of the true purchase probabilities, not of the purchases that were drawn.
+
+Beside them stand lists made from the start's own without training: ordered by log-probability + weight x log(value);
+greedily, with a weight taken off the log-probability of each label that is in the list already; and drawn without
+replacement at a temperature. The second table compares each checkpoint with each of these at equal HR@10: with the
+mixture of two weights that has the same HR@10 and the most of what is measured. Intervals are paired, by user.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from minionerec.core.commands import run_command
+from minionerec.core.errors import DataError
+from minionerec.data.city.ceiling import contexts_of
+from minionerec.data.city.law import probability_of
+from minionerec.data.city.make import city_people
+from minionerec.data.city.sizes import PARQUET
+from minionerec.data.corpus import Corpus
+from minionerec.data.sources.tables import item_columns
+from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.training.rewards import is_rare
+
+CUTOFF = 10
+VALUE_WEIGHTS = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5)
+LABEL_WEIGHTS = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 20)
+TEMPERATURES = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1)
+HR, VALUE, LABELS, RARE = "HR@10", "value@10", "labels@10", "rare@10"
+Metrics = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The items of R lists, as arrays.
+
+    Attributes:
+        items: int64 (R, K), the best first; -1 after the end of a shorter list.
+        scores: float64 (R, K), log-probabilities; minus infinity there.
+    """
+
+    items: np.ndarray
+    scores: np.ndarray
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> "Candidates":
+        """Those of predictions, each item once."""
+        longest = max(map(len, predictions.items))
+        items = np.full((len(predictions), longest), -1, dtype=np.int64)
+        scores = np.full(items.shape, -np.inf)
+        for row, (own, values) in enumerate(zip(predictions.items, predictions.scores, strict=True)):
+            first = {item: score for item, score in reversed(list(zip(own, values, strict=True))) if item >= 0}
+            kept = sorted(first, key=lambda item, own=own: own.index(item))  # type: ignore[misc]
+            items[row, : len(kept)], scores[row, : len(kept)] = kept, [first[item] for item in kept]
+        return cls(items, scores)
+
+    def best(self, scores: np.ndarray) -> np.ndarray:
+        """The ten best by other scores, (R, K): int64 (R, 10); equal ones in their own order."""
+        order = np.argsort(-np.where(self.items >= 0, scores, -np.inf), axis=1, kind="stable")
+        return np.take_along_axis(self.items, order, 1)[:, :CUTOFF]
+
+    def by_value(self, values: np.ndarray, weight: float) -> np.ndarray:
+        """Ordered by log-probability + weight x log(value); int64 (R, 10)."""
+        logs = np.log(np.maximum(values, np.finfo(float).tiny))
+        return self.best(self.scores + weight * logs[self.items])
+
+    def by_label(self, labels: np.ndarray, weight: float) -> np.ndarray:
+        """One after another, the best of log-probability - weight where the label is in the list; int64 (R, 10)."""
+        own, rows = labels[self.items], np.arange(len(self.items))
+        left, used = np.where(self.items >= 0, self.scores, -np.inf), np.zeros(self.items.shape)
+        found = np.full((len(rows), CUTOFF), -1, dtype=np.int64)
+        for rank in range(min(CUTOFF, self.items.shape[1])):
+            pick = (left - weight * used).argmax(1)
+            found[:, rank] = np.where(np.isfinite(left[rows, pick]), self.items[rows, pick], -1)
+            used = np.maximum(used, own == own[rows, pick][:, None])
+            left[rows, pick] = -np.inf
+        return found
+
+    def sampled(self, temperature: float, seed: int = 0) -> np.ndarray:
+        """Drawn without replacement in proportion to probability ^ (1 / temperature); int64 (R, 10)."""
+        noise = np.random.default_rng(seed).gumbel(size=self.items.shape)
+        return self.best(self.scores + temperature * noise)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What lists are measured by.
+
+    Attributes:
+        targets: int64 (R,).
+        users: The user of each example.
+        values: float64 (N,), of mean 1.
+        labels: int64 (N,).
+        rare: bool (N,).
+        probabilities: float64 (R, N), true purchase probabilities; the targets are counted if None.
+    """
+
+    targets: np.ndarray
+    users: Sequence[str]
+    values: np.ndarray
+    labels: np.ndarray
+    rare: np.ndarray
+    probabilities: np.ndarray | None = None
+
+    def metrics(self, lists: np.ndarray) -> dict[str, np.ndarray]:
+        """Metrics of each list: float64 (R,) each, of int64 (R, 10)."""
+        there = lists >= 0
+        bought = (lists == self.targets[:, None]).astype(float)
+        if self.probabilities is not None:
+            bought = np.take_along_axis(self.probabilities, np.maximum(lists, 0), 1) * there
+        labels = np.sort(np.where(there, self.labels[lists], -1), axis=1)
+        distinct = (np.diff(labels, axis=1, prepend=-1) > 0).sum(1).astype(float)
+        rare = (self.rare[lists] & there).sum(1) / np.maximum(there.sum(1), 1)
+        return {HR: bought.sum(1), VALUE: (bought * self.values[lists]).sum(1), LABELS: distinct, RARE: rare}
+
+
+def true_probabilities(city: str, corpus: Corpus, split: str) -> np.ndarray:
+    """The true probability of each item at each example of a split of a generated shop: float64 (R, N)."""
+    settings = yaml.safe_load(Path(city).read_text(encoding="utf-8"))
+    people, form, rows = city_people(settings), settings.get("form", PARQUET), corpus.rows(split)
+    contexts = contexts_of(rows, form, people.memory)
+    columns = [probability_of(people, contexts, np.full(len(rows), item)) for item in range(corpus.n_items)]
+    return np.stack(columns, axis=1)
+
+
+def at_equal_hr(hit: float, curve: Sequence[Metrics], metric: str) -> tuple[np.ndarray, bool]:
+    """The most of a metric that mixing two lists of a curve gives at one HR@10.
+
+    Args:
+        hit: The HR@10.
+        curve: Metrics of each weight.
+        metric: Which of them.
+
+    Returns:
+        float64 (R,), mixed example by example; and whether the HR@10 lies on the curve. If not, the end next to it.
+    """
+    means = np.array([[point[HR].mean(), point[metric].mean()] for point in curve])
+    (low, high), best = np.argsort(means[:, 0])[[0, -1]], None
+    if not means[low, 0] <= hit <= means[high, 0]:
+        end = low if hit < means[low, 0] else high
+        return np.asarray(curve[end][metric]), False
+    for one, (left, mine) in enumerate(means):
+        for other, (right, its) in enumerate(means):
+            if left <= hit <= right:
+                share = (hit - left) / (right - left) if right > left else 0.0
+                found = (1 - share) * mine + share * its
+                if best is None or found > best[0]:
+                    best = (found, one, other, share)
+    if best is None:
+        raise DataError(f"no two points of the curve have HR@10 {hit:.4f} between them.")
+    _, one, other, share = best
+    return (1 - share) * curve[one][metric] + share * curve[other][metric], True
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in markdown."""
+    lines = [" | ".join(row) for row in (headers, ["---"] + ["--:"] * (len(headers) - 1), *rows)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def load_shop(given: argparse.Namespace, start: Predictions) -> Shop:
+    """What the lists are measured by.
+
+    Raises:
+        DataError: If a column is missing or is no number from 0, or the examples are not those of the split.
+    """
+    corpus = Corpus.load(given.corpus)
+    columns = item_columns(Path(given.items), corpus.items["item_id"].astype(str).tolist())
+    for name in (given.value, given.label):
+        if name not in columns.columns:
+            raise DataError(f"{given.items}: has no column {name!r}; it has {', '.join(columns.columns)}.")
+    values = pd.to_numeric(columns[given.value], errors="coerce").to_numpy(float)
+    if not (np.isfinite(values) & (values >= 0)).all() or not values.any():
+        raise DataError(f"{given.items}: column {given.value!r} is not a number from 0 for each item, or always 0.")
+    targets = np.asarray(start.targets, dtype=np.int64)
+    if not np.array_equal(targets, corpus.rows(given.split).targets):
+        raise DataError(f"{given.start}: its examples are not those of split {given.split!r} of {given.corpus}.")
+    return Shop(
+        targets,
+        start.users,
+        values / values.mean(),
+        pd.factorize(columns[given.label].fillna(""))[0],
+        is_rare(corpus.popularity()),
+        true_probabilities(given.city, corpus, given.split) if given.city else None,
+    )
+
+
+def curves_of(candidates: Candidates, shop: Shop) -> dict[str, list[tuple[str, Metrics]]]:
+    """Metrics of the start's lists re-ranked and sampled: name to (weight, metrics) of each."""
+    return {
+        "by value": [(f"{w:g}", shop.metrics(candidates.by_value(shop.values, w))) for w in VALUE_WEIGHTS],
+        "by label": [(f"{w:g}", shop.metrics(candidates.by_label(shop.labels, w))) for w in LABEL_WEIGHTS],
+        "sampled": [(f"{t:g}", shop.metrics(candidates.sampled(t))) for t in TEMPERATURES],
+    }
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", required=True, help="the corpus")
+    parser.add_argument("--items", required=True, help="table with item_id and the two columns")
+    parser.add_argument("--value", required=True, help="column of numbers, such as a price")
+    parser.add_argument("--label", required=True, help="column of labels, such as a brand")
+    parser.add_argument("--city", help="settings of the generated shop (make-city), for exact figures")
+    parser.add_argument("--split", default="valid", help="split of the predictions")
+    parser.add_argument("--start", required=True, help="predictions of the starting checkpoint, with 50 beams")
+    parser.add_argument("others", nargs="*", metavar="NAME=FOLDER", help="predictions of other checkpoints")
+    given = parser.parse_args()
+    start = Predictions.load(given.start)
+    shop, candidates = load_shop(given, start), Candidates.of(start)
+    curves = curves_of(candidates, shop)
+    others = {}
+    for name, folder in (word.split("=", 1) for word in given.others):
+        predictions = Predictions.load(folder)
+        if not np.array_equal(predictions.targets, start.targets):
+            raise DataError(f"{folder}: its examples are not those of {given.start}.")
+        own = Candidates.of(predictions)
+        others[name] = shop.metrics(own.best(own.scores))
+    names = (HR, VALUE, LABELS, RARE)
+    rows = [("start", shop.metrics(candidates.best(candidates.scores))), *others.items()]
+    rows += [(f"{kind}, {weight}", each) for kind, curve in curves.items() for weight, each in curve]
+    cells = [[name, *(f"{each[metric].mean():.4f}" for metric in names)] for name, each in rows]
+    print(table(["lists", *names], cells), end="\n\n")
+    cells = []
+    for name, each in others.items():
+        for kind, metric in (("by value", VALUE), ("by label", LABELS), ("sampled", VALUE), ("sampled", LABELS)):
+            plain, inside = at_equal_hr(each[HR].mean(), [point for _, point in curves[kind]], metric)
+            found = paired_bootstrap(each[metric], plain, clusters=shop.users)
+            low, high = bootstrap_interval(each[HR], clusters=shop.users)
+            share, ends = 100 / plain.mean(), "" if inside else " (HR@10 beyond the curve: its end)"
+            cells.append(
+                [
+                    f"{name}: {metric} against {kind}{ends}",
+                    f"{each[HR].mean():.4f} [{low:.4f}, {high:.4f}]",
+                    f"{each[metric].mean():.4f}",
+                    f"{plain.mean():.4f}",
+                    f"{found.difference * share:+.1f} % [{found.low * share:+.1f}, {found.high * share:+.1f}]",
+                    f"{found.p:.4f}",
+                ]
+            )
+    print(table(["checkpoint", HR, "its", "without training", "difference", "p"], cells))
+
+
+if __name__ == "__main__":
+    run_command(main)
