@@ -388,13 +388,14 @@ def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> 
     """
     state, name = trainer.state, str(trainer.args.metric_for_best_model)
     start = next(row[name] for row in state.log_history if row["step"] == 0 and name in row)
+    later = [row[name] for row in state.log_history if row["step"] > 0 and name in row]
     if state.best_metric is None or start >= state.best_metric:
         logger.warning(
             "Training did not improve validation %s (%.4f before, %s at best after): the output holds the weights "
             "of %s. Try a lower learning rate, a higher beta, or another reward or other negatives.",
             name.removeprefix("eval_").replace("ndcg", "NDCG"),
             start,
-            state.best_metric,
+            f"{max(later):.4f}" if later else "not measured",
             checkpoint,
         )
         model = trainer.accelerator.unwrap_model(trainer.model)
