@@ -33,7 +33,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import item_columns
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
-from minionerec.training.rewards import is_rare
+from minionerec.training.rewards import is_rare, item_values
 
 CUTOFF = 10
 VALUE_WEIGHTS = (0, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5)
@@ -182,9 +182,7 @@ def load_shop(given: argparse.Namespace, start: Predictions) -> Shop:
     for name in (given.value, given.label):
         if name not in columns.columns:
             raise DataError(f"{given.items}: has no column {name!r}; it has {', '.join(columns.columns)}.")
-    values = pd.to_numeric(columns[given.value], errors="coerce").to_numpy(float)
-    if not (np.isfinite(values) & (values >= 0)).all() or not values.any():
-        raise DataError(f"{given.items}: column {given.value!r} is not a number from 0 for each item, or always 0.")
+    values = item_values(columns[given.value], given.items)
     targets = np.asarray(start.targets, dtype=np.int64)
     if not np.array_equal(targets, corpus.rows(given.split).targets):
         raise DataError(f"{given.start}: its examples are not those of split {given.split!r} of {given.corpus}.")

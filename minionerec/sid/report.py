@@ -244,9 +244,8 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
 
 _SHARED = 0.005  # share of items that share an SID; with .8 % of Industrial's items 7 % of its test examples had one
 _USED = 0.05  # perplexity over codes; tables that a model was trained on have .12 and more
-_BUYERS = (
-    2.0  # buyer purity of the first code over that of two random items; 1 for shuffled SIDs, 1.7 where TF-IDF fails
-)
+# Buyer purity of the first code over that of two random items: 1 for shuffled SIDs, 1.7 where TF-IDF fails.
+_BUYERS = 2.0
 
 
 def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> str:
@@ -273,18 +272,18 @@ def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> 
             f"the codes of level {', '.join(few)} hardly distinguish items: try method balanced_kmeans, smaller "
             "codebook_sizes, or another encoder"
         )
-    if measures is not None:
-        first, chance = measures.prefixes[0].buyer_purity, measures.buyer_chance
-        if first is not None and first < _BUYERS * chance:
-            found.append(
-                f"the same users interact with items of one first code hardly more often ({first / chance:.1f} times) "
-                "than with any two items: try with_interactions true, or another encoder"
-            )
+    times = None
+    if measures is not None and measures.prefixes[0].buyer_purity is not None and measures.buyer_chance:
+        times = measures.prefixes[0].buyer_purity / measures.buyer_chance
+    if times is not None and times < _BUYERS:
+        found.append(
+            f"the same users interact with items of one first code hardly more often ({times:.1f} times) than with any "
+            "two items: try with_interactions true, or another encoder"
+        )
     if found:
         return f"Advice: {'; '.join(found)}."
     alike = ""
-    if measures is not None and measures.prefixes[0].buyer_purity is not None and measures.buyer_chance:
-        times = measures.prefixes[0].buyer_purity / measures.buyer_chance
+    if times is not None:
         alike = f", and two items of one first code are {times:.1f} times as alike in their users as any two"
     return f"Advice: none. Nearly every item has an SID of its own, the levels are used{alike}."
 

@@ -247,15 +247,15 @@ class Share:
     """
 
     def __init__(self, tokens: Sequence[int], make: Callable[[slice], dict[str, Any]]):
-        self.starts, self.ends, self.make = np.cumsum([0, *tokens[:-1]]), np.cumsum(tokens), make
+        self.borders, self.make = np.cumsum([0, *tokens]), make  # tokens before each example, and of all
 
     def __len__(self) -> int:
         """Number of examples."""
-        return len(self.ends)
+        return len(self.borders) - 1
 
     def count(self, tokens: int) -> int:
         """Parts of about so many tokens each at most."""
-        return max(1, min(len(self), -(-int(self.ends[-1]) // tokens)))
+        return max(1, min(len(self), -(-int(self.borders[-1]) // tokens)))
 
     def split(self, count: int) -> list[dict[str, Any]]:
         """So many parts of about as many tokens each; none is empty.
@@ -268,8 +268,8 @@ class Share:
             [{'of': slice(0, 1, None)}, {'of': slice(1, 5, None)}]
         """
         least = np.arange(1, count)
-        ideal = self.ends[-1] * least / count
-        across = np.searchsorted(self.ends, ideal)
-        wanted = across + (self.ends[across] - ideal <= ideal - self.starts[across])
-        borders = np.clip(np.maximum.accumulate(wanted - least) + least, least, len(self) - count + least)
-        return [self.make(slice(start, end)) for start, end in pairwise([0, *borders.tolist(), len(self)])]
+        ideal = self.borders[-1] * least / count
+        after = np.searchsorted(self.borders[1:], ideal) + 1
+        nearest = after - (self.borders[after] - ideal > ideal - self.borders[after - 1])
+        starts = np.clip(np.maximum.accumulate(nearest - least) + least, least, len(self) - count + least)
+        return [self.make(slice(start, end)) for start, end in pairwise([0, *starts.tolist(), len(self)])]

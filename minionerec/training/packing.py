@@ -392,7 +392,18 @@ class TreeCollator:
             those tokens; `weights` float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`,
             `contexts` and `levels` (`teacher_questions`).
         """
-        examples, shared = self.in_order(examples)
+        return self.pack(*self.in_order(examples))
+
+    def pack(self, examples: Sequence[dict[str, Any]], shared: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Pack examples that are in order already.
+
+        Args:
+            examples: As of `in_order`, or neighbours among them.
+            shared: How many tokens each shares with the one before; the first with none.
+
+        Returns:
+            See `__call__`.
+        """
         ids = [example["input_ids"] for example in examples]
         new = [len(row) - prefix for row, prefix in zip(ids, shared, strict=True)]
         total = sum(new)
@@ -449,7 +460,7 @@ class ShareCollator:
         found, shared = self.collate.in_order(examples)
         new = [len(example["input_ids"]) - prefix for example, prefix in zip(found, shared, strict=True)]
         labels = torch.tensor([[label for example in found for label in example["labels"][1:] if label >= 0]])
-        share = Share(new, lambda part: self.collate(found[part]))
+        share = Share(new, lambda part: self.collate.pack(found[part], [0, *shared[part][1:]]))
         return {"share": share, "labels": labels, "shift_labels": labels}
 
 

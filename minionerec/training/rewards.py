@@ -4,14 +4,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ConfigError, DataError, shown
 from minionerec.core.paths import function_at, function_file
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from minionerec.sid.table import SidTable
 
 # Inputs of rewards.
@@ -199,6 +201,31 @@ def _means_by_sid(table: "SidTable", values: np.ndarray) -> np.ndarray:
     return found
 
 
+def item_values(column: "pd.Series", path: str) -> np.ndarray:
+    """What each item is worth, of a column of an items' table: float64 (N,).
+
+    Args:
+        column: N cells, by item id (`minionerec.data.sources.tables.item_columns`).
+        path: The table, for the message.
+
+    Raises:
+        DataError: If a cell is no number from 0, or all are 0.
+    """
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    bad, where = np.logical_not(np.isfinite(numbers) & (numbers >= 0)), f"{path}: column {column.name!r}"
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(
+            f"{where} has {shown(column.iloc[row])} for item {column.index[row]} ({int(bad.sum())} such items); the "
+            "reward value needs a number from 0 for each item."
+        )
+    if not numbers.any():
+        raise DataError(f"{where} is 0 for every item, so the reward value is always 0. Name another column.")
+    return numbers
+
+
 def make_value(table: "SidTable", values: np.ndarray) -> Reward:
     """What the target is worth, for a completion that is the target, else 0.
 
@@ -292,6 +319,13 @@ COLUMN_REWARDS = ("value", "diversity")
 # Names of several rewards.
 PRESETS: dict[str, dict[str, float]] = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
 _SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
+# Makers of rewards that need a source, the attribute of `RewardSources` that holds it, and what to give.
+_OF_SOURCE: dict[str, tuple[Callable[["SidTable", Any], Reward], str, str]] = {
+    "semantic": (make_semantic, "vectors", "item vectors; give --reward_vectors the output of embed-items"),
+    "collaborative": (make_collaborative, "scorer", "a trained sequential model; give --reward_model its directory"),
+    "value": (make_value, "values", "a number of each item; give --reward_items and --reward_columns"),
+    "rare": (make_rare, "purchases", "the training purchases of each item; give a corpus that has some"),
+}
 _PLUS = " + "
 
 
@@ -379,24 +413,12 @@ def make_reward(name: str, sources: RewardSources) -> Reward:
     """
     if name in _SIMPLE:
         return _SIMPLE[name]
-    if name == "semantic":
-        if sources.vectors is None:
-            raise ConfigError("reward 'semantic' needs item vectors; give --reward_vectors the output of embed-items.")
-        return make_semantic(sources.table, sources.vectors)
-    if name == "collaborative":
-        if sources.scorer is None:
-            raise ConfigError(
-                "reward 'collaborative' needs a trained sequential model; give --reward_model its directory."
-            )
-        return make_collaborative(sources.table, sources.scorer)
-    if name == "value":
-        if sources.values is None:
-            raise ConfigError("reward 'value' needs a number of each item; give --reward_items and --reward_columns.")
-        return make_value(sources.table, sources.values)
-    if name == "rare":
-        if sources.purchases is None:
-            raise ConfigError("reward 'rare' needs the training purchases of each item; give a corpus that has some.")
-        return make_rare(sources.table, sources.purchases)
+    if name in _OF_SOURCE:
+        make, attribute, needed = _OF_SOURCE[name]
+        source = getattr(sources, attribute)
+        if source is None:
+            raise ConfigError(f"reward {name!r} needs {needed}.")
+        return make(sources.table, source)
     if name == "diversity":
         return make_diversity(sources.table, sources.labels)
     own: Reward = function_at(name, "rewards")

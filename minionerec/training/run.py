@@ -128,19 +128,18 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
         ConfigError: If the settings do not divide.
     """
     processes = world_size()
-    at_once = f"{per_device} a device"
-    if not per_device:
-        accumulation_steps(total, 1, processes, what)
-        per_device, at_once = total // processes, f"{total // processes} a device, in parts that fit its memory,"
+    in_parts = "" if per_device else ", in parts that fit its memory,"
+    per_device = per_device or accumulation_steps(total, 1, processes, what)
     accumulation = accumulation_steps(total, per_device, processes, what)
     steps = math.ceil(count / total)
     plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
     kept = "a checkpoint" if isinstance(config, RefittableConfig) and config.refit else "validation"
     logger.info(
-        "A step is %d %s = %s x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
+        "A step is %d %s = %d a device%s x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
         total,
         noun,
-        at_once,
+        per_device,
+        in_parts,
         processes,
         accumulation,
         steps,

@@ -10,7 +10,7 @@ import torch
 from trl import GRPOConfig
 
 from minionerec.core.artefacts import input_record, read_manifest
-from minionerec.core.errors import ArtefactError, ConfigError, DataError, shown
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.core.stages import StageResult
@@ -43,6 +43,7 @@ from minionerec.training.rewards import (
     Scorer,
     WeightedRewards,
     check_histories,
+    item_values,
     make_reward,
     reward_weights,
 )
@@ -218,7 +219,7 @@ def reward_columns(config: GrpoConfig, ids: Sequence[str]) -> Mapping[str, pd.Se
 
     Raises:
         ConfigError: If the table has no such column.
-        DataError: If the table cannot be read, or a value is no number from 0, or all are 0.
+        DataError: If the table cannot be read.
     """
     if not config.reward_items:
         return {}
@@ -229,21 +230,7 @@ def reward_columns(config: GrpoConfig, ids: Sequence[str]) -> Mapping[str, pd.Se
                 f"reward_columns: {name} is {column!r}, but {config.reward_items} has no such column; it has "
                 f"{', '.join(map(str, table.columns)) or 'none'}."
             )
-    found = {name: table[column] for name, column in config.reward_columns.items()}
-    if "value" in found:
-        numbers = pd.to_numeric(found["value"], errors="coerce").astype(np.float64)
-        bad = np.logical_not(np.isfinite(numbers.to_numpy()) & (numbers.to_numpy() >= 0))
-        where = f"{config.reward_items}: column {config.reward_columns['value']!r}"
-        if bad.any():
-            row = int(bad.argmax())
-            raise DataError(
-                f"{where} has {shown(found['value'].iloc[row])} for item {ids[row]} ({int(bad.sum())} such items); the "
-                "reward value needs a number from 0 for each item."
-            )
-        if not numbers.any():
-            raise DataError(f"{where} is 0 for every item, so the reward value is always 0. Name another column.")
-        found["value"] = numbers
-    return found
+    return {name: table[column] for name, column in config.reward_columns.items()}
 
 
 def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: TrainingPrompts) -> WeightedRewards:
@@ -263,7 +250,7 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Tr
         bundle.table,
         vectors,
         scorer,
-        values=columns["value"].to_numpy() if "value" in columns else None,
+        values=item_values(columns["value"], config.reward_items) if "value" in columns else None,
         purchases=corpus.popularity() if "rare" in weights else None,
         labels=labels,
     )
