@@ -358,11 +358,9 @@ class CatalogueTrainConfig(RefittableConfig):
 
 GRPO_ROLLOUTS = ("beams", "sampling")
 GRPO_LOSSES = ("grpo", "bnpo", "dapo", "gspo")
-GRPO_CREDITS = ("completion", "level")
 GRPO_SCALES = ("group", "none")
 GRPO_SELECT = ("ndcg", "reward")
-GRPO_TERMS = ("policy", "likelihood", "hints", "teacher", "forward_kl", "reverse_kl")
-_OF_TEACHER = ("teacher", "forward_kl", "reverse_kl")
+GRPO_TERMS = ("policy", "likelihood")
 # Rewards that need a file of their own, the setting that names it, and what it is.
 _SOURCES = (
     ("semantic", "reward_vectors", "the vectors that it compares (minionerec embed-items)"),
@@ -426,19 +424,6 @@ class GrpoConfig(PackedConfig):
     rollouts: str = setting(
         "beams", "beams (the G best, as in evaluation) or sampling (G drawn without replacement)", known=GRPO_ROLLOUTS
     )
-    credit: str = setting(
-        "completion",
-        "completion (all codes of a completion have its advantage) or level (each code has what it adds to the mean "
-        "reward of the completions that share the prefix)",
-        known=GRPO_CREDITS,
-        since="0.3",
-    )
-    hints: bool = setting(
-        False,
-        "where no rollout is the target, begin all of them with the shortest prefix of the target below which one is; "
-        "its codes have no advantage",
-        since="0.3",
-    )
     generations: int = setting(16, "rollouts of each prompt (G), best first", least=2)
     prompts_per_step: int = setting(64, "prompts an optimiser step, over all devices", least=1)
     prompts_per_device: int = setting(0, f"prompts a device computes at a time; {FITTING}", least=0)
@@ -452,8 +437,7 @@ class GrpoConfig(PackedConfig):
     loss_terms: dict[str, float] = setting(
         {"policy": 1.0},
         "terms of the loss with weights, e.g. policy=0.03 likelihood=1: policy (advantages and KL term), likelihood "
-        "(next-token loss of the target), hints (that of its codes that were given as a hint), and divergences from "
-        "the teacher's next codes: teacher (forward, along the target), forward_kl, reverse_kl (along the rollouts)",
+        "(next-token loss of the target, of sft; with a teacher the cross-entropy to its next codes)",
         known=GRPO_TERMS,
         above=0,
         required=True,
@@ -461,7 +445,7 @@ class GrpoConfig(PackedConfig):
     )
     teacher: str = setting(
         "",
-        "next_sid: catalogue model that the terms teacher, forward_kl and reverse_kl distill from (minionerec "
+        "next_sid: catalogue model whose next codes the term likelihood learns in place of the labels (minionerec "
         "train-catalogue)",
         input_kind="checkpoint",
         since="0.3",
@@ -544,27 +528,14 @@ class GrpoConfig(PackedConfig):
                 f"beta is {self.beta}, but loss_terms are {terms}: the KL term is part of policy. Set beta to 0 and "
                 "sync_reference to false, or add policy.",
             )
-            yield from _unless(not self.hints, f"hints are for the term policy, but loss_terms are {terms}; add it.")
         yield from _unless(
-            self.hints or "hints" not in self.loss_terms,
-            f"loss_terms are {terms}, but hints is false; set it to true, or leave the term hints out.",
-        )
-        yield from _unless(
-            bool(self.teacher) == any(name in self.loss_terms for name in _OF_TEACHER),
-            f"loss_terms are {terms} and teacher is {self.teacher!r}; the terms {', '.join(_OF_TEACHER)} and a teacher "
-            "(minionerec train-catalogue) go together.",
+            not self.teacher or "likelihood" in self.loss_terms,
+            f"teacher is {self.teacher!r}, but loss_terms are {terms}: the term likelihood learns from it. Add "
+            "likelihood, or leave the teacher out.",
         )
         yield from _unless(
             not self.teacher or NEXT_SID in self.tasks,
             f"a teacher applies to the task {NEXT_SID}, which is not among the tasks {', '.join(self.tasks)}.",
-        )
-        yield from _unless(
-            not self.hints or self.rollouts == "beams",
-            f"hints are prefixes that a beam search begins with, but rollouts is {self.rollouts}; set it to beams.",
-        )
-        yield from _unless(
-            self.credit == "completion" or self.loss != "gspo",
-            "loss is gspo, whose ratio is that of a whole completion, but credit is level; set one of them otherwise.",
         )
 
     def inputs(self) -> dict[str, Path]:

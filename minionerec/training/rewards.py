@@ -25,14 +25,12 @@ class Rollouts:
 
     Attributes:
         sids: int64 (P, G), SID numbers (`SidTable.sid_numbers`), the most probable first; -1 after the last where a
-            prompt with a hint has fewer, of which no reward is read.
+            validation list has fewer, of which no reward is read.
         targets: int64 (P,), SID number of each example's target.
         scores: float32 (P, G), log-probabilities of the SIDs under the policy that proposed them; minus infinity where
             there is none.
         histories: For each row its item indices, oldest first; None where the prompt is about an item, not a user.
         table: The SIDs of the catalogue.
-        hints: int64 (P,), how many of the target's codes were given, so that all completions begin with them; None: to
-            no prompt any.
     """
 
     sids: np.ndarray
@@ -40,7 +38,6 @@ class Rollouts:
     scores: np.ndarray
     histories: Sequence[Sequence[int] | None]
     table: "SidTable"
-    hints: np.ndarray | None = None
 
     @property
     def hits(self) -> np.ndarray:
@@ -289,7 +286,7 @@ def make_diversity(table: "SidTable", labels: Sequence[object] | np.ndarray | No
     """1 for a completion whose label no better-ranked one of its group has, else 0, whatever the target.
 
     Added up it is the number of distinct labels, and the best list has a label only once. Alone it does not look at the
-    target: give it a small weight beside `ranking`. Below a hint all completions have the same first code.
+    target: give it a small weight beside `ranking`.
 
     Args:
         table: SIDs of the N items.
@@ -567,8 +564,7 @@ def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.nd
     Source: the sibling term of V-STAR, a follow-up of MiniOneRec.
 
     Args:
-        groups: For each group the codes of its G completions, none where there is no completion; the depths are those
-            that all of a group have.
+        groups: For each group the codes of its G completions; the depths are those that all of a group have.
         rewards: float (groups, G).
 
     Returns:
@@ -581,11 +577,10 @@ def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.nd
     """
     found = np.zeros(np.shape(rewards))
     for group, (completions, values) in enumerate(zip(groups, np.asarray(rewards, dtype=np.float64), strict=True)):
-        known = {position: completion for position, completion in enumerate(completions) if len(completion)}
-        levels = min(map(len, known.values()))
+        levels = min(map(len, completions))
         for depth in range(levels):
             families: dict[tuple[int, ...], dict[int, list[int]]] = {}
-            for position, completion in known.items():
+            for position, completion in enumerate(completions):
                 branches = families.setdefault(tuple(completion[:depth]), {})
                 branches.setdefault(completion[depth], []).append(position)
             for branches in families.values():
@@ -595,51 +590,4 @@ def sibling_advantages(groups: Sequence[Sequence[Sequence[int]]], rewards: np.nd
                 scores = (worth - worth.mean()) / (worth.std(ddof=1) + EPSILON)
                 for positions, score in zip(branches.values(), scores, strict=True):
                     found[group, positions] += score / levels
-    return found
-
-
-def level_advantages(codes: np.ndarray, rewards: np.ndarray, scaled: bool = True) -> np.ndarray:
-    """Credit by level: what each code adds to the utility of the prefix before it.
-
-    The utility of a prefix is the mean reward of the group's completions that begin with it, and that of a whole
-    completion its own reward. A code's advantage is the utility with it less the utility before it, over the group's
-    standard deviation (as in `group_advantages`), times the number of the completion's codes: so the mean over the
-    codes is the group's advantage. A code that all of a prefix's completions share has 0, and so has a hint.
-
-    Source: the credit of HRPO (arXiv 2604.14878), with the mean over the group as the utility.
-
-    Args:
-        codes: int (P, G, L), -1 after the end of a shorter one.
-        rewards: float (P, G); NaN where a completion has none, or there is none.
-        scaled: Whether to divide by the deviation.
-
-    Returns:
-        float32 (P, G, L); 0 after the end, at NaN, and in groups whose rewards are all equal.
-
-    Example:
-        >>> codes = np.array([[[1, 5], [1, 6], [2, 5], [2, 6]]])
-        >>> level_advantages(codes, np.array([[1.0, 0.0, 0.0, 0.0]])).round(2).tolist()
-        [[[1.0, 2.0], [1.0, -2.0], [-1.0, 0.0], [-1.0, 0.0]]]
-    """
-    known = np.isfinite(rewards)
-    values = np.where(known, rewards, 0.0).astype(np.float64)
-    lengths = (codes >= 0).sum(2)  # (P, G)
-    alike = known[:, :, None] & known[:, None, :]  # (P, G, G), completions of the same prefix
-    before = _means(alike, values)
-    found = np.zeros(codes.shape)
-    for level in range(codes.shape[2]):
-        alike = alike & (codes[:, :, None, level] == codes[:, None, :, level])
-        after = np.where(level + 1 == lengths, values, _means(alike, values))
-        found[:, :, level] = np.where(level < lengths, after - before, 0.0)
-        before = after
-    squares = (values - _means(known[:, None, :], values)) ** 2 * known
-    deviation = np.sqrt(squares.sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True) - 1, 1))
-    found *= (lengths / (deviation + EPSILON) if scaled else lengths)[:, :, None]
-    used = has_signal(rewards)[:, None] & known
-    return np.where(used[:, :, None], found, 0.0).astype(np.float32)
-
-
-def _means(members: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Mean over the members of each row: float64 (P, R), of bool (P, R, G) and float64 (P, G)."""
-    found: np.ndarray = (members * values[:, None, :]).sum(2) / np.maximum(members.sum(2), 1)
     return found

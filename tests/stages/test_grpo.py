@@ -93,8 +93,8 @@ def with_teacher(tmp_path_factory):
     return folder
 
 
-TERMS = {"hints": True, "credit": "level", "loss_terms": {"policy": 1.0, "likelihood": 0.5, "hints": 0.1}}
-OF_TEACHER = {"hints": True, "loss_terms": {"policy": 1.0, "teacher": 0.5, "forward_kl": 0.5, "reverse_kl": 0.2}}
+LIKELIHOOD = {"loss_terms": {"policy": 1.0, "likelihood": 0.5}}
+OF_TEACHER = {**LIKELIHOOD, "teacher": "catalogue"}
 
 
 def folder_of(request, terms):
@@ -274,113 +274,53 @@ def test_a_step_equals_the_written_out_formula(trained, tmp_path, watch, kind, r
     assert close(seen.gradient, plain, 1e-4)
 
 
-# Hints, credit by level and further terms of the loss, written out
-
-
-def best_below(bundle, prompt, prefix, tokens, count):
-    """The best SIDs that begin with some tokens, by a search over a trie of these alone."""
-    own = [ids for ids in tokens if ids[: len(prefix)] == prefix]
-    codes = bundle.table.distinct_codes[[tokens.index(ids) for ids in own]]
-    trie = Trie.build(codes, bundle.code_ids)
-    (found,), _ = decode_prompts(bundle.model, [prompt], trie, count)
-    return [own[number] for number in found if number >= 0]
-
-
-def plain_credit(sids, rewards):
-    """Of each code of each completion, what it adds to the mean reward of those that share the prefix."""
-    deviation = np.std(rewards, ddof=1) if len(rewards) > 1 else 0.0
-    found = []
-    for sid, reward in zip(sids, rewards, strict=True):
-        worth = [
-            np.mean([other for ids, other in zip(sids, rewards, strict=True) if ids[:depth] == sid[:depth]])
-            for depth in range(len(sid))
-        ]
-        found.append(np.diff([*worth, reward]) * len(sid) / (deviation + 1e-4))
-    return found
+# The likelihood beside the policy's loss, written out
 
 
 def plain_mean(kind, slices, tokens):
-    """The mean of losses: of each slice a list with the losses of each completion's tokens, which may be none."""
+    """The mean of losses: of each slice a list with the losses of each completion's tokens."""
     if kind == "dapo":
         return torch.cat([torch.cat(rows) for rows in slices]).sum() / tokens
     if kind == "bnpo":
         return torch.stack([torch.cat(rows).mean() for rows in slices]).mean()
-    return torch.stack([row.sum() / max(1, len(row)) for rows in slices for row in rows]).mean()
+    return torch.stack([row.mean() for rows in slices for row in rows]).mean()
 
 
 @pytest.mark.parametrize(
-    ("kind", "terms", "hints", "credit"),
+    ("kind", "terms"),
     [
-        ("grpo", {"policy": 1.0}, True, "completion"),
-        ("grpo", {"policy": 1.0, "hints": 0.3}, True, "level"),
-        ("dapo", {"policy": 0.2, "likelihood": 1.0}, False, "level"),
-        ("bnpo", {"policy": 0.5, "likelihood": 0.3, "hints": 0.1}, True, "completion"),
-        ("gspo", {"policy": 2.0, "hints": 0.1}, True, "completion"),
-        ("grpo", {"likelihood": 2.0}, False, "completion"),
+        ("grpo", {"policy": 0.5, "likelihood": 0.3}),
+        ("dapo", {"policy": 0.2, "likelihood": 1.0}),
+        ("bnpo", {"policy": 0.5, "likelihood": 0.3}),
+        ("gspo", {"policy": 2.0, "likelihood": 0.1}),
+        ("grpo", {"likelihood": 2.0}),
     ],
 )
-def test_hints_and_terms_equal_the_written_out_formula(trained, tmp_path, watch, kind, terms, hints, credit):
-    """Shortest prefixes that lead to a hit, no loss of the policy on them, credit by level, and likelihoods."""
+def test_the_likelihood_beside_the_policy_equals_the_written_out_formula(trained, tmp_path, watch, kind, terms):
+    """The mean over each target's tokens, then over prompts; with and without the policy's loss."""
     beta = 0.1 if "policy" in terms else 0.0
     changes = {"beta": beta, "sync_reference": bool(beta), "reference": str(trained / "sft") if beta else ""}
-    seen = watch(
-        one_step(
-            trained,
-            tmp_path / "one",
-            checkpoint=str(trained / "raw"),
-            loss=kind,
-            rewards={"rule": 1.0},
-            loss_terms=terms,
-            hints=hints,
-            credit=credit,
-            keep_zero_variance=True,
-            generations=2,
-            tasks={"next_sid": 0.25, "title_to_sid": 1.0},
-            **changes,
-        )
-    )
+    changes |= {"generations": 2, "tasks": {"next_sid": 0.25, "title_to_sid": 1.0}, "checkpoint": str(trained / "raw")}
+    seen = watch(one_step(trained, tmp_path / "one", loss=kind, loss_terms=terms, keep_zero_variance=True, **changes))
     bundle = load_bundle(trained / "raw")
     model, other = bundle.model.eval(), load_bundle(trained / "sft").model.eval()
     tokens = sid_tokens_of(bundle)
-    losses, likelihoods, of_hints, given, chosen = [], [], [], [], 0
+    losses, likelihoods = [], []
     for position, row in enumerate(seen.rows):
-        prompt, target, tail = row["prompt"], tokens[row["target"]], row["tail"]
-        mine = seen.completions[2 * position : 2 * position + 2]
-        depths = range(len(target) if hints else 1)
-        hint = next((depth for depth in depths if target in best_below(bundle, prompt, target[:depth], tokens, 2)), 0)
-        sids = best_below(bundle, prompt, target[:hint], tokens, 2)
-        assert mine == [sid + tail for sid in sids] + [[]] * (2 - len(sids))
-        rewards = np.array([float(sid == target) for sid in sids])
-        advantages = [[0.0] * len(sid + tail) for sid in sids]
-        if rewards.any() and not rewards.all():
-            whole = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
-            by_level = plain_credit(sids, rewards)
-            advantages = [[advantage] * len(sid + tail) for sid, advantage in zip(sids, whole, strict=True)]
-            if credit == "level":
-                advantages = [[*values, *[0.0] * len(tail)] for values in by_level]
-                assert [values.mean() for values in by_level] == pytest.approx(whole.tolist())
-        for sid, values in zip(sids, advantages, strict=True):
-            logps = token_logps(model, prompt, sid + tail)[hint:]
+        for number in (2 * position, 2 * position + 1):
+            logps = token_logps(model, row["prompt"], seen.completions[number])
             with torch.no_grad():
-                difference = token_logps(other, prompt, sid + tail)[hint:] - logps.detach()
+                difference = token_logps(other, row["prompt"], seen.completions[number]) - logps.detach()
             ratio = (logps - logps.detach()).exp()
             if kind == "gspo":
                 ratio = (logps - logps.detach()).mean().exp().expand(len(logps))
             kl = (difference - (logps - logps.detach())).exp() - (difference - (logps - logps.detach())) - 1
-            losses.append(-ratio * torch.tensor(values[hint:], dtype=torch.float32) + beta * kl)
-            chosen += len(logps)
-        losses += [torch.zeros(0)] * (2 - len(sids))
-        given.append(hint)
-        path = token_logps(model, prompt, target + tail)
-        likelihoods.append(-path.mean())
-        of_hints.append(-path[:hint].mean() if hint else torch.zeros(()))
-    if hints:
-        assert {0, 1, 2} <= set(given) and len({len(row) for row in losses}) > 2
+            losses.append(-ratio * seen.advantages[number] + beta * kl)
+        likelihoods.append(-token_logps(model, row["prompt"], tokens[row["target"]] + row["tail"]).mean())
     half = len(losses) // 2
     values = {
-        "policy": plain_mean(kind, [losses[:half], losses[half:]], chosen),
+        "policy": plain_mean(kind, [losses[:half], losses[half:]], sum(map(len, losses))),
         "likelihood": torch.stack(likelihoods).mean(),
-        "hints": torch.stack(of_hints).mean(),
     }
     loss = sum(weight * values[name] for name, weight in terms.items())
     assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
@@ -388,33 +328,22 @@ def test_hints_and_terms_equal_the_written_out_formula(trained, tmp_path, watch,
     plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     assert close(seen.gradient, plain, 1e-4)
     row = next(row for row in log_of(tmp_path / "one") if "reward" in row)
-    assert row.get("hinted", 0) == pytest.approx(np.mean(np.array(given) > 0))
-    for name in terms.keys() - {"policy"}:
-        assert row[f"loss/{name}"] == pytest.approx(values[name].item(), abs=1e-5)
+    assert row["loss/likelihood"] == pytest.approx(values["likelihood"].item(), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("terms", "hints"),
-    [
-        ({"policy": 0.5, "teacher": 0.7, "forward_kl": 0.3, "reverse_kl": 0.2}, True),
-        ({"forward_kl": 1.0}, False),
-        ({"reverse_kl": 1.0, "likelihood": 0.5}, False),
-    ],
-)
-def test_divergences_from_the_teacher_equal_the_written_out_formula(with_teacher, tmp_path, watch, terms, hints):
-    """At every code of every rollout and target that has a history before it, from the probabilities of all SIDs."""
-    changes = {"rewards": {"rule": 1.0}, "beta": 0.0, "sync_reference": False, "generations": 2, "hints": hints}
+@pytest.mark.parametrize("terms", [{"policy": 0.5, "likelihood": 0.7}, {"likelihood": 1.0}])
+def test_the_likelihood_of_a_teachers_codes_equals_the_written_out_formula(with_teacher, tmp_path, watch, terms):
+    """At every code of a target with a history before it, from the probabilities of all SIDs; labels elsewhere."""
+    changes = {"rewards": {"rule": 1.0}, "beta": 0.0, "sync_reference": False, "generations": 2}
     changes["tasks"] = {"next_sid": 0.1, "title_to_sid": 1.0}
     path = str(with_teacher / "catalogue")
-    if "policy" not in terms:
-        del changes["hints"]
     seen = watch(one_step(with_teacher, tmp_path / "one", loss_terms=terms, teacher=path, **changes))
     bundle = load_bundle(with_teacher / "sft")
     model, teacher = bundle.model.eval(), load_bundle(path).model.eval()
     tokens, numbers = sid_tokens_of(bundle), bundle.table.sid_numbers
 
-    def divergences(row, sid):
-        """Forward and reverse divergence, the mean over codes."""
+    def from_teacher(row, sid):
+        """Cross-entropies to the teacher's codes."""
         with torch.no_grad():
             history = torch.tensor([(numbers[row["history"]] + 1).tolist()])
             leaves = teacher.leaf_log_probs(history).exp()[0].double()
@@ -423,38 +352,29 @@ def test_divergences_from_the_teacher_equal_the_written_out_formula(with_teacher
             below = [number for number, ids in enumerate(tokens) if ids[:depth] == sid[:depth]]
             codes = sorted({tokens[number][depth] for number in below})
             q = torch.stack([sum(leaves[n] for n in below if tokens[n][depth] == code) for code in codes])
-            q = (q / q.sum()).float()
             logits = model(torch.tensor([row["prompt"] + sid[:depth]])).logits[0, -1]
-            p, own = logits.log_softmax(-1)[codes], logits[codes].log_softmax(-1)
-            found.append(torch.stack([(q * (q.log() - p)).sum(), (own.exp() * (own - q.log())).sum()]))
-        return torch.stack(found).mean(0)
+            found.append(-((q / q.sum()).float() * logits.log_softmax(-1)[codes]).sum())
+        return torch.stack(found)
 
-    values = {name: [] for name in ("policy", "likelihood", "teacher", "forward_kl", "reverse_kl")}
+    policy, likelihoods = [], []
     assert len({row["history"] is None for row in seen.rows}) == 2
     for position, row in enumerate(seen.rows):
-        target, size = tokens[row["target"]], len(row["tail"])
-        mine = [ids[: len(ids) - size] for ids in seen.completions[2 * position : 2 * position + 2]]
-        asked = row["history"] is not None
-        along = torch.stack([divergences(row, sid) if asked and sid else torch.zeros(2) for sid in mine])
-        values["forward_kl"].append(along[:, 0].mean())
-        values["reverse_kl"].append(along[:, 1].mean())
-        values["teacher"].append(divergences(row, target)[0] if asked else torch.zeros(()))
-        values["likelihood"].append(-token_logps(model, row["prompt"], target + row["tail"]).mean())
-        depths = range(3 if hints else 1)
-        hint = next((d for d in depths if target in best_below(bundle, row["prompt"], target[:d], tokens, 2)), 0)
-        losses = []
-        for sid, advantage in zip(mine, seen.advantages[2 * position : 2 * position + 2], strict=True):
-            logps = token_logps(model, row["prompt"], sid + row["tail"])[hint:] if sid else ()
-            losses.append(sum(-(one - one.detach()).exp() * advantage for one in logps) / max(1, len(logps)))
-        values["policy"].append(torch.as_tensor(sum(losses) / 2))
-    loss = sum(weight * torch.stack(values[name]).mean() for name, weight in terms.items())
+        target = tokens[row["target"]]
+        losses = -token_logps(model, row["prompt"], target + row["tail"])
+        if row["history"] is not None:
+            losses = torch.cat([from_teacher(row, target), losses[len(target) :]])
+        likelihoods.append(losses.mean())
+        for number in (2 * position, 2 * position + 1):
+            logps = token_logps(model, row["prompt"], seen.completions[number])
+            policy.append(-((logps - logps.detach()).exp() * seen.advantages[number]).mean())
+    values = {"policy": torch.stack(policy).mean(), "likelihood": torch.stack(likelihoods).mean()}
+    loss = sum(weight * values[name] for name, weight in terms.items())
     assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
     loss.backward()
     plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     assert close(seen.gradient, plain, 1e-4)
     row = next(row for row in log_of(tmp_path / "one") if "reward" in row)
-    for name in terms.keys() - {"policy"}:
-        assert row[f"loss/{name}"] == pytest.approx(torch.stack(values[name]).mean().item(), abs=1e-5)
+    assert row["loss/likelihood"] == pytest.approx(values["likelihood"].item(), abs=1e-5)
 
 
 def test_targets_are_computed_where_no_completion_is(trained, tmp_path, watch):
@@ -522,13 +442,14 @@ def test_gradient_checkpointing_changes_nothing(trained, tmp_path, watch):
 
 @pytest.mark.parametrize(
     ("kind", "terms"),
-    [("grpo", {}), ("bnpo", {}), ("dapo", {}), ("gspo", {}), ("bnpo", TERMS), ("grpo", OF_TEACHER)],
-    ids=["grpo", "bnpo", "dapo", "gspo", "bnpo-terms", "grpo-teacher"],
+    [("grpo", {}), ("bnpo", {}), ("dapo", {}), ("gspo", {}), ("bnpo", LIKELIHOOD), ("grpo", OF_TEACHER)],
+    ids=["grpo", "bnpo", "dapo", "gspo", "bnpo-likelihood", "grpo-teacher"],
 )
 def test_parts_that_fit_the_memory_change_nothing(request, tmp_path, watch, monkeypatch, limits, kind, terms):
     """Neither where they are small from the beginning, nor where memory ends after some of a step's parts."""
     trained, terms = folder_of(request, terms)
     changes = {"loss": kind, "beta": 0.2, "prompts_per_device": 8, **terms}
+    changes["keep_zero_variance"] = terms.keys() >= OF_TEACHER.keys()  # few of its groups have a signal: one part
     if (trained / "early").exists():
         changes["reference"] = str(trained / "early")
     whole = watch(one_step(trained, tmp_path / "whole", **changes))
@@ -554,15 +475,17 @@ def test_parts_that_fit_the_memory_change_nothing(request, tmp_path, watch, monk
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
 
-def test_a_step_waits_as_often_whatever_its_size(trained, tmp_path):
-    changes = {"max_steps": 3, "evals_per_epoch": 0.1, "keep_zero_variance": True, "keep_state": False}
+@pytest.mark.parametrize(("terms", "most"), [({}, 22), (OF_TEACHER, 44)], ids=["policy", "teacher"])
+def test_a_step_waits_as_often_whatever_its_size(request, tmp_path, terms, most):
+    trained, terms = folder_of(request, terms)
+    changes = {"max_steps": 3, "evals_per_epoch": 0.1, "keep_zero_variance": True, "keep_state": False, **terms}
     found = []
     for size in (8, 32):
         changes |= {"output": str(tmp_path / str(size)), "prompts_per_step": size, "prompts_per_device": size}
         found.append(operators_of_a_step(run_grpo, grpo_config(trained, **changes)))
     small, large = found
     waits = sum(small[name] for name in WAITS)
-    assert 0 < waits <= 22 and waits == sum(large[name] for name in WAITS)
+    assert 0 < waits <= most and waits == sum(large[name] for name in WAITS)
     assert large.total() < 1.3 * small.total()  # for four times as many prompts
 
 
@@ -890,9 +813,9 @@ def test_a_run_resumes_with_its_own_reference_or_not_at_all(trained, tmp_path, m
         run_grpo(config)
 
 
-@pytest.mark.parametrize("terms", [{"rollouts": "sampling"}, TERMS, OF_TEACHER], ids=["sampling", "terms", "teacher"])
+@pytest.mark.parametrize("terms", [{"rollouts": "sampling"}, OF_TEACHER], ids=["sampling", "teacher"])
 def test_interrupted_in_an_epoch_it_goes_on_as_if_nothing_had_happened(request, tmp_path, monkeypatch, terms):
-    """The same SIDs are drawn from there on, and hints found."""
+    """The same SIDs are drawn from there on."""
     folder, changes = folder_of(request, terms)
     whole, cut = (grpo_config(folder, output=str(tmp_path / name), **changes) for name in ("whole", "cut"))
     run_grpo(whole)
@@ -929,9 +852,8 @@ IN_TWO_IN_PARTS = partial(stage_in_processes, partial(in_parts, run_grpo, tokens
     ("launch", "size", "terms"),
     [
         pytest.param(IN_TWO, 2, OF_TEACHER, id="DDP-teacher"),
-        pytest.param(IN_TWO_IN_PARTS, 0, TERMS, id="DDP-parts-terms"),
+        pytest.param(IN_TWO_IN_PARTS, 0, LIKELIHOOD, id="DDP-parts-likelihood"),
         pytest.param(by_zero_2, 2, {}, id="ZeRO-2", marks=pytest.mark.slow),  # SFT's is not: test_sft_processes.py
-        pytest.param(by_zero_2, 2, TERMS, id="ZeRO-2-terms", marks=pytest.mark.slow),
         pytest.param(by_zero_2, 2, OF_TEACHER, id="ZeRO-2-teacher", marks=pytest.mark.slow),
     ],
 )
@@ -959,11 +881,7 @@ def test_two_processes_take_the_steps_of_one(request, tmp_path, launch, size, te
         "distinct_items",
         "zero_variance",
         "rewards/rule/mean",
-        "hinted",
         "loss/likelihood",
-        "loss/hints",
-        "loss/forward_kl",
-        "loss/reverse_kl",
         "eval_ndcg@10",
         "eval_hr@1",
     )
@@ -1041,10 +959,10 @@ def test_the_timed_steps_have_one_gradient(share):
         ({"tasks": {"sid_to_title": 1.0}}, "'sid_to_title' answers with a title"),
         ({"eval_examples": 0}, "eval_examples is 0; GRPO can hurt"),
         ({"loss_terms": {"likelihood": 1.0}}, "beta is 0.001, but loss_terms are likelihood: the KL term is part of"),
-        ({"loss_terms": {"policy": 1.0, "hints": 1.0}}, "loss_terms are policy, hints, but hints is false"),
-        ({"teacher": "catalogue"}, "loss_terms are policy and teacher is 'catalogue'; the terms teacher, forward_kl"),
-        ({"loss_terms": {"policy": 1.0, "reverse_kl": 1.0}}, "teacher is ''; the terms teacher, forward_kl, reverse"),
-        ({"hints": True, "rollouts": "sampling"}, "but rollouts is sampling; set it to beams"),
+        (
+            {"teacher": "catalogue"},
+            "teacher is 'catalogue', but loss_terms are policy: the term likelihood",
+        ),
         ({"rewards": {"value": 1.0}}, "but reward_columns names no column of value; give one, e.g. value=price"),
         (
             {"reward_items": "a.csv", "reward_columns": {"value": "price"}},
@@ -1058,7 +976,6 @@ def test_the_timed_steps_have_one_gradient(share):
             {"scale_rewards": "none", "sibling_alpha": 0.5},
             r"advantages among siblings \(sibling_alpha 0.5\) are always",
         ),
-        ({"credit": "level", "loss": "gspo"}, "loss is gspo, whose ratio is that of a whole completion"),
     ],
 )
 def test_bad_grpo_settings(trained, tmp_path, changes, message):

@@ -160,18 +160,19 @@ def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeyp
 
 
 def test_grpo_gives_the_teacher_what_its_prompts_give(made, tmp_path, monkeypatch):
-    asked, answer = [], Teacher.along
+    asked, answer = [], Teacher.soft_targets
 
-    def note(self, sids, histories, contexts):
-        asked.extend(zip(histories, contexts.tolist(), strict=True))
-        return answer(self, sids, histories, contexts)
+    def note(self, batch):
+        histories = [[sid for sid in history if sid] for history in batch["histories"][batch["rows"]].tolist()]
+        asked.extend(zip(histories, batch["contexts"].tolist(), strict=True))
+        return answer(self, batch)
 
     corpus, number = Corpus.load(made / "corpus").train, load_bundle(made / "sft").table.sid_numbers + 1
     contexts = row_contexts(corpus.times, len(corpus)).tolist()
     wanted = [(number[row].tolist(), context) for row, context in zip(corpus.histories, contexts, strict=True)]
-    monkeypatch.setattr(Teacher, "along", note)
+    monkeypatch.setattr(Teacher, "soft_targets", note)
     changes = {"tasks": {"next_sid": 1.0}, "max_steps": 8, "beta": 0.0, "sync_reference": False}
-    changes |= {"loss_terms": {"reverse_kl": 1.0}, "teacher": str(made / "catalogue")}
+    changes |= {"loss_terms": {"likelihood": 1.0}, "teacher": str(made / "catalogue")}
     run_grpo(grpo_config(made, output=str(tmp_path / "grpo"), **changes))
     assert len(asked) == 64 and len({context for _, context in asked}) > 1
     assert not Counter(map(str, asked)) - Counter(map(str, wanted))

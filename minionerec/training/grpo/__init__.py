@@ -14,7 +14,7 @@ One step, P prompts with G completions each:
                    ├─▶ log-probabilities under the policy (P * G, C)              │    slice by slice
                    │   and of the targets (P, T)           ▼                      ▼
                    └──────────────▶ loss and KL of each slice ─▶ gradient ─▶ the optimiser's step
-                                    and its other terms: likelihoods, divergences from a teacher (../distillation.py)
+                                    and the likelihood of the target, or of a teacher's codes (../distillation.py)
 
     trainer.py     goes this way, and tells the log (figures.py)
     trl_adapter.py where TRL's trainer is touched

@@ -70,24 +70,18 @@ def rollout_figures(rollouts: Rollouts, accelerator: Accelerator) -> dict[str, f
     """Quality of the rollouts.
 
     Returns:
-        `hit@g`, the share of groups that hold the target without a hint; `beam_mass`, the probability of all G
-        together, mean over groups; `distinct_items`, how many SIDs are among all rollouts of the step; and, where hints
-        are given, `hinted`, the share of groups with one.
+        `hit@g`, the share of groups that hold the target; `beam_mass`, the probability of all G together, mean over
+        groups; `distinct_items`, how many SIDs are among all rollouts of the step.
     """
-    hinted = np.zeros(len(rollouts.sids), dtype=bool) if rollouts.hints is None else rollouts.hints > 0
-    hits = rollouts.hits.any(1) & ~hinted
-    seen = torch.zeros(rollouts.table.n_unique + 3)
-    seen[torch.from_numpy(rollouts.sids[rollouts.sids >= 0])] = 1
-    seen[-3:] = torch.tensor([hits.mean(), np.exp(rollouts.scores).sum(1).mean(), hinted.mean()])
+    seen = torch.zeros(rollouts.table.n_unique + 2)
+    seen[torch.from_numpy(rollouts.sids).flatten()] = 1
+    seen[-2:] = torch.tensor([rollouts.hits.any(1).mean(), np.exp(rollouts.scores).sum(1).mean()])
     total = accelerator.reduce(seen.to(accelerator.device), "sum").cpu()
-    figures = {
-        "hit@g": float(total[-3]) / accelerator.num_processes,
-        "beam_mass": float(total[-2]) / accelerator.num_processes,
-        "distinct_items": int((total[:-3] > 0).sum()),
+    return {
+        "hit@g": float(total[-2]) / accelerator.num_processes,
+        "beam_mass": float(total[-1]) / accelerator.num_processes,
+        "distinct_items": int((total[:-2] > 0).sum()),
     }
-    if rollouts.hints is not None:
-        figures["hinted"] = float(total[-1]) / accelerator.num_processes
-    return figures
 
 
 def reward_figures(rewards: WeightedRewards, found: np.ndarray, accelerator: Accelerator) -> dict[str, float]:
@@ -128,14 +122,13 @@ def completion_figures(
     """Lengths of the completions in tokens, of all and of those that end with an end token.
 
     Args:
-        completions: Token ids of the G completions of each prompt; empty where there is none.
+        completions: Token ids of the G completions of each prompt.
         ends: Tokens that end a completion.
         accelerator: Knows the other devices.
     """
     flat = [ids for group in completions for ids in group]
-    own = torch.tensor([[len(ids), bool(ids) and ids[-1] in ends] for ids in flat], device=accelerator.device)
+    own = torch.tensor([[len(ids), ids[-1] in ends] for ids in flat], device=accelerator.device)
     lengths, ended = accelerator.gather(own).cpu().numpy().T
-    lengths, ended = lengths[lengths > 0], ended[lengths > 0]
     figures = {f"completions/{name}_length": value for name, value in _extent(lengths).items()}
     figures |= {f"completions/{name}_terminated_length": value for name, value in _extent(lengths[ended > 0]).items()}
     return figures | {"completions/clipped_ratio": float(1 - ended.mean())}
@@ -149,14 +142,14 @@ def _extent(lengths: np.ndarray) -> dict[str, float]:
 def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: RolloutGroups) -> dict[str, torch.Tensor]:
     """Figures of each token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
 
-    Tokens of groups that are not scored, and of hints, have no entropy and no KL: NaN.
+    Tokens of groups that are not scored have no entropy and no KL: NaN.
 
     Args:
         terms: The slice's loss.
         entropies: float32 (R, C), where the head computes them.
         groups: The slice.
     """
-    mask, advantages = groups.scored_mask & groups.chosen, groups.advantages.view(len(groups.mask), -1)
+    mask, advantages = groups.scored_mask, groups.advantages.unsqueeze(1)
     low = ((terms.ratio < 1 - CLIP) & (advantages < 0)).float()
     high = ((terms.ratio > 1 + CLIP) & (advantages > 0)).float()
     found = {"low_mean": low, "low_min": low.mean(1), "high_mean": high, "high_max": high.mean(1)}

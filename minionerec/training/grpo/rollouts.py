@@ -1,27 +1,24 @@
 """First part of a step: the policy answers each prompt with G distinct SIDs of the catalogue, best first.
 
 They are found by the evaluator's own beam search, or drawn without replacement. Beams are not samples of the policy;
-`beam_mass` in the log shows how far the two are apart. Where the beams miss the target, hints begin the search at a
-prefix of it.
+`beam_mass` in the log shows how far the two are apart.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
 import numpy as np
-import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import UNKNOWN, row_contexts
-from minionerec.models.decoding.beam import beam_search, sample_search
+from minionerec.models.decoding.beam import sample_search
 from minionerec.models.decoding.branches import evaluating
-from minionerec.models.decoding.decoder import decode_batches, decode_prompts, length_batches
-from minionerec.models.decoding.guide import Guide
+from minionerec.models.decoding.decoder import decode_prompts, length_batches
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
@@ -201,86 +198,17 @@ def samples(trie: Trie, generations: int, end_token: int) -> Search:
     return search
 
 
-# Hints: where the beams miss the target, the shortest prefix of its codes below which they find it is given, so that
-# the group has a signal. Source: WncFht/GenRec (2026), dynamic hints; a group's completions all begin with the hint.
-
-
-def search_below(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    trie: Trie,
-    generations: int,
-    targets: np.ndarray,
-    depth: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best SIDs that begin as each prompt's target does, by beam search.
-
-    Args:
-        model: The policy.
-        prompts: Token ids of P prompts.
-        trie: SIDs of the catalogue.
-        generations: Group size G.
-        targets: int64 (P,), SID numbers with more codes than `depth`.
-        depth: Number of codes that they have in common with the target.
-
-    Returns:
-        SID numbers int64 (P, G), best first, -1 after the last where there are fewer, and log-probabilities float32
-        (P, G), minus infinity there.
-    """
-    trie = trie.to(model.device)
-    prefixes = trie.paths[:, depth]
-
-    def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        wanted = torch.from_numpy(targets[list(positions)]).to(prefixes.device)
-        guide = Guide.of(trie, prefixes == prefixes[wanted].unsqueeze(1))
-        found = beam_search(model, [prompts[position] for position in positions], trie, generations, guide=guide)
-        return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
-
-    with evaluating(model):
-        return decode_batches(decode, prompts, generations, PROMPTS_AT_ONCE)
-
-
-def with_hints(rollouts: Rollouts, model: PreTrainedModel, prompts: Sequence[Sequence[int]], trie: Trie) -> Rollouts:
-    """The same rollouts, but those below a hint where there was no hit and the shortest such hint leads to one.
-
-    A prompt whose target none of these searches finds keeps its own rollouts.
-
-    Args:
-        rollouts: The completions without hints.
-        model: The policy.
-        prompts: Token ids of the P prompts.
-        trie: SIDs of the catalogue.
-    """
-    sids, scores = rollouts.sids.copy(), rollouts.scores.copy()
-    hints = np.zeros(len(sids), dtype=np.int64)
-    lengths = (rollouts.table.distinct_codes[rollouts.targets] >= 0).sum(1)
-    missed = np.logical_not(rollouts.hits.any(1))
-    for depth in range(1, trie.levels):
-        (rows,) = np.nonzero(missed & (lengths > depth))
-        if not len(rows):
-            break
-        targets, queried = rollouts.targets[rows], [prompts[row] for row in rows.tolist()]
-        found, totals = search_below(model, queried, trie, sids.shape[1], targets, depth)
-        hit = (found == targets[:, None]).any(1)
-        helped = rows[hit]
-        sids[helped], scores[helped], hints[helped], missed[helped] = found[hit], totals[hit], depth, False
-    return replace(rollouts, sids=sids, scores=scores, hints=hints)
-
-
-def roller(search: Search, table: SidTable, hinted: Trie | None = None) -> RollOut:
+def roller(search: Search, table: SidTable) -> RollOut:
     """The rollout function: prompts in, `Rollouts` out.
 
     Args:
         search: Finds the SIDs.
         table: The SIDs of the catalogue.
-        hinted: The trie of the same SIDs, where prompts are given hints; None for no hints.
     """
 
     def roll_out(model: PreTrainedModel, rows: Sequence[Row]) -> Rollouts:
-        prompts = [row["prompt"] for row in rows]
-        sids, scores = search(model, prompts)
+        sids, scores = search(model, [row["prompt"] for row in rows])
         targets = np.array([row["target"] for row in rows], dtype=np.int64)
-        found = Rollouts(sids, targets, scores, [row["history"] for row in rows], table)
-        return found if hinted is None else with_hints(found, model, prompts, hinted)
+        return Rollouts(sids, targets, scores, [row["history"] for row in rows], table)
 
     return roll_out

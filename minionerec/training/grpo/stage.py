@@ -32,11 +32,11 @@ from minionerec.models.sequential.registry import load_sequential
 from minionerec.sid.embed.stored import load_vector_artefact
 from minionerec.sid.table import SidTable
 from minionerec.training.config import GrpoConfig
-from minionerec.training.distillation import PathTargets, load_teacher
+from minionerec.training.distillation import SoftTargets, load_teacher
 from minionerec.training.examples import SHUFFLED, BlockSampler
 from minionerec.training.grpo.rollouts import RollOut, Row, TrainingPrompts, beams, grpo_examples, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
-from minionerec.training.packing import SetEpoch
+from minionerec.training.packing import SetEpoch, teacher_questions
 from minionerec.training.rewards import (
     RewardSources,
     Rollouts,
@@ -47,6 +47,7 @@ from minionerec.training.rewards import (
     make_reward,
     reward_weights,
 )
+from minionerec.training.rows import NO_LABEL
 from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
@@ -96,13 +97,10 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
     return score
 
 
-# A catalogue model as a teacher at the codes that rollouts visit.
-
-
-def rollout_teacher(
+def target_teacher(
     path: str | Path, table: SidTable, trie: Trie, max_history: int, device: torch.device
 ) -> TeacherQuery:
-    """The teacher of a step's rollouts and targets, by the histories and session contexts of its rows.
+    """A catalogue model as a teacher of targets, by the histories and session contexts of their rows.
 
     Args:
         path: Checkpoint of a catalogue model.
@@ -117,12 +115,15 @@ def rollout_teacher(
     """
     teacher, numbers = load_teacher(path, table, trie), table.sid_numbers + 1
 
-    def query(rollouts: Rollouts, rows: Sequence[Row]) -> PathTargets:
-        sids = np.concatenate([rollouts.sids, rollouts.targets[:, None]], 1)
-        pasts = [None if row["history"] is None else row["history"][-max_history:] for row in rows]
-        histories = [None if past is None else numbers[past].tolist() for past in pasts]
-        contexts = torch.tensor([row["context"] for row in rows], device=device)
-        return teacher.along(torch.from_numpy(sids).to(device), histories, contexts)
+    def query(rows: Sequence[Row], targets: Sequence[list[int]]) -> SoftTargets:
+        examples = []
+        for row, ids in zip(rows, targets, strict=True):
+            past = numbers[(row["history"] or [])[-max_history:]].tolist()
+            about = {"histories": past, "slots": [len(past) - 1] if past else [], "contexts": [row["context"]]}
+            examples.append({"labels": [NO_LABEL, *ids], **about})
+        labels = torch.tensor([[token for ids in targets for token in ids]])
+        batch = {"labels": labels, **teacher_questions(examples)}
+        return teacher.soft_targets({name: values.to(device) for name, values in batch.items()})
 
     return query
 
@@ -320,7 +321,7 @@ def build_trainer(
         validation = replace(validation, reward=list_reward(rewards, validation, builder))
     teacher = None
     if config.teacher:
-        teacher = rollout_teacher(config.teacher, table, trie, builder.corpus.max_history, args.device)
+        teacher = target_teacher(config.teacher, table, trie, builder.corpus.max_history, args.device)
     tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
     return SidGrpoTrainer(
         bundle.model,
@@ -333,7 +334,6 @@ def build_trainer(
             config.loss,
             config.sibling_alpha,
             config.keep_zero_variance,
-            config.credit,
             config.loss_terms,
             config.scale_rewards == "group",
         ),
@@ -367,4 +367,4 @@ def roll_out_by(config: GrpoConfig, bundle: Bundle, trie: Trie) -> RollOut:
         search = samples(trie, config.generations, bundle.tokenizer.eos_token_id)
     else:
         search = beams(trie, config.generations)
-    return roller(search, bundle.table, trie if config.hints else None)
+    return roller(search, bundle.table)

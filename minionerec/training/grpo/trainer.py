@@ -20,7 +20,7 @@ from trl import GRPOConfig
 
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger
-from minionerec.training.distillation import PathTargets
+from minionerec.training.distillation import SoftTargets
 from minionerec.training.grpo.figures import (
     Figures,
     completion_figures,
@@ -35,7 +35,6 @@ from minionerec.training.grpo.loss import (
     completions_of,
     make_groups,
     policy_loss,
-    term_losses,
 )
 from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut, Row
 from minionerec.training.grpo.trl_adapter import StepTrainer
@@ -44,7 +43,6 @@ from minionerec.training.rewards import (
     WeightedRewards,
     group_advantages,
     has_signal,
-    level_advantages,
     sibling_advantages,
 )
 from minionerec.training.trainer import RankingEvaluation, ValidationSet
@@ -52,8 +50,8 @@ from minionerec.training.trainer import RankingEvaluation, ValidationSet
 logger = get_logger(__name__)
 
 REFERENCE_FILE = "reference.safetensors"
-TeacherQuery = Callable[[Rollouts, Sequence[Row]], PathTargets]
-"""Gives a teacher's distributions along the rollouts of some rows and, last, along their targets."""
+TeacherQuery = Callable[[Sequence[Row], Sequence[list[int]]], SoftTargets]
+"""Takes P rows and the token ids of their targets; gives a teacher's next codes for these tokens."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,7 @@ class Objective:
         loss: "grpo", "bnpo", "dapo" or "gspo", see `policy_loss`.
         sibling_alpha: Share of the group's advantage, the rest is that among siblings.
         keep_zero_variance: Whether groups without advantage are computed.
-        credit: "completion" or "level", see `level_advantages`.
-        terms: Terms of the loss with weights: policy, and those of `term_losses`.
+        terms: Terms of the loss with weights: policy (`policy_loss`), likelihood (`Scores.targets`).
         scaled: Whether advantages are divided by their group's standard deviation.
     """
 
@@ -74,35 +71,22 @@ class Objective:
     loss: str = "grpo"
     sibling_alpha: float = 1.0
     keep_zero_variance: bool = False
-    credit: str = "completion"
     terms: Mapping[str, float] = field(default_factory=lambda: {"policy": 1.0})
     scaled: bool = True
 
     def advantages(self, rewards: np.ndarray, rollouts: Rollouts) -> np.ndarray:
-        """Advantages of the completions, 0 in groups whose rewards are all equal.
+        """Advantages of the completions, 0 in groups whose rewards are all equal: float32 (P, G).
 
         Args:
             rewards: float32 (P, G), the rewards' weighted sum.
             rollouts: The completions.
-
-        Returns:
-            float32 (P, G), or of each code (P, G, L) with credit by level.
         """
-        by_level = self.credit == "level"
-        if by_level:
-            found = level_advantages(rollouts.codes, rewards, self.scaled)
-        else:
-            found = group_advantages(rewards, self.scaled)
-        signal = has_signal(rewards)[:, None]
+        found = group_advantages(rewards, self.scaled)
         if self.sibling_alpha < 1:
             codes = [[[code for code in sid if code >= 0] for sid in group] for group in rollouts.codes.tolist()]
-            for row, rank in np.argwhere(rollouts.sids < 0):
-                codes[row][rank] = []
             siblings = sibling_advantages(codes, np.nan_to_num(rewards)).astype(np.float32)
-            if by_level:
-                siblings = np.where(rollouts.codes >= 0, siblings[:, :, None], np.float32(0))
             found = self.sibling_alpha * found + (1 - self.sibling_alpha) * siblings
-        return np.where(signal[:, :, None] if by_level else signal, found, np.float32(0))
+        return np.where(has_signal(rewards)[:, None], found, np.float32(0))
 
 
 class SidGrpoTrainer(RankingEvaluation, StepTrainer):
@@ -117,7 +101,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         objective: Rewards, advantages and loss.
         sid_tokens: Token ids of each SID number.
         validation: Prompts ranked at each validation; none if None.
-        teacher: Queried in each step, for the terms that read its distributions; none if None.
+        teacher: Queried in each step, for the term likelihood; none if None.
         max_hr_drop: How far HR at the set's last cutoff may fall below that of the first validation; ends the run.
         callbacks: In addition to the trainer's own.
         order: The order of rows, by blocks; that of `EpochSampler` if None.
@@ -180,20 +164,18 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         rewards = self.objective.rewards.total(found)  # (P, G)
         signal = has_signal(rewards)  # (P,)
         completions = completions_of(rollouts, every, self.sid_tokens)
-        given = [0] * len(every) if rollouts.hints is None else rollouts.hints.tolist()
-        pairs = zip(completions, given, strict=True)
-        tokens = sum(max(0, len(ids) - hint) for group, hint in pairs for ids in group)
-        terms = self.objective.terms.keys()
-        every_group = self.objective.keep_zero_variance or bool(terms & {"forward_kl", "reverse_kl"})
+        terms, targets = self.objective.terms, None
+        if "likelihood" in terms:
+            targets = [self.sid_tokens[row["target"]] + row["tail"] for row in every]
         groups = make_groups(
             every,
             completions,
             advantages=self.objective.advantages(rewards, rollouts),
-            scored=signal & ("policy" in terms) | every_group,
-            tokens=int(self._sum(tokens)),
+            scored=(signal | self.objective.keep_zero_variance) & ("policy" in terms),
+            tokens=int(self._sum(sum(len(ids) for group in completions for ids in group))),
             device=self.accelerator.device,
-            hints=rollouts.hints,
-            targets=[self.sid_tokens[row["target"]] + row["tail"] for row in every] if terms - {"policy"} else None,
+            targets=targets,
+            soft=None if self.teacher is None or targets is None else self.teacher(every, targets),
         )
         self.figures.add(rollout_figures(rollouts, self.accelerator))
         self.figures.add(reward_figures(self.objective.rewards, found, self.accelerator))
@@ -201,8 +183,6 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         self.figures.add({"zero_variance": 1 - self._sum(signal.mean()) / self.accelerator.num_processes})
         if self.args.beta:
             groups = replace(groups, reference=self.reference_logps(groups, len(rows)))
-        if self.teacher is not None:
-            groups = replace(groups, paths=self.teacher(rollouts, every))
         return groups.parts(len(rows[0]))
 
     def _sum(self, value: float) -> float:
@@ -217,7 +197,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         """
         at_once = PROMPTS_AT_ONCE if self.limit is not None else max(PROMPTS_AT_ONCE, len(groups) // slices)
         with torch.no_grad():
-            parts = replace(groups, targets=None, paths=None).parts(at_once)
+            parts = replace(groups, targets=None, soft=None).parts(at_once)
             return torch.cat([self.score(self.ref_model, part).logps for part in parts])
 
     def score(self, model: Any, groups: RolloutGroups) -> Scores:
@@ -237,7 +217,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         if whole is not None:
             slices = of_policy = len(whole) / len(groups)
             if self.objective.loss == "bnpo":  # a mean over tokens
-                of_policy = int(whole.chosen.sum()) / max(1, int(groups.chosen.sum()))
+                of_policy = whole.own_tokens / groups.own_tokens
         policy = policy_loss(
             scores.logps,
             groups,
@@ -248,10 +228,9 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         )
         self.figures.add_tokens(token_figures(policy, scores.entropies, groups))
         loss = policy.loss * weights.get("policy", 0.0)
-        for name, value in term_losses(scores, groups).items():
-            if name in weights:
-                loss = loss + weights[name] * value.mean() / slices
-                self.figures.add_tokens({f"loss/{name}": value.detach()})
+        if scores.targets is not None:
+            loss = loss + weights["likelihood"] * scores.targets.mean() / slices
+            self.figures.add_tokens({"loss/likelihood": scores.targets.detach()})
         if self.accelerator.sync_gradients:  # the last slice
             self.figures.end_step()
         return loss

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from minionerec.training.rewards import (
     group_advantages,
     has_signal,
-    level_advantages,
     ndcg_penalties,
     sibling_advantages,
 )
@@ -91,42 +90,9 @@ def test_sibling_advantages_are_fair(group, random):
     assert flat == pytest.approx((rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4))
 
 
-def test_siblings_of_completions_that_are_not_there():
-    whole = sibling_advantages([[[1, 5], [2, 5], [2, 6]]], np.array([[1.0, 0.0, 0.5]]))
-    assert np.array_equal(
-        sibling_advantages([[[1, 5], [2, 5], [], [2, 6]]], np.array([[1.0, 0.0, 9.0, 0.5]]))[:, [0, 1, 3]], whole
-    )
-
-
-def test_level_advantages_by_hand():
-    """Mean reward .375; of the prefixes 1, 2 and 1 5: .5, 0 and .5; deviation .478714."""
-    codes = np.array([[[1, 5, 7], [1, 5, 8], [1, 6, -1], [2, 5, 7]]])
-    found = level_advantages(codes, np.array([[1.0, 0.0, 0.5, 0.0]]))
-    worth = np.array([[0.125, 0, 0.5], [0.125, 0, -0.5], [0.125, 0, 0], [-0.375, 0, 0]])
-    assert found == pytest.approx(worth[None] * [[[3], [3], [2], [3]]] / 0.478814, abs=1e-5)
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), min_size=2, max_size=7, unique_by=tuple),
-    st.randoms(use_true_random=False),
-)
-def test_the_mean_credit_of_a_completions_codes_is_its_advantage(group, random):
-    """Also where one is the beginning of another, and where some have no reward; what all share has no credit."""
-    rewards = np.array([[random.choice([NAN, 0.0, 0.5, 1.0]) for _ in group]])
-    codes = np.array([[[7, *ids, *[-1] * (4 - len(ids))] for ids in group]])
-    found, lengths = level_advantages(codes, rewards), (codes >= 0).sum(2)
-    assert found.sum(2) / lengths == pytest.approx(group_advantages(rewards), abs=1e-4)
-    assert found.dtype == np.float32 and not found[codes < 0].any() and not found[:, :, 0].any()
-
-
 def test_advantages_that_are_not_scaled_keep_what_a_hit_is_worth():
-    codes = np.array([[[1, 5], [1, 6], [2, 5], [2, 6]]] * 3)
     rewards = np.array([[1.0, 0.0, 0.0, 0.0], [4.0, 0.0, 0.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
     found = group_advantages(rewards, scaled=False)
     assert found.tolist() == [[0.75, -0.25, -0.25, -0.25], [3.0, -1.0, -1.0, -1.0], [0.0] * 4]
     scaled = group_advantages(rewards)
     assert scaled[1] == pytest.approx(scaled[0], abs=1e-3)  # divided by its deviation, four times is once
-    levels = level_advantages(codes, rewards, scaled=False)
-    assert levels.mean(2) == pytest.approx(found, abs=1e-6)
-    # A code's share: 1/4 to 1/2 to 1, times the two codes.
-    assert levels[0].tolist() == [[0.5, 1.0], [0.5, -1.0], [-0.5, 0.0], [-0.5, 0.0]]

@@ -128,7 +128,7 @@ def test_a_reward_that_does_not_apply_is_left_out_of_the_sum():
     assert np.array_equal(total, [[2.5, 1.0], [1.5, nan]], equal_nan=True)
 
 
-def test_no_reward_is_read_where_a_hint_leaves_no_completion():
+def test_no_reward_is_read_where_a_list_has_no_item():
     rollouts = replace(ROLLOUTS, sids=ROLLOUTS.sids.copy(), scores=ROLLOUTS.scores.copy())
     rollouts.sids[0, -1], rollouts.scores[0, -1] = -1, -np.inf
     found = reward_values("own", lambda given: given.scores, rollouts)
