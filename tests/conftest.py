@@ -20,10 +20,16 @@ if os.environ.get("MINIONEREC_DATA"):
     os.environ["MINIONEREC_DATA"] = str(Path(os.environ["MINIONEREC_DATA"]).resolve())
 
 import pytest
+from support.quick import quicken
 
 # Compiled modules are kept whatever the environment says: a run starts many processes, which would compile them again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """All modules are imported by now."""
+    quicken()
 
 
 @pytest.fixture(scope="session")

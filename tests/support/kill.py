@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from support.processes import trainer_context
+from support.quick import quicken
 
 WRITING = os.O_WRONLY | os.O_RDWR
 CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir")
@@ -66,6 +67,7 @@ def stage_in_child(run: Callable[[Any], Any], folder: Path, config: Any, die: Po
 
 
 def _child(run: Callable[[Any], Any], folder: Path, config: Any, die: Point | None, answer: Any) -> None:
+    quicken()
     counts = counted(folder, die)
     run(config)
     answer.send(dict(counts))

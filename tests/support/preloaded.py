@@ -96,12 +96,14 @@ def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
 
 def _serve(socket_path: str) -> None:
     """Import, then fork a process for each client, pass on its signals, and tell it the status."""
+    import functools
     import gc
     import importlib
     import select
     import signal
     import socket
     from contextlib import suppress
+    from importlib import metadata
 
     os.set_blocking(wake := (pipe := os.pipe())[0], False)
     os.set_blocking(pipe[1], False)
@@ -110,6 +112,7 @@ def _serve(socket_path: str) -> None:
     for name in PACKAGES:
         with suppress(ImportError):  # of an extra that is not installed
             importlib.import_module(name)
+    metadata.metadata = functools.cache(metadata.metadata)  # a trainer asks tens of times which packages there are
     gc.collect()
     gc.freeze()
     listener = socket.socket(socket.AF_UNIX)

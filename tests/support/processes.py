@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from support.quick import quicken
+
 
 def trainer_context() -> Any:
     """Children forked from a server that has imported the trainers once, and has done nothing else."""
@@ -49,6 +51,7 @@ def _child(run: Callable[[Any], Any], config: Any, rank: int, world: int, port: 
         MASTER_PORT=str(port),
         ACCELERATE_USE_CPU="true",
     )
+    quicken()
     run(config)
 
 

@@ -1,0 +1,18 @@
+"""Many short trainings in one process: what stands already is not looked through at the end of each of them."""
+
+import functools
+import gc
+import importlib.metadata
+
+
+def quicken() -> None:
+    """Leave what there is out of garbage collections, and read what is known of an installed package once.
+
+    A trainer collects garbage as it ends, and asks tens of times which packages there are: of a training of ten steps,
+    in a process that has imported the trainers, that is half of the time.
+    """
+    gc.freeze()
+    for name in ("metadata", "version"):
+        function = getattr(importlib.metadata, name)
+        if not hasattr(function, "cache_info"):
+            setattr(importlib.metadata, name, functools.cache(function))
