@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,9 +25,8 @@ from minionerec.sid.embed.stored import VectorRows
 from minionerec.sid.embed.texts import FittedTexts, ItemTexts
 from minionerec.sid.embed.vectors import load_encoded, make_vectors, vectors_in_blocks
 from minionerec.sid.kmeans import (
+    assign,
     check_vectors,
-    distances,
-    encode,
     fit_codebook_sizes,
     fit_residual,
     product_kmeans,
@@ -44,52 +42,6 @@ logger = get_logger(__name__)
 
 
 # How codes are made: one function for each method of the stage that builds semantic IDs.
-
-# Codes of any number of items in one pass over their vectors, which may be in a file.
-
-_ROWS = 1 << 14  # vectors at once, as in `minionerec.sid.kmeans.encode`: the same products, the same codes
-
-
-def assign(
-    vectors: VectorRows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu"
-) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of all items as of `encode`, and their distances, in one pass over the vectors.
-
-    Args:
-        vectors: float (N, D), read block by block, each block by one thread.
-        codebooks: Per level float32 (C_l, D).
-        threads: Blocks that are at work at a time.
-        device: As for `residual_kmeans`.
-
-    Returns:
-        Codes, int32 (N, L); and squared distances of vectors and reconstructions, float32 (N,).
-    """
-    from threadpoolctl import threadpool_limits
-
-    codes, left = np.empty((len(vectors), len(codebooks)), dtype=np.int32), np.empty(len(vectors), dtype=np.float32)
-
-    books = None
-    if device != "cpu":
-        from minionerec.sid.on_device import CodesOn
-
-        books = CodesOn(codebooks, device)
-
-    def block(start: int) -> None:
-        rows = slice(start, min(start + _ROWS, len(vectors)))
-        if books is not None:
-            codes[rows], left[rows] = books.encode(np.asarray(vectors[rows], dtype=np.float32))
-            return
-        residuals = np.array(vectors[rows], dtype=np.float32, order="C", copy=isinstance(vectors, np.ndarray) or None)
-        for level, codebook in enumerate(codebooks):
-            codes[rows, level] = distances(residuals, codebook).argmin(axis=1)
-            residuals -= codebook[codes[rows, level]]
-        left[rows] = np.einsum("nd,nd->n", residuals, residuals)
-
-    with threadpool_limits(limits=1), ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(block, range(0, len(vectors), _ROWS)):
-            pass
-    return codes, left
-
 
 SPACE_TOLERANCE = 0.1  # share of variance that known items may lose more than when codes were assigned
 
@@ -193,13 +145,13 @@ def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
         device = str(torch_device(config.device))
     sizes = _sizes(vectors, config)
     trained, size = given.sample(vectors, sizes)
-    if balanced or isinstance(vectors, np.ndarray):
+    if balanced:
         codes, codebooks = residual_kmeans(
             vectors,
             sizes,
             config.seed,
             config.iterations,
-            balanced=balanced,
+            balanced=True,
             train_rows=size,
             threads=config.threads,
             device=device,
@@ -207,17 +159,17 @@ def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
         return CodesAndPoints(codes, vectors, Quantiser(codebooks))
     check_vectors(vectors, sizes)
     with given.clock.phase("fit"):
-        points = vectors[trained]
+        points = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
         codebooks = fit_residual(points, sizes, config.seed, config.iterations, threads=config.threads, device=device)
         del points
     return _assigned(given, vectors, Quantiser(codebooks), device)
 
 
 def _assigned(given: MethodInputs, points: VectorRows, quantiser: Quantiser, device: str = "cpu") -> CodesAndPoints:
-    """Codes of points in a file, whose codebooks are known."""
+    """Codes of points, whose codebooks are known; their distances are kept where the points are in a file."""
     with given.clock.phase("assign"):
         codes, left = assign(points, quantiser.codebooks, given.config.threads, device)
-    return CodesAndPoints(codes, points, quantiser, left=left)
+    return CodesAndPoints(codes, points, quantiser, left=None if isinstance(points, np.ndarray) else left)
 
 
 def _make_opq(given: MethodInputs) -> CodesAndPoints:
@@ -226,12 +178,9 @@ def _make_opq(given: MethodInputs) -> CodesAndPoints:
     trained, _ = given.sample(vectors, sizes)
     check_vectors(vectors, sizes)
     with given.clock.phase("fit"):
-        points = vectors[trained]
-        codes, codebooks = product_kmeans(points, sizes, config.seed, config.iterations, threads=config.threads)
+        points = np.asarray(vectors[trained], dtype=np.float32)
+        codebooks = product_kmeans(points, sizes, config.seed, config.iterations, threads=config.threads)
         del points
-    if isinstance(vectors, np.ndarray):
-        codes = codes if len(codes) == len(vectors) else encode(vectors, codebooks, config.threads)
-        return CodesAndPoints(codes, vectors, Quantiser(codebooks))
     return _assigned(given, vectors, Quantiser(codebooks))
 
 
@@ -258,9 +207,8 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
         checks=len(fit.errors), best_check=fit.best, decoded_error=fit.errors[fit.best], revived_codes=fit.revived
     )
     quantiser = fit.quantiser
-    if isinstance(vectors, np.ndarray):
-        return CodesAndPoints(quantiser.encode(vectors, config.threads), quantiser.points(vectors), quantiser)
-    return _assigned(given, EncodedVectors(vectors, quantiser), quantiser)
+    points = quantiser.points(vectors) if isinstance(vectors, np.ndarray) else EncodedVectors(vectors, quantiser)
+    return _assigned(given, points, quantiser)
 
 
 def _same_tfidf(folder: Path, config: SidConfig, width: int) -> SidConfig:
@@ -307,7 +255,7 @@ def _make_appended(given: MethodInputs) -> CodesAndPoints:
         codes = codes[new]
     else:
         points = quantiser.points(given.vectors(fitted))
-        codes = encode(points[new], quantiser.codebooks, given.config.threads)
+        codes, _ = assign(points[new], quantiser.codebooks, given.config.threads)
     errors = [level["error"] for level in read_sid_report(folder)["levels"]]
     before = errors[levels - 1] if levels <= len(errors) else None
     if len(known):
@@ -377,7 +325,7 @@ def _points_by_text(
             f"vectors of texts have {width} dimensions, but the codebooks have {quantiser.width} for texts and "
             "interactions. Use the encoder and the settings that they were made with."
         )
-    codes = encode(texts, [np.ascontiguousarray(book[:, :width]) for book in books], given.config.threads)
+    codes, _ = assign(texts, [np.ascontiguousarray(book[:, :width]) for book in books], given.config.threads)
     codes[known] = kept
     interactions = sum(book[codes[:, level], width:] for level, book in enumerate(books))
     return np.hstack([texts, interactions]).astype(np.float32), codes

@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -110,7 +111,7 @@ def residual_kmeans(
         if not balanced:
             codebooks = _plain(residuals, codebook_sizes, seed, iterations, device)
             del residuals
-            return _encode(vectors, codebooks, device), codebooks
+            return assign(vectors, codebooks, threads, device)[0], codebooks
         return _balanced(vectors, residuals, trained, codebook_sizes, seed, iterations, device)
 
 
@@ -190,26 +191,50 @@ def sample_size(
     return min(train_rows, n_items)
 
 
-def encode(vectors: VectorRows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu") -> np.ndarray:
-    """Nearest code of each residual, level by level.
+def assign(
+    vectors: VectorRows, codebooks: Sequence[np.ndarray], threads: int = 1, device: str = "cpu"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Nearest code of each residual, level by level, and distances, in one pass over the vectors.
 
     Args:
-        vectors: float (N, D), all finite.
+        vectors: float (N, D), all finite; read block by block, each block by one thread.
         codebooks: Per level float32 (C_l, D).
-        threads: CPU threads of BLAS while this runs.
+        threads: Blocks that are at work at a time.
         device: As for `residual_kmeans`.
 
     Returns:
-        int32 (N, L).
+        Codes, int32 (N, L); and squared distances of vectors and reconstructions, float32 (N,).
 
     Example:
-        >>> encode(np.array([[2.6], [0.1]]), [np.array([[0.0], [2.0]]), np.array([[0.5], [0.0]])]).tolist()
+        >>> codes, _ = assign(np.array([[2.6], [0.1]]), [np.array([[0.0], [2.0]]), np.array([[0.5], [0.0]])])
+        >>> codes.tolist()
         [[1, 0], [0, 1]]
     """
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=threads):
-        return _encode(vectors, codebooks, device)
+    codes, left = np.empty((len(vectors), len(codebooks)), dtype=np.int32), np.empty(len(vectors), dtype=np.float32)
+    books = None
+    if device != "cpu":
+        from minionerec.sid.on_device import CodesOn
+
+        books = CodesOn(codebooks, device)
+
+    def block(start: int) -> None:
+        rows = slice(start, min(start + _ROWS, len(vectors)))
+        if books is not None:
+            codes[rows], left[rows] = books.encode(np.asarray(vectors[rows], dtype=np.float32))
+            return
+        residuals = np.array(vectors[rows], dtype=np.float32, order="C", copy=isinstance(vectors, np.ndarray) or None)
+        for level, codebook in enumerate(codebooks):
+            codes[rows, level] = distances(residuals, codebook).argmin(axis=1)
+            residuals -= codebook[codes[rows, level]]
+        left[rows] = np.einsum("nd,nd->n", residuals, residuals)
+
+    starts = range(0, len(vectors), _ROWS)
+    with threadpool_limits(limits=1), ThreadPoolExecutor(threads) as pool:
+        for _ in progress(pool.map(block, starts), "assigning codes", len(starts), unit="blocks"):
+            pass
+    return codes, left
 
 
 def training_rows(n_items: int, size: int, seed: int) -> np.ndarray:
@@ -265,25 +290,9 @@ def _check_finite(vectors: np.ndarray) -> None:
 
 def _nearest(points: np.ndarray, codebook: np.ndarray, device: str) -> np.ndarray:
     if device != "cpu":
-        return _encode(points, [codebook], device)[:, 0]
+        return assign(points, [codebook], device=device)[0][:, 0]
     blocks = (points[start : start + _ROWS] for start in range(0, len(points), _ROWS))
     return np.concatenate([distances(block, codebook).argmin(axis=1) for block in blocks]).astype(np.int32)
-
-
-def _encode(vectors: VectorRows, codebooks: Sequence[np.ndarray], device: str) -> np.ndarray:
-    codes = np.empty((len(vectors), len(codebooks)), dtype=np.int32)
-    if device != "cpu":
-        from minionerec.sid.on_device import CodesOn
-
-        books = CodesOn(codebooks, device)
-        for rows, block in progress(blocks(vectors), "assigning codes", -(-len(vectors) // _ROWS), unit="blocks"):
-            codes[rows], _ = books.encode(block)
-        return codes
-    for rows, left in progress(blocks(vectors), "assigning codes", -(-len(vectors) // _ROWS), unit="blocks"):
-        for level, codebook in enumerate(codebooks):
-            codes[rows, level] = distances(left, codebook).argmin(axis=1)
-            left -= codebook[codes[rows, level]]
-    return codes
 
 
 def start_centroids(points: np.ndarray, size: int, seed: int) -> np.ndarray:
@@ -598,10 +607,9 @@ def product_kmeans(
     seed: int = 42,
     iterations: int = 25,
     *,
-    train_points_per_code: int | None = None,
     threads: int = 1,
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Codes of all items by k-means on the parts of a learned rotation of their vectors.
+) -> list[np.ndarray]:
+    """Codebooks by k-means on the parts of a learned rotation of vectors.
 
     The non-parametric algorithm of Ge et al., "Optimized Product Quantization" (2014, §3.1, alg. 1): a vector x is
     rotated to xR and split into L parts, and each part is clustered by itself. Every iteration assigns each part to its
@@ -617,15 +625,14 @@ def product_kmeans(
     part, and what holds for residual codebooks holds for these; only that no digit means less than another.
 
     Args:
-        vectors: float (N, D), row i = item i, all finite.
+        vectors: float32 (R, D), all finite.
         codebook_sizes: Codes of each of L digits, L at most D.
         seed: Digit l uses seed + l; equal vectors, seed and threads give equal bytes.
         iterations: Iterations with R, and then without.
-        train_points_per_code: If given, at most so many vectors per code of the largest codebook are learned from.
         threads: CPU threads of faiss and BLAS while this runs.
 
     Returns:
-        Codes, int32 (N, L); and per digit a codebook, float32 (C_l, D).
+        Per digit a codebook, float32 (C_l, D).
 
     Raises:
         DataError: If the vectors are not a finite table, there are fewer items than codes, or more digits than
@@ -640,12 +647,9 @@ def product_kmeans(
         )
     from threadpoolctl import threadpool_limits
 
-    most = len(vectors) if train_points_per_code is None else max(codebook_sizes) * train_points_per_code
     parts = np.array_split(np.arange(width), digits)
     with threadpool_limits(limits=threads):
-        points = np.asarray(vectors[training_rows(len(vectors), most, seed)], dtype=np.float32)
-        books = _learned(points, parts, codebook_sizes, seed, iterations)
-    return encode(vectors, books, threads), books
+        return _learned(vectors, parts, codebook_sizes, seed, iterations)
 
 
 def _learned(

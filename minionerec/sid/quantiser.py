@@ -11,7 +11,7 @@ import numpy as np
 from minionerec.core.artefacts import is_artefact, open_artefact
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.sid.embed.stored import LARGEST, VectorRows
-from minionerec.sid.kmeans import encode
+from minionerec.sid.kmeans import assign
 
 CODEBOOKS_FILE = "codebooks.safetensors"
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
@@ -80,7 +80,7 @@ class Quantiser:
 
     def encode(self, vectors: np.ndarray, threads: int = 1) -> np.ndarray:
         """Codes of item vectors, float32 (N, D): nearest code of each residual, int32 (N, L)."""
-        return encode(self.points(vectors), self.codebooks, threads)
+        return assign(self.points(vectors), self.codebooks, threads)[0]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file: `level_0`, `level_1`...; with an encoder also `encoder.0.weight`, `mean`..."""

@@ -6,13 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minionerec.core.errors import DataError
-from minionerec.sid import build as assigning
 from minionerec.sid import collisions as resolving
 from minionerec.sid import kmeans
-from minionerec.sid.build import assign
 from minionerec.sid.collisions import resolve_collisions
 from minionerec.sid.embed.stored import VectorFile
-from minionerec.sid.kmeans import balanced_assign, balanced_stream, encode, fit_residual, reconstruct, residual_kmeans
+from minionerec.sid.kmeans import assign, balanced_assign, balanced_stream, fit_residual, reconstruct, residual_kmeans
 from minionerec.sid.quantiser import EncodedVectors, Encoder, Quantiser
 from minionerec.sid.report import level_use, sid_report
 
@@ -32,12 +30,12 @@ def stored(tmp_path):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_pass_gives_the_codes_and_distances_of_all(stored, threads, monkeypatch):
     vectors, file = stored
-    monkeypatch.setattr(assigning, "_ROWS", 100)
+    monkeypatch.setattr(kmeans, "_ROWS", 100)
     codebooks = residual_kmeans(vectors, (8, 8), 0, 5)[1]
     before = vectors.copy()
     for given_rows in (vectors, file):
         codes, left = assign(given_rows, codebooks, threads)
-        assert codes.dtype == np.int32 and (codes == encode(vectors, codebooks)).all()
+        assert codes.dtype == np.int32 and (codes == assign(vectors, codebooks)[0]).all()
         np.testing.assert_allclose(left, ((vectors - reconstruct(codes, codebooks)) ** 2).sum(axis=1), rtol=1e-4)
     assert (vectors == before).all()
 
@@ -45,14 +43,14 @@ def test_one_pass_gives_the_codes_and_distances_of_all(stored, threads, monkeypa
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_device_gives_the_codes_and_distances_of_the_cpu(stored, threads, monkeypatch):
     vectors, file = stored
-    monkeypatch.setattr(assigning, "_ROWS", 100)
+    monkeypatch.setattr(kmeans, "_ROWS", 100)
     codebooks = residual_kmeans(vectors, (8, 8), 0, 5)[1]
     codes, left = assign(vectors, codebooks)
     before = vectors.copy()
     for given_rows in (vectors, file):
         found, distances = assign(given_rows, codebooks, threads, "cpu:0")
         assert found.dtype == np.int32 and (found == codes).mean() > 0.999  # sums may be ordered otherwise
-        assert (found == encode(vectors, codebooks, device="cpu:0")).all()
+        assert (found == assign(vectors, codebooks, device="cpu:0")[0]).all()
         np.testing.assert_allclose(distances, left, rtol=1e-3)
     assert (vectors == before).all()
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.sid.kmeans import encode, reconstruct, residual_kmeans
+from minionerec.sid.kmeans import assign, reconstruct, residual_kmeans
 from minionerec.sid.quantiser import CODEBOOKS_FILE, Quantiser
 from minionerec.sid.report import level_use
 from minionerec.sid.rq_vae import _RqVae, fit_rq_vae
@@ -68,7 +68,7 @@ def test_codebooks_alone_are_a_quantiser(tmp_path):
     vectors, _ = clusters(np.random.default_rng(4), n=80)
     codes, codebooks = residual_kmeans(vectors, (5, 4), 0, 10)
     Quantiser(codebooks).save(tmp_path / CODEBOOKS_FILE)
-    assert Quantiser.load(tmp_path).encode(vectors).tolist() == codes.tolist() == encode(vectors, codebooks).tolist()
+    assert Quantiser.load(tmp_path).encode(vectors).tolist() == codes.tolist() == assign(vectors, codebooks)[0].tolist()
     with pytest.raises(ArtefactError, match="no such file, so it is not known how these SIDs were made"):
         Quantiser.load(tmp_path / "nowhere")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minionerec.sid import collisions
 from minionerec.sid.collisions import count_collisions, encode_together, resolve_collisions, transport_plan
-from minionerec.sid.kmeans import encode, reconstruct
+from minionerec.sid.kmeans import assign, reconstruct
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (40, 8), (5, 16)])
@@ -54,7 +54,7 @@ def colliding(seed, sizes, n):
     codebooks = [rng.normal(size=(size, 3)).astype(np.float32) for size in sizes]
     vectors = rng.normal(size=(n, 3)).astype(np.float32)
     vectors[: n // 4] = vectors[0]  # some items are equal, and no plan can tell them apart
-    return vectors, codebooks, encode(vectors, codebooks)
+    return vectors, codebooks, assign(vectors, codebooks)[0]
 
 
 @settings(max_examples=30, deadline=None)
@@ -83,7 +83,7 @@ def test_distinct_items_with_room_get_distinct_codes():
     rng = np.random.default_rng(0)
     codebooks = [np.zeros((1, 8), np.float32), rng.normal(size=(64, 8)).astype(np.float32)]
     vectors = (codebooks[1][np.arange(60) % 6] + 0.3 * rng.normal(size=(60, 8))).astype(np.float32)
-    codes = encode(vectors, codebooks)
+    codes = assign(vectors, codebooks)[0]
     found = resolve_collisions(codes, "sinkhorn", vectors=vectors, codebooks=codebooks)
     assert found.before.unique < 20 and found.after.unique > 45
     moved = resolve_collisions(codes, "relocate", vectors=vectors, codebooks=codebooks)
