@@ -208,9 +208,9 @@ class Measurement:
         from minionerec.core.values import convert
         from minionerec.data.protocols import PROTOCOLS, read_examples
         from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
-        from minionerec.training.sequential.train import TrainSettings
+        from minionerec.training.sequential.config import SequentialConfig
 
-        self.seed, self.protocol = args.seed, PROTOCOLS[args.protocol]
+        self.seed, self.protocol = args.seed, PROTOCOLS[args.protocol].with_changes(seed=args.seed)
         split = read_examples(args.corpus, self.protocol)
         size, self.whole = self.protocol.batch_size, len(split.train)
         self.steps = min(args.steps or math.inf, math.ceil(self.whole / size))
@@ -221,7 +221,7 @@ class Measurement:
         hyper |= {name: value for name, value in given.items() if name in hyper_parameters(args.model)}
         torch.manual_seed(args.seed)
         self.built = build_model(args.model, num_items=split.n_items, max_len=self.protocol.max_len, **hyper)
-        self.settings = TrainSettings(1, size, 1e-3, 0.999, 0.0, False, args.seed)
+        self.config = SequentialConfig(corpus=args.corpus, output="none", epochs=1)
         self.states = FIELD.get(args.model) if args.field else None
         self.device = args.device
         self.built.to(args.device)
@@ -235,7 +235,7 @@ class Measurement:
         """Let the card compile and choose what it needs, on a few rows."""
         from dataclasses import replace
 
-        whole, steps, size = self.split, self.steps, self.settings.batch_size
+        whole, steps, size = self.split, self.steps, self.protocol.batch_size
         self.split = replace(whole, train=whole.train.take(slice(3 * size)), test=whole.test.take(slice(1024)))
         self.steps = min(steps, 3)
         self.ours()
@@ -257,7 +257,7 @@ class Measurement:
         start = self.clock()
         users = split.train.user_numbers.astype(np.int64) if model.needs_users else None
         examples = TrainingExamples.of(split, protocol.max_len, protocol.padding, users=users)
-        loss = train_epoch(model, examples, make_optimizer(model, self.settings), self.settings, 0)
+        loss = train_epoch(model, examples, make_optimizer(model, self.config), protocol, 0)
         middle = self.clock()
         ranks = rank_rows(model, split.test, protocol.seen, torch.device(self.device))["item"]
         ndcg = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"].mean()
@@ -280,7 +280,7 @@ class Measurement:
         positions = np.repeat(split.test.user_numbers, split.test.lengths), split.test.flat_histories()[0] + 1
         seen = csr_matrix((np.ones(len(positions[0])), positions), shape=(len(split.train.user_ids), split.n_items + 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        size = self.settings.batch_size
+        size = self.protocol.batch_size
         forget_peak(self.device)
         start = self.clock()
         loss = field_epoch(model, self.states, optimizer, DataLoader(train, size, shuffle=True), self.steps)

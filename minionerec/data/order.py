@@ -7,9 +7,12 @@
 A reader needs a buffer of examples at a time, and reads each part of the disk once per epoch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+
+SHUFFLED = 65_536
+"""Examples of a corpus in files that are shuffled together where no setting gives their number."""
 
 
 def block_order(
@@ -50,3 +53,15 @@ def block_order(
         block = np.searchsorted(ends, positions, side="right")
         rows = order[block] * size + positions - (ends[block] - lengths[block])
         yield np.random.default_rng([seed, epoch, process, number]).permutation(rows)
+
+
+def in_batches(chunks: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
+    """The examples of chunks, int64, in the same order in batches of one size; last what is left, if any."""
+    held = np.zeros(0, dtype=np.int64)
+    for chunk in chunks:
+        held = np.concatenate([held, chunk])
+        whole = len(held) // size * size
+        yield from held[:whole].reshape(-1, size)
+        held = held[whole:]
+    if len(held):
+        yield held

@@ -21,37 +21,6 @@ logger = get_logger(__name__)
 ROWS = "rows"
 
 
-@dataclass
-class Stopper:
-    """Early stopping on one validation figure.
-
-    Attributes:
-        stop_after: Stop when this many epochs in a row were no improvement.
-        ties: Whether an equal figure is an improvement.
-        digits: Decimals that the figure is rounded to first; None for none.
-        best: Best figure so far.
-        worse: Epochs in a row without improvement.
-    """
-
-    stop_after: int
-    ties: bool
-    digits: int | None
-    best: float = -np.inf
-    worse: int = 0
-
-    def update(self, value: float) -> bool:
-        """Take the figure of one more epoch; whether it is an improvement."""
-        value = value if self.digits is None else round(value, self.digits)
-        improved = value > self.best or (self.ties and value == self.best)
-        self.best, self.worse = (value, 0) if improved else (self.best, self.worse + 1)
-        return improved
-
-    @property
-    def stop(self) -> bool:
-        """Whether to stop now."""
-        return self.worse >= self.stop_after
-
-
 @dataclass(frozen=True)
 class Protocol:
     """One way to split, rank, measure and stop.
@@ -69,9 +38,9 @@ class Protocol:
             "zero" (set to 0.0, and padding may be recommended: the published way of protocol A) or "keep" (they
             compete; padding does not).
         monitor: Metric of the validation examples that decides on stopping and on the best epoch.
-        stop_after: See `Stopper`.
-        ties: See `Stopper`.
-        digits: See `Stopper`.
+        stop_after: Training stops when this many epochs in a row were no improvement.
+        ties: Whether an equal figure is an improvement.
+        digits: Decimals that the figure is rounded to first; None for none.
         splitter: Makes a corpus of a source and `max_len`; None where the corpus has its own examples.
     """
 
@@ -101,10 +70,6 @@ class Protocol:
                 "protocol rows takes the examples of a corpus; give the output of `minionerec prepare-data` as corpus."
             )
         return self.splitter(source, self.max_len)
-
-    def stopper(self) -> Stopper:
-        """A fresh early stopping."""
-        return Stopper(self.stop_after, self.ties, self.digits)
 
     def with_changes(self, **changes: Any) -> "Protocol":
         """The same protocol with some attributes changed, e.g. `max_len` or `monitor`."""

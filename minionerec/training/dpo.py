@@ -50,7 +50,7 @@ from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
     plan_steps,
-    run_training,
+    training_stage,
     warn_of_rounding,
 )
 from minionerec.training.trainer import (
@@ -361,24 +361,13 @@ class SidDpoTrainer(RankingEvaluation, StepInParts):
 _PROMPTS_AT_ONCE = 64  # prompts searched at a time
 
 
-def run_dpo(config: DpoConfig) -> StageResult:
-    """Train a checkpoint by S-DPO; resumes an unfinished run, does nothing if it is done.
-
-    Args:
-        config: Settings.
-
-    Returns:
-        Path of the best checkpoint (by validation NDCG@10); never below the start.
+@training_stage
+def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
+    """Train a checkpoint by S-DPO; its output is never below the start.
 
     Raises:
-        ArtefactError: If an input is missing or does not belong to the others.
-        ConfigError: If settings contradict each other or the data.
         MinioneRecError: If the first loss is not that of a policy that equals its reference.
     """
-    return run_training(config, _train)
-
-
-def _train(config: DpoConfig, run: TrainingRun) -> StageResult:
     bundle = load_start(config)
     corpus = Corpus.load(config.corpus)
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))

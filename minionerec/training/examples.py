@@ -29,14 +29,12 @@ from minionerec.core.processes import process_rank, wait_for_everyone, world_siz
 from minionerec.data.chains import Chains
 from minionerec.data.columns import ColumnWriter, are_finished, open_columns
 from minionerec.data.corpus import Corpus
-from minionerec.data.order import block_order
+from minionerec.data.order import block_order, in_batches
 from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import read_shard
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 from minionerec.training.run import choose_examples
 
-SHUFFLED = 65_536
-"""Examples of a corpus in files that are shuffled together where no setting gives their number."""
 _AT_ONCE = 16_384  # examples, or interactions, that are made before the next commit
 _LOOK_AGAIN = 0.2  # seconds
 _SALT = 0x5EED
@@ -483,25 +481,13 @@ class BlockSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """The examples of an epoch."""
         shares = [
-            _batches(block_order(self.count, self.buffer, self.seed, self.epoch, process, self.processes), self.size)
+            in_batches(block_order(self.count, self.buffer, self.seed, self.epoch, process, self.processes), self.size)
             for process in range(self.processes)
         ]
         whole = self.count // self.processes // self.size
         for _ in range(whole):
             for share in shares:
-                yield from next(share)
+                yield from next(share).tolist()
         for share in shares:
             for batch in share:
-                yield from batch
-
-
-def _batches(chunks: Iterable[np.ndarray], size: int) -> Iterator[list[int]]:
-    """The same examples in batches of one size, and what is left."""
-    held = np.zeros(0, np.int64)
-    for chunk in chunks:
-        held = np.concatenate([held, chunk])
-        whole = len(held) // size * size
-        for start in range(0, whole, size):
-            yield held[start : start + size].tolist()
-        held = held[whole:]
-    yield held.tolist()
+                yield from batch.tolist()

@@ -1,9 +1,7 @@
 """The frame of every training stage: freshness, folders, resuming, and writing the result.
 
-def run_x(config: XConfig) -> StageResult:
-    return run_training(config, _train)
-
-def _train(config: XConfig, run: TrainingRun) -> StageResult:
+@training_stage
+def run_x(config: XConfig, run: TrainingRun) -> StageResult:
     ...                                                         # load
     args = XArguments(**run.arguments(plan, "ndcg"))
     trainer = XTrainer(...)                                     # build
@@ -709,36 +707,40 @@ class TrainingRun:
         return _result(self.work.stage.output, counts)
 
 
-def run_training(config: C, train: Callable[[C, TrainingRun], StageResult]) -> StageResult:
-    """Run a training stage: resumes an unfinished run, does nothing if it is done.
+def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[C], StageResult]:
+    """The function of a training stage: resumes an unfinished run, does nothing if it is done.
 
-    A run that is refused before its first checkpoint leaves nothing.
+    A run that is refused before its first checkpoint leaves nothing. The function's result has the path of the best
+    checkpoint, by validation NDCG@10 unless settings say otherwise, and it raises:
+
+    - ArtefactError: If an input is missing or does not belong to the others, or has seen the examples held out.
+    - ConfigError: If settings contradict each other or the data, DeepSpeed would wait for a build that was killed, or
+      is to compute in bfloat16 without a GPU.
 
     Args:
-        config: The stage's settings.
         train: Loads, builds, trains and finishes; its settings have local paths.
-
-    Raises:
-        ArtefactError: If an input is missing or does not belong to the others, or has seen the examples held out.
-        ConfigError: If settings contradict each other or the data, DeepSpeed would wait for a build that was killed, or
-            is to compute in bfloat16 without a GPU.
     """
-    quiet_libraries()
-    keep_freed_memory()
-    fix_order()
-    stage = Stage(config)
-    if (manifest := stage.current()) is not None:
-        return _result(stage.output, manifest["counts"], up_to_date=True)
-    check_trackers(config.report_to)
-    if uses_deepspeed():
-        check_deepspeed_precision(config)
-        check_builds()
-    refit = plan_refit(stage)
-    join_for_training()
-    with stage.work() as work:
-        try:
-            return train(stage.config, TrainingRun(stage.config, work, refit))
-        except (ArtefactError, ConfigError, DataError):
-            if is_main_process() and not any(stage.partial.glob("checkpoint-*")):
-                shutil.rmtree(stage.partial, ignore_errors=True)  # so that other settings are not refused
-            raise
+
+    def run(config: C) -> StageResult:
+        quiet_libraries()
+        keep_freed_memory()
+        fix_order()
+        stage = Stage(config)
+        if (manifest := stage.current()) is not None:
+            return _result(stage.output, manifest["counts"], up_to_date=True)
+        check_trackers(config.report_to)
+        if uses_deepspeed():
+            check_deepspeed_precision(config)
+            check_builds()
+        refit = plan_refit(stage)
+        join_for_training()
+        with stage.work() as work:
+            try:
+                return train(stage.config, TrainingRun(stage.config, work, refit))
+            except (ArtefactError, ConfigError, DataError):
+                if is_main_process() and not any(stage.partial.glob("checkpoint-*")):
+                    shutil.rmtree(stage.partial, ignore_errors=True)  # so that other settings are not refused
+                raise
+
+    run.__name__, run.__doc__ = train.__name__, train.__doc__
+    return run

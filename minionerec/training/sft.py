@@ -18,6 +18,7 @@ from minionerec.core.processes import world_size
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
+from minionerec.data.order import SHUFFLED
 from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.build import (
     ScratchShape,
@@ -37,11 +38,11 @@ from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, loa
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
-from minionerec.training.examples import SHUFFLED, BlockSampler, TrainingSet, training_set
+from minionerec.training.examples import BlockSampler, TrainingSet, training_set
 from minionerec.training.memory import TokenLimit
 from minionerec.training.packing import SetEpoch, ShareCollator, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
-from minionerec.training.run import StepPlan, TrainingRun, plan_steps, run_training
+from minionerec.training.run import StepPlan, TrainingRun, plan_steps, training_stage
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
@@ -311,7 +312,9 @@ def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, in
         )
 
 
-def _train(config: SftConfig, run: TrainingRun) -> StageResult:
+@training_stage
+def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
+    """Train a checkpoint that generates the SIDs of a corpus."""
     corpus = Corpus.load(config.corpus)
     by_shard = corpus.in_files or bool(config.max_tokens)
     splits: Sequence[str] = ("train",)
@@ -344,19 +347,3 @@ def _train(config: SftConfig, run: TrainingRun) -> StageResult:
     )
     run.drop_rows()
     return result
-
-
-def run_sft(config: SftConfig) -> StageResult:
-    """Train a checkpoint that generates the SIDs of a corpus; resumes an unfinished run, does nothing if it is done.
-
-    Args:
-        config: Settings.
-
-    Returns:
-        Path of the checkpoint.
-
-    Raises:
-        ArtefactError: If an input is missing or does not belong to the others.
-        ConfigError: If settings contradict each other or the data.
-    """
-    return run_training(config, _train)

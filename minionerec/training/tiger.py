@@ -18,7 +18,7 @@ from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.config import TigerTrainConfig
-from minionerec.training.run import TrainingRun, plan_steps, run_training
+from minionerec.training.run import TrainingRun, plan_steps, training_stage
 from minionerec.training.trainer import RankingEvaluation, validation_set
 
 logger = get_logger(__name__)
@@ -161,7 +161,9 @@ def _trainer(
     return trainer
 
 
-def _train(config: TigerTrainConfig, run: TrainingRun) -> StageResult:
+@training_stage
+def run_tiger(config: TigerTrainConfig, run: TrainingRun) -> StageResult:
+    """Train a TIGER."""
     corpus = run.load_corpus()
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
     bundle = _new_bundle(config, table)
@@ -179,19 +181,3 @@ def _train(config: TigerTrainConfig, run: TrainingRun) -> StageResult:
     trainer = _trainer(run, config, bundle, rows, builder)
     run.train(trainer)
     return run.finish(trainer, bundle, counts)
-
-
-def run_tiger(config: TigerTrainConfig) -> StageResult:
-    """Train a TIGER; resumes an unfinished run, does nothing if it is done.
-
-    Args:
-        config: Settings.
-
-    Returns:
-        Path of the best checkpoint (by validation NDCG@10).
-
-    Raises:
-        ArtefactError: If an input is missing or does not belong to the others.
-        ConfigError: If settings contradict each other or the data.
-    """
-    return run_training(config, _train)

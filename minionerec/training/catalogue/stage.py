@@ -47,7 +47,7 @@ from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
     plan_steps,
-    run_training,
+    training_stage,
 )
 from minionerec.training.trainer import validation_set
 
@@ -298,7 +298,9 @@ def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows:
         )
 
 
-def _train(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult:
+@training_stage
+def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult:
+    """Train a catalogue model."""
     if config.loss == "sampled" and uses_deepspeed():
         raise ConfigError(
             "the sampled loss has an optimiser of its own, but this launch uses DeepSpeed, which has another. "
@@ -348,19 +350,3 @@ def _train(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult:
     result = run.finish(trainer, bundle, counts | _weigh(run, trained, windows, heldout))
     run.drop_rows()
     return result
-
-
-def run_catalogue(config: CatalogueTrainConfig) -> StageResult:
-    """Train a catalogue model; resumes an unfinished run, does nothing if it is done.
-
-    Args:
-        config: Settings.
-
-    Returns:
-        Path of the best checkpoint (by validation NDCG@10).
-
-    Raises:
-        ArtefactError: If an input is missing or does not belong to the others.
-        ConfigError: If settings contradict each other or the data.
-    """
-    return run_training(config, _train)

@@ -15,6 +15,7 @@ from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
+from minionerec.data.order import SHUFFLED
 from minionerec.data.rows import padded
 from minionerec.data.sources.tables import item_columns
 from minionerec.models.backbone.build import resolve_dtype
@@ -33,7 +34,7 @@ from minionerec.sid.embed.stored import load_vector_artefact
 from minionerec.sid.table import SidTable
 from minionerec.training.config import GrpoConfig
 from minionerec.training.distillation import SoftTargets, load_teacher
-from minionerec.training.examples import SHUFFLED, BlockSampler
+from minionerec.training.examples import BlockSampler
 from minionerec.training.grpo.rollouts import RollOut, Row, TrainingPrompts, beams, grpo_examples, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import SetEpoch, teacher_questions
@@ -52,7 +53,7 @@ from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
     plan_steps,
-    run_training,
+    training_stage,
     warn_of_rounding,
 )
 from minionerec.training.trainer import ValidationSet, early_stopping, memory_of, validation_set
@@ -131,23 +132,9 @@ def target_teacher(
 logger = get_logger(__name__)
 
 
-def run_grpo(config: GrpoConfig) -> StageResult:
-    """Train a checkpoint by GRPO; resumes an unfinished run, does nothing if it is done.
-
-    Args:
-        config: Settings.
-
-    Returns:
-        Path of the best checkpoint (by validation NDCG@10).
-
-    Raises:
-        ArtefactError: If an input is missing or does not belong to the others.
-        ConfigError: If settings contradict each other or the data.
-    """
-    return run_training(config, _train)
-
-
-def _train(config: GrpoConfig, run: TrainingRun) -> StageResult:
+@training_stage
+def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
+    """Train a checkpoint by GRPO."""
     bundle = load_policy(config)
     whole = Corpus.load(config.corpus)
     corpus = run.sample_corpus(whole, config.eval_examples) if whole.in_files else whole

@@ -35,7 +35,7 @@ from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import check_hyper, load_sequential, save_sequential
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.given import ModelInputs, check_corpus, read_given
-from minionerec.training.sequential.train import TrainingExamples, TrainSettings, fit
+from minionerec.training.sequential.train import TrainingExamples, fit
 
 # The ranks, metrics and lists of a trained recommender on validation and test examples.
 
@@ -119,9 +119,6 @@ logger = get_logger(__name__)
 HISTORY_FILE, METRICS_FILE, STATE_FILE = "history.json", "metrics.json", "state.safetensors"
 ROWS = "rows"
 """Folder of the training examples of a large corpus, in that of the unfinished run."""
-Reader = Callable[[], ModelInputs]
-SHUFFLED = 65_536
-"""Examples of a large corpus that are shuffled together where `shuffle_examples` is not set."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -192,25 +189,16 @@ def _train(
                 protocol.padding,
                 all_positions=config.all_positions,
                 users=data.user_numbers(data.corpus.train) if model.needs_users else None,
+                shuffled=config.shuffle_examples,
                 folder=work.folder / ROWS,
             )
-        wanted = TrainSettings(
-            epochs=config.epochs,
-            batch_size=protocol.batch_size,
-            learning_rate=config.learning_rate,
-            beta2=config.beta2,
-            weight_decay=config.weight_decay,
-            all_positions=config.all_positions,
-            seed=seed,
-            shuffle_examples=config.shuffle_examples or (SHUFFLED if data.corpus.in_files else 0),
-        )
-        work.log_batch(wanted.batch_size, 1, wanted.batch_size)
+        work.log_batch(protocol.batch_size, 1, protocol.batch_size)
 
         def valid_ranks(model: SequentialModel) -> np.ndarray:
             rows = data.held_out["valid"]
             return rank_rows(model, rows, protocol.seen, device, **data.further_inputs(model, rows))["item"]
 
-        done = fit(model, examples, valid_ranks, protocol, wanted, work.folder / STATE_FILE, device, work)
+        done = fit(model, examples, valid_ranks, protocol, config, work.folder / STATE_FILE, device, work)
         counts = {
             **data.counts,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -17,7 +17,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.data.corpus import Corpus
-from minionerec.data.order import block_order
+from minionerec.data.order import SHUFFLED, block_order, in_batches
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import Side, SplitExamples, mapped
 from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
@@ -26,34 +26,10 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.nn.session import hidden
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import check_items
+from minionerec.training.sequential.config import SequentialConfig
 
 logger = get_logger(__name__)
 _ADAM_STATE = ("exp_avg", "exp_avg_sq", "step")
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """How to optimise.
-
-    Attributes:
-        epochs: Most epochs.
-        batch_size: Rows (or windows) a step; the last, smaller batch of an epoch counts too.
-        learning_rate: Of AdamW.
-        beta2: Second beta of AdamW; the first is 0.9.
-        weight_decay: Decoupled, of tensors with two or more axes. With 0 AdamW is Adam.
-        all_positions: Train on windows, with a loss at every position, instead of rows.
-        seed: Seed of order and dropout.
-        shuffle_examples: Rows (or windows) that are shuffled together; 0: all.
-    """
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    beta2: float
-    weight_decay: float
-    all_positions: bool
-    seed: int
-    shuffle_examples: int = 0
 
 
 @dataclass
@@ -74,29 +50,17 @@ class Progress:
     worse: int
     history: list[dict[str, float]]
 
+    def improves(self, value: float, protocol: Protocol) -> bool:
+        """Take the monitored figure of one more epoch; whether it is an improvement, as the protocol has it."""
+        value = value if protocol.digits is None else round(value, protocol.digits)
+        improved = value > self.best or (protocol.ties and value == self.best)
+        self.best, self.worse = (value, 0) if improved else (self.best, self.worse + 1)
+        return improved
+
 
 def epoch_seed(seed: int, epoch: int) -> int:
     """Seed of one epoch, from which its order and all its draws follow, so that a resumed run draws the same."""
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> 2)
-
-
-def batches(count: int, settings: TrainSettings, epoch: int) -> Iterator[np.ndarray]:
-    """Indices of the rows of each batch of an epoch: int64 (at most the batch size,).
-
-    All rows are shuffled by torch's generator; or blocks of them (`minionerec.data.order.block_order`), by the seed.
-    """
-    size = settings.batch_size
-    if not settings.shuffle_examples:
-        yield from (part.numpy() for part in torch.randperm(count).split(size))
-        return
-    held = np.zeros(0, dtype=np.int64)
-    for chunk in block_order(count, settings.shuffle_examples, settings.seed, epoch):
-        held = np.concatenate([held, chunk])
-        whole = len(held) // size * size
-        yield from held[:whole].reshape(-1, size)
-        held = held[whole:]
-    if len(held):
-        yield held
 
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
@@ -115,6 +79,7 @@ class TrainingExamples:
         users: int64 (R,), the number of each row's user; None if not used.
         contexts: int8 (R,), session context of each row's target, indices into
             `minionerec.data.session.SESSION_CONTEXTS`; None where no time is known.
+        shuffled: Rows (or windows) that are shuffled together; 0: all.
     """
 
     max_len: int
@@ -123,6 +88,7 @@ class TrainingExamples:
     windows: Windows | None
     users: np.ndarray | None
     contexts: np.ndarray | None
+    shuffled: int = 0
 
     @classmethod
     def of(
@@ -133,6 +99,7 @@ class TrainingExamples:
         *,
         all_positions: bool = False,
         users: np.ndarray | None = None,
+        shuffled: int = 0,
         folder: Path | None = None,
     ) -> "TrainingExamples":
         """The training examples of a corpus; those of one that stays in its files are mapped from a folder.
@@ -143,6 +110,7 @@ class TrainingExamples:
             padding: Side of the padding.
             all_positions: Whether windows are wanted.
             users: See `TrainingExamples`.
+            shuffled: See `TrainingExamples`; `SHUFFLED` in place of 0 where examples are mapped.
             folder: Folder of the arrays of a large corpus, written where they do not exist yet.
 
         Raises:
@@ -151,6 +119,7 @@ class TrainingExamples:
         if not corpus.sizes["train"]:
             raise ConfigError("there is no training example; take data with longer histories.")
         on_disk = folder if corpus.in_files else None
+        shuffled = shuffled or (0 if on_disk is None else SHUFFLED)
         if all_positions:
             found = corpus.windows("train")
             windows = (
@@ -161,18 +130,27 @@ class TrainingExamples:
             if not len(windows):
                 raise ConfigError("there is no training example; take data with longer histories.")
             contexts = training_contexts(corpus) if corpus.has_times else None
-            return cls(max_len, padding, None, windows, None, contexts)
+            return cls(max_len, padding, None, windows, None, contexts, shuffled)
         if on_disk is None:
             rows = corpus.train
         else:
             parts = (rows for _, rows in corpus.batches("train"))
             rows = mapped(parts, on_disk / "samples", corpus.has_times)
         contexts = None if rows.times is None else row_contexts(rows.times, len(rows))
-        return cls(max_len, padding, rows, None, users, contexts)
+        return cls(max_len, padding, rows, None, users, contexts, shuffled)
 
     def __len__(self) -> int:
         """Number of rows, or windows."""
         return len(self.windows if self.rows is None else self.rows)  # type: ignore[arg-type]
+
+    def batches(self, size: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
+        """Indices of the rows, or windows, of each batch of an epoch: int64 (at most `size`,).
+
+        All are shuffled by torch's generator; or blocks of them (`minionerec.data.order.block_order`), by the seed.
+        """
+        if not self.shuffled:
+            return (part.numpy() for part in torch.randperm(len(self)).split(size))
+        return in_batches(block_order(len(self), self.shuffled, seed, epoch), size)
 
     def batch(self, chosen: np.ndarray, device: torch.device, conditioned: bool) -> Batch:
         """A batch as the model takes it.
@@ -203,26 +181,26 @@ class TrainingExamples:
         return on_device(histories), wanted, users, context
 
 
-def make_optimizer(model: SequentialModel, settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW in its fused form; tensors with one axis have no weight decay."""
+def make_optimizer(model: SequentialModel, config: SequentialConfig) -> torch.optim.AdamW:
+    """AdamW in its fused form; tensors with one axis have no weight decay. With none at all it is Adam."""
     tensors = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [p for p in tensors if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in tensors if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in tensors if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, settings.beta2), eps=1e-8, fused=True)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, config.beta2), eps=1e-8, fused=True)
 
 
 def train_epoch(
     model: SequentialModel,
     examples: TrainingExamples,
     optimizer: torch.optim.Optimizer,
-    settings: TrainSettings,
+    protocol: Protocol,
     epoch: int,
 ) -> float:
-    """One pass over the training examples or windows.
+    """One pass over the training examples or windows, in batches of the protocol's size; the last may be smaller.
 
-    Torch's generator is seeded from seed and epoch.
+    Torch's generator is seeded from the protocol's seed and the epoch.
 
     Returns:
         Mean loss of the batches.
@@ -231,13 +209,13 @@ def train_epoch(
         ConfigError: If the loss is no longer a number.
     """
     model.train()
-    torch.manual_seed(epoch_seed(settings.seed, epoch))
-    device, steps = model.item_matrix().device, -(-len(examples) // settings.batch_size)
+    torch.manual_seed(epoch_seed(protocol.seed, epoch))
+    device, steps = model.item_matrix().device, -(-len(examples) // protocol.batch_size)
     total = torch.zeros((), device=device)
-    order = batches(len(examples), settings, epoch)
+    order = examples.batches(protocol.batch_size, protocol.seed, epoch)
     for chosen in progress(order, f"epoch {epoch}", total=steps, unit="step"):
         rows, wanted, users, contexts = examples.batch(chosen, device, model.session_states is not None)
-        if settings.all_positions:
+        if examples.windows is not None:
             loss = model.sequence_loss(rows, wanted, contexts)
         else:
             loss = model.loss(rows, wanted, users, contexts)
@@ -256,7 +234,7 @@ def fit(
     examples: TrainingExamples,
     valid: Callable[[SequentialModel], np.ndarray],
     protocol: Protocol,
-    settings: TrainSettings,
+    config: SequentialConfig,
     folder: Path,
     device: torch.device,
     clock: Clock = NO_CLOCK,
@@ -270,8 +248,8 @@ def fit(
         model: Freshly built.
         examples: Its training examples.
         valid: Gives the ranks of the validation examples' targets, int64 (R,).
-        protocol: How to validate and when to stop.
-        settings: How to optimise.
+        protocol: Batch size and seed, how to validate and when to stop.
+        config: Most epochs, and how to optimise.
         folder: File of the state; its folder exists.
         device: Where to compute.
         clock: Who counts the seconds of training and validation, and hears of finished epochs.
@@ -283,7 +261,7 @@ def fit(
         ConfigError: If the model cannot be trained at all positions though requested, or training diverges.
         DataError: If an item is not in the model's table.
     """
-    if settings.all_positions and not model.causal:
+    if examples.windows is not None and not model.causal:
         raise ConfigError(
             f"{type(model).__name__} sees items after a position, so it cannot be trained at all positions. "
             "Leave all_positions out."
@@ -292,27 +270,25 @@ def fit(
     if rows is not None and max(rows.items.max(initial=0), rows.targets.max(initial=0)) >= model.num_items:
         check_items(model, rows, rows.padded(model.max_len, model.padding))
     model.to(device)
-    optimizer = make_optimizer(model, settings)
+    optimizer = make_optimizer(model, config)
     best_weights = {name: value.clone() for name, value in model.state_dict().items()}
     done = Progress(0, -1, -math.inf, 0, [])
     if folder.is_file():
         done, best_weights = _read_state(folder, model, optimizer)
         logger.info("Resuming after epoch %d.", done.epoch - 1)
     clock.reached(done.epoch)
-    stopper = protocol.stopper()
-    stopper.best, stopper.worse = done.best, done.worse
-    while done.epoch < settings.epochs and not stopper.stop:
+    while done.epoch < config.epochs and done.worse < protocol.stop_after:
         with clock.phase("train"):
-            loss = train_epoch(model, examples, optimizer, settings, done.epoch)
+            loss = train_epoch(model, examples, optimizer, protocol, done.epoch)
         with clock.phase("validate"):
             ranked = ranking_metrics(valid(model), protocol.ks, every_mrr=protocol.mrr)
         figures = {name: float(values.mean()) for name, values in ranked.items()}
-        if stopper.update(figures[protocol.monitor]):
+        if done.improves(figures[protocol.monitor], protocol):
             done.best_epoch = done.epoch
             best_weights = {name: value.clone() for name, value in model.state_dict().items()}
         logger.info("epoch %d  loss %.4f  valid %s %.4f", done.epoch, loss, protocol.monitor, figures[protocol.monitor])
         done.history.append({"epoch": done.epoch, "loss": loss, **figures})
-        done.epoch, done.best, done.worse = done.epoch + 1, stopper.best, stopper.worse
+        done.epoch += 1
         _write_state(folder, model, optimizer, done, best_weights)
         clock.reached(done.epoch)
     model.load_state_dict(best_weights)

@@ -7,7 +7,7 @@ from support.examples import source_of
 
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.protocols import PROTOCOLS, Stopper, read_examples
+from minionerec.data.protocols import PROTOCOLS, read_examples
 from minionerec.data.rows import SplitExamples
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.data.windows import padded_windows
@@ -154,31 +154,6 @@ def test_a_protocol_takes_a_corpus_and_refuses_what_is_no_corpus(tmp_path):
 def test_titles_of_the_rules_of_splitting():
     assert PROTOCOLS["a"].split(source_of(LONG, SHORT)).split == "last two out"
     assert PROTOCOLS["b"].split(source_of(*[[1, 2, 3, 4, 5]] * 5)).split == "5-core, last two out"
-
-
-def epochs_until_stop(stopper, values):
-    improved = []
-    for value in values:
-        improved.append(stopper.update(value))
-        if stopper.stop:
-            break
-    return improved
-
-
-def test_protocol_a_stops_after_ten_epochs_that_are_not_strictly_better():
-    improved = epochs_until_stop(PROTOCOLS["a"].stopper(), [0.10001, 0.10002] + [0.10002] * 30)
-    assert improved == [True, True] + [False] * 10
-
-
-def test_protocol_b_rounds_takes_ties_and_stops_on_the_eleventh_worse_epoch():
-    stopper = PROTOCOLS["b"].stopper()
-    improved = epochs_until_stop(stopper, [0.04331, 0.04329, 0.04334] + [0.0432] * 30)
-    assert improved == [True, True, True] + [False] * 11
-    assert stopper.best == 0.0433
-
-
-def test_stopper_counts_worse_epochs_in_a_row():
-    assert epochs_until_stop(Stopper(2, False, None), [1, 0, 2, 0, 0, 9]) == [True, False, True, False, False]
 
 
 def test_metrics_of_each_protocol_by_hand():

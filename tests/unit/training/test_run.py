@@ -12,7 +12,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from minionerec.core.errors import ConfigError
 from minionerec.training.config import RunConfig, SftConfig
-from minionerec.training.run import accumulation_steps, check_builds, choose_examples, plan_steps, run_training
+from minionerec.training.run import accumulation_steps, check_builds, choose_examples, plan_steps, training_stage
 from minionerec.training.trainer import LogLines
 
 
@@ -94,7 +94,7 @@ def test_a_launch_of_deepspeed_asks_before_it_begins(tmp_path, monkeypatch):
     let_go(make_lock(tmp_path / "built" / "op", 30))
     config = SftConfig(corpus=str(tmp_path / "corpus"), sids=str(tmp_path / "sids"), output=str(tmp_path / "sft"))
     with pytest.raises(ConfigError, match="op/lock"):
-        run_training(config, lambda *_: pytest.fail("it began"))
+        training_stage(lambda *_: pytest.fail("it began"))(config)
     assert not (tmp_path / "sft.partial").exists()
 
 
@@ -108,7 +108,7 @@ def test_deepspeed_without_a_gpu_is_not_asked_for_bfloat16(tmp_path, monkeypatch
         corpus=str(tmp_path / "corpus"), sids=str(tmp_path / "sids"), output=str(tmp_path / "sft"), mixed_bf16=True
     )
     with pytest.raises(ConfigError, match=r"bfloat16 on GPUs alone\. Give --mixed_bf16 false --dtype float32"):
-        run_training(config, lambda *_: pytest.fail("it began"))
+        training_stage(lambda *_: pytest.fail("it began"))(config)
     assert not (tmp_path / "sft.partial").exists()
 
 

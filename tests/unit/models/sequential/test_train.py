@@ -17,10 +17,10 @@ from minionerec.models.sequential.model import ModelShape, SequentialModel
 from minionerec.models.sequential.rank import count_ranks, rank_rows, top_items
 from minionerec.models.sequential.registry import build_model
 from minionerec.training.sequential import train
+from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.train import (
+    Progress,
     TrainingExamples,
-    TrainSettings,
-    batches,
     epoch_seed,
     fit,
     make_optimizer,
@@ -40,9 +40,7 @@ def cycles(n_items=12, n_users=40, seed=0):
 
 
 def settings_of(**changes):
-    plain = TrainSettings(
-        epochs=3, batch_size=32, learning_rate=3e-3, beta2=0.999, weight_decay=0.01, all_positions=False, seed=7
-    )
+    plain = SequentialConfig(corpus="none", output="none", epochs=3, learning_rate=3e-3, weight_decay=0.01)
     return replace(plain, **changes)
 
 
@@ -138,15 +136,12 @@ def examples_of(corpus, protocol=PROTOCOLS["a"], all_positions=False):
 def train_small(folder, corpus, name="sasrec", protocol=PROTOCOLS["a"], hyper=SMALL, all_positions=False, **changes):
     torch.manual_seed(3)
     model = build_model(name, num_items=corpus.n_items, max_len=protocol.max_len, padding=protocol.padding, **hyper)
-    examples, settings = (
-        examples_of(corpus, protocol, all_positions),
-        settings_of(all_positions=all_positions, **changes),
-    )
+    examples, protocol = examples_of(corpus, protocol, all_positions), protocol.with_changes(batch_size=32, seed=7)
 
     def valid(model):
         return rank_rows(model, corpus.valid, protocol.seen, CPU)["item"]
 
-    return fit(model, examples, valid, protocol, settings, folder, CPU), model
+    return fit(model, examples, valid, protocol, settings_of(**changes), folder, CPU), model
 
 
 @pytest.mark.parametrize("all_positions", [False, True])
@@ -193,10 +188,11 @@ def test_training_learns_stops_and_keeps_its_best_epoch(tmp_path):
 
 
 def test_each_epoch_has_every_row_once_in_a_new_order():
-    orders = []
+    orders, whole = [], examples_of(PROTOCOLS["a"].split(cycles()))
+    examples = replace(whole, rows=whole.rows.take(slice(10)))
     for epoch in range(2):
         torch.manual_seed(epoch_seed(5, epoch))
-        parts = list(batches(10, settings_of(batch_size=4), epoch))
+        parts = list(examples.batches(4, 5, epoch))
         assert [len(part) for part in parts] == [4, 4, 2]
         orders.append(np.concatenate(parts).tolist())
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
@@ -210,10 +206,10 @@ def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
     model = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
     other = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
     other.load_state_dict(model.state_dict())
-    plain = settings_of(weight_decay=0.0)
+    plain, protocol = settings_of(weight_decay=0.0), PROTOCOLS["a"].with_changes(batch_size=32, seed=7)
     examples = examples_of(split)
-    train_epoch(model, examples, make_optimizer(model, plain), plain, 0)
-    train_epoch(other, examples, torch.optim.Adam(other.parameters(), lr=plain.learning_rate), plain, 0)
+    train_epoch(model, examples, make_optimizer(model, plain), protocol, 0)
+    train_epoch(other, examples, torch.optim.Adam(other.parameters(), lr=plain.learning_rate), protocol, 0)
     assert torch.allclose(weights_of(model), weights_of(other), atol=1e-6)
     decayed = {id(p) for p in make_optimizer(model, settings_of()).param_groups[0]["params"]}
     assert decayed == {id(p) for p in model.parameters() if p.ndim > 1}
@@ -229,3 +225,32 @@ def test_only_causal_models_train_at_all_positions(tmp_path):
     split = PROTOCOLS["a"].split(cycles())
     with pytest.raises(ConfigError, match="WEARec sees items after a position"):
         train_small(tmp_path / "state", split, name="wearec", hyper={}, all_positions=True)
+
+
+def epochs_until_stop(progress, protocol, values):
+    improved = []
+    for value in values:
+        improved.append(progress.improves(value, protocol))
+        if progress.worse >= protocol.stop_after:
+            break
+    return improved
+
+
+def test_protocol_a_stops_after_ten_epochs_that_are_not_strictly_better():
+    done = Progress(0, -1, -np.inf, 0, [])
+    improved = epochs_until_stop(done, PROTOCOLS["a"], [0.10001, 0.10002] + [0.10002] * 30)
+    assert improved == [True, True] + [False] * 10
+
+
+def test_protocol_b_rounds_takes_ties_and_stops_on_the_eleventh_worse_epoch():
+    done = Progress(0, -1, -np.inf, 0, [])
+    improved = epochs_until_stop(done, PROTOCOLS["b"], [0.04331, 0.04329, 0.04334] + [0.0432] * 30)
+    assert improved == [True, True, True] + [False] * 11
+    assert done.best == 0.0433
+
+
+def test_worse_epochs_are_counted_in_a_row():
+    protocol = PROTOCOLS["a"].with_changes(stop_after=2)
+    values = [1, 0, 2, 0, 0, 9]
+    done = Progress(0, -1, -np.inf, 0, [])
+    assert epochs_until_stop(done, protocol, values) == [True, False, True, False, False]
