@@ -65,7 +65,7 @@ def make(sids, args, **shape):
         near = (items[:, position - 1] + rng.integers(1, 20, windows)) % sids
         items[:, position] = np.where(follows, near, items[:, position])
     items += 1
-    counts = count_transitions(items[:, :-1], items[:, 1:], sids, args.reach, 0.6, 0.3)
+    counts = count_transitions([(items[:, :-1], items[:, 1:])], sids, args.reach, 0.6, 0.3)
     text = rng.standard_normal((sids, args.hidden), dtype=np.float32)
     config = CatalogueConfig(
         vocab_size=int(tokens.max()) + 1,

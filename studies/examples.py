@@ -17,8 +17,8 @@ from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME, split_contexts
 from minionerec.metrics.ranking import item_ranks, ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval
-from minionerec.recommend.rankers.baselines import chosen_baselines
-from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
+from minionerec.recommend.rankers.baselines import make_baselines
+from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.protocol import Ranker
 
 CUTOFF, UNKNOWN = 10, "unknown"
@@ -26,7 +26,7 @@ CUTOFF, UNKNOWN = 10, "unknown"
 
 def ndcg(ranker: Ranker, corpus: Corpus) -> np.ndarray:
     """NDCG@10 of each test example: float64 (R,)."""
-    lists = rank_rows(ranker, RankedSplit.of(corpus, "test"), CUTOFF)
+    lists = rank_rows(ranker, corpus.rows("test"), CUTOFF, corpus.n_items)
     return ranking_metrics(item_ranks(lists), [CUTOFF])[f"NDCG@{CUTOFF}"]
 
 
@@ -88,7 +88,7 @@ def column_of(corpus: Corpus) -> dict[str, str]:
     """A column of the table: quantity to value."""
     column = counts_of(corpus) | order_of_source(corpus)
     column |= {f"{split} examples of the same time": share_of_same(corpus, split) for split in corpus.sizes}
-    chosen, rankers = chosen_baselines(corpus)
+    chosen, rankers = make_baselines(corpus)
     contexts = split_contexts(corpus, "test", len(corpus.test))
     users = np.asarray(corpus.test.users)
     for name, ranker in rankers.items():

@@ -32,7 +32,7 @@ from minionerec.data.city.sizes import PARQUET
 from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import item_columns
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.metrics.statistics import bootstrap_interval, paired_differences
 from minionerec.training.rewards import is_rare, item_values
 
 CUTOFF = 10
@@ -236,7 +236,7 @@ def main() -> None:
     for name, each in others.items():
         for kind, metric in (("by value", VALUE), ("by label", LABELS), ("sampled", VALUE), ("sampled", LABELS)):
             plain, inside = at_equal_hr(each[HR].mean(), [point for _, point in curves[kind]], metric)
-            found = paired_bootstrap(each[metric], plain, clusters=shop.users)
+            found = paired_differences({"": each[metric]}, {"": plain}, clusters=shop.users)[""]
             low, high = bootstrap_interval(each[HR], clusters=shop.users)
             share, ends = 100 / plain.mean(), "" if inside else " (HR@10 beyond the curve: its end)"
             cells.append(

@@ -20,7 +20,7 @@ from minionerec.core.log import progress
 from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.times import row_times
-from minionerec.metrics.statistics import paired_bootstrap
+from minionerec.metrics.statistics import paired_differences
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.trie import Trie
@@ -111,7 +111,7 @@ def main() -> None:
         for share, values in found.items():
             mean = np.mean(values, axis=0)
             mean, base = (part if rows is None else part[:, rows] for part in (mean, first))
-            gap = paired_bootstrap(mean[0], base[0], clusters=users if rows is None else users[rows])
+            gap = paired_differences({"": mean[0]}, {"": base[0]}, clusters=users if rows is None else users[rows])[""]
             sys.stdout.write(
                 f"| {name} | {share:g} | {mean[0].mean():.4f} | {mean[1].mean():.4f} | "
                 f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}] | {gap.p:.3f} |\n"

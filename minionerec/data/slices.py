@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -37,24 +36,8 @@ WHOSE: Mapping[tuple[str, str], str] = {
 """Group and slice to the continuation of a sentence after "examples"; slices in the order of tables."""
 
 
-class EvaluatedExamples(Protocol):
-    """Examples of one split, such as `minionerec.recommend.rankers.lists.RankedSplit`."""
-
-    @property
-    def users(self) -> Sequence[str]:
-        """The user of each example."""
-
-    @property
-    def histories(self) -> Sequence[np.ndarray]:
-        """The item indices of each example's history, oldest first."""
-
-    @property
-    def targets(self) -> np.ndarray:
-        """The item index of each example's target: int (R,)."""
-
-
 def example_slices(
-    data: Corpus, rows: EvaluatedExamples, split: str, times: RowTimes | None
+    data: Corpus, rows: SplitExamples, split: str, times: RowTimes | None
 ) -> dict[str, dict[str, np.ndarray]]:
     """The examples of each slice.
 
@@ -81,7 +64,7 @@ def example_slices(
         newest = np.full(len(targets), -1, dtype=np.int64)
         newest[some] = items[np.cumsum(lengths)[some] - 1]
         keys = np.concatenate([newest * size + targets, targets * size + newest])
-        met, known = _met(data, keys, rows.users)
+        met, known = _met(data, keys, rows.users.tolist())
         followed, turned = np.split(met, 2)
         groups["pair"] = {FOLLOWED: some & followed, NOT_FOLLOWED: some & ~followed}
         groups["reverse"] = {REVERSED: some & turned, NOT_FOLLOWED: some & ~turned}
@@ -99,7 +82,7 @@ def example_slices(
 
 
 def read_slices(
-    data: Corpus, rows: EvaluatedExamples, split: str, times: str | Path | None
+    data: Corpus, rows: SplitExamples, split: str, times: str | Path | None
 ) -> dict[str, dict[str, np.ndarray]]:
     """`example_slices` by the times that the data have, or else a file of times, if any.
 

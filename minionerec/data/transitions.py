@@ -30,30 +30,6 @@ class Transitions:
 
 
 def count_transitions(
-    histories: np.ndarray, targets: np.ndarray, size: int, reach: int, decay: float, reverse: float
-) -> Transitions:
-    """Count which entry was a target after which, nearer pairs more.
-
-    A target counts 1 for the item right before it, `decay` for the one before that, and so on `reach` items back; the
-    same pair counts `reverse` times as much the other way round.
-
-    Args:
-        histories: int (W, L), entries from 1, 0 is padding (on the right).
-        targets: int (W, L), the entry after each position; 0 where there is none.
-        size: Number of entries, N.
-        reach: How many items back a pair counts.
-        decay: Weight of each further step back.
-        reverse: Weight of the other direction.
-
-    Example:
-        >>> found = count_transitions(np.array([[1, 2]]), np.array([[2, 3]]), 3, 2, 0.5, 0.0)
-        >>> found.offsets.tolist(), found.followers.tolist(), found.counts.tolist()
-        ([0, 2, 3, 3], [1, 2, 2], [1.0, 0.5, 1.0])
-    """
-    return _transitions(_table(histories, targets, size, reach, decay, reverse))
-
-
-def count_transitions_in_parts(
     parts: Iterable[tuple[np.ndarray, ...]],
     size: int,
     reach: int,
@@ -61,39 +37,53 @@ def count_transitions_in_parts(
     reverse: float,
     sources: np.ndarray | None = None,
 ) -> Transitions:
-    """`count_transitions` of windows in parts: memory is that of a part, and of all pairs.
+    """Count which entry was a target after which, nearer pairs more; memory is that of a part, and of all pairs.
+
+    A target counts 1 for the item right before it, `decay` for the one before that, and so on `reach` items back; the
+    same pair counts `reverse` times as much the other way round.
 
     Args:
-        parts: Histories and targets of some windows each, and the targets' weights unless all are 1: float
-            (W, L).
+        parts: Some windows each: histories, int (W, L), entries from 1, 0 is padding (on the right); targets, int
+            (W, L), the entry after each position, 0 where there is none; and the targets' weights, float (W, L), unless
+            all are 1.
         size: Number of entries, N.
         reach: How many items back a pair counts.
         decay: Weight of each further step back.
         reverse: Weight of the other direction.
         sources: Only pairs that begin with these entries are counted, bool (size,); all if None.
+
+    Example:
+        >>> found = count_transitions([(np.array([[1, 2]]), np.array([[2, 3]]))], 3, 2, 0.5, 0.0)
+        >>> found.offsets.tolist(), found.followers.tolist(), found.counts.tolist()
+        ([0, 2, 3, 3], [1, 2, 2], [1.0, 0.5, 1.0])
     """
-    sums = [_Sum(min(_BLOCK, size - first), size) for first in range(0, size, _BLOCK)]
+    shapes = [(min(_BLOCK, size - first), size) for first in range(0, size, _BLOCK)]
+    sums = [(csr_array(shape, dtype=np.float64), csr_array(shape, dtype=np.float64)) for shape in shapes]
     for histories, targets, *weights in parts:
         table = _table(histories, targets, size, reach, decay, reverse, sources, *weights)
-        for number, held in enumerate(sums):
-            held.add(table if len(sums) == 1 else table[number * _BLOCK : number * _BLOCK + held.rows])
+        for number, (whole, new) in enumerate(sums):
+            own = table if len(sums) == 1 else table[number * _BLOCK : number * _BLOCK + whole.shape[0]]
+            sums[number] = _added(whole, new, own)
     found = []
     while sums:  # each is freed as it is converted
-        found.append(_transitions(sums.pop(0).table()))
-    edges = np.cumsum([0, *(len(part.followers) for part in found)]).tolist()
-    return Transitions(
-        np.concatenate(
-            [np.zeros(1, np.int64), *(part.offsets[1:] + edge for part, edge in zip(found, edges, strict=False))]
-        ),
-        np.concatenate([np.zeros(0, np.int32), *(part.followers for part in found)]),
-        np.concatenate([np.zeros(0, np.float32), *(part.counts for part in found)]),
-    )
+        whole, new = sums.pop(0)
+        table = whole + new
+        table.sort_indices()
+        found.append((np.diff(table.indptr), table.indices.astype(np.int32), table.data.astype(np.float32)))
+    lengths, followers, counts = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Transitions(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), followers, counts)
 
 
 def training_transitions(
-    corpus: Corpus, width: int, reach: int, decay: float, reverse: float, padding: Side = "right"
+    corpus: Corpus,
+    width: int,
+    reach: int,
+    decay: float,
+    reverse: float,
+    padding: Side = "right",
+    numbers: np.ndarray | None = None,
 ) -> Transitions:
-    """`count_transitions` of the training windows of a corpus, and of no other example: N items.
+    """`count_transitions` of the training windows of a corpus, and of no other example.
 
     Args:
         corpus: The corpus.
@@ -102,10 +92,13 @@ def training_transitions(
         decay: Weight of each further step back.
         reverse: Weight of the other direction.
         padding: Side of the windows' padding, which changes no count but the order of summation.
+        numbers: int64 (N,), the entry of each item, such as its SID number; its own index if None.
     """
+    own = np.arange(corpus.n_items) if numbers is None else numbers
+    entry = np.concatenate([[0], own + 1]).astype(np.int32)
     padded = (padded_windows(part, width, padding) for part in corpus.windows("train"))
-    parts = ((windows.histories, windows.targets) for windows in padded)
-    return count_transitions_in_parts(parts, corpus.n_items, reach, decay, reverse)
+    parts = ((entry[windows.histories], entry[windows.targets]) for windows in padded)
+    return count_transitions(parts, int(entry.max()), reach, decay, reverse)
 
 
 class TransitionPairs:
@@ -180,27 +173,12 @@ class TransitionPairs:
         return found
 
 
-class _Sum:
-    """Counts of the pairs of some entries, from parts: adding takes as much memory again.
-
-    Args:
-        rows: How many entries.
-        size: Number of all entries, N.
-    """
-
-    def __init__(self, rows: int, size: int):
-        self.rows = rows
-        self._whole, self._new = csr_array((rows, size), dtype=np.float64), csr_array((rows, size), dtype=np.float64)
-
-    def add(self, table: csr_array) -> None:
-        """Add the counts of a part."""
-        self._new = self._new + table
-        if self._new.nnz > self._whole.nnz // 4:  # adding to all that was counted costs as much as that is large
-            self._whole, self._new = self._whole + self._new, csr_array(self._whole.shape, dtype=np.float64)
-
-    def table(self) -> csr_array:
-        """The counts so far."""
-        return self._whole + self._new
+def _added(whole: csr_array, new: csr_array, table: csr_array) -> tuple[csr_array, csr_array]:
+    """Counts so far, which are the sum of both, with those of a part: adding takes as much memory again."""
+    new = new + table
+    if new.nnz > whole.nnz // 4:  # adding to all that was counted costs as much as that is large
+        return whole + new, csr_array(whole.shape, dtype=np.float64)
+    return whole, new
 
 
 def _table(
@@ -229,8 +207,3 @@ def _table(
     table = coo_array((count, (source, follower)), shape=(size, size)).tocsr()
     table.sum_duplicates()
     return table
-
-
-def _transitions(table: csr_array) -> Transitions:
-    table.sort_indices()
-    return Transitions(table.indptr.astype(np.int64), table.indices.astype(np.int32), table.data.astype(np.float32))

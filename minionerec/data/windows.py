@@ -1,6 +1,6 @@
 """Examples as windows of consecutive items, for training at all positions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,29 +21,12 @@ _CHUNK = 1 << 22  # examples
 
 
 @dataclass(frozen=True)
-class Window:
-    """Consecutive items of one user, and the item from which on there is a loss.
-
-    Attributes:
-        items: int32 (n,), oldest first.
-        first_target: Index in `items` of the first item that is a target here; the earlier ones are only read.
-        rows: int64 (n,), the example of the split whose target each item is; -1 for items that are no example's.
-        together: Whether earlier items may have one timestamp, so that only its own targets may ever be targets.
-    """
-
-    items: np.ndarray
-    first_target: int
-    rows: np.ndarray
-    together: bool = False
-
-
-@dataclass(frozen=True)
 class FlatWindows:
-    """W windows (`minionerec.data.windows.Window`) in a few arrays.
+    """W windows: consecutive items of one user each, and the item from which on there is a loss.
 
     Attributes:
         items: int32 (M,), item indices, oldest first; windows of one sequence share them.
-        rows: int64 (M,), the example whose target each item is; -1 for items that are no example's.
+        rows: int64 (M,), the example of the split whose target each item is; -1 for items that are no example's.
         begins: int64 (W,): window w is `items[begins[w] : ends[w]]`.
         ends: int64 (W,).
         firsts: int64 (W,), how many items of each window are only read.
@@ -59,24 +42,9 @@ class FlatWindows:
         """Number of windows, W."""
         return len(self.begins)
 
-    @classmethod
-    def of(cls, windows: Sequence[Window]) -> "FlatWindows":
-        """From windows one by one."""
-        items = np.concatenate([np.zeros(0, np.int32), *(window.items for window in windows)])
-        rows = np.concatenate([np.zeros(0, np.int64), *(window.rows for window in windows)])
-        sizes = np.array([len(window.items) for window in windows], dtype=np.int64)
-        firsts = np.array([window.first_target for window in windows], dtype=np.int64)
-        ends = np.cumsum(sizes)
-        return cls(items, rows, ends - sizes, ends, firsts)
-
     def take(self, chosen: np.ndarray | slice) -> "FlatWindows":
         """Some of the windows, by number, in the order given."""
         return FlatWindows(self.items, self.rows, self.begins[chosen], self.ends[chosen], self.firsts[chosen])
-
-    def each(self, together: bool) -> Iterator[Window]:
-        """The windows one by one; `together` as they have it."""
-        for begin, end, first in zip(self.begins.tolist(), self.ends.tolist(), self.firsts.tolist(), strict=True):
-            yield Window(self.items[begin:end], first, self.rows[begin:end], together)
 
 
 def window_bounds(
@@ -276,8 +244,8 @@ def _continued(rows: SplitExamples, order: np.ndarray, max_history: int) -> np.n
     return np.append(False, fits)
 
 
-def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Window]:
-    """Variants of windows: half of them lose their oldest items, and each item but the last is left out by chance.
+def varied_windows(windows: FlatWindows, together: bool, count: int, seed: int) -> FlatWindows:
+    """Windows, and variants of them: half of these lose their oldest items, and each item but the last may be left out.
 
     They are histories that no user has, but some could (crop and mask of Xie et al., "Contrastive Learning for
     Sequential Recommendation", 2022, section 3.2). Every item but the first is a target; where items with one timestamp
@@ -285,23 +253,34 @@ def varied_windows(windows: Sequence[Window], count: int, seed: int) -> list[Win
     variant but themselves, and those of one item none.
 
     Args:
-        windows: Windows, which need no targets of their own.
+        windows: W windows, which need no targets of their own.
+        together: Whether items with one timestamp are one step.
         count: Variants of each.
         seed: Seed of chance.
+
+    Returns:
+        The windows, and after them the variants of each.
     """
     rng = np.random.default_rng(seed)
-    varied = []
-    for window in windows:
-        size = len(window.items)
+    taken, firsts = [np.zeros(0, np.int64)], []
+    for begin, end, first in zip(windows.begins.tolist(), windows.ends.tolist(), windows.firsts.tolist(), strict=True):
+        size = end - begin
         for _ in range(count if size > 1 else 0):
             kept = rng.random(size) >= _LEFT_OUT
             kept[: rng.integers(size - 1) if rng.random() < _CROPPED else 0] = False
             kept[-1] = True
             if kept.sum() < 2:
                 kept[-2] = True
-            first = max(1, int(kept[: window.first_target].sum())) if window.together else 1
-            varied.append(Window(window.items[kept], first, window.rows[kept], window.together))
-    return varied
+            firsts.append(max(1, int(kept[:first].sum())) if together else 1)
+            taken.append(begin + np.flatnonzero(kept))
+    positions, borders = np.concatenate(taken), len(windows.items) + np.cumsum([len(part) for part in taken])
+    return FlatWindows(
+        np.concatenate([windows.items, windows.items[positions]]),
+        np.concatenate([windows.rows, windows.rows[positions]]),
+        np.concatenate([windows.begins, borders[:-1]]),
+        np.concatenate([windows.ends, borders[1:]]),
+        np.concatenate([windows.firsts, np.array(firsts, np.int64)]),
+    )
 
 
 class Recency:

@@ -18,11 +18,8 @@ from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import (
-    DEFAULT_KS,
-    check_ks,
     coverage,
     invalid_count,
-    length_of_lists,
     ranking_metrics,
 )
 from minionerec.metrics.statistics import (
@@ -488,35 +485,3 @@ class Results:
             empty=sum(len(row) == 0 for row in lists.items) if lists else 0,
             coverage={k: coverage(lists, k, n_items) for k in within} if lists and n_items and items_known else None,
         )
-
-
-def evaluate_predictions(
-    predictions: Predictions,
-    ks: Sequence[int] = DEFAULT_KS,
-    *,
-    valid_sids: Collection[str] | None = None,
-    n_items: int | None = None,
-    list_length: int | None = None,
-    seed: int = 0,
-    resamples: int = 2000,
-) -> Evaluation:
-    """All metrics of ranked lists, with intervals by user: users are drawn with all of their examples.
-
-    Args:
-        predictions: The ranked lists.
-        ks: Cutoffs.
-        valid_sids: The SIDs of the catalogue, for the invalid count.
-        n_items: Size of the catalogue, for coverage.
-        list_length: Number of requested candidates (beams); the longest list's if None.
-        seed: Seed of the bootstrap.
-        resamples: Number of bootstrap resamples.
-
-    Raises:
-        ConfigError: If a K is larger than `list_length`.
-        DataError: If there is no example.
-    """
-    ordered = check_ks(ks, length_of_lists(predictions) if list_length is None else list_length)
-    recommender = RecommenderResults.from_lists("", predictions, list_length)
-    levels = ["sid", "item"] if any(predictions.target_sids) else ["item"]
-    drawn = Bootstrap.of(seed, resamples, USERS, predictions.users)
-    return Results({"": recommender}, levels, metrics_at(ordered, False), drawn).evaluation("", valid_sids, n_items)

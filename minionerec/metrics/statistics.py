@@ -160,33 +160,6 @@ def bootstrap_interval(
     return low, high
 
 
-def paired_bootstrap(
-    first: np.ndarray,
-    second: np.ndarray,
-    seed: int = 0,
-    resamples: int = 2000,
-    level: float = 0.95,
-    clusters: Clusters = None,
-) -> PairedDifference:
-    """Difference of two systems' means, both on the same resamples.
-
-    Args:
-        first: float (R,), values of one metric for each example of the first system.
-        second: float (R,), the same metric and examples of the second.
-        seed: Seed of the draws.
-        resamples: Number of resamples.
-        level: Coverage of the interval.
-        clusters: As of `bootstrap_means`.
-
-    Returns:
-        The difference, its interval and its two-sided p-value.
-
-    Raises:
-        DataError: If the two are not over the same number of examples, or over none; or as of `bootstrap_means`.
-    """
-    return paired_differences({"": first}, {"": second}, seed, resamples, level, clusters)[""]
-
-
 def estimate(
     values: Mapping[Key, np.ndarray], seed: int = 0, resamples: int = 2000, clusters: Clusters = None
 ) -> dict[Key, Estimate]:
@@ -224,7 +197,7 @@ def paired_differences(
     level: float = 0.95,
     clusters: Clusters = None,
 ) -> dict[Key, PairedDifference]:
-    """`paired_bootstrap` for several metrics at once, from the same resamples; of several seeds their means are taken.
+    """Differences of two systems' means by metric, all on the same resamples; of several seeds their means are taken.
 
     Args:
         first: Metric to float (R,), or (S, R) of S seeds, of the first system.
@@ -233,6 +206,9 @@ def paired_differences(
         resamples: Number of resamples.
         level: Coverage of the intervals.
         clusters: As of `bootstrap_means`.
+
+    Returns:
+        Of each metric the difference, its interval and its two-sided p-value.
 
     Raises:
         DataError: If the two are not over the same number of examples, or over none; or as of `bootstrap_means`.

@@ -19,7 +19,6 @@ from minionerec.metrics.published_json import read_published_json, require_predi
 from minionerec.metrics.ranking import DEFAULT_KS, length_of_lists
 from minionerec.metrics.results import Slice, list_slices
 from minionerec.metrics.tables import format_level_slices, format_level_tables
-from minionerec.recommend.rankers.lists import RankedSplit
 from minionerec.reports.config import LevelsConfig
 
 logger = get_logger(__name__)
@@ -93,7 +92,7 @@ def _slices(predictions: Predictions, path: Path, config: LevelsConfig, where: s
     if path.is_dir() and is_artefact(path):
         split = str(read_manifest(path)["counts"].get("split", split))
     corpus = Corpus.load(config.corpus)
-    rows = RankedSplit.of(corpus, split)
+    rows = corpus.rows(split)
     targets = np.asarray(predictions.targets)
     known = (targets >= 0).all()
     if len(predictions) != len(rows) or (known and not np.array_equal(targets, rows.targets)):

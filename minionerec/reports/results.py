@@ -16,6 +16,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_examples
+from minionerec.data.rows import SplitExamples
 from minionerec.data.slices import read_slices
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import FILE, Predictions
@@ -34,8 +35,8 @@ from minionerec.metrics.results import (
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists
 from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
-from minionerec.recommend.rankers.baselines import RECENT, Chosen, chosen_baselines
-from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
+from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
+from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.protocol import Allowed
 from minionerec.reports.config import RunSetting
 from minionerec.reports.lineage import Lineage, Training, trace, trace_unfinished
@@ -78,7 +79,7 @@ class EvaluationSet:
 
     source: str
     split: str
-    rows: RankedSplit
+    rows: SplitExamples
     title: str
     protocol: Protocol
     items: pd.DataFrame
@@ -98,7 +99,7 @@ class EvaluationSet:
         """
         how = PROTOCOLS[protocol]
         data = read_examples(corpus, how, items)
-        known, rows = data.items, RankedSplit.of(data, split)
+        known, rows = data.items, data.rows(split)
         found = cls(corpus, split, rows, data.split, how, known, data.sizes, data.max_history, data)
         if not sids:
             return found
@@ -274,12 +275,12 @@ def baselines_of(
         corpus = fingerprint(examples.source)
         paths_of_runs = (path for run in runs for path in run.runs)
         path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach)), None)
-        found = None if path is None else read_baseline_lists(path, rows, reach, table)
+        found = None if path is None else read_baseline_lists(path, rows, examples.n_items, reach, table)
     if found is None:
-        allowed = Allowed.leaving_out(rows.histories, rows.n_items) if masked else None
-        chosen, rankers = chosen_baselines(examples.data, table, masked=masked)
+        allowed = Allowed.leaving_out(rows.histories, examples.n_items) if masked else None
+        chosen, rankers = make_baselines(examples.data, table, masked=masked)
         lists = {
-            name: rank_rows(ranker, rows, reach, table=table, allowed=allowed)
+            name: rank_rows(ranker, rows, reach, examples.n_items, table=table, allowed=allowed)
             for name, ranker in progress(rankers.items(), "ranking by baselines", len(rankers), unit="baselines")
             if not (masked and name == RECENT)
         }
@@ -577,7 +578,7 @@ def read_results(
         {**named, **made},
         levels,
         metrics,
-        Bootstrap.of(seed, resamples, resample, done[0].users if examples is None else examples.rows.users),
+        Bootstrap.of(seed, resamples, resample, done[0].users if examples is None else examples.rows.users.tolist()),
         shown,
         split=split,
         examples=examples,

@@ -13,8 +13,7 @@ from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.transitions import Transitions, count_transitions_in_parts
-from minionerec.data.windows import padded_windows
+from minionerec.data.transitions import Transitions, training_transitions
 from minionerec.models.backbone.bundle import (
     Bundle,
     bundle_counts,
@@ -173,11 +172,8 @@ def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> Transiti
     Raises:
         DataError: If there is no pair.
     """
-    number = np.concatenate([[0], table.sid_numbers + 1])
-    padded = (padded_windows(part, corpus.max_history, "right") for part in corpus.windows("train"))
-    parts = ((number[windows.histories], number[windows.targets]) for windows in padded)
-    shape = model.config
-    found = count_transitions_in_parts(parts, table.n_unique, shape.reach, shape.decay, shape.reverse)
+    shape, numbers = model.config, table.sid_numbers
+    found = training_transitions(corpus, corpus.max_history, shape.reach, shape.decay, shape.reverse, numbers=numbers)
     if not len(found.counts):
         raise DataError(
             "the corpus has no training example with a history, so there is no pair to count. Keep the examples "

@@ -335,10 +335,8 @@ class SftExamples(ExampleMaker):
         return self._varied(found, self.seed)
 
     def _varied(self, windows: FlatWindows, seed: int) -> FlatWindows:
-        if not self.config.variants:
-            return windows
-        each = list(windows.each(self.corpus.together))
-        return FlatWindows.of([*each, *varied_windows(each, self.config.variants, seed)])
+        count = self.config.variants
+        return varied_windows(windows, self.corpus.together, count, seed) if count else windows
 
     def whole_count(self, task: str) -> int:
         """See `ExampleMaker.whole_count`."""

@@ -261,7 +261,7 @@ def test_a_sequential_model_with_counts(device):
     rng = np.random.default_rng(12)
     items = rng.integers(1, 31, (20, 9)).astype(np.int32)
     histories, targets = items[:, :-1], items[:, 1:]
-    counted = count_transitions(histories, targets, 30, 3, 0.5, 0.2)
+    counted = count_transitions([(histories, targets)], 30, 3, 0.5, 0.2)
     found = []
     for folder in (CPU, device):
         torch.manual_seed(13)

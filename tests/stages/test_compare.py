@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import command
+from support.measuring import paired_bootstrap
 from support.pages import Page
 from support.runs import lists_of, write_run
 
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
 from minionerec.reports.sections import NOT_COMPARABLE

@@ -13,12 +13,12 @@ from minionerec.data import shards, transitions
 from minionerec.data.corpus import Corpus
 from minionerec.data.slices import example_slices
 from minionerec.data.times import row_times
-from minionerec.data.transitions import count_transitions, count_transitions_in_parts
+from minionerec.data.transitions import count_transitions
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists, read_chosen
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.rankers import baselines
-from minionerec.recommend.rankers.baselines import chosen_baselines, make_baselines
-from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
+from minionerec.recommend.rankers.baselines import make_baselines
+from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.reports import results
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
@@ -45,8 +45,8 @@ def report(folder, output, monkeypatch, **changes):
 
 
 def counted(asked):
-    """`chosen_baselines`, which writes down in `asked` that it was called."""
-    return lambda *of, **how: asked.append(of) or chosen_baselines(*of, **how)
+    """`make_baselines`, which writes down in `asked` that it was called."""
+    return lambda *of, **how: asked.append(of) or make_baselines(*of, **how)
 
 
 @pytest.mark.parametrize("part", [1, 10, 1000])
@@ -71,7 +71,7 @@ def test_a_report_of_a_corpus_on_disk_is_the_same_page(pieces, tmp_path, monkeyp
 def test_a_report_takes_the_baselines_of_an_evaluation(pieces, tmp_path, monkeypatch, ks, sids):
     """The figures are those of a report that makes the lists itself, at smaller cut-offs and without SIDs too."""
     asked = []
-    monkeypatch.setattr(results, "chosen_baselines", counted(asked))
+    monkeypatch.setattr(results, "make_baselines", counted(asked))
     taken = report(pieces, tmp_path / "taken", monkeypatch, ks=ks, sids=sids)
     assert len(asked) == (0 if sids else 1)  # the evaluation's candidates are SIDs
     monkeypatch.setattr(results, "_has_baselines", lambda *of: False)
@@ -84,7 +84,7 @@ def test_a_report_takes_the_baselines_of_an_evaluation(pieces, tmp_path, monkeyp
 def test_baselines_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypatch):
     """Of fewer candidates, of seen items left out, of another corpus, or with no such file, nothing is taken."""
     asked = []
-    monkeypatch.setattr(results, "chosen_baselines", counted(asked))
+    monkeypatch.setattr(results, "make_baselines", counted(asked))
     run_eval(config(pieces, seen="mask", output=str(tmp_path / "masked")))
     assert FILE not in read_manifest(tmp_path / "masked")["files"]
     narrow = run_eval(config(pieces, beams=2, ks=[1, 2], output=str(tmp_path / "narrow"))).output
@@ -101,11 +101,11 @@ def test_baselines_are_taken_from_no_other_evaluation(pieces, tmp_path, monkeypa
 def test_lists_are_cut_to_what_a_baseline_says_of_fewer(pieces):
     corpus = Corpus.load(pieces / "corpus")
     table = SidTable.load_index(pieces / "sids", corpus.items["item_id"].tolist())
-    rows = RankedSplit.of(corpus, "test")
+    rows = corpus.rows("test")
     for width in (1, 2, 3, 4, 5):
-        found, chosen = read_baseline_lists(pieces / "eval", rows, width, table)
-        for name, baseline in make_baselines(corpus, table, chosen).items():
-            made = rank_rows(baseline, rows, width, table=table)
+        found, chosen = read_baseline_lists(pieces / "eval", rows, corpus.n_items, width, table)
+        for name, baseline in make_baselines(corpus, table, chosen)[1].items():
+            made = rank_rows(baseline, rows, width, corpus.n_items, table=table)
             assert (found[name].items, found[name].scores) == (made.items, made.scores)
             assert (found[name].sids, found[name].target_sids) == (made.sids, made.target_sids)
 
@@ -116,7 +116,7 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
     assert read_chosen(tmp_path).examples > 0
     (tmp_path / FILE).write_bytes(b"PAR1 no more")
     with pytest.raises(ArtefactError, match=FILE):
-        read_baseline_lists(tmp_path, RankedSplit.of(corpus, "test"), 2, None)
+        read_baseline_lists(tmp_path, corpus.rows("test"), corpus.n_items, 2, None)
     (tmp_path / CONSTANTS_FILE).write_text('{"ridge": 3}')
     with pytest.raises(ArtefactError, match=f"{CONSTANTS_FILE}: holds no constants of baselines"):
         read_chosen(tmp_path)
@@ -125,10 +125,8 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
 @pytest.mark.parametrize("split", ["valid", "test", "train"])
 def test_slices_on_disk_are_those_in_memory(pieces, split):
     stored, corpus = in_files(pieces / "corpus"), Corpus.load(pieces / "corpus")
-    rows = RankedSplit.of(corpus, split)
-    ours, theirs = (
-        example_slices(data, RankedSplit.of(data, split), split, row_times(data, split)) for data in (stored, corpus)
-    )
+    rows = corpus.rows(split)
+    ours, theirs = (example_slices(data, data.rows(split), split, row_times(data, split)) for data in (stored, corpus))
     assert ours.keys() == theirs.keys()
     for group, kinds in theirs.items():
         assert {kind: found.tolist() for kind, found in ours[group].items()} == {
@@ -141,9 +139,9 @@ def test_the_page_of_an_evaluation_says_what_its_baselines_file_says(pieces):
     """The figures beside the model's are those of the lists that are kept."""
     corpus = Corpus.load(pieces / "corpus")
     table = SidTable.load_index(pieces / "sids", corpus.items["item_id"].tolist())
-    rows = RankedSplit.of(corpus, "test")
+    rows = corpus.rows("test")
     figures = read_json(pieces / "eval" / "metrics.json")["recommenders"]
-    for name, found in read_baseline_lists(pieces / "eval", rows, 5, table)[0].items():
+    for name, found in read_baseline_lists(pieces / "eval", rows, corpus.n_items, 5, table)[0].items():
         hits = [sid in sids for sid, sids in zip(found.target_sids, found.sids, strict=True)]
         assert figures[name]["sid"]["HR@5"][0] == pytest.approx(np.mean(hits))
 
@@ -157,9 +155,10 @@ def test_pairs_added_up_in_blocks_are_those_added_up_at_once(monkeypatch, block)
         chain = rng.integers(1, size + 1, (5, 7)) * (rng.random((5, 7)) < 0.9)
         parts.append((chain[:, :-1], chain[:, 1:]))
     monkeypatch.setattr(transitions, "_BLOCK", block)
-    found = count_transitions_in_parts(parts, size, 4, 0.5, 0.25)  # powers of two: no sum is rounded
-    whole = count_transitions(*(np.concatenate(column) for column in zip(*parts, strict=True)), size, 4, 0.5, 0.25)
-    some = count_transitions_in_parts(parts, size, 4, 0.5, 0.25, sources)
+    found = count_transitions(parts, size, 4, 0.5, 0.25)  # powers of two: no sum is rounded
+    joined = [tuple(np.concatenate(column) for column in zip(*parts, strict=True))]
+    whole = count_transitions(joined, size, 4, 0.5, 0.25)
+    some = count_transitions(parts, size, 4, 0.5, 0.25, sources)
     for name in ("offsets", "followers", "counts"):
         assert getattr(found, name).tolist() == getattr(whole, name).tolist()
         assert getattr(found, name).dtype == getattr(whole, name).dtype

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.measuring import paired_bootstrap
 from support.pages import Page
 from support.paths import ROOT
 from support.runs import lists_of, write_run
@@ -18,7 +19,6 @@ from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
-from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
 from minionerec.reports.sections import NOT_COMPARABLE

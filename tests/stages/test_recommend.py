@@ -236,7 +236,7 @@ def test_files_and_settings_that_cannot_be_taken(made, histories, tmp_path):
 def test_a_ranker_of_the_users_own(made, histories, tmp_path, monkeypatch):
     (tmp_path / "my_ranker.py").write_text(
         "from minionerec.recommend.rankers.baselines import make_baselines\n\n"
-        "def make(corpus):\n    return make_baselines(corpus)['popularity']\n"
+        "def make(corpus):\n    return make_baselines(corpus)[1]['popularity']\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_ranker", raising=False)

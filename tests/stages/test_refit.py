@@ -38,7 +38,7 @@ from minionerec.models.nn.experts import EXPERTS, FEATURES
 from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.export import run_export
-from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
+from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.reports.config import LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels
@@ -200,7 +200,7 @@ def test_what_measures_refuses_it(made, tmp_path):
     assert not (tmp_path / "eval").exists()
     corpus = Corpus.load(made / "corpus")
     ranker = load_ranker(made / "sft_all", corpus)
-    lists = rank_rows(ranker, RankedSplit.of(corpus, "test"), 5, table=ranker.table)
+    lists = rank_rows(ranker, corpus.rows("test"), 5, corpus.n_items, table=ranker.table)
     folder = tmp_path / "predictions"
     lists.save(folder, config={}, inputs={"checkpoint": made / "sft_all"}, counts={"split": "test", "beams": 5})
     assert len(Predictions.load(folder)) == 40

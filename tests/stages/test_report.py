@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import command
+from support.measuring import evaluate_predictions, paired_bootstrap
 from support.pages import Page
 from support.runs import recommenders_of
 from support.trained_shop import N, make_predictions, write_trained
@@ -20,8 +21,6 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
-from minionerec.metrics.results import evaluate_predictions
-from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.reports import plots
 from minionerec.reports.cells import MINUS
 from minionerec.reports.config import ReportConfig

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.measuring import paired_bootstrap
 from support.runs import lists_of, recommenders_of, write_run
 
 from minionerec.core.artefacts import read_manifest, write_artefact
@@ -16,7 +17,7 @@ from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import FILE
 from minionerec.metrics.ranked import Ranked, write_ranks
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.reports.cells import MINUS
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import read_splits, run_report

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from support.commands import command
 from support.evaluation import config as eval_config
+from support.measuring import paired_bootstrap
 from support.pages import Page
 from support.runs import recommenders_of, write_run
 
@@ -21,7 +22,6 @@ from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
-from minionerec.metrics.statistics import paired_bootstrap
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.reports.config import LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels

@@ -15,7 +15,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
-from minionerec.data.transitions import count_transitions, count_transitions_in_parts
+from minionerec.data.transitions import count_transitions
 from minionerec.metrics.predictions import Predictions
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
@@ -63,9 +63,9 @@ def test_examples_in_files_are_those_in_memory(demo, tmp_path, max_len, padding,
 def test_counts_of_parts_are_those_of_the_whole():
     rng = np.random.default_rng(0)
     histories, targets = rng.integers(0, 40, (2, 500, 7))
-    whole = count_transitions(histories, targets, 39, 4, 0.6, 0.3)
+    whole = count_transitions([(histories, targets)], 39, 4, 0.6, 0.3)
     parts = [(histories[start : start + 30], targets[start : start + 30]) for start in range(0, 500, 30)]
-    found = count_transitions_in_parts(parts, 39, 4, 0.6, 0.3)
+    found = count_transitions(parts, 39, 4, 0.6, 0.3)
     assert (found.offsets == whole.offsets).all() and (found.followers == whole.followers).all()
     assert np.allclose(found.counts, whole.counts, rtol=1e-6)
 

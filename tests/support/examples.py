@@ -1,6 +1,7 @@
 """Examples and windows of corpora, and corpora that stay in their files however small they are."""
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +58,33 @@ def source_of(*users, n_items=0):
     )
 
 
+@dataclass(frozen=True)
+class Window:
+    """A window as a test reads it, of those that `FlatWindows` holds."""
+
+    items: np.ndarray
+    first_target: int
+    rows: np.ndarray
+
+
+def each_window(windows):
+    """Windows one by one."""
+    bounds = zip(windows.begins.tolist(), windows.ends.tolist(), windows.firsts.tolist(), strict=True)
+    return [Window(windows.items[begin:end], first, windows.rows[begin:end]) for begin, end, first in bounds]
+
+
+def joined_windows(windows):
+    """Windows one by one as `FlatWindows`."""
+    sizes = np.array([len(window.items) for window in windows], dtype=np.int64)
+    items = np.concatenate([np.zeros(0, np.int32), *(window.items for window in windows)])
+    rows = np.concatenate([np.zeros(0, np.int64), *(window.rows for window in windows)])
+    firsts = np.array([window.first_target for window in windows], dtype=np.int64)
+    return FlatWindows(items, rows, np.cumsum(sizes) - sizes, np.cumsum(sizes), firsts)
+
+
 def user_windows(corpus, split="train"):
     """The windows of a split one by one."""
-    return [window for part in corpus.windows(split) for window in part.each(corpus.together)]
+    return [window for part in corpus.windows(split) for window in each_window(part)]
 
 
 def sid_windows(corpus, table, recency, session_context=False):
@@ -85,7 +110,7 @@ def tokenised_windows(bundle, builder, windows=None, recency=0.0, task=NEXT_SID)
     windows = user_windows(builder.corpus) if windows is None else windows
     weigh = Recency(builder.corpus.split, len(builder.corpus.train), recency)
     texts = WindowTexts.of(bundle.tokenizer, builder, task)
-    columns, counted = window_columns(texts, FlatWindows.of(windows), weigh, True, task == NEXT_SID)
+    columns, counted = window_columns(texts, joined_windows(windows), weigh, True, task == NEXT_SID)
     return listed(columns, counted)
 
 

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.parquet import read_parquet
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.baselines import EASE, NAMES, Chosen, by_rank
 from minionerec.recommend.rankers.candidates import CandidateGroups
-from minionerec.recommend.rankers.lists import RankedSplit, as_predictions
+from minionerec.recommend.rankers.lists import as_predictions
 
 FILE = "baselines.parquet"
 CONSTANTS_FILE = "baselines.json"
@@ -47,13 +48,14 @@ def read_chosen(folder: Path) -> Chosen:
 
 
 def read_baseline_lists(
-    folder: Path, rows: RankedSplit, list_length: int, table: CandidateGroups | None
+    folder: Path, rows: SplitExamples, n_items: int, list_length: int, table: CandidateGroups | None
 ) -> tuple[dict[str, Predictions], Chosen]:
     """The baselines' lists of an evaluation, truncated to the list length, and their constants.
 
     Args:
         folder: Folder of the predictions, with at least as many candidates.
         rows: The examples of the evaluated split.
+        n_items: Number of items, N.
         list_length: List length in candidates.
         table: SIDs of the evaluation; without them every item is a candidate.
 
@@ -66,9 +68,9 @@ def read_baseline_lists(
     chosen = read_chosen(folder)
     names = [name for name in NAMES if name != EASE or chosen.ridge is not None]
     kinds = dict.fromkeys(names, "lists")
-    span = dict.fromkeys(names, (0, rows.n_items - 1))
+    span = dict.fromkeys(names, (0, n_items - 1))
     frame = read_parquet(folder / FILE, kinds, within=span, only=True)
-    numbers = np.arange(rows.n_items) if table is None else table.sid_numbers
+    numbers = np.arange(n_items) if table is None else table.sid_numbers
     lists = {
         name: as_predictions(by_rank([_first(items, numbers, list_length) for items in frame[name]]), rows, table)
         for name in names

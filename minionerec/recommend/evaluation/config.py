@@ -17,13 +17,47 @@ from minionerec.models.decoding.names import (
 SPLITS = ("test", "valid")
 SEEN = ("keep", "mask")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+SLICES = "also show NDCG by slice, and write HR and NDCG by slice into metrics.json"
 
 
 @dataclass
-class EvalConfig(StageConfig):
-    """Settings of evaluation."""
+class EvaluationConfig(StageConfig):
+    """Settings that stages share which recommend for the examples of a split and measure."""
 
     kind: ClassVar[str] = "predictions"
+
+    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
+    output: str = setting("", "predictions directory to write", required=True, affects_result=False)
+    split: str = setting("test", "examples to evaluate", known=SPLITS)
+    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the length of the lists")
+    dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
+    slices: bool = setting(False, SLICES)
+    times: str | None = setting(
+        None,
+        "with slices: csv file of split, row, timestamp and previous_timestamp, if the corpus has no times",
+        input_kind="any",
+        requires="slices",
+    )
+    session_context: bool = setting(
+        True,
+        "give a model that was trained with it the session context: whether the target is in the session of the newest "
+        "item or in a later one, as far as times are known; false: give none",
+    )
+    resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
+    seed: int = setting(0, "seed of the bootstrap, and of whatever else is drawn", least=0)
+
+    def wrong_ks(self, length: int, noun: str) -> Iterator[str]:
+        """The problem of cutoffs that are none, or look further than lists of some length."""
+        if not self.ks or any(k > length or k < 1 for k in self.ks):
+            yield (
+                f"ks {self.ks} with {length} {noun}: each K must be from 1 to the number of {noun}. "
+                f"Give fewer ks or more {noun}."
+            )
+
+
+@dataclass
+class EvalConfig(EvaluationConfig):
+    """Settings of evaluation."""
 
     checkpoint: str = setting(
         "",
@@ -36,22 +70,18 @@ class EvalConfig(StageConfig):
         "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and returns one, "
         "e.g. my_module.make",
     )
-    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
     sids: str = setting(
         "",
         "SID directory: that a checkpoint must have been trained on (empty: its own table), or for SID-level metrics "
         "of another ranker",
         input_kind="sids",
     )
-    output: str = setting("", "predictions directory to write", required=True, affects_result=False)
-    split: str = setting("test", "examples to evaluate", known=SPLITS)
     search: str = setting(
         "beam",
         "search of a checkpoint: beam, or exact (the true best of the whole catalogue)",
         known=SEARCHES,
     )
     beams: int = setting(50, "number of beams, and length of the ranked lists", least=1)
-    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the number of beams")
     seen: str = setting(
         "keep",
         "items of an example's history: keep (may be recommended again) or mask (excluded; the search has as many more "
@@ -95,27 +125,11 @@ class EvalConfig(StageConfig):
     batch_size: int = setting(
         64, "prompts per batch; 0: the largest power of two that fits into half the free memory", least=0
     )
+    slices: bool = setting(False, SLICES, since="0.2")
     score_end: bool = setting(
         False,
         "also score the tokens after the SID in a completion (newline, end token), as `generate` does",
     )
-    dtype: str = setting("auto", "dtype of the weights; auto: on a GPU as stored, else float32", known=DTYPES)
-    slices: bool = setting(
-        False, "also show NDCG by slice, and write HR and NDCG by slice into metrics.json", since="0.2"
-    )
-    times: str | None = setting(
-        None,
-        "with slices: csv file of split, row, timestamp and previous_timestamp, if the corpus has no times",
-        input_kind="any",
-        requires="slices",
-    )
-    session_context: bool = setting(
-        True,
-        "give a checkpoint that was trained with it the session context: whether the target is in the "
-        "session of the newest item or in a later one, as far as times are known; false: give none",
-    )
-    resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
-    seed: int = setting(0, "seed of the bootstrap", least=0)
 
     def __post_init__(self) -> None:
         """See `Settings`; with a ranker, a checkpoint of a recipe is ignored."""
@@ -128,12 +142,7 @@ class EvalConfig(StageConfig):
         yield from super().contradictions()
         if not self.ranker and not self.checkpoint:
             yield "checkpoint is empty; give --checkpoint a directory, or --ranker your own."
-        too_large = [k for k in self.ks if k > self.beams or k < 1]
-        if too_large or not self.ks:
-            yield (
-                f"ks {self.ks} with {self.beams} beams: each K must be from 1 to the number of beams. "
-                "Give fewer ks or more beams."
-            )
+        yield from self.wrong_ks(self.beams, "beams")
         if self.assistant and self.ranker:
             yield f"assistant is {self.assistant!r}, but your own ranker is not searched; leave it out."
         check_length_penalty(self.search, self.length_penalty)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from minionerec.core.settings import StageConfig, setting
-from minionerec.recommend.evaluation.config import DTYPES, SPLITS
+from minionerec.core.settings import setting
+from minionerec.recommend.evaluation.config import EvaluationConfig
 from minionerec.sid.embed.config import encoder_inputs
 
 OWN = "self"
@@ -15,10 +15,8 @@ _WRITING = ("text_beams", "max_new_tokens", "length_penalty", "dtype")
 
 
 @dataclass
-class GroundingConfig(StageConfig):
+class GroundingConfig(EvaluationConfig):
     """Settings of grounding."""
-
-    kind: ClassVar[str] = "predictions"
 
     checkpoint: str = setting(
         "",
@@ -26,9 +24,6 @@ class GroundingConfig(StageConfig):
         required=True,
         input_kind="checkpoint",
     )
-    corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
-    output: str = setting("", "predictions directory to write", required=True, affects_result=False)
-    split: str = setting("test", "examples to evaluate", known=SPLITS)
     text_beams: int = setting(4, "number of beams for a text, of which the best is used", least=1)
     max_new_tokens: int = setting(64, "maximum tokens of a text", least=1)
     length_penalty: float = setting(
@@ -67,35 +62,12 @@ class GroundingConfig(StageConfig):
         0, "validation examples for choosing the exponent, drawn by the seed; 0: all", least=0
     )
     candidates: int = setting(50, "length of the ranked lists, in distinct titles", least=1)
-    ks: list[int] = setting([1, 3, 5, 10, 20, 50], "cutoffs of the metrics, at most the candidates")
     batch_size: int = setting(32, "prompts or texts per batch", least=1)
-    dtype: str = setting(
-        "auto", "dtype of the checkpoint's weights; auto: on a GPU as stored, else float32", known=DTYPES
-    )
-    slices: bool = setting(False, "also show NDCG by slice, and write HR and NDCG by slice into metrics.json")
-    times: str | None = setting(
-        None,
-        "with slices: csv file of split, row, timestamp and previous_timestamp, if the corpus has no times",
-        input_kind="any",
-        requires="slices",
-    )
-    session_context: bool = setting(
-        True,
-        "with weights sequential: give a model that was trained with it the session context: whether the target is in "
-        "the session of the newest item or in a later one, as far as times are known; false: give none",
-    )
-    resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
-    seed: int = setting(0, "seed of the bootstrap, of TF-IDF and of the validation examples drawn", least=0)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
-        too_large = [k for k in self.ks if k > self.candidates or k < 1]
-        if too_large or not self.ks:
-            yield (
-                f"ks {self.ks} with {self.candidates} candidates: each K must be from 1 to the number of candidates. "
-                "Give fewer ks or more candidates."
-            )
+        yield from self.wrong_ks(self.candidates, "candidates")
         if not self.gammas:
             yield "gammas is empty; give at least one exponent."
         if (self.weights == "sequential") != bool(self.sequential):

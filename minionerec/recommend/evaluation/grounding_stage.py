@@ -27,7 +27,7 @@ from minionerec.models.decoding.titles import Titles, write_freely
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.recommend.evaluation.grounding_config import OWN, GroundingConfig
-from minionerec.recommend.evaluation.measuring import Measuring, measure, measured
+from minionerec.recommend.evaluation.measuring import measure, measured
 from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.candidates import list_items, ranked_items
 from minionerec.recommend.rankers.grounding import (
@@ -39,7 +39,7 @@ from minionerec.recommend.rankers.grounding import (
     title_distances,
     title_weights,
 )
-from minionerec.recommend.rankers.lists import RankedSplit, as_predictions, split_queries
+from minionerec.recommend.rankers.lists import as_predictions, split_queries
 from minionerec.recommend.rankers.load import load_sequential_ranker
 from minionerec.recommend.rankers.protocol import Queries, Ranking
 from minionerec.recommend.rankers.sequential import SequentialRanker
@@ -255,7 +255,8 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                     gamma, reached = _gamma(task, grounded, written, config)
                     predictions, reported = _rank(task, grounded, written, gamma, config)
                 with work.phase("measure"):
-                    found = measure(_measuring(task, stage.config), predictions)
+                    rows = task.corpus.rows(config.split)
+                    found = measure(stage.config, task.corpus, rows, predictions, NAME, task.titles, config.candidates)
                 counts = {
                     **found.counts(),
                     "truncated_prompts": truncated,
@@ -269,8 +270,8 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                         f"({task.corpus.split}), {config.candidates} titles, mean [95 % interval by user]"
                     )
                     about = {"encoder": config.encoder, "weights": config.weights, "gamma": gamma}
-                    rows = range(len(predictions))
-                    found.write(folder, prompt_texts(task.builder, config.split, rows), title, about)
+                    prompts = prompt_texts(task.builder, config.split, range(len(predictions)))
+                    found.write(folder, prompts, title, about)
                     written.to_parquet(folder / FILE, index=False)
     return measured(stage.output, up_to_date)
 
@@ -341,7 +342,7 @@ def _ground(task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig
     used = frozenset[str]() if model is None else model.context
     queries = {
         split: split_queries(
-            RankedSplit.of(task.corpus, split), task.corpus, split, used, config.times, given=config.session_context
+            task.corpus.rows(split), task.corpus, split, used, config.times, given=config.session_context
         )
         for split in _wanted_rows(task.corpus, config)
     }
@@ -411,7 +412,7 @@ def _rank(
     task: _GroundingTask, grounded: _Grounded, written: pd.DataFrame, gamma: float, config: GroundingConfig
 ) -> tuple[Predictions, dict[str, Any]]:
     """The items of the nearest titles for each example, and counts of the texts for the manifest."""
-    rows = RankedSplit.of(task.corpus, config.split)
+    rows = task.corpus.rows(config.split)
     texts = _texts_of(written, config.split, np.arange(len(rows)))
     items: list[list[int]] = []
     scores: list[list[float]] = []
@@ -435,21 +436,3 @@ def _rank(
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * reported["in_catalogue"])
     return as_predictions(Ranking(items, scores), rows, task.titles, queries.given), reported
-
-
-def _measuring(task: _GroundingTask, config: GroundingConfig) -> Measuring:
-    """The settings of the evaluation."""
-    return Measuring(
-        corpus=task.corpus,
-        split=config.split,
-        rows=RankedSplit.of(task.corpus, config.split),
-        name=NAME,
-        table=task.titles,
-        list_length=config.candidates,
-        ks=config.ks,
-        baselines=True,
-        slices=config.slices,
-        times=config.times,
-        resamples=config.resamples,
-        seed=config.seed,
-    )

@@ -9,6 +9,7 @@ from typing import Any
 from minionerec.core.artefacts import read_json
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitExamples
 from minionerec.data.slices import read_slices
 from minionerec.metrics.predictions import FILE, GIVEN, Predictions
 from minionerec.metrics.published_json import write_published_json
@@ -25,9 +26,10 @@ from minionerec.metrics.results import (
 )
 from minionerec.metrics.tables import format_metrics_table, format_slices
 from minionerec.recommend.evaluation.baseline_lists import write_baseline_lists
-from minionerec.recommend.rankers.baselines import Chosen, chosen_baselines
+from minionerec.recommend.evaluation.config import EvaluationConfig
+from minionerec.recommend.rankers.baselines import Chosen, make_baselines
 from minionerec.recommend.rankers.candidates import CandidateGroups
-from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
+from minionerec.recommend.rankers.lists import rank_rows
 
 JSON_FILE = "predictions.json"
 METRICS_FILE = "metrics.json"
@@ -42,51 +44,26 @@ def measured(output: Path, up_to_date: bool) -> StageResult:
 
 
 @dataclass(frozen=True)
-class Measuring:
-    """The settings of an evaluation.
-
-    Attributes:
-        corpus: Items and examples.
-        split: Name of the split.
-        rows: Its examples.
-        name: Name of the recommender in tables.
-        table: SIDs, or titles, that items share; None where there are none.
-        list_length: List length in candidates.
-        ks: Cutoffs.
-        baselines: Whether baselines are evaluated too.
-        slices: Whether metrics by slice are computed.
-        times: File of times, if the corpus has none.
-        resamples: Bootstrap resamples.
-        seed: Seed of the bootstrap.
-    """
-
-    corpus: Corpus
-    split: str
-    rows: RankedSplit
-    name: str
-    table: CandidateGroups | None
-    list_length: int
-    ks: Sequence[int]
-    baselines: bool
-    slices: bool
-    times: str | None
-    resamples: int
-    seed: int
-
-
-@dataclass(frozen=True)
 class Measured:
     """Lists with their metrics.
 
     Attributes:
-        what: The settings of the evaluation.
+        config: Split, cutoffs, slices and bootstrap.
+        corpus: Items and examples.
+        name: Name of the recommender in tables.
+        table: SIDs, or titles, that items share; None where there are none.
+        list_length: List length in candidates.
         results: The recommender, first, and the baselines.
         lists: Their lists.
         chosen: The constants of the baselines; None without baselines.
         evaluations: Metrics of the recommender and of the baselines, by name.
     """
 
-    what: Measuring
+    config: EvaluationConfig
+    corpus: Corpus
+    name: str
+    table: CandidateGroups | None
+    list_length: int
     results: Results
     lists: Mapping[str, Predictions]
     chosen: Chosen | None
@@ -95,21 +72,20 @@ class Measured:
     @property
     def predictions(self) -> Predictions:
         """The recommender's lists."""
-        return self.lists[self.what.name]
+        return self.lists[self.name]
 
     def _about(self) -> dict[str, Any]:
         """Fields of both the manifest and `metrics.json`."""
-        table = self.what.table
         return {
-            "split": self.what.split,
-            "beams": self.what.list_length,
-            "sid_table": None if table is None else table.fingerprint,
+            "split": self.config.split,
+            "beams": self.list_length,
+            "sid_table": None if self.table is None else self.table.fingerprint,
             GIVEN: list(self.predictions.given or ()),
         }
 
     def counts(self) -> dict[str, Any]:
         """Counts for the manifest."""
-        at_10 = self.evaluations[self.what.name].metrics(self.results.levels[0]).get("NDCG@10")
+        at_10 = self.evaluations[self.name].metrics(self.results.levels[0]).get("NDCG@10")
         return {"rows": len(self.predictions), **self._about(), "ndcg@10": at_10.mean if at_10 else None}
 
     def write(self, folder: Path, inputs: Sequence[str], title: str, about: Mapping[str, Any]) -> None:
@@ -121,55 +97,69 @@ class Measured:
             title: Heading of the table.
             about: Fields of `metrics.json` about the search.
         """
-        what, results = self.what, self.results
+        config, table, results = self.config, self.table, self.results
         entries = {name: evaluation.to_json() for name, evaluation in self.evaluations.items()}
-        unit = "SID" if what.table is None else what.table.unit
+        unit = "SID" if table is None else table.unit
         tables = [
             format_metrics_table(self.evaluations, level, "" if number else title, unit)
             for number, level in enumerate(results.levels)
         ]
-        if what.slices:
+        if config.slices:
             for name, entry in entries.items():
                 entry["slices"] = results.slices_json(name)
-            tables.append(format_slices(results, f"NDCG@{10 if 10 in what.ks else max(what.ks)}"))
+            tables.append(format_slices(results, f"NDCG@{10 if 10 in config.ks else max(config.ks)}"))
         self.predictions.to_frame().to_parquet(folder / FILE, index=False)
-        write_ranks(folder, {what.split: results.recommenders[what.name].runs[0]})
+        write_ranks(folder, {config.split: results.recommenders[self.name].runs[0]})
         if self.chosen is not None:
-            baselines = {name: found for name, found in self.lists.items() if name != what.name}
+            baselines = {name: found for name, found in self.lists.items() if name != self.name}
             write_baseline_lists(folder, baselines, self.chosen)
             tables.append("\n".join(self.chosen.sentences()))
-        if what.table is not None:
+        if table is not None:
             write_published_json(folder / JSON_FILE, self.predictions, inputs)
-        metrics: dict[str, Any] = {"split_rule": what.corpus.split, **self._about(), **about, "resampled": USERS}
+        metrics: dict[str, Any] = {"split_rule": self.corpus.split, **self._about(), **about, "resampled": USERS}
         metrics |= {"recommenders": entries} | ({} if unit == "SID" else {"sid_means": unit})
         (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
         (folder / TABLE_FILE).write_text("\n".join(tables) + "\n", encoding="utf-8")
 
 
-def measure(what: Measuring, predictions: Predictions) -> Measured:
+def measure(
+    config: EvaluationConfig,
+    corpus: Corpus,
+    rows: SplitExamples,
+    predictions: Predictions,
+    name: str,
+    table: CandidateGroups | None,
+    list_length: int,
+    *,
+    baselines: bool = True,
+) -> Measured:
     """Compute the metrics of lists, and of the baselines on the same examples.
 
     Args:
-        what: The settings of the evaluation.
-        predictions: The lists for the examples of the split.
+        config: Split, cutoffs, slices and bootstrap.
+        corpus: Items and examples.
+        rows: The examples of the split.
+        predictions: Their lists.
+        name: Name of the recommender in tables.
+        table: SIDs, or titles, that items share; None where there are none.
+        list_length: List length in candidates.
+        baselines: Whether baselines are evaluated too.
     """
-    lists, chosen = {what.name: predictions}, None
-    if what.baselines:
-        chosen, rankers = chosen_baselines(what.corpus, what.table)
-        for name, baseline in rankers.items():
-            lists[name] = rank_rows(baseline, what.rows, what.list_length, table=what.table)
-    metrics = metrics_at(check_ks(what.ks, what.list_length), False)
-    slices = []
-    if what.slices:
-        slices = list_slices(read_slices(what.corpus, what.rows, what.split, what.times))
+    lists, chosen = {name: predictions}, None
+    if baselines:
+        chosen, rankers = make_baselines(corpus, table)
+        for other, baseline in rankers.items():
+            lists[other] = rank_rows(baseline, rows, list_length, corpus.n_items, table=table)
+    metrics = metrics_at(check_ks(config.ks, list_length), False)
+    slices = list_slices(read_slices(corpus, rows, config.split, config.times)) if config.slices else []
     results = Results(
-        {name: RecommenderResults.from_lists(name, found, what.list_length) for name, found in lists.items()},
-        ["item"] if what.table is None else ["sid", "item"],
+        {other: RecommenderResults.from_lists(other, found, list_length) for other, found in lists.items()},
+        ["item"] if table is None else ["sid", "item"],
         metrics,
-        Bootstrap.of(what.seed, what.resamples, USERS, what.rows.users),
+        Bootstrap.of(config.seed, config.resamples, USERS, rows.users.tolist()),
         slices,
-        [name for name in metrics if not name.startswith("MRR")],
+        [metric for metric in metrics if not metric.startswith("MRR")],
     )
-    valid = None if what.table is None else set(what.table.sids)
-    evaluations = {name: results.evaluation(name, valid, what.corpus.n_items) for name in lists}
-    return Measured(what, results, lists, chosen, evaluations)
+    valid = None if table is None else set(table.sids)
+    evaluations = {other: results.evaluation(other, valid, corpus.n_items) for other in lists}
+    return Measured(config, corpus, name, table, list_length, results, lists, chosen, evaluations)

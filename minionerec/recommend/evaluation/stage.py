@@ -13,14 +13,15 @@ from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.decoding.decoder import Decode
 from minionerec.recommend.evaluation.config import EvalConfig
-from minionerec.recommend.evaluation.measuring import Measuring, measure, measured
+from minionerec.recommend.evaluation.measuring import measure, measured
 from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search, TitleRanker
-from minionerec.recommend.rankers.lists import RankedSplit, as_predictions, checked_predictions, split_queries
+from minionerec.recommend.rankers.lists import as_predictions, checked_predictions, split_queries
 from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
@@ -44,7 +45,7 @@ class _EvalTask:
     """
 
     corpus: Corpus
-    rows: RankedSplit
+    rows: SplitExamples
     ranker: Ranker
     name: str
     table: CandidateGroups | None
@@ -95,7 +96,16 @@ def run_eval(config: EvalConfig) -> StageResult:
                 answer = _answer(task, stage.config, work)
             if is_main_process() and answer is not None:
                 with work.phase("measure"):
-                    found = measure(_measuring(task, stage.config), answer.predictions)
+                    found = measure(
+                        stage.config,
+                        task.corpus,
+                        task.rows,
+                        answer.predictions,
+                        task.name,
+                        task.table,
+                        config.beams,
+                        baselines=config.seen == "keep",  # they may recommend seen items
+                    )
                 counts = {**found.counts(), "truncated_prompts": answer.truncated, **_assisted(task)}
                 counts |= {} if answer.known is None else {"rows_with_context": answer.known}
                 with work.finish(seed=config.seed, counts=counts) as folder:
@@ -110,7 +120,7 @@ def run_eval(config: EvalConfig) -> StageResult:
 def _load(config: EvalConfig) -> _EvalTask:
     """Load corpus, examples, ranker and SIDs."""
     corpus = Corpus.load(config.corpus)
-    rows = RankedSplit.of(corpus, config.split)
+    rows = corpus.rows(config.split)
     item_ids = corpus.items["item_id"].tolist()
     table = SidTable.load_index(config.sids, item_ids) if config.sids else None
     if config.ranker:
@@ -189,7 +199,7 @@ def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None)
 def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
     """Query the ranker; a checkpoint in every process, any other only in the first (None in the others)."""
     rows, ranker = task.rows, task.ranker
-    allowed = Allowed.leaving_out(rows.histories, rows.n_items) if config.seen == "mask" else None
+    allowed = Allowed.leaving_out(rows.histories, task.corpus.n_items) if config.seen == "mask" else None
     used, given = context_used(ranker), config.session_context
     queries = split_queries(rows, task.corpus, config.split, used, config.times, given=given)
     known = None if queries.session_context is None else int(np.count_nonzero(queries.session_context))
@@ -223,26 +233,8 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
         return None
     ranking = ranker.rank(queries, config.beams, allowed)
     predictions = checked_predictions(
-        ranking, rows, config.beams, table=task.table, allowed=allowed, given=queries.given
+        ranking, rows, config.beams, task.corpus.n_items, table=task.table, allowed=allowed, given=queries.given
     )
-    sids = [""] * rows.n_items if task.table is None else task.table.sids
+    sids = [""] * task.corpus.n_items if task.table is None else task.table.sids
     inputs = [", ".join(sids[item] for item in history) for history in rows.histories]
     return _Answer(predictions, inputs, None, known)
-
-
-def _measuring(task: _EvalTask, config: EvalConfig) -> Measuring:
-    """The settings of the evaluation; baselines only if seen items may be recommended, as by them."""
-    return Measuring(
-        corpus=task.corpus,
-        split=config.split,
-        rows=task.rows,
-        name=task.name,
-        table=task.table,
-        list_length=config.beams,
-        ks=config.ks,
-        baselines=config.seen == "keep",
-        slices=config.slices,
-        times=config.times,
-        resamples=config.resamples,
-        seed=config.seed,
-    )

@@ -1,7 +1,7 @@
 """Baselines: popularity, most recent items, transition counts and EASE, with constants chosen on validation examples.
 
 The constants of a corpus are those of a grid with the highest NDCG@10 on its validation examples; test examples are
-never read. `choose` finds them, `make_baselines` builds the rankers.
+never read. `make_baselines` finds them and builds the rankers.
 
 References: transition counts: Garcin et al. 2013 and the sequential rules of Ludewig and Jannach 2018, section 3.1;
 EASE: Steck 2019, equation 8.
@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
-from minionerec.data.transitions import TransitionPairs, count_transitions_in_parts
+from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import FlatWindows, Windows, joined_windows, padded_windows
 from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
@@ -498,7 +498,7 @@ class TransitionCounts(_Scored):
             (histories, targets, np.ones_like(ages) if how.half_life is None else 0.5 ** (ages / how.half_life))
             for histories, targets, ages in self.rows.parts()
         )
-        pairs = count_transitions_in_parts(weighted, self.rows.size, how.reach, how.decay, how.reverse, sources)
+        pairs = count_transitions(weighted, self.rows.size, how.reach, how.decay, how.reverse, sources)
         return csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(self.rows.size, self.rows.size))
 
 
@@ -893,28 +893,26 @@ def _choose_ridge(
     return max(found, key=found.__getitem__)
 
 
-def choose(data: Corpus, table: CandidateGroups | None = None, *, masked: bool = False) -> Chosen:
-    """The constants of the baselines that are best on the validation examples; test examples are not read.
+def make_baselines(
+    data: Corpus, table: CandidateGroups | None = None, chosen: Chosen | None = None, *, masked: bool = False
+) -> tuple[Chosen, dict[str, Ranker]]:
+    """The constants that are best on the validation examples, and the baselines with them; test examples are not read.
 
     Half-lives are tried where times or an order of the training examples are known. Popularity comes first, and its
     half-life is that of the popularity in the transition counts, whose other constants are found by coordinate descent
     over the grid. EASE is left out of more than `EASE_ITEMS` candidates.
 
     Args:
-        data: A corpus.
-        table: SIDs of the same items: NDCG@10 is then that of distinct SIDs, without them of items.
+        data: A corpus, whose training examples are counted.
+        table: SIDs of the same items; with them lists hold distinct SIDs, and NDCG@10 is theirs, without them items.
+        chosen: The constants, where they are known.
         masked: Whether seen items may not be listed, as some protocols have it.
 
     Returns:
-        The constants; the defaults where there are no validation examples.
+        The constants, the defaults where there are no validation examples; and the baselines by name.
     """
-    return chosen_baselines(data, table, masked=masked)[0]
-
-
-def chosen_baselines(
-    data: Corpus, table: CandidateGroups | None = None, *, masked: bool = False
-) -> tuple[Chosen, dict[str, Ranker]]:
-    """The constants of `choose`, and the baselines with them; the arguments are those of `choose`."""
+    if chosen is not None:
+        return chosen, _rankers(BaselineExamples.of(data, table), chosen)
     rows = BaselineExamples.of(data, table)
     examples, with_ease = _validation(rows, masked), rows.size <= EASE_ITEMS
     if examples is None:
@@ -935,21 +933,6 @@ def chosen_baselines(
     chosen = replace(chosen, valid=valid)
     logger.info("Baselines: %s.", "; ".join(chosen.sentences()))
     return chosen, rankers
-
-
-def make_baselines(
-    data: Corpus, table: CandidateGroups | None = None, chosen: Chosen | None = None
-) -> dict[str, Ranker]:
-    """The baselines by name, with EASE unless skipped.
-
-    Args:
-        data: A corpus, whose training examples are counted.
-        table: SIDs of the same items; with them lists hold distinct SIDs, without them items.
-        chosen: The constants; those of `choose` if None.
-    """
-    if chosen is None:
-        return chosen_baselines(data, table)[1]
-    return _rankers(BaselineExamples.of(data, table), chosen)
 
 
 def _rankers(rows: BaselineExamples, chosen: Chosen, together: np.ndarray | None = None) -> dict[str, Ranker]:

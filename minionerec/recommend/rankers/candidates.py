@@ -1,9 +1,11 @@
 """Candidates of ranked lists: distinct SIDs with their items, or the items themselves."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, overload
+from typing import Protocol
 
 import numpy as np
+
+from minionerec.sid.table import LazySequence
 
 
 class CandidateGroups(Protocol):
@@ -35,37 +37,7 @@ class CandidateGroups(Protocol):
         ...
 
 
-class CandidateItems(Sequence[list[int]]):
-    """Items of each candidate, best first, as two arrays; a list of lists would need a hundred times the memory.
-
-    Args:
-        items: int64 (N,), item indices, those of a candidate together, the candidates in order.
-        starts: int64 (C + 1,), the positions in `items` of candidate c are starts[c] to starts[c + 1] - 1.
-    """
-
-    def __init__(self, items: np.ndarray, starts: np.ndarray):
-        self._items, self._starts = items, starts
-
-    def __len__(self) -> int:
-        """Number of candidates, C."""
-        return len(self._starts) - 1
-
-    @overload
-    def __getitem__(self, candidate: int) -> list[int]: ...
-
-    @overload
-    def __getitem__(self, candidate: slice) -> list[list[int]]: ...
-
-    def __getitem__(self, candidate: int | slice) -> list[int] | list[list[int]]:
-        """The items of one candidate, or of some."""
-        if isinstance(candidate, slice):
-            return [self[index] for index in range(len(self))[candidate]]
-        index = range(len(self))[candidate]
-        found: list[int] = self._items[self._starts[index] : self._starts[index + 1]].tolist()
-        return found
-
-
-def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> CandidateItems:
+def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> Sequence[list[int]]:
     """Items of each candidate, the more popular first, then the lower item index.
 
     Args:
@@ -73,7 +45,7 @@ def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> CandidateItems:
         popularity: int64 (N,), how often each item is a training target.
 
     Returns:
-        One list for each candidate.
+        One list for each candidate, made on access: lists of lists would need a hundred times the memory.
 
     Example:
         >>> list(ranked_items(np.array([0, 1, 1]), np.array([5, 2, 3])))
@@ -81,7 +53,11 @@ def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> CandidateItems:
     """
     order = np.lexsort((np.arange(len(numbers)), -popularity, numbers))
     starts = np.append(0, np.cumsum(np.bincount(numbers)))
-    return CandidateItems(order, starts)
+
+    def block(first: int, last: int) -> list[list[int]]:
+        return [order[starts[number] : starts[number + 1]].tolist() for number in range(first, last)]
+
+    return LazySequence(len(starts) - 1, block)
 
 
 def list_items(

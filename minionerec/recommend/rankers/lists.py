@@ -1,52 +1,21 @@
 """A ranker's lists for the examples of a split, as `Predictions`."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import split_contexts
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 
 
-@dataclass(frozen=True)
-class RankedSplit:
-    """The examples of one split, as queries for a ranker.
-
-    Attributes:
-        users: The R users, one per example.
-        histories: For each example its item indices, int32, oldest first.
-        targets: int32 (R,), item index of each target; not visible to rankers.
-        n_items: Number of items, N.
-    """
-
-    users: Sequence[str]
-    histories: Sequence[np.ndarray]
-    targets: np.ndarray
-    n_items: int
-
-    def __len__(self) -> int:
-        """Number of examples, R."""
-        return len(self.users)
-
-    @classmethod
-    def of(cls, data: Corpus, split: str) -> "RankedSplit":
-        """The examples of "valid" or "test" of a corpus.
-
-        Raises:
-            DataError: If there is no such split, or it is empty.
-        """
-        rows = data.rows(split)
-        return cls(rows.users.tolist(), rows.histories.tolist(), rows.targets, data.n_items)
-
-
 def split_queries(
-    rows: RankedSplit,
+    rows: SplitExamples,
     data: Corpus,
     split: str,
     used: Collection[str],
@@ -70,11 +39,17 @@ def split_queries(
     context = None
     if "session_context" in used:
         context = split_contexts(data, split, len(rows), times, given=given)
-    return Queries(rows.histories, context)
+    return Queries(rows.histories.tolist(), context)
 
 
 def rank_rows(
-    ranker: Ranker, rows: RankedSplit, k: int, *, table: CandidateGroups | None = None, allowed: Allowed | None = None
+    ranker: Ranker,
+    rows: SplitExamples,
+    k: int,
+    n_items: int,
+    *,
+    table: CandidateGroups | None = None,
+    allowed: Allowed | None = None,
 ) -> Predictions:
     """Rank items with a ranker for the examples of a split.
 
@@ -82,36 +57,39 @@ def rank_rows(
         ranker: The ranker.
         rows: R examples.
         k: Candidates of each list.
+        n_items: Number of items, N.
         table: SIDs of the items; without it SIDs are "".
         allowed: Items that may be listed, per example; all if None.
 
     Raises:
         DataError: If the lists violate the contract of `Ranker`; the message gives the row.
     """
-    return checked_predictions(ranker.rank(Queries(rows.histories), k, allowed), rows, k, table=table, allowed=allowed)
+    ranking = ranker.rank(Queries(rows.histories.tolist()), k, allowed)
+    return checked_predictions(ranking, rows, k, n_items, table=table, allowed=allowed)
 
 
 def checked_predictions(
     ranking: Ranking,
-    rows: RankedSplit,
+    rows: SplitExamples,
     k: int,
+    n_items: int,
     *,
     table: CandidateGroups | None = None,
     allowed: Allowed | None = None,
     given: tuple[str, ...] = (),
 ) -> Predictions:
     """Predictions from a ranker's lists, after a check of its contract; see `rank_rows` and `as_predictions`."""
-    check_ranking(ranking, len(rows), k, rows.n_items, table, allowed)
+    check_ranking(ranking, len(rows), k, n_items, table, allowed)
     return as_predictions(ranking, rows, table, given)
 
 
 def as_predictions(
-    ranking: Ranking, rows: RankedSplit, table: CandidateGroups | None = None, given: tuple[str, ...] = ()
+    ranking: Ranking, rows: SplitExamples, table: CandidateGroups | None = None, given: tuple[str, ...] = ()
 ) -> Predictions:
     """Predictions of ranked items for examples, with the names of the context given; SIDs are "" without a table."""
     sids = None if table is None else table.sids
     return Predictions(
-        users=list(rows.users),
+        users=rows.users.tolist(),
         targets=rows.targets,
         target_sids=[""] * len(rows) if sids is None else [sids[target] for target in rows.targets],
         items=ranking.items,

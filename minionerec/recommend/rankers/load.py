@@ -31,7 +31,9 @@ from minionerec.sid.table import SidTable
 # The recommenders that assist in a search: sequential models, and checkpoints other than the one that is searched.
 
 
-class SequentialAssistant:
+def sequential_assistant(
+    ranker: SequentialRanker, candidate_of_item: np.ndarray, popularity: np.ndarray, temperature: float = 1.0
+) -> Assistant:
     """A sequential model's softmax over items, summed over the items of each candidate.
 
     A row without history, of which the model could read nothing, gets the items' shares of the training targets, each
@@ -43,30 +45,20 @@ class SequentialAssistant:
         popularity: int64 (N,), how often each item is a training target.
         temperature: The model's scores are divided by it.
     """
+    counts = torch.from_numpy(popularity + 1.0)
+    popular = (counts / counts.sum()).log().float().to(ranker.device)
+    candidates = torch.from_numpy(candidate_of_item.astype(np.int64)).to(ranker.device)
+    size = int(candidate_of_item.max()) + 1
 
-    def __init__(
-        self,
-        ranker: SequentialRanker,
-        candidate_of_item: np.ndarray,
-        popularity: np.ndarray,
-        temperature: float = 1.0,
-    ):
-        self.ranker, self.name, self.temperature = ranker, ranker.name, temperature
-        self.context = ranker.context
-        counts = torch.from_numpy(popularity + 1.0)
-        self.popular = (counts / counts.sum()).log().float().to(ranker.device)
-        self.candidate_of_item = torch.from_numpy(candidate_of_item.astype(np.int64)).to(ranker.device)
-        self.candidates = int(candidate_of_item.max()) + 1
-
-    def log_probs(self, queries: Queries) -> torch.Tensor:
-        """See `minionerec.recommend.rankers.protocol.Assistant`."""
-        found = (self.ranker.scores(queries).float() / self.temperature).log_softmax(-1)
+    def log_probs(queries: Queries) -> torch.Tensor:
+        found = (ranker.scores(queries).float() / temperature).log_softmax(-1)
         empty = torch.tensor([len(history) == 0 for history in queries.histories], device=found.device)
-        found = torch.where(empty.unsqueeze(1), self.popular, found)
-        return sum_to_leaves(found, self.candidate_of_item, self.candidates)
+        return sum_to_leaves(torch.where(empty.unsqueeze(1), popular, found), candidates, size)
+
+    return Assistant(ranker.name, ranker.context, log_probs)
 
 
-class CheckpointAssistant:
+def checkpoint_assistant(ranker: LanguageRanker, name: str, temperature: float = 1.0) -> Assistant:
     """A checkpoint's probabilities of all SIDs, by exact search if the model does not give them directly.
 
     Args:
@@ -75,19 +67,15 @@ class CheckpointAssistant:
         temperature: Log-probabilities are divided by it and normalised again.
     """
 
-    def __init__(self, ranker: LanguageRanker, name: str, temperature: float = 1.0):
-        self.ranker, self.name, self.temperature = ranker, name, temperature
-        self.context = ranker.context
-
-    def log_probs(self, queries: Queries) -> torch.Tensor:
-        """See `minionerec.recommend.rankers.protocol.Assistant`."""
-        ranker = self.ranker
+    def log_probs(queries: Queries) -> torch.Tensor:
         guide = None if ranker.bonus is None else Guide.of(ranker.trie, bonus=ranker.bonus)
         with evaluating(ranker.bundle.model):
             prompts = ranker.prompts(queries).ids
             found = exact_search(ranker.bundle.model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
         by_number = torch.empty_like(found.scores).scatter_(1, found.sids, found.scores.float())
-        return (by_number / self.temperature).log_softmax(-1)
+        return (by_number / temperature).log_softmax(-1)
+
+    return Assistant(name, ranker.context, log_probs)
 
 
 def load_ranker(
@@ -165,9 +153,9 @@ def load_assistant(
     """
     found = load_ranker(path, corpus, corpus_path=corpus_path, dtype=dtype)
     if isinstance(found, SequentialRanker):
-        return SequentialAssistant(found, ranker.table.sid_numbers, corpus.popularity(), temperature)
+        return sequential_assistant(found, ranker.table.sid_numbers, corpus.popularity(), temperature)
     if isinstance(found, LanguageRanker) and np.array_equal(found.table.sid_numbers, ranker.table.sid_numbers):
-        return CheckpointAssistant(found, Path(path).name, temperature)
+        return checkpoint_assistant(found, Path(path).name, temperature)
     raise ArtefactError(
         f"assistant {path}: its candidates (SIDs, or titles) differ from those of the checkpoint. Give one with the "
         "same SIDs, or the folder `model` of minionerec train-sequential."

@@ -1,6 +1,6 @@
 """The interface of rankers, from queries to ranked items with scores; all rankers can be evaluated and served."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -247,21 +247,17 @@ class Ranker(Protocol):
         ...
 
 
-class Assistant(Protocol):
+@dataclass(frozen=True)
+class Assistant:
     """A second recommender mixed into a search, by the probabilities of all candidates for each query.
 
     Attributes:
         name: Its name in tables.
         context: See `Ranker`.
+        log_probs: From B queries to the log-probabilities of all candidates (SIDs, or titles), float32 (B, S), by their
+            numbers in the trie; each row's probabilities sum to 1.
     """
 
     name: str
     context: frozenset[str]
-
-    def log_probs(self, queries: Queries) -> "torch.Tensor":
-        """Log-probabilities of all candidates (SIDs, or titles) for each of B queries.
-
-        Returns:
-            float32 (B, S), by the candidates' numbers in the trie; each row's probabilities sum to 1.
-        """
-        ...
+    log_probs: "Callable[[Queries], torch.Tensor]"

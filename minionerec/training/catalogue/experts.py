@@ -8,7 +8,7 @@ import torch
 
 from minionerec.core.log import get_logger, progress
 from minionerec.data.session import UNKNOWN
-from minionerec.data.transitions import Transitions, count_transitions_in_parts
+from minionerec.data.transitions import Transitions, count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -100,7 +100,7 @@ def count_experts(windows: SidWindows, size: int, recency: float, neighbours: Tr
     unsold = torch.from_numpy(by_age[np.inf] == 0)
     alike = (torch.from_numpy(each) for each in (neighbours.offsets, neighbours.followers, neighbours.counts))
     return ExpertTables(
-        count_transitions_in_parts(weighed(), size, REACH, DECAY, 0.0),
+        count_transitions(weighed(), size, REACH, DECAY, 0.0),
         mean_of_neighbours(popularity, unsold, *alike).float().numpy(),
         np.log((chosen + _PRIOR * share) / (there + _PRIOR) / share).astype(np.float32),
         item_features(by_age[np.inf], by_age[TREND], by_age[NEWEST_TREND]),

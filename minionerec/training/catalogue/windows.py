@@ -13,7 +13,7 @@ from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
-from minionerec.data.transitions import Transitions, count_transitions_in_parts
+from minionerec.data.transitions import Transitions, count_transitions
 from minionerec.data.windows import padded_windows, recency_of
 from minionerec.sid.table import SidTable
 
@@ -169,4 +169,4 @@ def window_transitions(windows: SidWindows, size: int, reach: int, decay: float,
     """Item transitions of windows; see `minionerec.data.transitions.count_transitions`."""
     parts = parts_of(len(windows["labels"]))
     counted = ((windows["histories"][part], np.maximum(windows["labels"][part], 0)) for part in parts)
-    return count_transitions_in_parts(counted, size, reach, decay, reverse)
+    return count_transitions(counted, size, reach, decay, reverse)

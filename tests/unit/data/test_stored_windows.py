@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from support.examples import in_files, user_windows
+from support.examples import each_window, in_files, user_windows
 
 from minionerec.core.errors import ArtefactError
 from minionerec.data import windows as module
@@ -77,7 +77,8 @@ def test_windows_of_all_rows_are_those_of_a_refit(tmp_path, ties):
     def plain(windows):
         return sorted((w.items.tolist(), w.rows.tolist(), w.first_target) for w in windows)
 
-    found = [w for part in stored.chains() for w in flat_windows(part, HISTORY, stored.together, numbered).each(False)]
+    parts = [flat_windows(part, HISTORY, stored.together, numbered) for part in stored.chains()]
+    found = [window for part in parts for window in each_window(part)]
     assert plain(found) == plain(user_windows(every))
 
 

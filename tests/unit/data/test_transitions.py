@@ -18,7 +18,7 @@ def as_dict(table):
 @settings(max_examples=60, deadline=None)
 @given(some_windows(), st.integers(1, 9), st.sampled_from([1.0, 0.6, 0.25]), st.sampled_from([0.0, 0.3, 1.0]))
 def test_counts_are_those_of_a_double_loop(given_data, reach, decay, reverse):
-    table = count_transitions(*given_data, SIZE, reach, decay, reverse)
+    table = count_transitions([given_data], SIZE, reach, decay, reverse)
     assert as_dict(table) == pytest.approx(counted(*given_data, reach, decay, reverse))
     assert len(table.offsets) == SIZE + 1 and table.offsets[-1] == len(table.counts) == len(table.followers)
     for first, last in zip(table.offsets, table.offsets[1:], strict=False):
@@ -28,7 +28,7 @@ def test_counts_are_those_of_a_double_loop(given_data, reach, decay, reverse):
 
 def test_reach_and_reverse_by_hand():
     histories, targets = windows([1, 2, 3])
-    near = count_transitions(histories, targets, 3, reach=1, decay=0.5, reverse=0.0)
+    near = count_transitions([(histories, targets)], 3, reach=1, decay=0.5, reverse=0.0)
     assert as_dict(near) == {(0, 1): 1.0, (1, 2): 1.0}
-    both = count_transitions(histories, targets, 3, reach=2, decay=0.5, reverse=0.25)
+    both = count_transitions([(histories, targets)], 3, reach=2, decay=0.5, reverse=0.25)
     assert as_dict(both) == {(0, 1): 1.0, (1, 2): 1.0, (0, 2): 0.5, (1, 0): 0.25, (2, 1): 0.25, (2, 0): 0.125}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.measuring import evaluate_predictions, paired_bootstrap
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.metrics.predictions import Predictions
@@ -17,8 +18,7 @@ from minionerec.metrics.ranking import (
     ranking_metrics,
     sid_ranks,
 )
-from minionerec.metrics.results import evaluate_predictions
-from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap, paired_differences
+from minionerec.metrics.statistics import bootstrap_interval, paired_differences
 
 
 def make(targets, items, sid_of) -> Predictions:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.measuring import evaluate_predictions, paired_bootstrap
 from support.runs import lists_of, results_of, write_run
 
 from minionerec.core.artefacts import write_artefact
@@ -15,11 +16,10 @@ from minionerec.metrics.results import (
     RecommenderResults,
     Slice,
     alike,
-    evaluate_predictions,
     list_slices,
     metrics_at,
 )
-from minionerec.metrics.statistics import bootstrap_interval, paired_bootstrap
+from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.metrics.tables import format_level_slices, format_slices
 
 ROWS = 100

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+from support.measuring import evaluate_predictions, paired_bootstrap
 
 from minionerec.core.errors import DataError
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
-from minionerec.metrics.results import evaluate_predictions
 from minionerec.metrics.statistics import (
     bootstrap_interval,
     bootstrap_means,
     count_clusters,
-    paired_bootstrap,
     paired_differences,
 )
 

@@ -1,9 +1,9 @@
 """Tables of metrics as plain text."""
 
 import numpy as np
+from support.measuring import evaluate_predictions
 
 from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.results import evaluate_predictions
 from minionerec.metrics.statistics import Estimate
 from minionerec.metrics.tables import format_estimate, format_metrics_table, text_table
 

@@ -231,7 +231,7 @@ def test_a_language_model_reads_neither_counts_nor_texts(speaker):
 
 def test_a_ranker_without_sids_has_score_changes_and_no_tree(shop):
     corpus = shop.ranker.builder.corpus
-    recommender = recommender_of(make_baselines(corpus)["most recent items"], corpus)
+    recommender = recommender_of(make_baselines(corpus)[1]["most recent items"], corpus)
     explanation = explain(recommender, Request(["i4", "i5"], k=2))
     assert explanation.tree == []
     assert list(explanation.reasons) == ["i5", "i4"]

@@ -69,7 +69,7 @@ def recommenders(made, trained, table):
         "language exactly": Recommender.load(made / "checkpoint", search=Search("exact"), **given),
         "catalogue": Recommender.load(trained / "catalogue", **given),
         "sequential": Recommender.load(trained / "sasrec" / "model", **given),
-        "baseline": Recommender.of(make_baselines(corpus)["transition counts"], corpus, items=table),
+        "baseline": Recommender.of(make_baselines(corpus)[1]["transition counts"], corpus, items=table),
     }
 
 

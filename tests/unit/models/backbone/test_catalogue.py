@@ -52,7 +52,7 @@ def tiny(transitions=None, seed=0, codes=CODES, off=(), **changes):
 
 
 def counts_of(histories, targets, reverse=0.3, size=N):
-    return count_transitions(np.asarray(histories), np.asarray(targets), size, REACH, DECAY, reverse)
+    return count_transitions([(np.asarray(histories), np.asarray(targets))], size, REACH, DECAY, reverse)
 
 
 def counting(**changes):

@@ -45,7 +45,7 @@ def built(off=(), towers=2):
         **{name: False for name in off if name not in ("vectors", "transitions")},
     )
     text = None if "vectors" in off else RNG.normal(size=(N, 5)).astype(np.float32)
-    counts = None if "transitions" in off else count_transitions(SEEN, FOLLOWED, N, 4, 0.6, 0.3)
+    counts = None if "transitions" in off else count_transitions([(SEEN, FOLLOWED)], N, 4, 0.6, 0.3)
     model = build_catalogue(config, CODES, TOKENS, text, counts)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -48,7 +48,7 @@ def built(conditioned=True, states=True, popular=True, towers=2):
         session_tokens=[2, 3] if conditioned else [],
     )
     text = np.random.default_rng(1).normal(size=(N, 5)).astype(np.float32)
-    model = build_catalogue(config, CODES, TOKENS, text, count_transitions(SEEN, FOLLOWED, N, 4, 0.6, 0.3))
+    model = build_catalogue(config, CODES, TOKENS, text, count_transitions([(SEEN, FOLLOWED)], N, 4, 0.6, 0.3))
     with torch.no_grad():
         plain = [(name, each) for name, each in model.named_parameters() if ".session_states." not in name]
         for _, parameter in plain:

@@ -31,7 +31,7 @@ def number_of(codes):
 def counted(codes):
     number = np.concatenate([[0], number_of(codes) + 1])
     size = len(np.unique(codes, axis=0))
-    return count_transitions(number[HISTORIES.numpy()], number[FOLLOWED.numpy()], size, 3, 0.6, 0.3)
+    return count_transitions([(number[HISTORIES.numpy()], number[FOLLOWED.numpy()])], size, 3, 0.6, 0.3)
 
 
 def texts(rows, seed=0):

@@ -237,7 +237,7 @@ SEEN, FOLLOWED = [[3, 7, 3, 9], [7, 9, 2, 0]], [[7, 3, 9, 4], [9, 2, 5, 0]]
 def with_counts(padding):
     """The baseline with a pointer and counts of two windows."""
     windows = np.array(SEEN), np.array(FOLLOWED)
-    counted = count_transitions(*windows, ITEMS, reach=2, decay=0.5, reverse=0.25)
+    counted = count_transitions([windows], ITEMS, reach=2, decay=0.5, reverse=0.25)
     model = built(
         "causal", padding, pointer=True, reach=2, decay=0.5, reverse=0.25, num_transitions=len(counted.counts)
     )
@@ -283,7 +283,7 @@ def test_training_leaves_its_own_answers_out_of_the_counts(padding):
     for position in range(4):
         kept = np.array(FOLLOWED)
         kept[0, position:] = 0
-        counted = count_transitions(np.array(SEEN), kept, ITEMS, reach=2, decay=0.5, reverse=0.25)
+        counted = count_transitions([(np.array(SEEN), kept)], ITEMS, reach=2, decay=0.5, reverse=0.25)
         other = built("causal", padding, pointer=True, reach=2, num_transitions=len(counted.counts))
         state = {name: value for name, value in model.state_dict().items() if not name.startswith("pairs.")}
         other.load_state_dict(state, strict=False)
@@ -306,7 +306,7 @@ def test_training_leaves_its_own_answers_out_of_the_counts(padding):
 
 
 def test_what_the_baseline_says_of_its_counts():
-    counted = count_transitions(np.array(SEEN), np.array(FOLLOWED), ITEMS, 2, 0.5, 0.25)
+    counted = count_transitions([(np.array(SEEN), np.array(FOLLOWED))], ITEMS, 2, 0.5, 0.25)
     with pytest.raises(ConfigError, match=r"there are \d+ counts; the model was built for none"):
         built("causal").set_transitions(counted)
     with pytest.raises(ConfigError, match=r"there are \d+ counts; the model was built for 3"):

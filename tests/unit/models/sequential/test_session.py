@@ -13,7 +13,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts, training_contexts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model
-from minionerec.recommend.rankers.load import SequentialAssistant
+from minionerec.recommend.rankers.load import sequential_assistant
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.training.sequential.train import TrainingExamples
@@ -169,7 +169,7 @@ def test_ranks_lists_rankers_and_assistants_are_conditioned(tmp_path):
         assert np.allclose(ranking.scores, values, atol=1e-5)
     assert (found[0] != found[1]).any()
     every = np.arange(corpus.n_items)
-    assistant = SequentialAssistant(ranker, every, np.ones(corpus.n_items))
+    assistant = sequential_assistant(ranker, every, np.ones(corpus.n_items))
     assert assistant.context == ranker.context
     wanted = ranker.scores(Queries(histories, conditioned)).log_softmax(-1)
     assert torch.allclose(assistant.log_probs(Queries(histories, conditioned)), wanted, atol=1e-5)

@@ -25,10 +25,9 @@ from minionerec.recommend.rankers.baselines import (
     TRANSITIONS,
     Chosen,
     TransitionConstants,
-    choose,
     make_baselines,
 )
-from minionerec.recommend.rankers.lists import RankedSplit, rank_rows
+from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
 from minionerec.sid.table import SidTable
 
@@ -41,11 +40,19 @@ def rows(*pairs):
     )
 
 
+def choose(*given, **named):
+    return make_baselines(*given, **named)[0]
+
+
 def lists_of(baseline, corpus, table, frame, k, without=None, chosen=None):
-    asked = RankedSplit(frame.users.tolist(), frame.histories.tolist(), frame.targets, corpus.n_items)
     allowed = None if without is None else Allowed.leaving_out(without, corpus.n_items)
     return rank_rows(
-        make_baselines(corpus, table, chosen or Chosen())[baseline], asked, k, table=table, allowed=allowed
+        make_baselines(corpus, table, chosen or Chosen())[1][baseline],
+        frame,
+        k,
+        corpus.n_items,
+        table=table,
+        allowed=allowed,
     )
 
 
@@ -121,7 +128,7 @@ def test_transition_counts_against_plain_loops(how):
 
 
 def test_more_candidates_than_the_catalogue_has_is_an_error(corpus, table):
-    for name, baseline in make_baselines(corpus, table, Chosen()).items():
+    for name, baseline in make_baselines(corpus, table, Chosen())[1].items():
         assert isinstance(baseline, Ranker)
         with pytest.raises(ConfigError, match=r"k is 5; expected 1 to 4, the number of distinct SIDs"):
             lists_of(name, corpus, table, corpus.test, 5)
@@ -157,8 +164,8 @@ def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
     split = PROTOCOLS[protocol].split(source_of(*users, n_items=8))
     histories = split.test.histories
     popular = np.argsort(-np.bincount(split.train.targets, minlength=split.n_items), kind="stable").tolist()
-    baselines = make_baselines(split, None, Chosen())
-    found = {name: rank_rows(baseline, RankedSplit.of(split, "test"), 8) for name, baseline in baselines.items()}
+    baselines = make_baselines(split, None, Chosen())[1]
+    found = {name: rank_rows(baseline, split.rows("test"), 8, split.n_items) for name, baseline in baselines.items()}
     assert found[POPULARITY].targets.tolist() == split.test.targets.tolist()
     assert found[POPULARITY].items == [popular] * 30
     for history, row in zip(histories, found[RECENT].items, strict=True):
@@ -193,7 +200,7 @@ def test_pairs_of_many_windows_are_counted_for_those_who_ask(monkeypatch, part):
     found = {}
     for size in (1 << 18, part):
         monkeypatch.setattr(baselines, "_PART", size)
-        ranker = make_baselines(corpus, None, Chosen())[TRANSITIONS]
+        ranker = make_baselines(corpus, None, Chosen())[1][TRANSITIONS]
         assert (ranker.counts is None) == (size == part)
         found[size] = ranker.rank(Queries(corpus.test.histories.tolist()), 12)
     assert found[part] == found[1 << 18]
@@ -246,7 +253,7 @@ def ndcg_of(ranker, corpus, split):
 def test_counts_reach_the_ceiling_of_a_markov_chain(chain, chosen):
     """Held on the expected NDCG@10 of the lists, so that the draw of the test targets plays no part."""
     corpus, transition = chain
-    lists = make_baselines(corpus, None, chosen)[TRANSITIONS].rank(Queries(corpus.test.histories.tolist()), 10).items
+    lists = make_baselines(corpus, None, chosen)[1][TRANSITIONS].rank(Queries(corpus.test.histories.tolist()), 10).items
     gains, of_last = 1 / np.log2(np.arange(2, 12)), transition[corpus.test.newest]
     ceiling = (-np.sort(-of_last, axis=1)[:, :10] @ gains).mean()
     reached = np.mean([of_last[row, items] @ gains for row, items in enumerate(lists)])
@@ -269,7 +276,7 @@ def test_the_grid_says_what_the_lists_say(chain):
 def test_what_was_chosen_is_what_its_lists_reach_on_validation(chain, chosen):
     corpus, _ = chain
     assert chosen.examples == len(corpus.valid) and not baselines.BaselineExamples.of(corpus).ordered
-    for name, ranker in make_baselines(corpus, None, chosen).items():
+    for name, ranker in make_baselines(corpus, None, chosen)[1].items():
         assert chosen.valid[name] == pytest.approx(ndcg_of(ranker, corpus, "valid"), abs=1e-6)
     assert Chosen.from_json(chosen.to_json(), "here") == chosen
     assert "constants: chosen on 700 validation examples, by item" in chosen.sentences()
@@ -291,7 +298,7 @@ def test_without_validation_examples_constants_are_the_defaults(corpus):
     chosen = choose(replace(corpus, valid=SplitExamples.none()))
     assert chosen == Chosen() and chosen.strongest is None
     assert chosen.sentences()[-1] == "constants: defaults, for there are no validation examples"
-    assert list(make_baselines(corpus, None, Chosen(ridge=None))) == [POPULARITY, RECENT, TRANSITIONS]
+    assert list(make_baselines(corpus, None, Chosen(ridge=None))[1]) == [POPULARITY, RECENT, TRANSITIONS]
 
 
 def test_a_shop_whose_fashion_changes_has_a_half_life():
@@ -335,7 +342,7 @@ def test_more_candidates_than_ease_takes_leave_it_out(chain, monkeypatch):
     corpus, _ = chain
     monkeypatch.setattr(baselines, "EASE_ITEMS", 39)
     chosen = choose(corpus)
-    assert chosen.ridge is None and EASE not in make_baselines(corpus, None, chosen)
+    assert chosen.ridge is None and EASE not in make_baselines(corpus, None, chosen)[1]
     assert "EASE: left out, of more than 39 candidates" in chosen.sentences()
 
 
@@ -363,7 +370,7 @@ def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chosen)
     assert all("seen items after all others" in sentence for sentence in chosen.sentences()[:3])
     table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [str(n) for n in range(30)])
     for groups in (None, table):
-        made = make_baselines(once, groups, chosen)
+        made = make_baselines(once, groups, chosen)[1]
         numbers = baselines.BaselineExamples.of(once, groups).numbers
         for name in (POPULARITY, TRANSITIONS, EASE):
             for history, items in zip(

@@ -77,7 +77,7 @@ def test_counts_by_parts_are_the_counts(tmp_path, monkeypatch):
     windows, _ = sid_windows(corpus, TABLE, 0.0)
     size = TABLE.n_unique
     how = (size, 4, 0.6, 0.3)
-    wanted = count_transitions(windows["histories"], np.maximum(windows["labels"], 0), *how)
+    wanted = count_transitions([(windows["histories"], np.maximum(windows["labels"], 0))], *how)
     targets = np.bincount(windows["labels"][windows["labels"] > 0] - 1, minlength=size)
     for part, exact in ((1 << 20, True), (7, False)):
         monkeypatch.setattr(module, "_PART", part)
