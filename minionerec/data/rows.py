@@ -1,15 +1,19 @@
 """The examples of one split: users, histories, targets and times, in a few arrays."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.columns import ColumnWriter, are_finished, open_columns
 from minionerec.data.times import RowTimes
+
+T = TypeVar("T")
+_MADE = 1 << 16  # entries of a lazy sequence that are made at a time
 
 Side = Literal["left", "right"]
 """Side of the padding."""
@@ -55,40 +59,50 @@ def padded(
     return rows
 
 
-class Histories(Sequence[np.ndarray]):
-    """The histories of examples: int32 arrays of item indices, oldest first, made on access.
+class LazySequence(Sequence[T]):
+    """A sequence whose entries are made on access.
 
     Args:
-        items: int32 (M,).
-        begins: int64 (R,); history r is `items[begins[r] : ends[r]]`.
-        ends: int64 (R,).
+        size: Number of entries.
+        block: Makes those from one index to before another.
+
+    Example:
+        >>> squares = LazySequence(4, lambda start, stop: [i * i for i in range(start, stop)])
+        >>> squares[3], squares[1:3], list(squares), len(squares)
+        (9, [1, 4], [0, 1, 4, 9], 4)
     """
 
-    def __init__(self, items: np.ndarray, begins: np.ndarray, ends: np.ndarray):
-        self._items, self._begins, self._ends = items, begins, ends
+    def __init__(self, size: int, block: Callable[[int, int], list[T]]):
+        self._size, self._block = size, block
 
     def __len__(self) -> int:
-        return len(self._begins)
+        """Number of entries."""
+        return self._size
 
     @overload
-    def __getitem__(self, row: int) -> np.ndarray: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, row: slice) -> list[np.ndarray]: ...
+    def __getitem__(self, index: slice) -> list[T]: ...
 
-    def __getitem__(self, row: int | slice) -> np.ndarray | list[np.ndarray]:
-        if isinstance(row, slice):
-            return [self[position] for position in range(*row.indices(len(self)))]
-        return self._items[self._begins[row] : self._ends[row]]
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        """One entry, or a list of some."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self._block(start, stop) if step == 1 else [self[i] for i in range(start, stop, step)]
+        found = index + len(self) if index < 0 else int(index)
+        if not 0 <= found < len(self):
+            raise IndexError(f"index {index} of {len(self)}.")
+        return self._block(found, found + 1)[0]
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        items = self._items
-        for begin, end in zip(self._begins.tolist(), self._ends.tolist(), strict=True):
-            yield items[begin:end]
+    def __iter__(self) -> Iterator[T]:
+        """All entries, some thousands made at a time."""
+        starts = range(0, len(self), _MADE)
+        return chain.from_iterable(self._block(start, min(start + _MADE, len(self))) for start in starts)
 
-    def tolist(self) -> list[np.ndarray]:
-        """All of them."""
-        return list(self)
+    def tolist(self) -> list[T]:
+        """All entries."""
+        return self._block(0, len(self))
 
 
 @dataclass(frozen=True)
@@ -160,9 +174,14 @@ class SplitExamples:
         return users
 
     @property
-    def histories(self) -> Histories:
-        """The history of each example."""
-        return Histories(self.items, self.begins, self.ends)
+    def histories(self) -> LazySequence[np.ndarray]:
+        """The history of each example: int32 item indices, oldest first."""
+
+        def block(start: int, stop: int) -> list[np.ndarray]:
+            bounds = zip(self.begins[start:stop].tolist(), self.ends[start:stop].tolist(), strict=True)
+            return [self.items[begin:end] for begin, end in bounds]
+
+        return LazySequence(len(self), block)
 
     @property
     def lengths(self) -> np.ndarray:

@@ -280,9 +280,10 @@ def _hard_examples(results: PageResults) -> Iterator[Finding]:
         yield Finding("cold targets", text, {"share": cold.share})
     examples = results.examples
     truncated = 0 if examples is None else examples.data.counts.get("truncated_histories", 0)
-    if examples is not None and truncated >= _LARGE * sum(examples.sizes.values()):
-        share = truncated / sum(examples.sizes.values())
-        text = f"{format_percent(share)} of the histories are truncated to their newest {examples.max_history} items; "
+    corpus = None if examples is None else examples.data
+    if corpus is not None and truncated >= _LARGE * sum(corpus.sizes.values()):
+        share = truncated / sum(corpus.sizes.values())
+        text = f"{format_percent(share)} of the histories are truncated to their newest {corpus.max_history} items; "
         yield Finding("truncated histories", text + "max_history of prepare-data sets how many.", {"share": share})
 
 

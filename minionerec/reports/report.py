@@ -181,7 +181,7 @@ def _lead(found: Mapping[str, PageResults], config: ReportConfig) -> str:
     examples = results.examples
     pending = f"; {len(results.pending)} pending" if results.pending else ""
     return (
-        f"{listed} on the {' and '.join(found)} split of {config.corpus} ({examples.title}), "
+        f"{listed} on the {' and '.join(found)} split of {config.corpus} ({examples.data.split}), "
         f"{len(examples.rows):,} examples, "
         f"{examples.n_items:,} items{pending}."
     )
@@ -196,7 +196,7 @@ def _printed(found: Mapping[str, PageResults], config: ReportConfig) -> str:
         return ""
     seeds = ", ± sd over seeds" if results.several_seeds else ""
     size = f"{len(results.examples.rows):,} examples"
-    title = f"{results.split} split ({results.examples.title}), {size}, 95 % bootstrap intervals{seeds}"
+    title = f"{results.split} split ({results.examples.data.split}), {size}, 95 % bootstrap intervals{seeds}"
     return format_metrics_table(results.evaluations, results.levels[0], title)
 
 
@@ -234,7 +234,7 @@ def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
     found: list[Finding] = findings(results)
     return {
         "split": results.split,
-        "split_rule": None if examples is None else examples.title,
+        "split_rule": None if examples is None else examples.data.split,
         "rows": results.bootstrap.size,
         "items": None if examples is None else examples.n_items,
         "sid_table": None if results.table is None else results.table.fingerprint,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -67,12 +66,8 @@ class EvaluationSet:
         source: Local path of a corpus, or of a file of sequences.
         split: Name of the split.
         rows: Its examples.
-        title: The rule of the split, e.g. "global time 8:1:1".
         protocol: How examples were split and are measured.
-        items: Columns `item_id`, `title`.
-        sizes: Number of examples of each split.
-        max_history: Most items of a history that a model reads.
-        data: Where popularity and transitions are counted.
+        data: Items and the examples of all splits; where popularity and transitions are counted.
         sids: Directory of the semantic IDs; None where there are none.
         table: SIDs of the items; None where there are none.
     """
@@ -80,11 +75,7 @@ class EvaluationSet:
     source: str
     split: str
     rows: SplitExamples
-    title: str
     protocol: Protocol
-    items: pd.DataFrame
-    sizes: Mapping[str, int]
-    max_history: int
     data: Corpus
     sids: Path | None = None
     table: SidTable | None = None
@@ -99,27 +90,27 @@ class EvaluationSet:
         """
         how = PROTOCOLS[protocol]
         data = read_examples(corpus, how, items)
-        known, rows = data.items, data.rows(split)
-        found = cls(corpus, split, rows, data.split, how, known, data.sizes, data.max_history, data)
+        found = cls(corpus, split, data.rows(split), how, data)
         if not sids:
             return found
         read_manifest(sids, "sids")
-        table = SidTable.load_index(sids, known["item_id"].astype(str).tolist())
+        table = SidTable.load_index(sids, data.items["item_id"].astype(str).tolist())
         return replace(found, sids=Path(sids), table=table)
 
     @property
     def n_items(self) -> int:
         """Number of items, N."""
-        return len(self.items)
+        return self.data.n_items
 
     @property
     def rule(self) -> str:
         """How examples were split, in words."""
-        return self.title if self.protocol.name == ROWS else self.protocol.title
+        return self.data.split if self.protocol.name == ROWS else self.protocol.title
 
     def titles(self) -> list[str]:
         """Each item's title as pages show it; an item without one goes by its id."""
-        ids, titles = self.items["item_id"].astype(str), self.items["title"].fillna("").astype(str)
+        items = self.data.items
+        ids, titles = items["item_id"].astype(str), items["title"].fillna("").astype(str)
         return [shorten(title) or f"(no title, {item})" for item, title in zip(ids, titles, strict=True)]
 
     def check(self, where: str, targets: np.ndarray) -> None:
@@ -635,7 +626,7 @@ def read_ceiling(file: str, examples: EvaluationSet, metrics: Sequence[str]) -> 
     values = content.get("ceiling", {}) if isinstance(content, dict) else None
     if not isinstance(values, dict) or not all(_is_share(value) for value in values.values()):
         raise ArtefactError(f"{file}: expected an object whose ceiling holds metrics from 0 to 1. Make it again.")
-    for key, ours in (("split", examples.title), ("rows", len(examples.rows))):
+    for key, ours in (("split", examples.data.split), ("rows", len(examples.rows))):
         if content.get(key, ours) != ours:
             logger.warning("%s: is for %s %r, the report for %r; ignored.", file, key, content[key], ours)
             return {}

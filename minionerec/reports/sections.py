@@ -102,10 +102,10 @@ def facts(results: PageResults) -> list[tuple[str, str]]:
     if (examples := results.examples) is not None:
         lines = [
             *([] if examples.protocol.name == ROWS else [("Protocol", examples.protocol.title)]),
-            ("Split", f"{examples.title}; {results.split} examples"),
-            ("Examples", ", ".join(f"{size:,} {split}" for split, size in examples.sizes.items())),
+            ("Split", f"{examples.data.split}; {results.split} examples"),
+            ("Examples", ", ".join(f"{size:,} {split}" for split, size in examples.data.sizes.items())),
             ("Items", f"{examples.n_items:,}"),
-            ("Longest history", f"{examples.max_history} items"),
+            ("Longest history", f"{examples.data.max_history} items"),
         ]
     if (table := results.table) is not None and examples is not None:
         shared = np.bincount(table.sid_numbers)[table.sid_numbers] > 1

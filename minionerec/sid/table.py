@@ -5,12 +5,11 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from minionerec.core.artefacts import is_artefact, open_artefact, read_json, write_text_atomic
 from minionerec.core.errors import DataError
 from minionerec.core.parquet import readable
+from minionerec.data.rows import LazySequence
 
 # Rows of codes in order, by arrays alone: one number a row, and the rows under a prefix.
 
@@ -92,54 +92,11 @@ class SortedRows:
 
 # Tables of codes with millions of items: item ids without an object an item, and `codes.parquet`.
 
-T = TypeVar("T")
 CODES_FILE = "codes.parquet"
 LARGE = 1 << 20
 """Items beyond which a table is written as `codes.parquet`, and its ids and token strings are made on access."""
 _BLOCK = 1 << 16
 _REMEDY = "Build the SIDs again (minionerec build-sids)."
-
-
-class LazySequence(Sequence[T]):
-    """A sequence whose entries are made on access.
-
-    Args:
-        size: Number of entries.
-        block: Makes those from one index to before another.
-
-    Example:
-        >>> squares = LazySequence(4, lambda start, stop: [i * i for i in range(start, stop)])
-        >>> squares[3], squares[1:3], list(squares), len(squares)
-        (9, [1, 4], [0, 1, 4, 9], 4)
-    """
-
-    def __init__(self, size: int, block: Callable[[int, int], list[T]]):
-        self._size, self._block = size, block
-
-    def __len__(self) -> int:
-        """Number of entries."""
-        return self._size
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        """One entry, or a list of some."""
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            return self._block(start, stop) if step == 1 else [self[i] for i in range(start, stop, step)]
-        found = index + len(self) if index < 0 else int(index)
-        if not 0 <= found < len(self):
-            raise IndexError(f"index {index} of {len(self)}.")
-        return self._block(found, found + 1)[0]
-
-    def __iter__(self) -> Iterator[T]:
-        """All entries, some thousands made at a time."""
-        starts = range(0, len(self), _BLOCK)
-        return chain.from_iterable(self._block(start, min(start + _BLOCK, len(self))) for start in starts)
 
 
 class ItemIds(LazySequence[str]):

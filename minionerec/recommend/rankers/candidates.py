@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from minionerec.sid.table import LazySequence
+from minionerec.data.rows import LazySequence
 
 
 class CandidateGroups(Protocol):

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from minionerec.core.errors import ArtefactError, DataError
+from minionerec.data.rows import LazySequence
 from minionerec.sid import table
-from minionerec.sid.table import ItemIds, LazySequence, SidTable
+from minionerec.sid.table import ItemIds, SidTable
 
 
 @pytest.fixture
