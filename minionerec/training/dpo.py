@@ -247,6 +247,8 @@ class SidDpoTrainer(RankingEvaluation, StepInParts):
     """
 
     measures_loss = False
+    at_a_time = "prompts_per_device"
+    smaller = "Lower negatives, or train a smaller model."
 
     def __init__(
         self,

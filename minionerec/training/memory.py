@@ -1,7 +1,7 @@
 """Memory of a training step, computed from the model's shape before the first step."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -193,16 +193,20 @@ class TokenLimit:
 
     Attributes:
         tokens: The limit.
-        checkpointing: Whether blocks are computed again in the backward pass.
+        checkpointing: Whether blocks are computed again in the backward pass; None of a model that cannot.
         start: The limit to begin with.
     """
 
     tokens: int
-    checkpointing: bool
-    start: int
+    checkpointing: bool | None
+    start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note the limit to begin with."""
+        self.start = self.tokens
 
     @classmethod
-    def of(cls, needed: Callable[[int, bool], int], free: int, device: str, checkpointing: bool) -> "TokenLimit":
+    def of(cls, needed: Callable[[int, bool], int], free: int, device: str, checkpointing: bool | None) -> "TokenLimit":
         """The largest limit for which an estimate leaves head-room; with checkpointing where there is none without.
 
         Args:
@@ -210,15 +214,16 @@ class TokenLimit:
                 not.
             free: Bytes that it may take.
             device: Kind of device.
-            checkpointing: Whether blocks are computed again anyway.
+            checkpointing: Whether blocks are computed again anyway; None of a model that cannot.
         """
         most, least = (sizes.get(device, sizes["cuda"]) for sizes in (MOST_TOKENS, LEAST_TOKENS))
         sizes = [most >> shift for shift in range(most.bit_length()) if most >> shift >= least]
-        for again in sorted({checkpointing, True}):
+        ways = [None] if checkpointing is None else sorted({checkpointing, True})
+        for again in ways:
             for tokens in sizes:
-                if needed(tokens, again) <= free * _USED:
-                    return cls(tokens, again, tokens)
-        return cls(least, True, least)
+                if needed(tokens, bool(again)) <= free * _USED:
+                    return cls(tokens, again)
+        return cls(least, ways[-1])
 
     def lower(self, indivisible: bool) -> bool:
         """Lower the limit after memory ended: half as many tokens, or checkpointing.
@@ -231,7 +236,7 @@ class TokenLimit:
         """
         if not indivisible:
             self.tokens = max(1, self.tokens // 2)
-        elif not self.checkpointing:
+        elif self.checkpointing is False:
             self.tokens, self.checkpointing = self.start, True
         else:
             return False

@@ -118,26 +118,20 @@ class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
     order: BlockSampler | None = None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The trainer's own, or by blocks; of packed batches, or of shares of a step."""
-        packed = cast(TreeCollator, self.data_collator)
-        if self.limit is not None:
-            self.data_collator = ShareCollator(packed)
-        try:
-            if self.order is None:
-                found: DataLoader[Any] = super().get_train_dataloader()
-                return found
-            loader: DataLoader[Any] = self.accelerator.prepare(
-                DataLoader(
-                    cast(Any, self.train_dataset),
-                    batch_size=self.args.per_device_train_batch_size,
-                    sampler=self.order,
-                    collate_fn=self.data_collator,
-                    pin_memory=self.args.dataloader_pin_memory,
-                )
+        """The trainer's own, or by blocks."""
+        if self.order is None:
+            found: DataLoader[Any] = super().get_train_dataloader()
+            return found
+        loader: DataLoader[Any] = self.accelerator.prepare(
+            DataLoader(
+                cast(Any, self.train_dataset),
+                batch_size=self.args.per_device_train_batch_size,
+                sampler=self.order,
+                collate_fn=self.data_collator,
+                pin_memory=self.args.dataloader_pin_memory,
             )
-            return loader
-        finally:
-            self.data_collator = packed  # of validation
+        )
+        return loader
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -163,10 +157,12 @@ def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
     estimate, checkpointing = memory_of(trainer, config, config.dropout > 0), config.gradient_checkpointing
     if not config.device_batch_size:
         trainer.fit_memory(estimate, checkpointing)
-        checkpointing = cast(TokenLimit, trainer.limit).checkpointing
+        checkpointing = bool(cast(TokenLimit, trainer.limit).checkpointing)
     tokens, labels = _largest_batch(trainer, config)
     needed, free = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing), free_memory()
     logger.info("A process needs about %s for micro-batches of %s tokens.", needed, f"{tokens:,}")
+    if trainer.limit is not None:
+        trainer.data_collator = ShareCollator(cast(TreeCollator, trainer.data_collator))
     if needed.total > free:
         logger.warning(
             "That is more than the %.2f GB that are free: %s.",

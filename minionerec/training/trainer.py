@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from tqdm import tqdm
 from transformers import (
     EarlyStoppingCallback,
@@ -34,7 +33,7 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.device import free_memory
+from minionerec.models.nn.device import free_device, free_memory, memory_ended
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.memory import MemoryEstimate, Share, TokenLimit, estimate_memory
@@ -287,16 +286,20 @@ class StepInParts(Trainer):
 
     Attributes:
         limit: Tokens at a time; None where the trainer's own batches are computed as they are.
+        at_a_time: The setting of how many examples a device computes at a time.
+        smaller: Advice where not even a single example fits.
     """
 
     limit: TokenLimit | None = None
+    at_a_time = "device_batch_size"
+    smaller = "Lower max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model."
 
-    def fit_memory(self, estimate: Callable[..., MemoryEstimate], checkpointing: bool) -> None:
+    def fit_memory(self, estimate: Callable[..., MemoryEstimate], checkpointing: bool | None) -> None:
         """Choose the limit by an estimate (`memory_of`), for as many labels as tokens.
 
         Args:
             estimate: Memory of a step.
-            checkpointing: Whether blocks are computed again anyway.
+            checkpointing: Whether blocks are computed again anyway; None of a model that cannot.
         """
         model: Any = plain_model(self.model)
         present: int = sum(weight.nbytes for weight in model.parameters())
@@ -327,55 +330,89 @@ class StepInParts(Trainer):
         """Drop what was noted of a step that is computed again; nothing here."""
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward passes of a share; as the trainer's own without a limit.
+        """Forward and backward passes of a share; as the trainer's own without a limit."""
+        step = super().training_step
+        if self.limit is None:
+            found: torch.Tensor = step(model, inputs, num_items_in_batch)
+            return found
+
+        def compute(parts: Sequence[dict[str, Any]]) -> torch.Tensor:
+            losses: list[torch.Tensor] = []
+            for part in parts:
+                last = len(losses) == len(parts) - 1
+                self.accelerator.sync_gradients = last
+                with nullcontext() if last else self.accelerator.no_sync(model):
+                    losses.append(step(model, part, num_items_in_batch))
+            return torch.stack(losses).sum()
+
+        return self.in_parts(self.share_of(inputs), compute)
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """The loss of a batch of validation, computed in parts too; as the trainer's own without a limit."""
+        if self.limit is None:
+            found: tuple[torch.Tensor | None, Any, Any] = super().prediction_step(
+                model, inputs, prediction_loss_only, ignore_keys
+            )
+            return found
+        _, count = self.get_batch_samples(iter([inputs]), 1, self.args.device)
+
+        @torch.no_grad()
+        def compute(parts: Sequence[dict[str, Any]]) -> torch.Tensor:
+            with self.compute_loss_context_manager():
+                losses: list[Any] = [
+                    self.compute_loss(model, self._prepare_inputs(part), False, count) for part in parts
+                ]
+            return torch.stack(losses).sum()
+
+        return self.in_parts(self.share_of(inputs), compute, gradients=False), None, None
+
+    def in_parts(
+        self, share: Share, compute: Callable[[Sequence[dict[str, Any]]], torch.Tensor], gradients: bool = True
+    ) -> torch.Tensor:
+        """Compute a share in parts that memory holds, again in smaller ones where it ends.
+
+        Args:
+            share: The share; there is a limit.
+            compute: Computes all parts.
+            gradients: Whether it computes gradients, which the processes of a launch may add up.
 
         Raises:
             ConfigError: If memory ends with a single example at a time, or where processes must go in step.
         """
-        if self.limit is None:
-            found: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
-            return found
-        share = self.share_of(inputs)
+        limit = cast(TokenLimit, self.limit)
         while True:
-            count = share.count(self.limit.tokens)
-            if self.is_deepspeed_enabled:  # reduces gradients after every part, in all processes together
+            count = share.count(limit.tokens)
+            if self.is_deepspeed_enabled and gradients:  # it adds them up after every part, in all processes together
                 count = int(self.accelerator.gather(torch.tensor([count], device=self.args.device)).max())
             try:
-                return self._in_parts(model, share.split(count), num_items_in_batch)
+                return compute(share.split(count))
             except RuntimeError as error:
-                if not (isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)):
+                if not memory_ended(error):
                     raise
             # Here nothing holds the tensors of the failed pass any more.
-            self._lower(model, share, count)
+            self._lower(share, count, gradients)
 
-    def _in_parts(self, model: Any, parts: Sequence[dict[str, Any]], num_items_in_batch: Any) -> torch.Tensor:
-        losses: list[torch.Tensor] = []
-        for part in parts:
-            last = len(losses) == len(parts) - 1
-            self.accelerator.sync_gradients = last
-            with nullcontext() if last else self.accelerator.no_sync(model):
-                losses.append(super().training_step(model, part, num_items_in_batch))
-        return torch.stack(losses).sum()
-
-    def _lower(self, model: Any, share: Share, count: int) -> None:
-        """Forget the gradients of a step whose memory ended with so many parts, and give it less to hold."""
+    def _lower(self, share: Share, count: int, gradients: bool) -> None:
+        """Forget a step whose memory ended with so many parts, and give it less to hold."""
         limit = cast(TokenLimit, self.limit)
-        if self.is_deepspeed_enabled or (self.accelerator.num_processes > 1 and self.accelerator.sync_gradients):
+        several = self.accelerator.num_processes > 1 and self.accelerator.sync_gradients
+        if gradients and (self.is_deepspeed_enabled or several):
             raise ConfigError(
                 f"memory ended at {limit.tokens:,} tokens at a time, where the processes of this launch add up their "
-                "gradients. Give a micro-batch, such as --device_batch_size 1, or --gradient_checkpointing true."
+                f"gradients. Give a smaller number at a time, such as --{self.at_a_time} 1"
+                + (", or --gradient_checkpointing true." if limit.checkpointing is False else ".")
             )
         lowered = limit.lower(indivisible=count == len(share))
         while count < len(share) and share.count(limit.tokens) == count:
             limit.lower(indivisible=False)
         if not lowered:
-            raise ConfigError(
-                "memory ended with a single example at a time, though activations are computed again. Lower "
-                "max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model."
-            )
+            again = ", though activations are computed again" if limit.checkpointing else ""
+            raise ConfigError(f"memory ended with a single example at a time{again}. {self.smaller}")
         self.forget_step()
-        model.zero_grad()
-        clear_device_cache(garbage_collection=True)
+        cast(torch.nn.Module, self.model).zero_grad()
+        free_device()
         logger.warning("Memory ended: the step is computed again, with the same result, and with less at a time.")
         self.set_limit(limit)
 

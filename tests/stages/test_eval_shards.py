@@ -46,6 +46,19 @@ def decode(folder, decoder, size=4):
     return decode_in_shards(folder, PROMPTS, 3, lambda: size, decoder, CPU)
 
 
+def test_batches_whose_memory_ends_are_decoded_in_parts(tmp_path):
+    counter = Counter()
+
+    def short_of_memory(positions):
+        if len(positions) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return counter(positions)
+
+    sids, scores = decode(tmp_path / "p", short_of_memory, size=7)
+    assert np.array_equal(sids, WANTED)
+    assert np.array_equal(scores, decode(tmp_path / "whole", Counter(), size=7)[1])
+
+
 def test_lists_come_back_in_prompt_order(tmp_path):
     sids, scores = decode(tmp_path / "p", Counter())
     assert np.array_equal(sids, WANTED)

@@ -45,6 +45,8 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
 from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.decoding import decoder
+from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.sequential.registry import load_sequential
@@ -446,7 +448,10 @@ def test_gradient_checkpointing_changes_nothing(trained, tmp_path, watch):
     ids=["grpo", "bnpo", "dapo", "gspo", "bnpo-likelihood", "grpo-teacher"],
 )
 def test_parts_that_fit_the_memory_change_nothing(request, tmp_path, watch, monkeypatch, limits, kind, terms):
-    """Neither where they are small from the beginning, nor where memory ends after some of a step's parts."""
+    """Neither where they are small from the beginning, nor where memory ends after some of a step's parts.
+
+    It also ends in the search for rollouts, and under the reference.
+    """
     trained, terms = folder_of(request, terms)
     changes = {"loss": kind, "beta": 0.2, "prompts_per_device": 8, **terms}
     changes["keep_zero_variance"] = terms.keys() >= OF_TEACHER.keys()  # few of its groups have a signal: one part
@@ -455,17 +460,27 @@ def test_parts_that_fit_the_memory_change_nothing(request, tmp_path, watch, monk
     whole = watch(one_step(trained, tmp_path / "whole", **changes))
     changes["prompts_per_device"] = 0
     small = watch(one_step(trained, tmp_path / "small", **changes), partial(in_parts, tokens=64))
-    score, ended = SidGrpoTrainer.score, []
+    score, ended, reference, searched = SidGrpoTrainer.score, [], [], []
+
+    def short_search(model, prompts, *about):
+        searched.append(len(prompts))
+        if len(prompts) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return beam_search(model, prompts, *about)
 
     def short_of_memory(self, model, groups):
+        if not torch.is_grad_enabled() and not reference:
+            reference.append(self.limit.tokens)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         if torch.is_grad_enabled() and len(self.figures._tokens["kl"]) == 1 and len(ended) < 2:
             ended.append(self.limit.tokens)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return score(self, model, groups)
 
     monkeypatch.setattr(SidGrpoTrainer, "score", short_of_memory)
-    lowered = watch(one_step(trained, tmp_path / "lowered", **changes), partial(in_parts, tokens=128))
-    assert len(ended) == 2 and ended[1] < ended[0]
+    monkeypatch.setattr(decoder, "beam_search", short_search)
+    lowered = watch(one_step(trained, tmp_path / "lowered", **changes), partial(in_parts, tokens=256))
+    assert ended[1] < ended[0] < reference[0] == 256 and max(searched) > 4
     assert len(whole.slices) == 1 < len(small.slices)
     for seen, name in ((small, "small"), (lowered, "lowered")):
         assert seen.completions == whole.completions and seen.rows == whole.rows

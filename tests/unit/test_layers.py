@@ -19,7 +19,7 @@ LAYERS = [
 ORDER = [package for layer in LAYERS for package in layer]
 CONFINED = {
     "trl": ["training"],
-    "accelerate": ["training", "core/processes.py"],
+    "accelerate": ["training", "core/processes.py", "models/nn/device.py"],
     "deepspeed": ["training"],
     "faiss": ["sid"],
     "duckdb": ["data/engines/duck.py"],

@@ -6,11 +6,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from minionerec.core.log import progress
+from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import local_rank
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.branches import OpensBranches, SearchModel, evaluating
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.device import free_device, memory_ended
+
+logger = get_logger(__name__)
 
 # Ranks SIDs for the prompts at some indices: SID numbers int64 (B, K), -1 after the end, and scores float32 (B, K).
 Decode = Callable[[Sequence[int]], tuple[np.ndarray, np.ndarray]]
@@ -27,6 +30,50 @@ def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[li
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
+class FittingDecode:
+    """Ranks SIDs for prompts, for fewer at a time once memory has ended; lists are the same up to rounding.
+
+    Args:
+        decode: Ranks SIDs for the prompts at some indices.
+    """
+
+    def __init__(self, decode: Decode):
+        self.decode, self.most = decode, 0  # prompts at a time; 0: as many as are given
+
+    def __call__(self, positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The lists of all of them, padded to the longest."""
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        done = 0
+        while done < len(positions):
+            part = positions[done : done + (self.most or len(positions))]
+            try:
+                found.append(self.decode(part))
+                done += len(part)
+                continue
+            except RuntimeError as error:
+                if len(part) == 1 or not memory_ended(error):
+                    raise
+            # Here nothing holds the tensors of the failed search any more.
+            self.most = (len(part) + 1) // 2
+            free_device()
+            logger.warning("Memory ended in a search: it goes on with %d prompts at a time.", self.most)
+        if len(found) == 1:
+            return found[0]
+        k = max(sids.shape[1] for sids, _ in found)
+        sids, scores = zip(*found, strict=True)
+        return (
+            np.concatenate([padded_lists(part, k, -1) for part in sids]),
+            np.concatenate([padded_lists(part, k, -np.inf) for part in scores]),
+        )
+
+
+def padded_lists(values: np.ndarray, k: int, filler: float) -> np.ndarray:
+    """Lists (R, K') padded on the right to a length: (R, k)."""
+    filled = np.full((len(values), k), filler, dtype=values.dtype)
+    filled[:, : values.shape[1]] = values
+    return filled
+
+
 def decode_batches(
     decode: Decode,
     prompts: Sequence[Sequence[int]],
@@ -35,6 +82,8 @@ def decode_batches(
     description: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
+
+    A batch whose memory ends is searched in parts.
 
     Args:
         decode: Ranks SIDs for the prompts at some indices.
@@ -48,9 +97,9 @@ def decode_batches(
     """
     all_sids = np.full((len(prompts), k), -1, dtype=np.int64)
     all_scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
-    batches = length_batches(prompts, batch_size)
+    batches, fitting = length_batches(prompts, batch_size), FittingDecode(decode)
     for batch in progress(batches, description, unit="rows", size=len) if description else batches:
-        sids, scores = decode(batch)
+        sids, scores = fitting(batch)
         all_sids[batch, : sids.shape[1]], all_scores[batch, : sids.shape[1]] = sids, scores
     return all_sids, all_scores
 

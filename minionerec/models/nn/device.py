@@ -23,6 +23,20 @@ def free_memory(device: torch.device | None = None) -> int:
     return int(psutil.virtual_memory().available) // local_world_size()
 
 
+def memory_ended(error: Exception) -> bool:
+    """Whether an error says that a device's memory did not suffice, so that less at a time may."""
+    from accelerate.utils.memory import should_reduce_batch_size
+
+    return isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)
+
+
+def free_device() -> None:
+    """Collect what a failed computation left, and return the memory that torch keeps for later to the device."""
+    from accelerate.utils.memory import clear_device_cache
+
+    clear_device_cache(garbage_collection=True)
+
+
 # Sums in a fixed order on a GPU, for runs that are to be repeated bit for bit.
 
 VARIABLE = "MINIONEREC_DETERMINISTIC"

@@ -20,7 +20,7 @@ from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
 from minionerec.core.records import NO_CLOCK, Clock
-from minionerec.models.decoding.decoder import Decode, length_batches
+from minionerec.models.decoding.decoder import Decode, FittingDecode, length_batches, padded_lists
 
 logger = get_logger(__name__)
 
@@ -86,10 +86,10 @@ def _decode_shards(
     mine = [(number, batch) for number, members in shards.items() for batch in members]
     left = {number: len(members) for number, members in shards.items()}
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    done, written, start = 0, 0, time.perf_counter()
+    done, written, start, fitting = 0, 0, time.perf_counter(), FittingDecode(decode)
     for number, batch in progress(mine, description, unit="prompts", size=lambda pair: len(batches[pair[1]])):
-        sids, scores = decode(batches[batch])
-        found.append((_padded(sids, k, -1), _padded(scores, k, -np.inf)))
+        sids, scores = fitting(batches[batch])
+        found.append((padded_lists(sids, k, -1), padded_lists(scores, k, -np.inf)))
         done += len(sids)
         left[number] -= 1
         if left[number] == 0:
@@ -141,10 +141,3 @@ def _write_shard(path: Path, sids: np.ndarray, scores: np.ndarray) -> None:
     fresh = path.with_name(f".{path.name}.writing")
     save_file({"sids": sids, "scores": scores}, fresh)
     fresh.replace(path)
-
-
-def _padded(values: np.ndarray, k: int, filler: float) -> np.ndarray:
-    """Rows padded to a length."""
-    filled = np.full((len(values), k), filler, dtype=values.dtype)
-    filled[:, : values.shape[1]] = values
-    return filled

@@ -18,7 +18,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.session import UNKNOWN, row_contexts
 from minionerec.models.decoding.beam import sample_search
 from minionerec.models.decoding.branches import evaluating
-from minionerec.models.decoding.decoder import decode_prompts, length_batches
+from minionerec.models.decoding.decoder import decode_batches, decode_prompts
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
@@ -185,15 +185,13 @@ def samples(trie: Trie, generations: int, end_token: int) -> Search:
     drawn = trie.with_tail([end_token]) if trie.mixed_ends else trie
 
     def search(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        sids = np.zeros((len(prompts), generations), dtype=np.int64)
-        scores = np.zeros((len(prompts), generations), dtype=np.float32)
+        def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+            found = sample_search(model, [prompts[position] for position in positions], drawn, generations)
+            log_probs, order = found.log_probs.sort(dim=1, descending=True)
+            return found.sids.gather(1, order).cpu().numpy(), log_probs.float().cpu().numpy()
+
         with evaluating(model):
-            for positions in length_batches(prompts, PROMPTS_AT_ONCE):
-                found = sample_search(model, [prompts[position] for position in positions], drawn, generations)
-                log_probs, order = found.log_probs.sort(dim=1, descending=True)
-                sids[positions] = found.sids.gather(1, order).cpu().numpy()
-                scores[positions] = log_probs.float().cpu().numpy()
-        return sids, scores
+            return decode_batches(decode, prompts, generations, PROMPTS_AT_ONCE)
 
     return search
 

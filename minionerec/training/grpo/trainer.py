@@ -37,7 +37,7 @@ from minionerec.training.grpo.loss import (
     policy_loss,
 )
 from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut, Row
-from minionerec.training.grpo.trl_adapter import StepTrainer
+from minionerec.training.grpo.trl_adapter import StepTrainer, share_of_groups
 from minionerec.training.rewards import (
     Rollouts,
     WeightedRewards,
@@ -193,12 +193,18 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
     def reference_logps(self, groups: RolloutGroups, slices: int) -> torch.Tensor:
         """Log-probabilities of a step's completions under the reference model, float32 (P * G, C).
 
-        Without gradient there is room for more prompts at a time than in the policy pass.
+        Without gradient there is room for more prompts at a time than in the policy pass; with a limit they are
+        computed in parts too.
         """
-        at_once = PROMPTS_AT_ONCE if self.limit is not None else max(PROMPTS_AT_ONCE, len(groups) // slices)
-        with torch.no_grad():
-            parts = replace(groups, targets=None, soft=None).parts(at_once)
-            return torch.cat([self.score(self.ref_model, part).logps for part in parts])
+
+        @torch.no_grad()
+        def scored(parts: Sequence[dict[str, Any]]) -> torch.Tensor:
+            return torch.cat([self.score(self.ref_model, part["groups"]).logps for part in parts])
+
+        groups = replace(groups, targets=None, soft=None)
+        if self.limit is not None:
+            return self.in_parts(share_of_groups(groups), scored, gradients=False)
+        return scored([{"groups": part} for part in groups.parts(max(PROMPTS_AT_ONCE, len(groups) // slices))])
 
     def score(self, model: Any, groups: RolloutGroups) -> Scores:
         """Log-probabilities and entropies of the completions, see `completion_scores`."""

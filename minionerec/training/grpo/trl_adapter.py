@@ -112,6 +112,8 @@ class StepTrainer(StepInParts, GRPOTrainer):
 
     args: GRPOConfig
     num_generations: int
+    at_a_time = "prompts_per_device"
+    smaller = "Lower generations, or train a smaller model."
 
     def __init__(
         self,
@@ -187,11 +189,16 @@ class StepTrainer(StepInParts, GRPOTrainer):
     def share_of(self, inputs: dict[str, Any]) -> Share:
         """The groups of a step, in order."""
         (whole,) = inputs["step"].slices
+        return share_of_groups(whole)
 
-        def make(part: slice) -> dict[str, Any]:
-            return {"groups": whole.part(part.start, part.stop), "whole": whole}
 
-        return Share([sum(map(len, [prompt, *answers])) for prompt, answers in whole.branches()], make)
+def share_of_groups(whole: RolloutGroups) -> Share:
+    """Groups as a share, in order: parts with `groups` and the `whole`."""
+
+    def make(part: slice) -> dict[str, Any]:
+        return {"groups": whole.part(part.start, part.stop), "whole": whole}
+
+    return Share([sum(map(len, [prompt, *answers])) for prompt, answers in whole.branches()], make)
 
 
 def _no_reward(*_: Any, **__: Any) -> list[float | None]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import TrainerCallback, TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
-from minionerec.core.errors import MinioneRecError
+from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.training.dpo import (
     SidDpoTrainer,
@@ -213,7 +213,7 @@ def test_parts_of_a_step_add_up_also_where_memory_ends(tmp_path, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return ratios(self, model, positions)
 
-    for limit in (None, TokenLimit(1000, False, 1000), TokenLimit(30, False, 30)):
+    for limit in (None, TokenLimit(1000, False), TokenLimit(30, False)):
         trainer.limit = limit
         if limit is not None and limit.tokens == 30:
             monkeypatch.setattr(SidDpoTrainer, "log_ratios", short_of_memory)
@@ -225,6 +225,19 @@ def test_parts_of_a_step_add_up_also_where_memory_ends(tmp_path, monkeypatch):
     for values, noted in zip(found[1:], figures[1:], strict=True):
         assert torch.allclose(values, found[0], rtol=1e-4, atol=1e-6)
         assert noted == pytest.approx(figures[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(("several", "words"), [(True, "--prompts_per_device 1"), (False, "Lower negatives")])
+def test_the_advice_is_that_of_this_stage(tmp_path, monkeypatch, several, words):
+    trainer = trainer_of(tmp_path, np.array([[[0, 2], [1, 2], [0, 1], [0, 1]]]), 0.7, model_of(1))
+    trainer.limit, trainer.is_deepspeed_enabled = TokenLimit(1, True), several
+
+    def out_of_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+
+    monkeypatch.setattr(SidDpoTrainer, "log_ratios", out_of_memory)
+    with pytest.raises(ConfigError, match=words):
+        trainer.training_step(trainer.model, {"rows": torch.tensor([0, 1, 2, 3])})
 
 
 def test_targets_come_to_rank_first(tmp_path):

@@ -177,7 +177,7 @@ def test_a_step_whose_memory_ends_has_the_same_loss_and_gradient(tmp_path, caplo
     """Smaller parts are enough at first; then not even single examples fit but with blocks computed again."""
     share = ShareCollator(TreeCollator(16))(examples())
     trainer = trainer_of(tmp_path)
-    trainer.set_limit(TokenLimit(1024, False, 1024))
+    trainer.set_limit(TokenLimit(1024, False))
     loss, gradients = step(trainer, share)
     assert trainer.limit.tokens == 1024
     memory = SmallMemory(trainer.model, tokens, backward, again)
@@ -194,6 +194,19 @@ def test_a_step_whose_memory_ends_has_the_same_loss_and_gradient(tmp_path, caplo
     assert memory.ended == ended
 
 
+def test_validation_is_computed_in_parts_too(tmp_path):
+    trainer, rows = trainer_of(tmp_path), examples()
+    trainer.model.eval()
+    wanted = trainer.prediction_step(trainer.model, TreeCollator(16)(rows), True)[0]
+    trainer.set_limit(TokenLimit(1024, False))
+    share = ShareCollator(TreeCollator(16))(rows)
+    assert torch.allclose(trainer.prediction_step(trainer.model, share, True)[0], wanted, rtol=1e-6)
+    memory = SmallMemory(trainer.model, 70, False)
+    found = trainer.prediction_step(trainer.model, share, True)[0]
+    assert memory.ended > 0 and trainer.limit.tokens < 1024
+    assert torch.allclose(found, wanted, rtol=1e-6) and not found.requires_grad
+
+
 def test_every_label_of_a_step_is_counted(tmp_path):
     """In micro-batches as in a share, so that the loss of a step does not depend on how it is divided."""
     trainer, rows, packed = trainer_of(tmp_path), examples(), TreeCollator(16)
@@ -204,15 +217,33 @@ def test_every_label_of_a_step_is_counted(tmp_path):
 
 def test_memory_that_ends_with_a_single_example_is_an_error(tmp_path):
     trainer = trainer_of(tmp_path)
-    trainer.set_limit(TokenLimit(64, False, 64))
+    trainer.set_limit(TokenLimit(64, False))
     SmallMemory(trainer.model, 0, False)
     with pytest.raises(ConfigError, match="memory ended with a single example at a time"):
         step(trainer, ShareCollator(TreeCollator(16))(examples()))
 
 
+def test_memory_that_ends_where_processes_add_up_gradients_is_an_error(tmp_path):
+    trainer, share = trainer_of(tmp_path), ShareCollator(TreeCollator(16))(examples())["share"]
+    trainer.is_deepspeed_enabled = True
+    for checkpointing, words in ((False, "1, or --gradient_checkpointing true\\."), (True, "1\\.")):
+        trainer.set_limit(TokenLimit(64, checkpointing))
+        with pytest.raises(ConfigError, match=f"memory ended at 64 tokens .* --device_batch_size {words}"):
+            trainer._lower(share, 1, gradients=True)
+    trainer._lower(share, 1, gradients=False)
+    assert trainer.limit.tokens == 32
+
+
+def test_a_model_that_cannot_compute_blocks_again_is_not_asked_to():
+    limit = TokenLimit.of(lambda tokens, again: 10 * tokens, 0, "cpu", None)
+    assert (limit.tokens, limit.checkpointing) == (256, None)
+    assert limit.lower(indivisible=False) and limit.tokens == 128
+    assert not limit.lower(indivisible=True)
+
+
 def test_other_errors_are_not_taken_for_memory(tmp_path):
     trainer = trainer_of(tmp_path)
-    trainer.set_limit(TokenLimit(64, False, 64))
+    trainer.set_limit(TokenLimit(64, False))
     trainer.model.model.layers[0].register_forward_hook(lambda *_: 1 / torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError, match="size"):
         step(trainer, ShareCollator(TreeCollator(16))(examples()))

@@ -6,8 +6,9 @@ import torch
 from support.decoding import VOCABULARY, lists, random_trie, sid_scores, tiny_model, token_ids
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.models.decoding import decoder
 from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.decoder import decode_prompts, target_ranks
+from minionerec.models.decoding.decoder import decode_batches, decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
 
 
@@ -74,6 +75,43 @@ def test_batching_changes_nothing_and_modes_are_restored():
     assert model.training
     assert np.array_equal(one, many)
     assert np.allclose(one_scores, many_scores, atol=1e-4)
+
+
+@pytest.mark.parametrize("most", [1, 3, 4])
+def test_where_memory_ends_fewer_prompts_are_searched_at_a_time(monkeypatch, caplog, most):
+    model = tiny_model(seed=4)
+    rng = np.random.default_rng(2)
+    trie, _ = random_trie(rng, n=7)  # whose lists are shorter than there are beams
+    prompts = [[number, *rng.integers(0, VOCABULARY, int(rng.integers(1, 20))).tolist()] for number in range(13)]
+    wanted, scores = decode_prompts(model, prompts, trie, 10, batch_size=5)
+    tried = []
+
+    def short_of_memory(model, prompts, *about):
+        tried.append(len(prompts))
+        if len(prompts) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return beam_search(model, prompts, *about)
+
+    monkeypatch.setattr(decoder, "beam_search", short_of_memory)
+    found, others = decode_prompts(model, prompts, trie, 10, batch_size=5)
+    assert np.array_equal(found, wanted)
+    assert np.allclose(others, scores, atol=1e-4)
+    ended = [size for size in tried if size > most]
+    assert tried[: len(ended)] == ended  # once it is low enough it stays so
+    assert sum(tried) - sum(ended) == 13
+    assert f"Memory ended in a search: it goes on with {tried[-1 if most == 1 else -3]} prompts" in caplog.text
+
+
+def test_a_search_that_fails_otherwise_or_with_one_prompt_is_an_error():
+    def failing(error):
+        def decode(positions):
+            raise error
+
+        return decode
+
+    for error in (torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("no kernel"), ValueError("no")):
+        with pytest.raises(type(error), match=str(error)):
+            decode_batches(failing(error), [[1], [2]], 3, 2)
 
 
 def test_target_ranks():
