@@ -256,12 +256,6 @@ def test_a_first_row_without_a_time_does_not_decide_the_kind(tmp_path):
     assert tables(tmp_path, interactions, allowed=1)[:2] == (N - 1, 1)
 
 
-def test_a_time_of_another_unit_than_most(tmp_path):
-    interactions = changed(4, f"u0,p4,{START}000")
-    assert "line 6, column 'timestamp': '1500000000000' looks like milliseconds" in reported(tmp_path, interactions)
-    assert tables(tmp_path, interactions, allowed=1)[:2] == (N - 1, 1)
-
-
 def test_a_window_over_times_of_another_unit_offers_a_guess(tmp_path):
     for factor, name in ((1000, "milliseconds"), (10**6, "microseconds"), (1 / 86_400, "days")):
         interactions = lines(lambda folder, factor=factor: int((START + folder * 1000) * factor))

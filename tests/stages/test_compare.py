@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import command
 from support.measuring import paired_bootstrap
 from support.pages import Page
 from support.runs import lists_of, write_run
@@ -179,19 +178,9 @@ def test_what_comparing_refuses(runs, tmp_path):
         run_report(config_for({"one": one, "other": other}))
     with pytest.raises(ArtefactError, match="no such directory"):
         run_report(config_for({"x": tmp_path / "none"}))
-    with pytest.raises(ArtefactError, match="which a 'report' must not replace"):
-        run_report(config_for({"one": one}, output=str(one / "seed-9" / "predictions")))
     with pytest.raises(ConfigError, match="unknown metric 'Hit@10'"):
         config_for({"one": one}, metrics=["Hit@10"])
     mixed = write_run(tmp_path / "mixed", np.ones((1, ROWS), int), TARGETS[::-1])
     (one / "seed-10").rename(mixed / "seed-10")
     with pytest.raises(ArtefactError, match=r"seed-10/predictions: its test examples are not those of .*seed-9"):
         run_report(config_for({"mixed": mixed}))
-
-
-def test_command_prints_the_tables(runs, tmp_path):
-    one, two, *_ = runs
-    words = ["--layout", "comparison", "--predictions", f"one={one}", f"two={two}", "--resamples", "50"]
-    done = command(tmp_path, "report", *words, "--output", str(tmp_path / "table"))
-    assert done.status == 0, done.err
-    assert "| two | 1,234 | 3 |" in done.out and done.out.endswith("report.md)\n")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from support.evaluation import config, copy_artefact, interrupted, launch
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.log import progress
 from minionerec.core.records import read_run_record
 from minionerec.metrics.predictions import Predictions
@@ -137,22 +136,6 @@ def test_an_evaluation_that_was_interrupted_resumes(made, tmp_path, monkeypatch,
     assert [(record.parts, record.resumed_from) for record in records] == [(1, None), (2, 4)]
     for record in records:
         assert set(record.seconds) == {"all", "load", "search", "measure", "write"}
-
-
-def test_an_unfinished_evaluation_with_other_settings_is_refused_until_it_is_thrown_away(made, tmp_path, monkeypatch):
-    output = tmp_path / "eval"
-    interrupted(monkeypatch, made, output, after=2)
-    changed = {"batch_size": 3, "output": str(output), "scores": "renormalised", "resamples": 60}
-    message = (
-        r"unfinished run that differs in scores \(then 'full', now 'renormalised'\), resamples \(then 50, now 60\)"
-    )
-    with pytest.raises(ConfigError, match=message):
-        run_eval(config(made, **changed))
-    assert len(list((tmp_path / "eval.partial").glob("shard-*"))) == 2
-    found = run_eval(config(made, **changed, restart=True)).output
-    fresh = run_eval(config(made, **{**changed, "output": str(tmp_path / "fresh")})).output
-    assert (found / "predictions.parquet").read_bytes() == (fresh / "predictions.parquet").read_bytes()
-    assert not (tmp_path / "eval.partial").exists()
 
 
 def test_many_batches_make_few_shards(tmp_path, monkeypatch):

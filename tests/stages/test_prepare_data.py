@@ -48,21 +48,6 @@ def test_the_artefact_comes_back_as_it_was_read(tmp_path):
         assert {history.dtype for history in rows.histories} == {np.dtype(np.int32)}
 
 
-def test_again_does_nothing_and_elsewhere_gives_the_same_bytes(tmp_path, tables):
-    out = tmp_path / "out"
-    run_prepare(PrepareConfig(**tables, output=str(out)))
-    before, timestamp = bytes_of(out), (out / "manifest.json").stat().st_mtime_ns
-    assert run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
-    assert (out / "manifest.json").stat().st_mtime_ns == timestamp
-    (out / "manifest.json").unlink()
-    for file in before:
-        (out / file).unlink(missing_ok=True)
-    (out / "sequences").rmdir()
-    assert not list(out.iterdir())
-    assert not run_prepare(PrepareConfig(**tables, output=str(out))).up_to_date
-    assert bytes_of(out) == before
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("split", 3), ("max_history", "10"), ("max_history", None), ("truncated_histories", {"a": 1})]
 )

@@ -6,19 +6,17 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from support.baskets import rows_by_hand, source_of
+from support.baskets import source_of
 from support.builder import build
 from support.examples import sid_windows
 from support.paths import ROOT
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.data.checks import check_histories
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
-from minionerec.data.rows import joined
 from minionerec.data.shards import shard_files
 from minionerec.data.times import row_times
 from minionerec.sid.table import SidTable
@@ -54,48 +52,6 @@ def require_equal(rows, others):
         assert getattr(rows.times, name).tolist() == getattr(others.times, name).tolist()
 
 
-def test_the_demo_shop_has_no_ties_and_is_the_same_with_every_setting(tmp_path):
-    corpora = {ties: prepared(tmp_path, {"source": "demo"}, ties=ties)[0] for ties in ("keep", "shuffle", "together")}
-    for corpus in corpora.values():
-        assert corpus.counts["order"]["ties"] == 0 and corpus.counts["order"]["pairs"] == 15_083
-        for split in SPLITS:
-            require_equal(corpus.splits()[split], corpora["keep"].splits()[split])
-            assert row_times(corpus, split).later.all()
-    assert [corpus.split for corpus in corpora.values()] == [
-        "global time 8:1:1",
-        "global time 8:1:1, ties shuffled",
-        "global time 8:1:1, ties together",
-    ]
-
-
-@pytest.mark.parametrize("split", ["global_time", "leave_last_out"])
-def test_months_of_the_demo_shop_together(tmp_path, by_months, split):
-    settings, bought = by_months
-    corpus, _ = prepared(tmp_path, settings, ties="together", split=split)
-    check_histories(corpus)
-    numbers = dict(zip(corpus.items["item_id"], range(corpus.n_items), strict=True))
-    names = {user: position for position, user in enumerate(sorted(set(bought["user_id"])))}
-    pairs = [(names[user], time) for user, time in zip(bought["user_id"], bought["timestamp"], strict=True)]
-    items = bought["item_id"].map(numbers).tolist()
-    expected = Counter(
-        (pairs[position][0], time, tuple(items[item] for item in past), items[position])
-        for position, (time, past, _) in rows_by_hand(pairs, 10).items()
-    )
-    sides = pd.concat(
-        pd.DataFrame({"user": rows.users, "time": rows.times.time, "split": name})
-        for name, rows in corpus.splits().items()
-    )
-    rows = joined(list(corpus.splits().values()))
-    found = (
-        (names[user], time, tuple(history.tolist()), target)
-        for (user, history, target), time in zip(rows, sides["time"], strict=True)
-    )
-    assert Counter(found) == expected
-    key = "time" if split == "global_time" else ["user", "time"]
-    assert sides.groupby(key)["split"].nunique().max() == 1
-    assert all(row_times(corpus, name).later.all() for name in SPLITS)
-
-
 def test_a_file_that_is_a_listing_is_warned_of(tmp_path, by_months, caplog):
     caplog.set_level("INFO")
     settings, _ = by_months
@@ -126,6 +82,8 @@ def test_a_file_that_is_a_listing_is_warned_of(tmp_path, by_months, caplog):
 def test_times_are_written_in_parts_as_they_are_whole(tmp_path, by_months, monkeypatch):
     settings, _ = by_months
     whole, _ = prepared(tmp_path, settings, ties="together")
+    assert whole.split == "global time 8:1:1, ties together"
+    assert all(row_times(whole, split).later.all() for split in SPLITS)
     monkeypatch.setattr("minionerec.data.shards.GROUP", 300)
     monkeypatch.setattr("minionerec.data.shards.SHARD", 6000)
     parts, result = prepared(tmp_path, settings, ties="together", seed=0)

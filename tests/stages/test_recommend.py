@@ -8,8 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from support.conditioned import save_conditioned
-from support.evaluation import made
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -20,8 +18,6 @@ from minionerec.recommend import stage
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.stage import FILE, SCHEMA, run_recommend
-
-__all__ = ["made"]
 
 ROWS = [
     {
@@ -84,8 +80,8 @@ def test_lines_of_json_with_filters_and_unknown_ids(made, tmp_path):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("usual", ["unknown", "later"])
-def test_session_contexts_of_rows_and_of_all_that_have_none(tmp_path, kind, usual):
-    checkpoint, corpus = save_conditioned(tmp_path), str(tmp_path / "corpus")
+def test_session_contexts_of_rows_and_of_all_that_have_none(conditioned, tmp_path, kind, usual):
+    checkpoint, corpus = conditioned / "conditioned", str(conditioned / "corpus")
     rows = [{"history": ["i3", "i9"], "session_context": context} for context in ("same", None, "unknown", "later")]
     path = tmp_path / f"histories.{kind}"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -102,9 +98,9 @@ def test_session_contexts_of_rows_and_of_all_that_have_none(tmp_path, kind, usua
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_rows_with_times_have_the_session_context_that_follows(tmp_path, kind, monkeypatch):
+def test_rows_with_times_have_the_session_context_that_follows(conditioned, tmp_path, kind, monkeypatch):
     monkeypatch.setattr(SessionClock, "of", lambda corpus: SessionClock(86_400))
-    checkpoint, corpus = save_conditioned(tmp_path), str(tmp_path / "corpus")
+    checkpoint, corpus = conditioned / "conditioned", str(conditioned / "corpus")
     days = [datetime(2018, 11, day, 9, tzinfo=UTC) for day in (3, 5)]
     rows = [
         {"times": days, "now": datetime(2018, 11, 5, 20, tzinfo=UTC)},

@@ -184,17 +184,6 @@ def test_the_share_of_the_ceiling_is_reported_where_sids_are_items(shop):
     assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in message
 
 
-def test_equal_inputs_make_equal_bytes_and_a_second_run_does_nothing(shop, drawn):
-    first = run_report(config(reference="industrial"))
-    again = run_report(config(reference="industrial"))
-    assert not first.up_to_date and again.up_to_date and again.text == first.text
-    other = run_report(config(reference="industrial", output="other"))
-    for name in ("report.html", "report.md", "metrics.json", "table.txt"):
-        assert Path("report", name).read_bytes() == Path("other", name).read_bytes()
-    assert not other.up_to_date
-    assert not run_report(config(reference="industrial", seed=1)).up_to_date
-
-
 def test_without_matplotlib_tables_and_a_note_remain(shop, monkeypatch):
     monkeypatch.setattr(plots, "available", lambda: False)
     text = (run_report(config()).output / "report.html").read_text(encoding="utf-8")
@@ -285,8 +274,6 @@ def test_configuration_errors(shop):
     assert list(recommenders_of("report")).count("popularity") == 1
     usual = ["--corpus", "corpus", "--output", "report"]
     for words, message in (
-        (["--predictions", "sft"], r"--predictions has 'sft'; expected NAME=VALUE"),
-        (["--predictions", "A=x", "A=y"], r"--predictions names 'A' twice"),
         (["--predictions", "A=x", "--items", "t.json"], r"a corpus has its own titles; leave items out"),
         (["--predictions", "A=x", "--protocol", "a", "--sids", "s"], r"whose items have no SIDs; leave sids out"),
     ):

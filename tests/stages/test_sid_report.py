@@ -1,7 +1,6 @@
 """The page about tables of semantic IDs: content, determinism and refusals."""
 
 import json
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -11,8 +10,7 @@ from support.paths import ROOT
 from support.small_corpus import shop_titles
 
 from minionerec.core.artefacts import read_json, verify_files
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
-from minionerec.core.settings import parse_settings
+from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.reports import plots
@@ -99,14 +97,6 @@ def parse_saved(folder):
     return SidConfig(**read_json(folder / "manifest.json")["config"])
 
 
-def test_same_bytes_and_a_second_run_does_nothing(shop, tmp_path):
-    one, two = (run_sid_report(config_for(shop, tmp_path / name)) for name in "ab")
-    assert (one.output / "sid_report.html").read_bytes() == (
-        two.output / "sid_report.html"
-    ).read_bytes() and not one.up_to_date
-    assert run_sid_report(config_for(shop, tmp_path / "a")).up_to_date
-
-
 def test_buckets_show_titles_and_none_if_unwanted(shop, tmp_path):
     shown = (
         run_sid_report(config_for(shop, tmp_path / "a", names=["plain"], buckets=2)).output / "sid_report.md"
@@ -124,38 +114,12 @@ def test_without_matplotlib(shop, tmp_path, monkeypatch):
 
 
 def test_bad_input(shop, tmp_path):
-    for words, message in (
-        (["--tables", "runs/a"], "--tables has 'runs/a'; expected NAME=VALUE"),
-        (["--tables", "a=x", "a=y"], "--tables names 'a' twice"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            parse_settings(SidReportConfig, words)
-    with pytest.raises(ConfigError, match="buckets is -1"):
-        SidReportConfig(corpus="c", tables={"a": "b"}, output="x", buckets=-1)
     with pytest.raises(ArtefactError, match="nowhere: no such directory"):
         run_sid_report(config_for(shop, tmp_path / "page", names=["nowhere"]))
-    with pytest.raises(ArtefactError, match="plain: holds a 'sids', which a 'sid_report' must not replace"):
-        run_sid_report(config_for(shop, shop / "plain", names=["plain"]))
     np.save(tmp_path / "short.npy", np.zeros((59, 3), np.float32))
     with pytest.raises(DataError, match=r"short\.npy: 59 rows for 60 items"):
         run_sid_report(config_for(shop, tmp_path / "page", encoder=str(tmp_path / "short.npy")))
     assert not (tmp_path / "page").exists()
-
-
-def test_a_table_changed_by_hand_is_named(shop, tmp_path):
-    shutil.copytree(shop / "plain", tmp_path / "plain")
-    config = SidReportConfig(
-        corpus=str(shop / "corpus"),
-        tables={"plain": str(tmp_path / "plain")},
-        output=str(tmp_path / "page"),
-        dimensions=8,
-    )
-    run_sid_report(config)
-    assert config.up_to_date()
-    with (tmp_path / "plain" / "index.json").open("a") as file:
-        file.write(" ")
-    with pytest.raises(ArtefactError, match=r"plain/index\.json: differs from manifest\.json"):
-        run_sid_report(config)
 
 
 def test_command(shop, tmp_path):

@@ -156,7 +156,7 @@ def test_exact_search_and_a_beam_of_all_titles_agree(shop, tmp_path):
         assert first == pytest.approx(second, abs=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{}, {"scores": "renormalised"}, {"search": "exact"}, {"combine": "rerank"}])
+@pytest.mark.parametrize("changes", [{}, {"search": "exact"}, {"combine": "rerank"}])
 def test_mixed_scores_are_the_weighted_sum_of_both(shop, tmp_path, changes):
     """D1 over titles, items of a title summed."""
     alone = evaluate(shop, tmp_path / "alone", **{k: v for k, v in changes.items() if k != "combine"})
@@ -164,16 +164,6 @@ def test_mixed_scores_are_the_weighted_sum_of_both(shop, tmp_path, changes):
     second = of_sasrec(shop, Corpus.load(shop / "corpus").items["title"].tolist())
     for row, first in enumerate(by_title(Predictions.load(alone.output))):
         assert mixed[row] == pytest.approx({t: 0.6 * first[t] + 0.4 * second[row][t] for t in first}, abs=1e-4)
-
-
-def test_the_whole_share_is_the_model_and_none_the_assistant(shop, tmp_path):
-    """D2 over titles."""
-    alone = evaluate(shop, tmp_path / "alone").output
-    assisted(shop, tmp_path / "whole", share=1.0)
-    assert (tmp_path / "whole" / "predictions.parquet").read_bytes() == (alone / "predictions.parquet").read_bytes()
-    none = assisted(shop, tmp_path / "none", share=0.0)
-    for row, second in enumerate(of_sasrec(shop, Corpus.load(shop / "corpus").items["title"].tolist())):
-        assert list(dict.fromkeys(none.sids[row])) == sorted(second, key=second.get, reverse=True)
 
 
 def test_where_sids_are_needed_it_is_refused(shop, tmp_path):

@@ -15,7 +15,6 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
-from minionerec.data.transitions import count_transitions
 from minionerec.metrics.predictions import Predictions
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
@@ -58,16 +57,6 @@ def test_examples_in_files_are_those_in_memory(demo, tmp_path, max_len, padding,
         found.append(sorted(zip(histories.tolist(), targets.tolist(), strict=True)))
     assert found[0] == found[1] == found[2]
     assert isinstance(examples.batch(np.array([7, 3]), torch.device("cpu"), False)[0], torch.Tensor)
-
-
-def test_counts_of_parts_are_those_of_the_whole():
-    rng = np.random.default_rng(0)
-    histories, targets = rng.integers(0, 40, (2, 500, 7))
-    whole = count_transitions([(histories, targets)], 39, 4, 0.6, 0.3)
-    parts = [(histories[start : start + 30], targets[start : start + 30]) for start in range(0, 500, 30)]
-    found = count_transitions(parts, 39, 4, 0.6, 0.3)
-    assert (found.offsets == whole.offsets).all() and (found.followers == whole.followers).all()
-    assert np.allclose(found.counts, whole.counts, rtol=1e-6)
 
 
 @pytest.mark.parametrize("all_positions", [False, True])

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from minionerec.data.corpus import Corpus
+from minionerec.recommend.recommender import Recommender
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
 from support.checkpoints import save_checkpoint
 from support.examples import sid_windows
+from support.store import shared
 from support.training import catalogue_config, make_inputs
 
 
@@ -28,3 +31,15 @@ def save_conditioned(folder: Path, session_context: bool = True) -> Path:
             parameter.copy_(torch.randn_like(parameter) * 0.3)
     save_checkpoint(bundle, folder / "conditioned")
     return folder / "conditioned"
+
+
+@pytest.fixture(scope="session")
+def conditioned(tmp_path_factory) -> Path:
+    """The folder of `save_conditioned`, which no test changes."""
+    return shared(tmp_path_factory, save_conditioned)
+
+
+@pytest.fixture(scope="module")
+def telling(conditioned) -> Recommender:
+    """That model over items i0 to i23, which can be told contexts."""
+    return Recommender.load(conditioned / "conditioned", corpus=conditioned / "corpus")

@@ -57,6 +57,9 @@ STAGES = {
         **{"corpus": "corpus", "sids": "sids", "predictions": {"sft": "predictions"}, "output": "report"},
         "resamples": 20,
     },
+    "sid-report": {
+        **{"corpus": "corpus", "tables": {"own": "sids"}, "output": "sids-page", "dimensions": 6, "buckets": 2},
+    },
     "experiment-log": {
         "entries": {"shop": {"corpus": "corpus", "sids": "sids", "stages": {"SFT": "predictions"}}},
         **{"output": "log", "resamples": 20},

@@ -1,13 +1,13 @@
 """`minionerec run`: the steps in order, what it says of them, and what a failure leaves out."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from support.commands import command
 from support.paths import ROOT
+from support.preloaded import python
 from support.studies import Ended
 
 from minionerec import __version__
@@ -108,7 +108,7 @@ def test_of_several_steps_those_go_on_that_do_not_need_what_failed(jobs, tmp_pat
         "good": {"stage": "calc-level", "path": "lists.json", "ks": [1]},
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"jobs": jobs, "steps": steps}, sort_keys=False))
-    words = [sys.executable, "-m", "minionerec", "run", "mine.yaml"]
+    words = [python(), "-m", "minionerec", "run", "mine.yaml"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
     message = done.stderr.splitlines()

@@ -7,8 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.conditioned import save_conditioned
-from support.evaluation import made
 from support.examples import sid_windows
 from support.training import catalogue_config, make_inputs
 
@@ -24,8 +22,6 @@ from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
-
-__all__ = ["made"]
 
 HISTORY = ["i3", "i9", "i10", "i3", "i7"]
 
@@ -50,13 +46,6 @@ def shop(tmp_path_factory):
         for parameter in bundle.model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
     return recommender_of(LanguageRanker(bundle, corpus, Search("exact")), corpus)
-
-
-@pytest.fixture(scope="module")
-def telling(tmp_path_factory):
-    """A catalogue model that can be told contexts."""
-    folder = tmp_path_factory.mktemp("telling")
-    return Recommender.load(save_conditioned(folder), corpus=folder / "corpus")
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.conditioned import save_conditioned
-from support.evaluation import copy_artefact, made
+from support.evaluation import copy_artefact
 from support.scripts import benchmark
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -25,8 +24,6 @@ from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
-
-__all__ = ["made"]
 
 TABLE = "item_id,shelf,price\nu,1a,1\nv,1a,2\nw,2b,3\nx,2b,4\ny,1a,5\n"
 KINDS = ("language", "language exactly", "catalogue", "sequential", "baseline")
@@ -71,13 +68,6 @@ def recommenders(made, trained, table):
         "sequential": Recommender.load(trained / "sasrec" / "model", **given),
         "baseline": Recommender.of(make_baselines(corpus)[1]["transition counts"], corpus, items=table),
     }
-
-
-@pytest.fixture(scope="module")
-def telling(tmp_path_factory):
-    """A catalogue model that can be told contexts, over items i0 to i23."""
-    folder = tmp_path_factory.mktemp("telling")
-    return Recommender.load(save_conditioned(folder), corpus=folder / "corpus")
 
 
 def test_answers_are_the_rankers_lists_in_the_users_words(made, recommenders):

@@ -88,10 +88,11 @@ def corpus_of(folder, table, **choices):
     return build(read_tables(folder / "interactions.csv", folder / "items.csv"), **choices)
 
 
-@pytest.fixture
-def shop(tmp_path):
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
     """A recommender of a corpus in days."""
-    return Recommender.of(AnyRanker(), corpus_of(tmp_path, interactions().assign(timestamp="2018-11-05")).corpus())
+    table = interactions().assign(timestamp="2018-11-05")
+    return Recommender.of(AnyRanker(), corpus_of(tmp_path_factory.mktemp("shop"), table).corpus())
 
 
 def asked(recommender, history, times, now, **more):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from support.decoding import tiny_model
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.core.errors import DataError
@@ -14,18 +14,7 @@ VOCABULARY = 40
 
 
 def make_model(attention="sdpa", checkpointing=False):
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=24,
-        initializer_range=0.3,
-        attn_implementation=attention,
-    )
-    model = Qwen2ForCausalLM(config)
+    model = tiny_model(attention=attention, vocab_size=VOCABULARY)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train()

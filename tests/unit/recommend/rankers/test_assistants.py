@@ -17,13 +17,13 @@ HISTORY = np.array([3, 9], np.int32)
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory):
+def shop(conditioned, tmp_path_factory):
     """The corpus, and by its name a checkpoint that was conditioned on the session context and one that was not."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("conditioned", "unconditioned")}
-    checkpoints = {
-        name: save_conditioned(folder, session_context=name == "conditioned") for name, folder in folders.items()
+    plain = save_conditioned(tmp_path_factory.mktemp("unconditioned"), session_context=False)
+    return Corpus.load(conditioned / "corpus"), {
+        "conditioned": conditioned / "conditioned",
+        "unconditioned": plain,
     }
-    return Corpus.load(folders["conditioned"] / "corpus"), checkpoints
 
 
 def of_model(ranker: LanguageRanker, context: int) -> np.ndarray:

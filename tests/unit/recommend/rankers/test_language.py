@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.evaluation import copy_artefact, made
+from support.evaluation import copy_artefact
 from support.scripts import benchmark
 
 from minionerec.core.errors import ConfigError
@@ -13,8 +13,6 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
-
-__all__ = ["made"]
 
 HISTORIES = [np.array([0, 3], np.int32), np.array([5], np.int32), np.array([0, 3], np.int32), np.array([], np.int32)]
 

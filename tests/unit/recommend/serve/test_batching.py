@@ -6,11 +6,9 @@ import threading
 import time
 
 import pytest
-from support.conditioned import save_conditioned
 from support.serving import IDS, expected, make_recommender
 
 from minionerec.data.session import SESSION_CONTEXTS
-from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.recommend.serve.batching import Batcher, answer_each
 from minionerec.recommend.serve.metrics import Metrics
@@ -79,8 +77,8 @@ def test_what_comes_while_the_model_works_is_answered_together():
     assert [lists(outcome) for outcome in outcomes] == [[expected([item_id], 3)] for item_id in IDS[1:8]]
 
 
-def test_callers_of_one_batch_keep_their_own_session_contexts(tmp_path):
-    recommender = Recommender.load(save_conditioned(tmp_path), corpus=tmp_path / "corpus")
+def test_callers_of_one_batch_keep_their_own_session_contexts(telling):
+    recommender = telling
     requests = [
         Request(["i3", "i9"], 24, session_context=context)
         for context in (*SESSION_CONTEXTS, *reversed(SESSION_CONTEXTS))

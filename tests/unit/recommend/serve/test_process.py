@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.checkpoints import save_checkpoint
-from support.evaluation import made
 from support.preloaded import python
 from support.scripts import benchmark
 
@@ -31,8 +30,6 @@ from minionerec.recommend.serve import server
 from minionerec.recommend.serve.config import KEY_VARIABLE, ServeConfig
 from minionerec.recommend.serve.guard import read_keys
 from minionerec.sid.table import SidTable
-
-__all__ = ["made"]
 
 http_load = benchmark("http_load")
 KEY = "a-key-of-some-length"
@@ -117,29 +114,6 @@ def test_a_key_is_asked_for(process):
     assert call(port, "/healthz", key="")[0] == call(port, "/readyz", key="")[0] == 200
 
 
-def test_models_are_exchanged_under_traffic(process, models):
-    _, port, _ = process
-    root, (a, b) = models
-    lists = {a.version: wanted(a), b.version: wanted(b)}
-    assert len(lists) == 2
-
-    async def exchange():
-        sent = http_load.request_bytes(json.dumps(SEVERAL).encode(), key=KEY)
-        traffic = asyncio.create_task(http_load.drive(port, [sent], 4, seconds=2.5, keep=True))
-        for body in ({"checkpoint": "b"}, {"checkpoint": "a"}, {"checkpoint": "b"}, {"back": True}):
-            await asyncio.sleep(0.2)
-            asked = http_load.request_bytes(json.dumps(body).encode(), "/v1/reload", key=KEY)
-            assert (await http_load.drive(port, [asked], 1)).statuses == [200]
-        return await traffic
-
-    load = asyncio.run(exchange())
-    assert set(load.statuses) == {200}
-    answers = [json.loads(body) for body in load.bodies]
-    assert all(listed(answer) == lists[answer["model"]["version"]] for answer in answers)
-    assert {answer["model"]["version"] for answer in answers} == set(lists)
-    assert root.is_dir()
-
-
 def version(port):
     return call(port, "/v1/model")[1]["version"]
 
@@ -151,9 +125,11 @@ def until(condition):
         time.sleep(0.05)
 
 
-def test_a_link_that_is_moved_brings_the_other_model(process, models):
+def test_a_call_and_a_link_that_is_moved_bring_the_other_model(process, models):
     started, port, log = process
     root, (a, b) = models
+    for name, model in (("b", b), ("a", a)):
+        assert call(port, "/v1/reload", {"checkpoint": name})[0] == 200 and version(port) == model.version
     (root / "new").symlink_to("b")
     os.replace(root / "new", root / "now")
     until(lambda: version(port) == b.version)

@@ -6,14 +6,12 @@ import re
 
 import pytest
 from starlette.testclient import TestClient
-from support.conditioned import save_conditioned
 from support.paths import ROOT
 from support.serving import IDS, N, expected, fake_parts
 
 from minionerec import __version__
 from minionerec.data.session import SESSION_CONTEXTS, SessionClock
 from minionerec.recommend.explain import Explanation
-from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.serve import service as service_module
 from minionerec.recommend.serve.guard import REQUESTS
 from minionerec.recommend.serve.server import create_app, read_files
@@ -89,13 +87,6 @@ def test_filters_and_unknown_ids_reach_the_model(make):
     assert refused == (422, "history[1]", "'nobody' is not an item of the catalogue.")
     wrong = {"requests": [{}, {"where": {"colour": "red"}}]}
     assert error(client.post("/v1/recommend", json=wrong))[:2] == (422, "requests[1].where.colour")
-
-
-@pytest.fixture(scope="module")
-def telling(tmp_path_factory):
-    """A catalogue model that can be told contexts, over items i0 to i23."""
-    folder = tmp_path_factory.mktemp("telling")
-    return Recommender.load(save_conditioned(folder), corpus=folder / "corpus")
 
 
 def test_a_session_context_reaches_the_model_and_the_explanation(make, telling):
