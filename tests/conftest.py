@@ -1,5 +1,6 @@
 """What all tests share: no network, one thread a process, a device, and where the published data lie."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -30,6 +31,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """All modules are imported by now."""
     quicken()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The interpreter ends as ever."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
