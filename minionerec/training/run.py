@@ -742,5 +742,6 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
                     shutil.rmtree(stage.partial, ignore_errors=True)  # so that other settings are not refused
                 raise
 
-    run.__name__, run.__doc__ = train.__name__, train.__doc__
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # another process finds it by its name
+        setattr(run, name, getattr(train, name))
     return run
