@@ -119,14 +119,15 @@ def test_shards_of_other_versions_are_thrown_away(tmp_path, monkeypatch, caplog)
 
 def test_an_evaluation_that_was_interrupted_resumes(made, tmp_path, monkeypatch, caplog):
     whole = run_eval(config(made, batch_size=3, output=str(tmp_path / "whole"))).output
-    written = interrupted(monkeypatch, made, tmp_path / "eval", after=4)
+    asked = config(made, batch_size=3, output=str(tmp_path / "eval"))
+    written = interrupted(monkeypatch, lambda: run_eval(asked), tmp_path / "eval", after=4)
     assert len(written) == 4
     caplog.set_level("INFO")
     with monkeypatch.context() as patch:
         fresh = []
         write = shards._write_shard
         patch.setattr(shards, "_write_shard", lambda file, *rest: (fresh.append(file), write(file, *rest)))
-        found = run_eval(config(made, batch_size=3, output=str(tmp_path / "eval"))).output
+        found = run_eval(asked).output
     assert f"Resuming from 4 finished shard(s) in {tmp_path / 'eval.partial'}" in caplog.text
     assert fresh and not set(fresh) & set(written)
     assert not (tmp_path / "eval.partial").exists()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.checkpoints import save_checkpoint
 from support.encoders import save_encoder
-from support.evaluation import copy_artefact
+from support.evaluation import copy_artefact, interrupted
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -21,7 +21,7 @@ from minionerec.models.backbone.build import ScratchShape, scratch_model, train_
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.prompts.wording import NEXT_TITLE, load_wording
-from minionerec.recommend.evaluation import grounding_stage, shards
+from minionerec.recommend.evaluation import grounding_stage
 from minionerec.recommend.evaluation.grounding_config import GroundingConfig
 from minionerec.recommend.evaluation.grounding_stage import run_grounding
 from minionerec.recommend.rankers.grounding import row_min_max
@@ -324,34 +324,19 @@ def test_texts_of_an_earlier_run_are_not_written_again(made, tmp_path, writes):
         run_grounding(config(made, tmp_path / "other", texts=str(tmp_path / "searched")))
 
 
-class Interrupted(Exception):
-    pass
-
-
 def test_a_run_that_was_interrupted_resumes(made, tmp_path, monkeypatch):
     asked = {"batch_size": 3, "weights": "popularity", "gammas": GAMMAS}
     whole = run_grounding(config(made, tmp_path / "whole", **asked)).output
-    parts, write = [], shards._write_shard
-
-    def dying(*args):
-        if len(parts) == 4:
-            raise Interrupted
-        parts.append(args[0])
-        write(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shards, "_write_shard", dying)
-        with pytest.raises(Interrupted):
-            run_grounding(config(made, tmp_path / "cut", **asked))
-    assert not (tmp_path / "cut").exists()
-    found = run_grounding(config(made, tmp_path / "cut", **asked)).output
+    cut = config(made, tmp_path / "cut", **asked)
+    interrupted(monkeypatch, lambda: run_grounding(cut), tmp_path / "cut", after=4)
+    found = run_grounding(cut).output
     for name in ("predictions.parquet", "predictions.json", "texts.parquet", "metrics.json"):
         assert (found / name).read_bytes() == (whole / name).read_bytes()
     record = read_run_record(found)
     assert (record.parts, record.resumed_from) == (2, 4)
     assert set(record.seconds) == {"all", "load", "generate", "ground", "measure", "write"}
     timestamp = (found / "manifest.json").stat().st_mtime_ns
-    run_grounding(config(made, tmp_path / "cut", **asked))
+    run_grounding(cut)
     assert (found / "manifest.json").stat().st_mtime_ns == timestamp
 
 

@@ -18,7 +18,6 @@ from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.evaluation import shards
 from minionerec.recommend.evaluation.config import EvalConfig
-from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.table import SidTable
 from support.checkpoints import save_checkpoint
 from support.paths import ROOT
@@ -87,8 +86,8 @@ class Interrupted(Exception):
     """What a process that was cut off says."""
 
 
-def interrupted(monkeypatch, made, output, after, **changes):
-    """An evaluation that is cut off when some shards are written; what is left of it."""
+def interrupted(monkeypatch, run, output, after):
+    """Runs an evaluation that is cut off when some shards are written; gives what is left of it."""
     written = []
     write = shards._write_shard
 
@@ -101,7 +100,7 @@ def interrupted(monkeypatch, made, output, after, **changes):
     with monkeypatch.context() as patch:
         patch.setattr(shards, "_write_shard", dying)
         with pytest.raises(Interrupted):
-            run_eval(config(made, **{"batch_size": 3, "output": str(output), **changes}))
+            run()
     assert not output.exists()
     return written
 
