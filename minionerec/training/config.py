@@ -234,7 +234,8 @@ class CatalogueTrainConfig(RefittableConfig):
     vectors: str = setting(
         "tfidf",
         "item vectors, besides learned ones: tfidf or wordllama (of texts), interactions (of training interactions), "
-        "the output of embed-items, a .npy or .parquet file; empty: none",
+        "the output of embed-items, a .npy or .parquet file; experts compare those of another encoder beside words; "
+        "empty: none",
         path=True,
     )
     vector_width: int = setting(128, "width of vectors of TF-IDF or of interactions", least=1)

@@ -134,7 +134,7 @@ def _extend(
         _check_text(model, before, table, text, config)
     transitions = None if model.pairs is None else _counted(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
-    alike = None if model.experts is None else text_neighbours(corpus, table)
+    alike = None if model.experts is None else text_neighbours(corpus, table, config.vectors, text)
     grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, config.start, alike)
     return replace(bundle, model=grown, table=table)
 

@@ -24,6 +24,7 @@ from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
+from minionerec.sid.embed.texts import item_texts, nearest_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.config import ExtendConfig
@@ -271,3 +272,31 @@ def test_a_model_without_text_or_counts(shop, tmp_path):
         assert model.leaf_log_probs(torch.tensor([[1, 2]])).exp().sum() == pytest.approx(1, abs=1e-5)
     save_checkpoint(bundle, tmp_path / "saved")  # its corpus is not recorded, its items are all there
     run_extend(extend_config(shop, "x", checkpoint=str(tmp_path / "saved"), output=str(tmp_path / "from_saved")))
+
+
+def test_experts_compare_the_vectors_of_another_encoder(shop, tmp_path):
+    """In training, and when items are added: the mean of the cosines of words and of these vectors."""
+    drawn = np.random.default_rng(0).normal(size=(24, 8)).astype(np.float32)
+    row = {item: number for number, item in enumerate(row_ids(Corpus.load(shop / "after")))}
+    for name in ("before", "after"):
+        np.save(tmp_path / f"{name}.npy", drawn[[row[item] for item in row_ids(Corpus.load(shop / name))]])
+    ready = str(tmp_path / "before.npy")
+    changes = {"corpus": str(shop / "before"), "output": str(tmp_path / "trained")}
+    run_catalogue(catalogue_config(shop, epochs=0.1, experts=True, vectors=ready, **changes))
+    ready, output = str(tmp_path / "after.npy"), str(tmp_path / "grown")
+    run_extend(extend_config(shop, "x", checkpoint=str(tmp_path / "trained"), vectors=ready, output=output))
+    for folder, name in (("trained", "before"), ("grown", "after")):
+        bundle, corpus = load_bundle(tmp_path / folder), Corpus.load(shop / name)
+        texts, vectors = [""] * bundle.table.n_unique, np.zeros((bundle.table.n_unique, 8), np.float32)
+        for number, item, text in zip(bundle.table.sid_numbers, row_ids(corpus), item_texts(corpus), strict=True):
+            texts[number], vectors[number] = text, drawn[row[item]]
+        wanted, experts = nearest_texts(texts, vectors=vectors), bundle.model.experts
+        assert experts.text_offsets.tolist() == wanted.offsets.tolist()
+        assert experts.neighbours.tolist() == wanted.followers.tolist()
+        assert np.allclose(experts.similarities.numpy(), wanted.counts, atol=1e-6)
+        assert experts.neighbours.tolist() != nearest_texts(texts).followers.tolist()
+
+
+def row_ids(corpus):
+    """Item ids in the order of rows."""
+    return corpus.items["item_id"].tolist()

@@ -109,38 +109,44 @@ def _tfidf() -> Any:
     return TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
 
 
-def nearest_texts(texts: Sequence[str], count: int = 20) -> Transitions:
+def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | None = None) -> Transitions:
     """The most similar of the other texts for each text, by the cosine of TF-IDF weights (`tfidf_svd`), uncompressed.
 
     Args:
         texts: N texts.
         count: Most similar texts of a text; fewer where no more share a word with it.
+        vectors: float (N, D), vectors of the same texts by another encoder: the similarity is then the mean of the
+            cosine of TF-IDF weights and of theirs, where that is above 0.
 
     Returns:
-        For each text the others, as followers, with their cosines, as counts.
+        For each text the others, as followers, with their similarities, as counts.
 
     Example:
         >>> found = nearest_texts(["red oak table", "oak table", "lamp"])
         >>> found.offsets.tolist(), found.followers.tolist()
         ([0, 1, 2, 2], [1, 0])
     """
-    followers, cosines, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
     try:
         weights = _tfidf().fit_transform(texts)
     except ValueError:  # no text holds a word
-        return Transitions(np.zeros(len(texts) + 1, np.int64), followers[0], cosines[0])
+        weights = csr_array((len(texts), 1), dtype=np.float32)
+    others = None if vectors is None else l2_normalise(vectors)
+    followers, similarities, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
     most = min(count, len(texts))
     for begin in progress(range(0, len(texts), _TEXTS_AT_ONCE), "comparing texts", unit="parts"):
-        alike = (weights[begin : begin + _TEXTS_AT_ONCE] @ weights.T).toarray()
+        part = slice(begin, begin + _TEXTS_AT_ONCE)
+        alike = (weights[part] @ weights.T).toarray()
+        if others is not None:
+            alike = (alike + others[part] @ others.T) / 2
         alike[np.arange(len(alike)), begin + np.arange(len(alike))] = 0
         least = np.partition(alike, -most, axis=1)[:, -most, None]
         for row, kept in zip(alike, (alike >= least) & (alike > 0), strict=True):
             other = np.flatnonzero(kept)
             other = np.sort(other[np.argsort(-row[other], kind="stable")[:count]])
             followers.append(other.astype(np.int32))
-            cosines.append(row[other].astype(np.float32))
+            similarities.append(row[other].astype(np.float32))
             sizes.append(len(other))
-    return Transitions(np.cumsum(sizes, dtype=np.int64), np.concatenate(followers), np.concatenate(cosines))
+    return Transitions(np.cumsum(sizes, dtype=np.int64), np.concatenate(followers), np.concatenate(similarities))
 
 
 def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Sequence[str] | None = None) -> np.ndarray:

@@ -14,7 +14,7 @@ from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogu
 from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, code_token_ids
 from minionerec.models.prompts.wording import load_wording
-from minionerec.sid.embed.config import EncoderSettings
+from minionerec.sid.embed.config import TFIDF, EncoderSettings
 from minionerec.sid.embed.texts import item_texts, nearest_texts
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
@@ -49,20 +49,23 @@ def sid_text(
     return text
 
 
-def text_neighbours(corpus: Corpus, table: SidTable) -> Transitions:
-    """The SIDs whose items' texts are most alike, with their similarities; none where no item has a text.
+def text_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarray | None) -> Transitions:
+    """The SIDs whose items' texts are most alike, with their similarities; none where nothing is known of any item.
 
     Args:
         corpus: The corpus.
         table: SIDs of its items.
+        encoder: Where `text` comes from. TF-IDF weights are compared uncompressed in any case, so that its vectors add
+            nothing; those of another encoder count as much as they do.
+        text: float32 (N, T), vectors of the distinct SIDs (`sid_text`); None where the model has none.
     """
     texts = [""] * table.n_unique
     try:
-        for number, text in zip(table.sid_numbers.tolist(), item_texts(corpus), strict=True):
-            texts[number] = f"{texts[number]} {text}".strip()
+        for number, own in zip(table.sid_numbers.tolist(), item_texts(corpus), strict=True):
+            texts[number] = f"{texts[number]} {own}".strip()
     except DataError:
         pass
-    return nearest_texts(texts)
+    return nearest_texts(texts, vectors=None if encoder == TFIDF else text)
 
 
 def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: SidWindows) -> Bundle:
@@ -78,7 +81,8 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         counts = window_transitions(windows, table.n_unique, config.reach, config.decay, config.reverse)
     experts = None
     if config.experts and table.n_unique <= SIDS_AT_ONCE:
-        experts = count_experts(windows, table.n_unique, config.recency, text_neighbours(corpus, table))
+        alike = text_neighbours(corpus, table, config.vectors, text)
+        experts = count_experts(windows, table.n_unique, config.recency, alike)
     shape = CatalogueConfig(
         vocab_size=len(tokenizer),
         max_history=corpus.max_history,

@@ -281,6 +281,20 @@ def test_texts_are_neighbours_by_the_words_they_share():
     assert len(nearest_texts(["", "-"]).counts) == 0
 
 
+def test_vectors_of_another_encoder_count_as_much_as_shared_words():
+    texts, vectors = ["red oak table", "oak table", "lamp", ""], np.array([[2.0, 0], [0, 1], [1, 1], [-1, 0]])
+    words, both = (sparse_rows(nearest_texts(texts, vectors=each)) for each in (None, vectors))
+    assert both[0] == pytest.approx({1: words[0][1] / 2, 2: 0.5**0.5 / 2})
+    assert both[2] == pytest.approx({0: 0.5**0.5 / 2, 1: 0.5**0.5 / 2}) and not both[3]
+    assert sparse_rows(nearest_texts([""] * 4, vectors=vectors))[2] == both[2]
+
+
+def sparse_rows(found):
+    """Others and similarities of each text."""
+    parts = [slice(*pair) for pair in zip(found.offsets, found.offsets[1:], strict=False)]
+    return [dict(zip(found.followers[part].tolist(), found.counts[part].tolist(), strict=True)) for part in parts]
+
+
 @pytest.mark.parametrize("start", ["neighbours", "zero"])
 def test_new_sids_join_the_experts(start):
     model = model_of()
