@@ -497,6 +497,15 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
         raise _cannot_write(path, error) from None
 
 
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Write an object as indented JSON, as `write_text_atomic` writes texts.
+
+    Raises:
+        ArtefactError: If the path cannot be written.
+    """
+    write_text_atomic(path, json.dumps(content, indent=1) + "\n")
+
+
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results."""
     return dict(_package_versions())

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt, Predicate
 
-from minionerec.core.artefacts import DIGEST, read_json, read_manifest, resolve_link, write_text_atomic
+from minionerec.core.artefacts import DIGEST, read_json, read_manifest, resolve_link, write_json
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import (
@@ -269,7 +269,7 @@ class Recorder:
             content = to_json(self.now())
             if artefact is not None:
                 content["artefact"] = read_manifest(artefact)[DIGEST]
-            write_text_atomic(path, json.dumps(content, indent=1) + "\n")
+            write_json(path, content)
         except Exception as error:
             if not self._warned:
                 logger.warning("The run continues without its record: %s", error)

@@ -25,7 +25,6 @@ The rules are the same everywhere:
 - Time and memory are written beside the output (`minionerec.core.records`), by phase: `with work.phase("train"):`.
 """
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -48,7 +47,7 @@ from minionerec.core.artefacts import (
     to_plain,
     verify_files,
     write_artefact,
-    write_text_atomic,
+    write_json,
 )
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
@@ -251,7 +250,7 @@ class Stage(Generic[C]):
         """Write the settings and inputs of an unfinished run into its folder; the first process does so."""
         if is_main_process():
             content = {"stage": self.name, "settings": self.settings, "inputs": self._fingerprints()}
-            write_text_atomic(self.partial / RECORD_FILE, json.dumps(content, indent=1) + "\n")
+            write_json(self.partial / RECORD_FILE, content)
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,6 @@ Deviations from the published training, none of which changes what a step expect
 3. Weights are seeded, and the best epoch's weights are kept.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from scipy.special import expit
 from torch import nn
 from torch.nn import functional
 
-from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.artefacts import read_json, read_manifest, write_json
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import progress
 from minionerec.preference.config import COMPAT, PreferenceConfig
@@ -463,35 +462,6 @@ class PairNetwork(nn.Module):
         return self.heads(torch.cat([first, second], 1)), self.heads(torch.cat([second, first], 1))
 
 
-class EarlyStopping:
-    """Early stopping that keeps the best state.
-
-    A loss is an improvement if it is below the best by more than .001; gains too small to count neither move the best
-    nor reset the count, however they add up. The state is copied, tensor by tensor: a shallow copy would keep changing
-    with the model.
-    """
-
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
-        self.best_loss, self.best_epoch, self.waited = float("inf"), -1, 0
-        self.best_state: dict[str, torch.Tensor] = {}
-
-    def update(self, epoch: int, loss: float, model: nn.Module) -> bool:
-        """Add one epoch (counted from 0); True when `patience` epochs have passed without improvement.
-
-        Raises:
-            ConfigError: If the loss is not a number.
-        """
-        if not np.isfinite(loss):
-            raise ConfigError(f"validation loss is {loss} after epoch {epoch}. Lower learning_rate or check features.")
-        if loss < self.best_loss - MIN_DELTA:
-            self.best_loss, self.best_epoch, self.waited = loss, epoch, 0
-            self.best_state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        else:
-            self.waited += 1
-        return self.waited >= self.patience
-
-
 @dataclass
 class MlpModel(PreferenceModel):
     """A trained network with the scaling of its features.
@@ -609,7 +579,7 @@ def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, na
 
     if min(len(rows) for rows in batches()) < 2:
         raise ConfigError("a target has fewer than 2 rows to train on; BatchNorm needs more. Drop it from targets.")
-    stopping = EarlyStopping(config.patience)
+    best_loss, waited, best_state = float("inf"), 0, dict[str, torch.Tensor]()
     for epoch in progress(range(config.max_epochs), "training", unit="epochs"):
         network.train()
         train_loss = float(np.mean([step(rows) for rows in batches()]))
@@ -621,11 +591,16 @@ def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, na
         for values, value in zip(model.history.values(), found, strict=True):
             values.append(value)
         model.last_epoch = epoch
-        if stopping.update(epoch, loss, network):
+        if not np.isfinite(loss):
+            raise ConfigError(f"validation loss is {loss} after epoch {epoch}. Lower learning_rate or check features.")
+        waited += 1
+        if loss < best_loss - MIN_DELTA:  # smaller gains do not count, however they add up
+            best_loss, waited, model.best_epoch = loss, 0, epoch
+            best_state = {name: value.detach().clone() for name, value in network.state_dict().items()}
+        if waited >= config.patience:
             break
     model.last = MlpModel(deepcopy(network).eval(), mean, spread, model.unit)
-    model.best_epoch = stopping.best_epoch
-    network.load_state_dict(stopping.best_state)
+    network.load_state_dict(best_state)
     network.eval()
     return model
 
@@ -647,7 +622,7 @@ def save_model(folder: Path, model: PreferenceModel, users: list[str], targets: 
 
         save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, folder / ARRAYS)
         about = {"settings": dict(model.settings), "users": users, "targets": targets}
-        (folder / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        write_json(folder / ABOUT, about)
 
 
 def load_model(run: str | Path, name: str) -> tuple[PreferenceModel, list[str], list[str]]:

@@ -6,12 +6,11 @@ OUTPUT/metrics.json             every number of it, unrounded; times, which anot
 OUTPUT/table.txt                what the command prints
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import read_json
+from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Stage
@@ -95,7 +94,7 @@ def run_report(config: ReportConfig) -> StageResult:
             parts, content = _sections(found, config, stage.inputs), _json(found, config)
             with work.finish(seed=config.seed, counts=_counts(found)) as folder:
                 write_page(folder, NAME, title, _lead(found, config), parts)
-                (folder / METRICS_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                write_json(folder / METRICS_FILE, content)
                 printed = _printed(found, config) or (folder / MARKDOWN_FILE).read_text(encoding="utf-8")
                 (folder / TABLE_FILE).write_text(printed.rstrip("\n") + "\n", encoding="utf-8")
     output = stage.output

@@ -1,6 +1,5 @@
 """Tables of semantic IDs side by side, judged before any recommender is trained: one page to read."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.core.artefacts import read_json, read_manifest, to_plain, unchanged_input
+from minionerec.core.artefacts import read_json, read_manifest, to_plain, unchanged_input, write_json
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
@@ -288,7 +287,7 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
             }
             with work.finish(seed=config.seed, counts=counts) as folder:
                 write_page(folder, NAME, config.title, lead, parts)
-                (folder / JSON_FILE).write_text(json.dumps(measures, indent=1) + "\n", encoding="utf-8")
+                write_json(folder / JSON_FILE, measures)
     output = stage.output
     measures = read_json(output / JSON_FILE)
     bits = [f"{name}: {found['bits_per_item']:.3f} bits per item" for name, found in measures.items()]

@@ -1,6 +1,5 @@
 """The stage that gives every item of a corpus a semantic ID."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minionerec.core.artefacts import read_manifest, write_text_atomic
+from minionerec.core.artefacts import read_manifest, write_json
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.records import Clock
@@ -428,7 +427,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
         counts = {**given.counts, "levels": table.levels, **asdict(resolution.after)}
         with work.finish(seed=config.seed, counts=counts) as folder:
             table.save_index(folder / INDEX_FILE)
-            write_text_atomic(folder / REPORT_FILE, json.dumps(report, indent=1) + "\n")
+            write_json(folder / REPORT_FILE, report)
             if made.quantiser is not None:
                 made.quantiser.save(folder / CODEBOOKS_FILE)
             if made.fitted is not None:

@@ -213,16 +213,16 @@ def assign(
     from threadpoolctl import threadpool_limits
 
     codes, left = np.empty((len(vectors), len(codebooks)), dtype=np.int32), np.empty(len(vectors), dtype=np.float32)
-    books = None
+    on_device = None
     if device != "cpu":
-        from minionerec.sid.on_device import CodesOn
+        from minionerec.sid.on_device import encoder_on
 
-        books = CodesOn(codebooks, device)
+        on_device = encoder_on(codebooks, device)
 
     def block(start: int) -> None:
         rows = slice(start, min(start + _ROWS, len(vectors)))
-        if books is not None:
-            codes[rows], left[rows] = books.encode(np.asarray(vectors[rows], dtype=np.float32))
+        if on_device is not None:
+            codes[rows], left[rows] = on_device(np.asarray(vectors[rows], dtype=np.float32))
             return
         residuals = np.array(vectors[rows], dtype=np.float32, order="C", copy=isinstance(vectors, np.ndarray) or None)
         for level, codebook in enumerate(codebooks):

@@ -1,6 +1,6 @@
 """K-means and nearest codes on a device: points are sent there once, and only codes come back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -8,35 +8,29 @@ import torch
 _ROWS = 1 << 14  # vectors at once
 
 
-class CodesOn:
-    """Codebooks on a device, which give vectors their nearest codes.
+def encoder_on(codebooks: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """A function that gives vectors, float32 (n, D), their codes by codebooks that are sent to a device once.
+
+    It returns the nearest code of each residual, level by level, int32 (n, L); and squared distances of vectors and
+    reconstructions, float32 (n,). The vectors stay as they are.
 
     Args:
         codebooks: Per level float32 (C_l, D).
         device: A device of torch's.
     """
-
-    def __init__(self, codebooks: Sequence[np.ndarray], device: str):
-        self.device = device
-        self.codebooks = [torch.from_numpy(np.asarray(book, dtype=np.float32)).to(device) for book in codebooks]
-        self.squares = [(book * book).sum(1) for book in self.codebooks]
+    books = [torch.from_numpy(np.asarray(book, dtype=np.float32)).to(device) for book in codebooks]
+    squares = [(book * book).sum(1) for book in books]
 
     @torch.no_grad()
-    def encode(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Nearest code of each residual, level by level, and the final residuals.
-
-        Args:
-            vectors: float32 (n, D), which stay as they are.
-
-        Returns:
-            Codes, int32 (n, L); and squared distances of vectors and reconstructions, float32 (n,).
-        """
-        left, codes = torch.tensor(vectors, device=self.device), []
-        for book, squares in zip(self.codebooks, self.squares, strict=True):
-            codes.append(_nearest(left, book, squares))
+    def encode(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        left, codes = torch.tensor(vectors, device=device), []
+        for book, own in zip(books, squares, strict=True):
+            codes.append(_nearest(left, book, own))
             left -= book[codes[-1]]
         distances: np.ndarray = (left * left).sum(1).cpu().numpy()
         return torch.stack(codes, 1).int().cpu().numpy(), distances
+
+    return encode
 
 
 def _nearest(points: torch.Tensor, book: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """The stage that computes the best metrics any recommender can expect on examples of a generated city."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.artefacts import open_artefact, write_text_atomic
+from minionerec.core.artefacts import open_artefact, write_json
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage
@@ -57,7 +56,7 @@ def run_city_ceiling(config: CeilingConfig) -> StageResult:
         content = {"split": corpus.split, **totals.content()}
         counts = {"rows": totals.rows, **content["ceiling"]}
         with work.finish(counts=counts) as folder:
-            write_text_atomic(folder / FILE, json.dumps(content, indent=1) + "\n")
+            write_json(folder / FILE, content)
             pq.write_table(totals.table(), folder / ROWS, compression="zstd")
     return _result(stage.output, counts)
 

@@ -55,15 +55,44 @@ class Trie:
             >>> trie.n_sids, trie.children(torch.tensor([0]))[0].tolist(), trie.token.tolist()
             (2, [[1, 2]], [-1, 5, 7, 9, 8])
         """
-        made = build_arrays(np.asarray(codes), np.asarray(token_ids))
+        codes, token_ids = np.asarray(codes), np.asarray(token_ids)
+        if codes.ndim != 2 or 0 in codes.shape:
+            raise DataError(f"cannot build a trie over codes of shape {codes.shape}; it needs at least one SID.")
+        columns = _sorted_distinct(codes)
+        n, levels = len(columns[0]), len(columns)
+        code_tokens = np.full((levels, token_ids.shape[1]), -1, dtype=np.int64)
+        code_tokens[: len(token_ids)] = token_ids[:levels]
+        deepest = np.zeros(n, dtype=np.int32)  # deepest node so far on each SID's path
+        changed = np.zeros(n, dtype=bool)  # whether an SID's path so far differs from that of the SID before it
+        changed[0] = True
+        level_codes, child_counts, level_start = [np.array([-1], np.int32)], [], [0, 1]
+        for level, column in enumerate(columns):
+            changed[1:] |= column[1:] != column[:-1]
+            alive = column >= 0
+            fresh = changed & alive  # the first SID of each node of this level
+            _check_tokens(column[fresh], code_tokens[level], level)
+            level_codes.append(column[fresh])
+            parents = deepest[fresh] - level_start[-2]
+            child_counts.append(np.bincount(parents, minlength=level_start[-1] - level_start[-2]))
+            numbers = np.cumsum(fresh, dtype=np.int32)
+            level_start.append(level_start[-1] + int(numbers[-1]))
+            numbers += level_start[-2] - 1
+            np.copyto(deepest, numbers, where=alive)
+        total, inner = level_start[-1], level_start[-2]
+        first_child = np.full(total + 1, total, dtype=np.int32)
+        first_child[0] = 1
+        np.cumsum(np.concatenate(child_counts), out=first_child[1 : inner + 1])
+        first_child[1 : inner + 1] += 1
+        sid = np.full(total, -1, dtype=np.int32)
+        sid[deepest] = np.arange(n, dtype=np.int32)
         return cls(
-            first_child=torch.from_numpy(made.first_child),
-            code=torch.from_numpy(made.code),
-            sid=torch.from_numpy(made.sid),
-            code_tokens=torch.from_numpy(made.code_tokens),
-            level_start=made.level_start,
-            n_sids=int((made.sid >= 0).sum()),
-            levels=len(made.level_start) - 2,
+            first_child=torch.from_numpy(first_child),
+            code=torch.from_numpy(np.concatenate(level_codes)),
+            sid=torch.from_numpy(sid),
+            code_tokens=torch.from_numpy(code_tokens),
+            level_start=tuple(level_start),
+            n_sids=n,
+            levels=levels,
         )
 
     @cached_property
@@ -252,68 +281,7 @@ class Trie:
         return Trie.build(longer, token_ids).to(self.code.device)
 
 
-# The flat arrays of a trie, made from a code table by sorting: no node is ever an object.
-
-
-@dataclass(frozen=True)
-class TrieArrays:
-    """A trie as arrays; see `minionerec.models.decoding.trie.Trie`, which looks things up in them.
-
-    Attributes:
-        first_child: int32 (M + 1,).
-        code: int32 (M,).
-        sid: int32 (M,).
-        code_tokens: int64 (L, C).
-        level_start: L + 2 numbers.
-    """
-
-    first_child: np.ndarray
-    code: np.ndarray
-    sid: np.ndarray
-    code_tokens: np.ndarray
-    level_start: tuple[int, ...]
-
-
-def build_arrays(codes: np.ndarray, token_ids: np.ndarray) -> TrieArrays:
-    """The trie of a code table.
-
-    Args:
-        codes: int (N, L), one row an item, -1 filling the end of shorter SIDs; rows may repeat.
-        token_ids: int64 (L, C), vocabulary id of each code.
-
-    Raises:
-        DataError: If there is no SID, a row has a gap, or a code has no vocabulary id.
-    """
-    if codes.ndim != 2 or 0 in codes.shape:
-        raise DataError(f"cannot build a trie over codes of shape {codes.shape}; it needs at least one SID.")
-    columns = _sorted_distinct(codes)
-    n, levels = len(columns[0]), len(columns)
-    code_tokens = np.full((levels, token_ids.shape[1]), -1, dtype=np.int64)
-    code_tokens[: len(token_ids)] = token_ids[:levels]
-    deepest = np.zeros(n, dtype=np.int32)  # deepest node so far on each SID's path
-    changed = np.zeros(n, dtype=bool)  # whether an SID's path so far differs from that of the SID before it
-    changed[0] = True
-    level_codes, child_counts, level_start = [np.array([-1], np.int32)], [], [0, 1]
-    for level, column in enumerate(columns):
-        changed[1:] |= column[1:] != column[:-1]
-        alive = column >= 0
-        fresh = changed & alive  # the first SID of each node of this level
-        _check_tokens(column[fresh], code_tokens[level], level)
-        level_codes.append(column[fresh])
-        parents = deepest[fresh] - level_start[-2]
-        child_counts.append(np.bincount(parents, minlength=level_start[-1] - level_start[-2]))
-        numbers = np.cumsum(fresh, dtype=np.int32)
-        level_start.append(level_start[-1] + int(numbers[-1]))
-        numbers += level_start[-2] - 1
-        np.copyto(deepest, numbers, where=alive)
-    total, inner = level_start[-1], level_start[-2]
-    first_child = np.full(total + 1, total, dtype=np.int32)
-    first_child[0] = 1
-    np.cumsum(np.concatenate(child_counts), out=first_child[1 : inner + 1])
-    first_child[1 : inner + 1] += 1
-    sid = np.full(total, -1, dtype=np.int32)
-    sid[deepest] = np.arange(n, dtype=np.int32)
-    return TrieArrays(first_child, np.concatenate(level_codes), sid, code_tokens, tuple(level_start))
+# A trie is made from a code table by sorting: no node is ever an object.
 
 
 def _check_tokens(codes: np.ndarray, tokens: np.ndarray, level: int) -> None:

@@ -1,6 +1,5 @@
 """The sequential recommenders by name: how one is built, saved and loaded."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
-from minionerec.core.artefacts import open_artefact, read_json
+from minionerec.core.artefacts import open_artefact, read_json, write_json
 from minionerec.core.errors import ArtefactError, ConfigError, one_line, shown
 from minionerec.core.values import convert
 from minionerec.models.nn.history import PairCounts
@@ -132,7 +131,7 @@ def save_sequential(model: SequentialModel, name: str, hyper: Mapping[str, Any],
     about = {"model": name, "num_items": model.num_items, "max_len": model.max_len, "hyper": dict(hyper)}
     about |= {} if model.session_states is None else {"session_context": True}
     save_file({key: value.cpu().contiguous() for key, value in model.state_dict().items()}, folder / WEIGHTS_FILE)
-    (folder / MODEL_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / MODEL_FILE, about)
 
 
 def load_sequential(path: str | Path) -> SequentialModel:

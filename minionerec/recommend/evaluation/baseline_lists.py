@@ -5,7 +5,6 @@ SIDs are those of the predictions, and a baseline's scores only encode the rank.
 baselines, and the validation metric of each (`minionerec.recommend.rankers.baselines.Chosen`).
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.core.artefacts import read_json
+from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.parquet import read_parquet
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
@@ -35,7 +34,7 @@ def write_baseline_lists(folder: Path, lists: Mapping[str, Predictions], chosen:
     """
     columns = {name: pa.array(found.items, pa.list_(pa.int32())) for name, found in lists.items()}
     pq.write_table(pa.table(columns), folder / FILE, compression="zstd")
-    (folder / CONSTANTS_FILE).write_text(json.dumps(chosen.to_json(), indent=1) + "\n", encoding="utf-8")
+    write_json(folder / CONSTANTS_FILE, chosen.to_json())
 
 
 def read_chosen(folder: Path) -> Chosen:

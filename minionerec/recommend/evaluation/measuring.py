@@ -1,12 +1,11 @@
 """Evaluating the lists of a split along with the baselines, and writing the results."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import read_json
+from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
@@ -118,7 +117,7 @@ class Measured:
             write_published_json(folder / JSON_FILE, self.predictions, inputs)
         metrics: dict[str, Any] = {"split_rule": self.corpus.split, **self._about(), **about, "resampled": USERS}
         metrics |= {"recommenders": entries} | ({} if unit == "SID" else {"sid_means": unit})
-        (folder / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+        write_json(folder / METRICS_FILE, metrics)
         (folder / TABLE_FILE).write_text("\n".join(tables) + "\n", encoding="utf-8")
 
 

@@ -5,7 +5,6 @@ processes, so that the results are bit-identical. Works under any launcher that 
 without one.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from minionerec.core.artefacts import package_versions, read_json, write_text_atomic
+from minionerec.core.artefacts import package_versions, read_json, write_json
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
@@ -119,7 +118,7 @@ def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], in
         logger.info("%s has shards of another device or other library versions; starting again.", folder)
     for file in shards:
         file.unlink()
-    write_text_atomic(folder / BATCHES_FILE, json.dumps({**made_by, "batch_size": batch_size()}, indent=1) + "\n")
+    write_json(folder / BATCHES_FILE, {**made_by, "batch_size": batch_size()})
     return 0
 
 

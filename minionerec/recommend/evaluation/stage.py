@@ -13,7 +13,6 @@ from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.decoding.decoder import Decode
 from minionerec.recommend.evaluation.config import EvalConfig
@@ -30,25 +29,6 @@ from minionerec.sid.table import SidTable
 logger = get_logger(__name__)
 
 _SEARCH_NAMES = {"beam": "beam search", "exact": "exact search"}
-
-
-@dataclass(frozen=True)
-class _EvalTask:
-    """An evaluation.
-
-    Attributes:
-        corpus: Items and examples.
-        rows: The examples of the split.
-        ranker: The ranker.
-        name: Its name in tables.
-        table: SIDs of the items; None where there are none.
-    """
-
-    corpus: Corpus
-    rows: SplitExamples
-    ranker: Ranker
-    name: str
-    table: CandidateGroups | None
 
 
 @dataclass(frozen=True)
@@ -91,40 +71,45 @@ def run_eval(config: EvalConfig) -> StageResult:
     if not up_to_date:
         with stage.work() as work:
             with work.phase("load"):
-                task = _load(stage.config)
+                corpus = Corpus.load(stage.config.corpus)
+                ranker, name, table = _load(stage.config, corpus)
             with work.phase("search"):
-                answer = _answer(task, stage.config, work)
+                answer = _answer(corpus, ranker, table, stage.config, work)
             if is_main_process() and answer is not None:
                 with work.phase("measure"):
                     found = measure(
                         stage.config,
-                        task.corpus,
-                        task.rows,
+                        corpus,
+                        corpus.rows(config.split),
                         answer.predictions,
-                        task.name,
-                        task.table,
+                        name,
+                        table,
                         config.beams,
                         baselines=config.seen == "keep",  # they may recommend seen items
                     )
-                counts = {**found.counts(), "truncated_prompts": answer.truncated, **_assisted(task)}
+                counts = {
+                    **found.counts(),
+                    "truncated_prompts": answer.truncated,
+                    **_assisted(ranker, corpus, config.split),
+                }
                 counts |= {} if answer.known is None else {"rows_with_context": answer.known}
                 with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
                         f"{labelled(config.ranker or config.checkpoint, answer.predictions.given or ())} on "
-                        f"{config.split} ({task.corpus.split}), {config.beams} beams, mean [95 % interval by user]"
+                        f"{config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval by user]"
                     )
                     found.write(folder, answer.inputs, title, {"seen": config.seen, "scores": config.scores})
     return measured(stage.output, up_to_date)
 
 
-def _load(config: EvalConfig) -> _EvalTask:
-    """Load corpus, examples, ranker and SIDs."""
-    corpus = Corpus.load(config.corpus)
-    rows = corpus.rows(config.split)
+def _load(config: EvalConfig, corpus: Corpus) -> tuple[Ranker, str, CandidateGroups | None]:
+    """The ranker, its name in tables, and the SIDs of the items; None where there are none."""
+    corpus.rows(config.split)  # raises where there are none
     item_ids = corpus.items["item_id"].tolist()
     table = SidTable.load_index(config.sids, item_ids) if config.sids else None
+    groups: CandidateGroups | None = table
     if config.ranker:
-        task = _EvalTask(corpus, rows, make_ranker(config.ranker, corpus), config.ranker, table)
+        ranker, name = make_ranker(config.ranker, corpus), config.ranker
     else:
         require_held_out(config.checkpoint)
         search = Search(
@@ -145,16 +130,13 @@ def _load(config: EvalConfig) -> _EvalTask:
         if config.assistant:
             _add_assistant(ranker, config, corpus)
         name, groups = _name_and_groups(ranker, config, table)
-        task = _EvalTask(corpus, rows, ranker, name, groups)
-    known, noun = (
-        (corpus.n_items, "items") if task.table is None else (task.table.n_unique, f"distinct {task.table.unit}s")
-    )
+    known, noun = (corpus.n_items, "items") if groups is None else (groups.n_unique, f"distinct {groups.unit}s")
     if config.beams > known:
         raise ConfigError(
             f"beams is {config.beams}, but the catalogue has {known} {noun}; "
             f"give --beams {known} or fewer, and ks to match."
         )
-    return task
+    return ranker, name, groups
 
 
 def _add_assistant(ranker: Ranker, config: EvalConfig, corpus: Corpus) -> None:
@@ -177,11 +159,11 @@ def _add_assistant(ranker: Ranker, config: EvalConfig, corpus: Corpus) -> None:
         ranker.mixing = Mixing(assistant, config.share, config.combine)
 
 
-def _assisted(task: _EvalTask) -> dict[str, int]:
+def _assisted(ranker: Ranker, corpus: Corpus, split: str) -> dict[str, int]:
     """The number of examples without history, for the manifest, with an assistant."""
-    if not isinstance(task.ranker, LanguageRanker) or task.ranker.mixing is None:
+    if not isinstance(ranker, LanguageRanker) or ranker.mixing is None:
         return {}
-    return {"empty_histories": sum(len(history) == 0 for history in task.rows.histories)}
+    return {"empty_histories": int((corpus.rows(split).lengths == 0).sum())}
 
 
 def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, CandidateGroups | None]:
@@ -196,12 +178,14 @@ def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None)
     return (ranker.name if isinstance(ranker, SequentialRanker) else config.checkpoint), table
 
 
-def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
+def _answer(
+    corpus: Corpus, ranker: Ranker, table: CandidateGroups | None, config: EvalConfig, work: Work
+) -> _Answer | None:
     """Query the ranker; a checkpoint in every process, any other only in the first (None in the others)."""
-    rows, ranker = task.rows, task.ranker
-    allowed = Allowed.leaving_out(rows.histories, task.corpus.n_items) if config.seen == "mask" else None
+    rows = corpus.rows(config.split)
+    allowed = Allowed.leaving_out(rows.histories, corpus.n_items) if config.seen == "mask" else None
     used, given = context_used(ranker), config.session_context
-    queries = split_queries(rows, task.corpus, config.split, used, config.times, given=given)
+    queries = split_queries(rows, corpus, config.split, used, config.times, given=given)
     known = None if queries.session_context is None else int(np.count_nonzero(queries.session_context))
     if isinstance(ranker, LanguageRanker):
         prompts = ranker.prompts(queries)
@@ -226,15 +210,13 @@ def _answer(task: _EvalTask, config: EvalConfig, work: Work) -> _Answer | None:
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
-        return _Answer(
-            as_predictions(ranking, rows, task.table, queries.given), prompts.texts, prompts.truncated, known
-        )
+        return _Answer(as_predictions(ranking, rows, table, queries.given), prompts.texts, prompts.truncated, known)
     if not is_main_process():
         return None
     ranking = ranker.rank(queries, config.beams, allowed)
     predictions = checked_predictions(
-        ranking, rows, config.beams, task.corpus.n_items, table=task.table, allowed=allowed, given=queries.given
+        ranking, rows, config.beams, corpus.n_items, table=table, allowed=allowed, given=queries.given
     )
-    sids = [""] * task.corpus.n_items if task.table is None else task.table.sids
+    sids = [""] * corpus.n_items if table is None else table.sids
     inputs = [", ".join(sids[item] for item in history) for history in rows.histories]
     return _Answer(predictions, inputs, None, known)

@@ -24,7 +24,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import FlatWindows, Windows, joined_windows, padded_windows
-from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
+from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_masks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 
 logger = get_logger(__name__)
@@ -412,7 +412,7 @@ class _Scored:
         self.position = np.empty(rows.size, dtype=np.int64)
         self.position[self.by_popularity] = np.arange(rows.size)
         self.items_of = ranked_items(rows.numbers, weights)
-        self.masks = CandidateMasks(rows.numbers)
+        self.masks = candidate_masks(rows.numbers)
 
     def lists(
         self, scores: Iterable[np.ndarray], histories: Sequence[np.ndarray], k: int, allowed: Allowed | None, last: bool

@@ -1,6 +1,6 @@
 """Candidates of ranked lists: distinct SIDs with their items, or the items themselves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -91,23 +91,16 @@ def list_items(
     return items, indices
 
 
-class CandidateMasks:
-    """The candidates that have an allowed item.
+def candidate_masks(numbers: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The candidates that have an allowed item: a function from bool (B, N), items, to bool (B, C), candidates.
 
     Args:
         numbers: int64 (N,), candidate of each item; all numbers from 0 to the largest occur.
+
+    Example:
+        >>> candidate_masks(np.array([1, 0, 1]))(np.array([[True, False, False]])).tolist()
+        [[False, True]]
     """
-
-    def __init__(self, numbers: np.ndarray):
-        self.order = np.argsort(numbers, kind="stable")
-        self.starts = np.flatnonzero(np.diff(numbers[self.order], prepend=-1))
-
-    def __call__(self, allowed: np.ndarray) -> np.ndarray:
-        """From bool (B, N), items, to bool (B, C), candidates.
-
-        Example:
-            >>> CandidateMasks(np.array([1, 0, 1]))(np.array([[True, False, False]])).tolist()
-            [[False, True]]
-        """
-        found: np.ndarray = np.logical_or.reduceat(allowed[:, self.order], self.starts, axis=1)
-        return found
+    order = np.argsort(numbers, kind="stable")
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    return lambda allowed: np.logical_or.reduceat(allowed[:, order], starts, axis=1)

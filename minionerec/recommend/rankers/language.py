@@ -26,7 +26,7 @@ from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.device import free_memory
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
-from minionerec.recommend.rankers.candidates import CandidateGroups, CandidateMasks, list_items, ranked_items
+from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_masks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Allowed, Assistant, Queries, Ranking, context_used
 from minionerec.sid.table import code_token
 
@@ -195,8 +195,8 @@ class LanguageRanker:
         return Prompts(texts, encoded.ids, encoded.truncated, queries)
 
     @cached_property
-    def _candidates(self) -> CandidateMasks:
-        return CandidateMasks(self.table.sid_numbers)
+    def _candidates(self) -> Callable[[np.ndarray], np.ndarray]:
+        return candidate_masks(self.table.sid_numbers)
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`; candidates are distinct SIDs."""

@@ -6,7 +6,6 @@ OUTPUT/predictions   kind "predictions": ranked lists of the test examples, rank
 A recipe runs it with several seeds (`seeds`, docs/recipes.md), each in a folder seed-N; `compare` has mean and sd.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minionerec.core.artefacts import read_json
+from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
@@ -208,7 +207,7 @@ def _train(
         }
         with work.finish(seed=seed, counts=counts) as path:
             save_sequential(model, config.model, data.hyper, path)
-            _write_json(path / HISTORY_FILE, done.history)
+            write_json(path / HISTORY_FILE, done.history)
         logger.info("seed %d: %d epochs in %.0f s.", seed, done.epoch, time.perf_counter() - started)
     return True
 
@@ -234,8 +233,4 @@ def _predict(
         with work.finish(seed=protocol.seed, counts=counts) as folder:
             lists.to_frame().to_parquet(folder / LISTS_FILE, index=False)
             write_ranks(folder, ranked)
-            _write_json(folder / METRICS_FILE, metrics)
-
-
-def _write_json(folder: Path, content: Any) -> None:
-    folder.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            write_json(folder / METRICS_FILE, metrics)

@@ -17,7 +17,6 @@ from minionerec.preference.data import TEST, TRAIN, VALID, Comparisons, fold_of_
 from minionerec.preference.measures import correct, cross_entropy, pair_interval, short_ids, summary, user_table
 from minionerec.preference.models import (
     WIDTHS,
-    EarlyStopping,
     Lookup,
     MlpModel,
     PairNetwork,
@@ -84,21 +83,6 @@ def test_network_equals_the_published_one_written_plainly():
     torch.testing.assert_close(network.norms[2].running_mean, blocks[7].running_mean, rtol=1e-3, atol=1e-6)
 
 
-def test_early_stop_keeps_the_best_weights_and_small_gains_do_not_count():
-    model = nn.Linear(2, 1)
-    stopping = EarlyStopping(patience=10)
-    losses = [0.7, 0.6, *(0.6 - 0.0005 * n for n in (1, 2)), *[0.5995] * 30]
-    for epoch, loss in enumerate(losses):
-        with torch.no_grad():
-            model.weight.fill_(epoch)
-        if stopping.update(epoch, loss, model):
-            break
-    assert (stopping.best_epoch, epoch, stopping.best_loss) == (1, 11, 0.6)
-    assert stopping.best_state["weight"].unique().tolist() == [1.0] and model.weight.unique().tolist() == [11.0]
-    with pytest.raises(ConfigError, match=r"validation loss is nan after epoch 12"):
-        stopping.update(12, float("nan"), model)
-
-
 @pytest.fixture(scope="module")
 def data():
     world = build(pairs=80, users=4, seed=5)
@@ -107,6 +91,21 @@ def data():
     drawn = np.random.default_rng(2).random(len(world)) < ndtr((gap * taste[world.user]).sum(1))
     world.y[:] = drawn
     return world, fold_of_rows(world, "pair", 0)
+
+
+def test_early_stop_keeps_the_best_weights_and_small_gains_do_not_count(data, monkeypatch):
+    losses = [0.7, 0.6, *(0.6 - 0.0005 * n for n in (1, 2)), *[0.5995] * 30]
+    for patience, ended in ((10, (1, 11)), (2, (1, 3))):
+        left = iter(losses)
+        monkeypatch.setattr(models, "cross_entropy", lambda y, p, left=left: np.full(len(y), next(left)))
+        model = train_mlp(*data, PreferenceConfig(max_epochs=40, patience=patience), "mlp_concat")
+        assert (model.best_epoch, model.last_epoch) == ended
+    until_best = train_mlp(*data, PreferenceConfig(max_epochs=2), "mlp_concat").last
+    np.testing.assert_array_equal(every_row(model, data[0]), every_row(until_best, data[0]))
+    assert np.abs(every_row(model, data[0]) - every_row(model.last, data[0])).max() > 1e-3
+    monkeypatch.setattr(models, "cross_entropy", lambda y, p: np.full(len(y), np.nan))
+    with pytest.raises(ConfigError, match=r"validation loss is nan after epoch 0"):
+        train_mlp(*data, PreferenceConfig(max_epochs=2), "mlp_concat")
 
 
 def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
