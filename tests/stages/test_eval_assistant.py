@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.evaluation import config, launch
+from support.evaluation import config, interrupted, launch
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -160,6 +160,16 @@ def test_a_length_penalty_divides_the_scores(shop, tmp_path):
         for row, first in enumerate(alone):
             wanted = {sid: (0.6 * first[sid] + 0.4 * second[row][sid]) / 2 for sid in first}
             assert mixed[row] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_an_assisted_evaluation_that_was_interrupted_resumes(shop, tmp_path, monkeypatch):
+    whole = run_eval(asked(shop, tmp_path, "whole", batch_size=3)).output
+    interrupted(monkeypatch, lambda: run_eval(asked(shop, tmp_path, batch_size=3)), tmp_path / "eval", after=4)
+    with pytest.raises(ConfigError, match=r"differs in share \(then 0.6, now 0.5\)"):
+        run_eval(asked(shop, tmp_path, batch_size=3, share=0.5))
+    found = run_eval(asked(shop, tmp_path, batch_size=3)).output
+    for name in ("predictions.parquet", "predictions.json", "metrics.json"):
+        assert (found / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_what_was_finished_without_an_assistant_stands(shop, tmp_path):

@@ -224,6 +224,13 @@ def test_a_run_that_resumes_shows_what_changed_and_how_far_it_is(trained):
     assert "step 2,000 of 2,475" in Path("log", f"{NAME}.md").read_text(encoding="utf-8")
 
 
+def test_equal_inputs_give_equal_bytes_and_the_paths_of_entries_decide_nothing(trained):
+    run_experiment_log(config(trained))
+    first = {file: Path("log", file).read_bytes() for file in (f"{NAME}.md", f"{NAME}.html", f"{NAME}.json")}
+    run_experiment_log(config(trained, output="again"))
+    assert {file: Path("again", file).read_bytes() for file in first} == first
+
+
 def test_what_is_not_there_any_more_is_reported(trained):
     Path("sft", "training_log.json").write_text("[]")
     Path("sft", "manifest.json").unlink()

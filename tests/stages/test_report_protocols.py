@@ -149,6 +149,10 @@ def test_every_seed_and_file_is_an_input(shop):
     Path("titles.json").write_text(json.dumps({f"i{n:02d}": f"Other {n}" for n in range(ITEMS)}))
     assert not first.up_to_date()
     assert "Other" in (run_report(first).output / "report.md").read_text()
+    with Path("mine_a/seed-10/predictions/ranks.parquet").open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(ArtefactError, match=r"mine_a/seed-10/predictions/ranks\.parquet: differs from"):
+        run_report(first)
 
 
 def test_data_may_lie_in_the_folder_of_the_data(shop, monkeypatch):

@@ -97,6 +97,11 @@ def parse_saved(folder):
     return SidConfig(**read_json(folder / "manifest.json")["config"])
 
 
+def test_equal_inputs_make_equal_bytes(shop, tmp_path):
+    one, two = (run_sid_report(config_for(shop, tmp_path / name)).output for name in "ab")
+    assert (one / "sid_report.html").read_bytes() == (two / "sid_report.html").read_bytes()
+
+
 def test_buckets_show_titles_and_none_if_unwanted(shop, tmp_path):
     shown = (
         run_sid_report(config_for(shop, tmp_path / "a", names=["plain"], buckets=2)).output / "sid_report.md"

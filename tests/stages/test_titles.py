@@ -156,7 +156,7 @@ def test_exact_search_and_a_beam_of_all_titles_agree(shop, tmp_path):
         assert first == pytest.approx(second, abs=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{}, {"search": "exact"}, {"combine": "rerank"}])
+@pytest.mark.parametrize("changes", [{}, {"scores": "renormalised"}, {"search": "exact"}, {"combine": "rerank"}])
 def test_mixed_scores_are_the_weighted_sum_of_both(shop, tmp_path, changes):
     """D1 over titles, items of a title summed."""
     alone = evaluate(shop, tmp_path / "alone", **{k: v for k, v in changes.items() if k != "combine"})
