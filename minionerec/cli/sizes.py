@@ -138,7 +138,6 @@ def _catalogue(shape: Shape) -> StepSettings:
         "epochs": passes,
         "evals_per_epoch": 1 if passes <= 12 else 0.5 if passes <= 24 else 0.25,
         "batch_size": size,
-        "device_batch_size": size,
         "eval_examples": 5000,
         "eval_beams": _beams(shape.items, 20),
     }
@@ -174,7 +173,6 @@ def _language(shape: Shape) -> StepSettings:
         "text_vocabulary": 600,
         "epochs": epochs(windows, passes),
         "batch_size": size,
-        "device_batch_size": size,
         "eval_examples": 1000,
         "eval_beams": _beams(shape.items, 20),
     }

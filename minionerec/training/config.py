@@ -296,7 +296,7 @@ class CatalogueTrainConfig(RefittableConfig):
     generations: int = setting(16, "grpo: SIDs of a group (G)", least=2)
     beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
     batch_size: int = setting(128, "windows an optimiser step, over all devices", least=1)
-    device_batch_size: int = setting(128, "windows a device computes at a time", least=1)
+    device_batch_size: int = setting(0, f"windows a device computes at a time; {FITTING}", least=0)
     beta2: float = setting(0.98, "second beta of AdamW", least=0, below=1)
 
     def contradictions(self) -> Iterator[str]:
@@ -598,7 +598,7 @@ class TigerTrainConfig(RunConfig):
         0.1, "dropout of embeddings, attention weights and after each part of a layer", least=0, below=1
     )
     batch_size: int = setting(256, "examples an optimiser step, over all devices", least=1)
-    device_batch_size: int = setting(256, "examples a device computes at a time", least=1)
+    device_batch_size: int = setting(0, f"examples a device computes at a time; {FITTING}", least=0)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
 _GB = 1e9
 _FLOAT = 4
@@ -278,3 +279,33 @@ class Share:
         nearest = after - (self.borders[after] - ideal > ideal - self.borders[after - 1])
         starts = np.clip(np.maximum.accumulate(nearest - least) + least, least, len(self) - count + least)
         return [self.make(slice(start, end)) for start, end in pairwise([0, *starts.tolist(), len(self)])]
+
+
+@dataclass(frozen=True)
+class RowShares:
+    """Collates rows that are padded to the longest as a device's share of a step.
+
+    Rows of similar length are computed together; if all are computed at a time they keep their order.
+
+    Attributes:
+        collate: Makes columns of some rows.
+        tokens: Counts the tokens of a row.
+    """
+
+    collate: Callable[[list[Any]], dict[str, torch.Tensor]]
+    tokens: Callable[[Any], int]
+
+    def __call__(self, rows: list[Any]) -> dict[str, Any]:
+        """The columns of all rows, and `share`, whose parts have columns too, and `rows`, which they are: int64 (B',).
+
+        For the memory of a part, each row is counted as long as the longest.
+        """
+        whole, sizes = self.collate(rows), [self.tokens(row) for row in rows]
+        order = sorted(range(len(rows)), key=sizes.__getitem__)
+
+        def make(part: slice) -> dict[str, torch.Tensor]:
+            if part.stop - part.start == len(rows):
+                return {**whole, "rows": torch.arange(len(rows))}
+            return {**self.collate([rows[row] for row in order[part]]), "rows": torch.tensor(order[part])}
+
+        return {**whole, "share": Share([max(sizes)] * len(rows), make)}

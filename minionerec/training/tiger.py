@@ -18,8 +18,9 @@ from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.config import TigerTrainConfig
+from minionerec.training.memory import RowShares, TokenLimit
 from minionerec.training.run import TrainingRun, plan_steps, training_stage
-from minionerec.training.trainer import RankingEvaluation, validation_set
+from minionerec.training.trainer import RankingEvaluation, StepInParts, validation_set
 
 logger = get_logger(__name__)
 
@@ -67,8 +68,10 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
     return {**padded, "weights": torch.tensor([row["weights"] for row in rows], dtype=torch.float32)}
 
 
-class TigerTrainer(RankingEvaluation, Trainer):
+class TigerTrainer(RankingEvaluation, StepInParts, Trainer):
     """The trainer of transformers on the batches of `collate`, with validation by ranking."""
+
+    smaller = "Lower max_prompt_length, or train a smaller model."
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -83,6 +86,11 @@ class TigerTrainer(RankingEvaluation, Trainer):
         else:  # those of all processes, over which gradients are averaged
             loss = loss * self.accelerator.num_processes / num_items_in_batch
         return (loss, {"loss": loss}) if return_outputs else loss
+
+
+def row_tokens(row: Mapping[str, Any]) -> int:
+    """Tokens of a row, of its prompt and of its target."""
+    return len(row["input_ids"]) + len(row["labels"])
 
 
 def row_losses(model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -143,19 +151,22 @@ def _trainer(
         model=bundle.model,
         args=TrainingArguments(
             **run.arguments(plan, "ndcg"),
-            per_device_train_batch_size=config.device_batch_size,
-            per_device_eval_batch_size=config.device_batch_size,
+            per_device_train_batch_size=plan.per_device,
+            per_device_eval_batch_size=plan.per_device,
             logging_steps=plan.eval_steps,
             remove_unused_columns=False,
             ddp_find_unused_parameters=False,
         ),
-        data_collator=collate,
+        data_collator=collate if config.device_batch_size else RowShares(collate, row_tokens),
         train_dataset=Dataset.from_dict(rows),
         eval_dataset=Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
         callbacks=run.callbacks(plan),
         optimizers=(adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
     )
+    if not config.device_batch_size:  # the model is small: as much as is faster, or what memory turns out to hold
+        device = bundle.model.device.type
+        trainer.set_limit(TokenLimit.of(lambda _tokens, _again: 0, 0, device, False))
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     trainer.validation = validation_set(config, bundle, builder, trie)
     return trainer

@@ -336,6 +336,8 @@ class StepInParts(Trainer):
             found: torch.Tensor = step(model, inputs, num_items_in_batch)
             return found
 
+        model.train()  # what a share is made of may depend on it
+
         def compute(parts: Sequence[dict[str, Any]]) -> torch.Tensor:
             losses: list[torch.Tensor] = []
             for part in parts:

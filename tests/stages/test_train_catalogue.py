@@ -1,6 +1,5 @@
 """The stage that trains a catalogue model: its data, its rewards by hand, end to end, killed, and what is refused."""
 
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from support.training import (
     Killed,
     catalogue_config,
     grpo_config,
+    in_parts,
     kill_after,
     log_of,
     logged,
@@ -25,6 +25,7 @@ from support.training import (
     mixed_sids,
     same_weights,
     sft_config,
+    short_of_memory,
 )
 from transformers import AutoModelForCausalLM
 
@@ -476,6 +477,28 @@ def test_micro_batches_and_processes_add_up(ragged, tmp_path):
     assert nearly_same_weights(ragged[0], shared)
 
 
+@pytest.mark.parametrize("kind", ["likelihood", "expected", "sampled"])
+def test_parts_that_fit_the_memory_change_nothing(ragged, tmp_path, monkeypatch, limits, kind):
+    """Of a step and of validation; the first parts of a step whose memory ends are not counted twice."""
+    changes = {"device_batch_size": 8, "output": str(tmp_path / "whole")}
+    if kind == "sampled":
+        changes |= {"loss": kind, "negatives": 6, "siblings": 1, "max_grad_norm": 0.0, "weight_decay": 0.1}
+    run_catalogue(ragged[0])
+    whole = replace(ragged[kind == "expected"], **changes)
+    run_catalogue(whole)
+    alike = replace(whole, output=str(tmp_path / "alike"), device_batch_size=0)
+    run_catalogue(alike)  # all fits, so nothing is divided
+    assert same_weights(alike.output, whole.output) and log_of(Path(alike.output)) == log_of(Path(whole.output))
+    small, lowered = (replace(alike, output=str(tmp_path / name)) for name in ("small", "lowered"))
+    in_parts(run_catalogue, small, tokens=8)
+    ended = short_of_memory(monkeypatch, CatalogueTrainer)
+    in_parts(run_catalogue, lowered, tokens=32)
+    assert min(ended) > 1 and read_run_record(lowered.output).batch.tokens < 32
+    for config in (small, lowered):
+        assert nearly_same_weights(config, whole), config.output
+        assert logged(config.output, "eval_loss") == pytest.approx(logged(whole.output, "eval_loss"), rel=1e-4)
+
+
 def test_mixed_bfloat16_trains(trained, tmp_path):
     folder, _ = trained
     result = run_catalogue(catalogue_config(folder, output=str(tmp_path / "mixed"), mixed_bf16=True, epochs=1))
@@ -690,9 +713,15 @@ def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
 def test_memory_that_is_not_there_is_reported_beforehand(trained, tmp_path, monkeypatch, caplog):
     folder, _ = trained
     monkeypatch.setattr(stage, "free_memory", lambda: 1000)
+    config = catalogue_config(folder, output=str(tmp_path / "exact"), epochs=0.2, keep_state=False)
     with caplog.at_level("WARNING", "minionerec"):
-        run_catalogue(catalogue_config(folder, output=str(tmp_path / "exact"), epochs=0.2, keep_state=False))
-    assert re.search(r"more than the 0\.00 GB .* device_batch_size \(8\), or give --loss sampled", caplog.text)
+        run_catalogue(config)
+        run_catalogue(replace(config, output=str(tmp_path / "fitting"), device_batch_size=0))
+    warned = [line for line in caplog.messages if "more than the 0.00 GB" in line]
+    assert [line.partition(" free: ")[2] for line in warned] == [
+        "lower device_batch_size (8), or give --loss sampled, or train a smaller model.",
+        "give --loss sampled, or train a smaller model.",
+    ]
 
 
 def test_language_models_and_catalogue_models_have_their_own_stages(trained, tmp_path):

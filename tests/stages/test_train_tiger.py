@@ -1,7 +1,9 @@
 """The stage train-tiger: its rows, its loss, its life, and what recommends with its checkpoint."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +12,21 @@ from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
 from support.kill import Point, random_points, stage_in_child
 from support.processes import stage_in_processes
-from support.training import grpo_config, log_of, make_inputs, same_weights
+from support.training import (
+    WAITS,
+    grpo_config,
+    in_parts,
+    log_of,
+    logged,
+    make_inputs,
+    operators_of_a_step,
+    same_weights,
+    short_of_memory,
+)
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError, ConfigError
+from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
@@ -21,6 +34,7 @@ from minionerec.models.backbone.tiger import TIGER_WORDING, TigerModel, build_ti
 from minionerec.models.backbone.vocabulary import code_token_ids
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.evaluation.config import EvalConfig
@@ -30,6 +44,7 @@ from minionerec.recommend.export import run_export
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.sid.table import SidTable
+from minionerec.training import tiger
 from minionerec.training.config import ExtendConfig, TigerTrainConfig
 from minionerec.training.extend import run_extend
 from minionerec.training.grpo.stage import run_grpo
@@ -250,6 +265,57 @@ def test_micro_batches_and_processes_add_up(trained, tmp_path):
     for name, whole in weights[0].items():
         for other in weights[1:]:
             assert torch.allclose(whole, other[name], atol=2e-4), name
+
+
+def test_parts_that_fit_the_memory_change_nothing(trained, tmp_path, monkeypatch, limits):
+    folder, _ = trained
+    whole = tiger_config(folder, dropout=0.0, epochs=0.75, evals_per_epoch=1.4, output=str(tmp_path / "whole"))
+    run_tiger(whole)
+    alike, small, lowered = (
+        replace(whole, output=str(tmp_path / name), device_batch_size=0) for name in ("alike", "small", "lowered")
+    )
+    run_tiger(alike)  # all fits, so nothing is divided
+    assert same_weights(tmp_path / "alike", tmp_path / "whole")
+    in_parts(run_tiger, small, tokens=40)
+    ended = short_of_memory(monkeypatch, TigerTrainer)
+    in_parts(run_tiger, lowered, tokens=100)
+    assert min(ended) > 1 and read_run_record(lowered.output).batch.tokens < 100
+    wanted = load_file(tmp_path / "whole" / "model.safetensors")
+    for config in (small, lowered):
+        found = load_file(Path(config.output) / "model.safetensors")
+        assert all(torch.allclose(value, found[name], atol=2e-4) for name, value in wanted.items())
+        assert logged(config.output, "eval_loss") == pytest.approx(logged(whole.output, "eval_loss"), rel=1e-4)
+
+
+def test_one_group_of_rows_has_fewer_operators_and_the_same_result(trained, tmp_path, monkeypatch):
+    """As on a GPU."""
+    config = tiger_config(trained[0], dropout=0.0, epochs=0.75, evals_per_epoch=1.4, keep_state=False)
+    found = []
+    for name in ("groups", "one"):
+        found.append(operators_of_a_step(run_tiger, replace(config, output=str(tmp_path / name))))
+        monkeypatch.setattr(tiger, "length_groups", lambda ids, _: [(torch.arange(len(ids)), slice(0, ids.shape[1]))])
+    groups, one = found
+    assert one.total() < 0.6 * groups.total()
+    assert sum(one[name] for name in WAITS) < sum(groups[name] for name in WAITS)
+    for name, value in load_file(tmp_path / "groups" / "model.safetensors").items():
+        assert torch.allclose(value, load_file(tmp_path / "one" / "model.safetensors")[name], atol=2e-4), name
+
+
+def test_blocks_computed_again_change_nothing(trained):
+    model, found, runs = load_bundle(trained[1].output).model, [], []
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = 0.0
+    model.encoder.block[0].layer[0].register_forward_hook(lambda *_: runs.append(1))
+    ids, labels = torch.randint(2, 8, (4, 9)), torch.randint(2, 8, (4, 3))
+    for again in (False, True):
+        if again:
+            model.activation_checkpointing_enable()
+        model.train().zero_grad()
+        row_losses(model, ids, labels).sum().backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert len(runs) == 3
+    assert all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,24 @@ def limits(monkeypatch):
         monkeypatch.setitem(sizes, "cpu", sizes["cpu"])
 
 
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, trainer: type) -> list[int]:
+    """Let memory end in parts of several rows but for the one with the first row, so that some parts are done before.
+
+    Returns:
+        Gets the number of rows of each part in which it ended.
+    """
+    loss, ended = trainer.compute_loss, []
+
+    def compute(self, model, inputs, *about, **more):
+        if len(inputs["rows"]) > 1 and 0 not in inputs["rows"]:
+            ended.append(len(inputs["rows"]))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return loss(self, model, inputs, *about, **more)
+
+    monkeypatch.setattr(trainer, "compute_loss", compute)
+    return ended
+
+
 # What brings a value, or a number of elements, from a device to the processor, which waits for it.
 WAITS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique2")
 

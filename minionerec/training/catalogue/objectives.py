@@ -14,6 +14,9 @@ Rewards need no rollouts here, for the model's distribution over the whole catal
 Both add `beta` times the exact KL divergence from the starting checkpoint.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -30,8 +33,9 @@ from minionerec.models.nn.rows import ColumnSubset
 from minionerec.models.nn.session import hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.row_adamw import RowAdamW
+from minionerec.training.memory import Share
 from minionerec.training.rewards import Rollouts, group_advantages, ranking
-from minionerec.training.trainer import RankingEvaluation
+from minionerec.training.trainer import RankingEvaluation, StepInParts
 
 
 class Sampler:
@@ -158,8 +162,10 @@ def keep_from_torch(model: CatalogueModel) -> None:
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
 
 
-class CatalogueTrainer(RankingEvaluation, Trainer):
+class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
     """The trainer of transformers on histories, with validation by ranking and, besides likelihood, rewards.
+
+    The SIDs of a step of the sampled likelihood are drawn once, however many parts it is computed in.
 
     Attributes:
         objective: "likelihood", "expected" or "grpo".
@@ -171,6 +177,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         candidates: bool (N,), the SIDs that the exact likelihood is normalised over in training; all if None.
     """
 
+    smaller = "Give --loss sampled, a corpus with a shorter max_history, or a smaller model."
     objective: str = "likelihood"
     generations: int = 16
     table: SidTable
@@ -209,7 +216,7 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
     ) -> Any:
         """The objective's loss; in evaluation the likelihood's."""
         inputs = {**inputs, "leave_out": model.training}
-        if self.sampler is not None and model.training:
+        if self.sampler is not None and model.training and "sample" not in inputs:
             inputs["sample"] = self._sampled(inputs)
         if self.candidates is not None and model.training:
             inputs["candidates"] = self.candidates.to(inputs["labels"].device)
@@ -232,6 +239,18 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
         if num_items_in_batch is None:
             return loss / max(1, len(wanted))
         return loss * self.accelerator.num_processes / num_items_in_batch
+
+    def share_of(self, inputs: dict[str, Any]) -> Share:
+        """The windows of a step, with the SIDs that are drawn for all of them."""
+        share = super().share_of(inputs)
+        if self.sampler is not None and cast(torch.nn.Module, self.model).training:
+            share.make = partial(_with_sample, share.make, self._sampled(inputs))
+        return share
+
+    def forget_step(self) -> None:
+        """Drop the gradients of rows that the optimiser has taken over, of a step that is computed again."""
+        if self.sampler is not None:
+            self._rows().zero_grad()
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """See `RankingEvaluation`; where SIDs are very many their vectors are computed once for all rows."""
@@ -258,6 +277,12 @@ class CatalogueTrainer(RankingEvaluation, Trainer):
     def _rows(self) -> RowAdamW:
         """The optimiser, without accelerate's wrapper."""
         return cast(RowAdamW, getattr(self.optimizer, "optimizer", self.optimizer))
+
+
+def _with_sample(make: Callable[[slice], dict[str, Any]], sample: Sample, part: slice) -> dict[str, Any]:
+    """Some windows of a step, with their part of its sample."""
+    found = make(part)
+    return {**found, "sample": replace(sample, log_shares=sample.log_shares[found["rows"]])}
 
 
 class SettleRows(TrainerCallback):

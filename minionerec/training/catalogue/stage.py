@@ -38,10 +38,11 @@ from minionerec.training.catalogue.windows import (
     seen_sids,
     some_windows,
     target_counts,
+    window_items,
     write_windows,
 )
 from minionerec.training.config import CatalogueTrainConfig
-from minionerec.training.memory import estimate_catalogue
+from minionerec.training.memory import MemoryEstimate, RowShares, TokenLimit, estimate_catalogue
 from minionerec.training.run import (
     StepPlan,
     TrainingRun,
@@ -239,8 +240,8 @@ def _weigh(run: TrainingRun, model: CatalogueModel, windows: SidWindows, heldout
 def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -> TrainingArguments:
     return TrainingArguments(
         **run.arguments(plan, "ndcg"),
-        per_device_train_batch_size=config.device_batch_size,
-        per_device_eval_batch_size=4 * config.device_batch_size,
+        per_device_train_batch_size=plan.per_device,
+        per_device_eval_batch_size=4 * plan.per_device,
         logging_steps=plan.eval_steps,
         adam_beta2=config.beta2,
         remove_unused_columns=False,
@@ -260,7 +261,7 @@ def _trainer(
     trainer = CatalogueTrainer(
         model=model,
         args=args,
-        data_collator=collate,
+        data_collator=collate if config.device_batch_size else RowShares(collate, window_items),
         train_dataset=WindowDataset(windows),
         eval_dataset=WindowDataset(heldout) if run.refit is None else None,
         processing_class=bundle.tokenizer,
@@ -281,20 +282,33 @@ def _trainer(
     return trainer
 
 
-def _report_memory(config: CatalogueTrainConfig, model: CatalogueModel, windows: SidWindows) -> None:
-    """Report the memory of a step where it is more than there is, or much."""
-    size, width = min(config.device_batch_size, len(windows["histories"])), windows["histories"].shape[1]
+def _fit_memory(trainer: CatalogueTrainer, config: CatalogueTrainConfig, windows: SidWindows) -> None:
+    """Choose how much is computed at a time where the settings leave it open.
+
+    Reports the memory of a step where it is more than there is, or much.
+    """
+    model, width = cast(CatalogueModel, trainer.model), windows["histories"].shape[1]
+    size = min(trainer.args.per_device_train_batch_size, len(windows["histories"]))
     columns = size * width * (1 + config.siblings) + config.negatives if config.loss == "sampled" else None
-    estimate, free = estimate_catalogue(model, windows=size, width=width, columns=columns), free_memory()
-    if estimate.total > _MUCH:
-        logger.info("A process needs about %s for micro-batches of %d windows.", estimate, size)
-    if estimate.total > free:
+
+    def estimate(tokens: int, **_: Any) -> MemoryEstimate:
+        return estimate_catalogue(model, windows=1, width=tokens, columns=columns)
+
+    tokens = size * width
+    if not config.device_batch_size:
+        trainer.fit_memory(estimate, None)
+        tokens = min(tokens, cast(TokenLimit, trainer.limit).tokens)
+    needed, free = estimate(tokens), free_memory()
+    if needed.total > _MUCH:
+        logger.info("A process needs about %s for micro-batches of %s items.", needed, f"{tokens:,}")
+    if needed.total > free:
+        ways = [f"lower device_batch_size ({config.device_batch_size})"] if config.device_batch_size else []
+        ways += ["give --loss sampled"] if columns is None else []
         logger.warning(
-            "A step needs about %s, more than the %.2f GB that are free: lower device_batch_size (%d)%s.",
-            estimate,
+            "A step needs about %s, more than the %.2f GB that are free: %s.",
+            needed,
             free / 1e9,
-            config.device_batch_size,
-            "" if columns is not None else ", or give --loss sampled",
+            ", or ".join([*ways, "train a smaller model"]),
         )
 
 
@@ -338,8 +352,8 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         f"{counts['targets']:,}",
         f"{bundle.model.config.num_transitions:,}",
     )
-    _report_memory(config, cast(CatalogueModel, bundle.model), windows)
     trainer = _trainer(run, config, bundle, windows, heldout)
+    _fit_memory(trainer, config, windows)
     if run.refit is None:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
         trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))

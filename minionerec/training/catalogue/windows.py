@@ -50,6 +50,11 @@ def collate(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
     return {name: values if name == "weights" else values.long() for name, values in found.items()}
 
 
+def window_items(row: dict[str, np.ndarray]) -> int:
+    """Number of items of a window."""
+    return int(np.count_nonzero(row["histories"]))
+
+
 def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path, session_context: bool = False) -> None:
     """Write the training windows of a corpus over SID numbers from 1, as arrays (`read_windows`).
 

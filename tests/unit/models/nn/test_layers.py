@@ -45,6 +45,12 @@ def test_groups_cover_every_row_at_the_least_number_of_slots():
             assert (histories[positions] > 0).sum() == (histories[positions, columns] > 0).sum()
 
 
+def test_elsewhere_than_on_a_cpu_all_rows_are_one_group():
+    """So that no value is needed on the processor: tensors of the meta device have none."""
+    ((positions, columns),) = length_groups(torch.zeros(9, LENGTH, dtype=torch.long, device="meta"), "right")
+    assert (positions.shape, positions.device.type, columns) == ((9,), "meta", slice(0, LENGTH))
+
+
 def test_by_length_keeps_the_order_of_rows():
     histories = histories_of([5, 1, LENGTH, 1, 3, 8], "right", LENGTH, ITEMS)
     assert len(length_groups(histories, "right")) == 3
