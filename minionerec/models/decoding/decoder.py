@@ -56,7 +56,7 @@ class FittingDecode:
             # Here nothing holds the tensors of the failed search any more.
             self.most = (len(part) + 1) // 2
             free_device()
-            logger.warning("Memory ended in a search: it goes on with %d prompts at a time.", self.most)
+            logger.warning("Memory ended in a search: it continues with %d prompts at a time.", self.most)
         if len(found) == 1:
             return found[0]
         k = max(sids.shape[1] for sids, _ in found)

@@ -99,7 +99,7 @@ def test_where_memory_ends_fewer_prompts_are_searched_at_a_time(monkeypatch, cap
     ended = [size for size in tried if size > most]
     assert tried[: len(ended)] == ended  # once it is low enough it stays so
     assert sum(tried) - sum(ended) == 13
-    assert f"Memory ended in a search: it goes on with {tried[-1 if most == 1 else -3]} prompts" in caplog.text
+    assert f"Memory ended in a search: it continues with {tried[-1 if most == 1 else -3]} prompts" in caplog.text
 
 
 def test_a_search_that_fails_otherwise_or_with_one_prompt_is_an_error():
