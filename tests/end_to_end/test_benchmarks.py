@@ -8,6 +8,7 @@ import sys
 import pytest
 from support.commands import command
 from support.paths import ROOT
+from support.scripts import benchmark
 from support.store import shared
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -18,6 +19,7 @@ COMMANDS = {
     "catalogue_scale": "--sids 1000 --hidden 16 --rounds 1 --steps 1 --lists 4 --beams 10 --negatives 64 --batch 8",
     "engines": "--rows 5000 --rounds 1 --json",
     "export_trie": "--items 2000 --size 16 --beams 10",
+    "gpu": "--device cpu --small --page {output}",
     "grpo_step": "--layers 2 --width 64 --inner 128 --vocabulary 2000 --prompt-length 9 --prompts 4 --repeats 1 --json",
     "item_vectors": "--corpus {corpus} --dimensions 8 --codes 16 --encoders tfidf interactions tfidf+",
     "linear": "--repeats 1 --hidden-size 64 --layers 1 --json",
@@ -43,7 +45,7 @@ COMMANDS = {
     "--layers 1 --width 64 --heads 2 --kv-heads 1 --inner 96",
 }
 NO_SCRIPTS = {"card", "http_load", "serving_made", "serving_plain", "stock"}  # imported or started by the others
-ON_DATA = {"sequential_epoch", "sft_step"}
+ON_DATA = {"gpu", "sequential_epoch", "sft_step"}
 
 SHAPE = ("--hidden_size", "32", "--layers", "1", "--heads", "2", "--epochs", "1")
 LANGUAGE = ("--kv_heads", "1", "--inner_size", "48", "--text_vocabulary", "300", "--all_positions", "true")
@@ -85,3 +87,32 @@ def test_a_benchmark_runs(name, tmp_path, tmp_path_factory, request):
     assert done.returncode == 0, done.stderr[-3000:]
     if "--json" in words:
         json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):
+    """A benchmark whose results differ, or that fails, has no figures there."""
+    gpu = benchmark("gpu")
+    rates = {"stock": 50.0, "ours": 100.0}
+    measured = {
+        "rollouts_per_second": rates, "ratio": 2.0, "used": {"ours": 0.25}, "peak_mib": {"stock": 2048, "ours": 1024},
+        "card": "A card", "product_tflops": 700.0,
+    }  # fmt: skip
+    answers = [
+        (1, json.dumps({"equal": False}), ""),
+        (1, "", "Traceback\nValueError: no"),
+        (0, json.dumps(measured), ""),
+    ]
+
+    def run(words, **_):
+        status, out, error = answers.pop()
+        return subprocess.CompletedProcess(words, status, out, error)
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    text, whole = gpu.section("cuda", [("one", "grpo_step", ""), ("two", "sft_step", ""), ("three", "sft_step", "")])
+    assert not whole and not answers
+    assert "Measured on A card, 700.0 TFLOP/s of products" in text
+    assert "| one | rollouts | 50 | 100 | 2.00 | 25.0% | 2.00, 1.00 |" in text
+    assert "- two: ValueError: no.\n- three: the results differ from the stock way's." in text
+    page = gpu.replaced("# Page\n\nText.\n", text)
+    assert page.startswith("# Page\n\nText.\n\n## Qwen") and page.endswith("```\n")
+    assert gpu.replaced(f"{page}\n## More\n\nEnd.\n", text) == f"{page}\n## More\n\nEnd.\n"

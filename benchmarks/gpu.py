@@ -1,0 +1,147 @@
+"""The three benchmarks of Qwen2.5's shapes on a GPU, one after the other, as a section of docs/results/gpu.md.
+
+MINIONEREC_DATA=/path/to/data python benchmarks/gpu.py --page docs/results/gpu.md
+python benchmarks/gpu.py --device cpu --small --only grpo_step --page section.md   # to try it, without a GPU or data
+
+Each compares results with the stock way before it times anything, and a benchmark whose results differ, or that fails,
+has no figures, but its last line of error. The section replaces the one of the same title. Status 1 where one failed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+TITLE = "## Qwen2.5's shapes, by one script"
+SHAPE = "--layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936 --dtype bfloat16"
+LARGE = "--layers 28 --width 1536 --heads 12 --kv-heads 2 --inner 8960 --vocabulary 151936 --dtype bfloat16"
+SMALL = "--layers 1 --width 64 --heads 2 --kv-heads 1 --inner 96 --vocabulary 4000"
+# Name of a line, its benchmark, and its words beside the shape.
+WORK = (
+    ("SFT, 0.5B", "sft_step", f"{SHAPE} --rows 64 --steps 4 --users 64"),
+    ("SFT, 1.5B", "sft_step", f"{LARGE} --rows 32 --steps 4 --users 64"),
+    ("GRPO, 0.5B", "grpo_step", f"{SHAPE} --prompts 64 --at-once 16 --items 3670"),
+    ("beam search, 0.5B", "beam_search", f"{SHAPE} --items 3670 --batch 32 --beams 50 --check 4 --ways ours trie"),
+)
+TRIED = (
+    ("SFT, small", "sft_step", f"{SMALL} --rows 4 --steps 1 --users 4 --repeats 1"),
+    ("GRPO, small", "grpo_step", f"{SMALL} --prompt-length 9 --prompts 4 --items 200 --repeats 1"),
+    (
+        "beam search, small",
+        "beam_search",
+        f"{SMALL} --prompt-length 10 --items 200 --beams 5 --ways ours trie --repeats 1",
+    ),
+)
+
+
+def options() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--page", required=True, help="page to write the section into; it is made where there is none")
+    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"], help="where to compute")
+    parser.add_argument("--small", action="store_true", help="small shapes in float32, to try the script")
+    parser.add_argument("--only", nargs="+", default=[], help="benchmarks that are run, by file; all if not given")
+    return parser.parse_args()
+
+
+def figures_of(benchmark: str, words: str) -> tuple[dict[str, Any] | None, str]:
+    """What a benchmark measured, None where its results differ or it failed; and why."""
+    file = Path(__file__).with_name(f"{benchmark}.py")
+    done = subprocess.run([sys.executable, file, *words.split()], capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode == 0 and lines:
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found, ""
+    if lines and lines[-1].startswith("{"):
+        return None, "the results differ from the stock way's"
+    errors = done.stderr.strip().splitlines()
+    return None, errors[-1] if errors else f"ended with status {done.returncode}"
+
+
+def lines_of(name: str, benchmark: str, found: dict[str, Any]) -> list[str]:
+    """Lines of the table: what is counted a second, stock and ours, their ratio, share of products, memory in GiB."""
+    if benchmark == "sft_step":
+        return [
+            _line(f"{name}, {kind}", "tokens", found[f"tokens_per_second_{kind}"], found[f"ratio_{kind}"],
+                  found[f"used_{kind}"], found[f"peak_gib_{kind}"])
+            for kind in found["asked"]["kinds"]
+        ]  # fmt: skip
+    peaks = {way: mib / 1024 for way, mib in found["peak_mib"].items()}
+    if benchmark == "grpo_step":
+        return [_line(name, "rollouts", found["rollouts_per_second"], found["ratio"], found["used"], peaks)]
+    rates = found["rows_per_second"]
+    return [_line(name, "rows", _named(rates), found["ratio"], {}, _named(peaks))]
+
+
+def _named(values: dict[str, float]) -> dict[str, float]:
+    """Values of the stock way with our trie, and of ours."""
+    return {"stock": values["stock, trie"], "ours": values["ours"]}
+
+
+def _line(
+    name: str, unit: str, rates: dict[str, float], ratio: float, used: dict[str, Any], peaks: dict[str, Any]
+) -> str:
+    share = "" if used.get("ours") is None else f"{used['ours']:.1%}"
+    memory = "" if peaks.get("ours") is None else f"{peaks['stock']:.2f}, {peaks['ours']:.2f}"
+    return f"| {name} | {unit} | {rates['stock']:,.0f} | {rates['ours']:,.0f} | {ratio:.2f} | {share} | {memory} |"
+
+
+def section(device: str, work: tuple[tuple[str, str, str], ...]) -> tuple[str, bool]:
+    """The section, and whether every benchmark has figures."""
+    rows: list[str] = []
+    failed: list[str] = []
+    commands: list[str] = []
+    machine: dict[str, Any] = {}
+    for name, benchmark, words in work:
+        asked = f"{words} --device {device} --json"
+        commands.append(f"python benchmarks/{benchmark}.py {asked}")
+        found, why = figures_of(benchmark, asked)
+        print(f"{name}: {why or 'done'}", file=sys.stderr)
+        if found is None:
+            failed.append(f"- {name}: {why}.")
+            continue
+        machine |= {key: found[key] for key in ("card", "product_tflops") if key in found}
+        rows += lines_of(name, benchmark, found)
+    where = f"{machine['card']}, {machine['product_tflops']} TFLOP/s of products" if machine else "a CPU"
+    text = [
+        TITLE,
+        "",
+        f"Measured on {where}; results were compared with the stock way's first; medians of rounds in turn.",
+        "",
+        "| | counted | a second, stock | ours | ratio | ours, of products | peak GiB, stock, ours |",
+        "|---|---|--:|--:|--:|--:|---|",
+        *rows,
+        "",
+        *([*failed, ""] if failed else []),
+        "```bash",
+        *commands,
+        "```",
+    ]
+    return "\n".join(text) + "\n", not failed
+
+
+def replaced(page: str, new: str) -> str:
+    """A page with a section in place of that of the same title, or behind it all."""
+    if TITLE not in page:
+        return f"{page.rstrip()}\n\n{new}".lstrip()
+    before, _, after = page.partition(TITLE)
+    rest = after.partition("\n## ")
+    return before + new + (f"\n## {rest[2]}" if rest[1] else "")
+
+
+def main() -> int:
+    """Run the benchmarks and write the section."""
+    args = options()
+    work = tuple(one for one in (TRIED if args.small else WORK) if not args.only or one[1] in args.only)
+    if not work:
+        sys.exit(f"--only: the benchmarks are {', '.join(sorted({one[1] for one in WORK}))}.")
+    text, whole = section(args.device, work)
+    page = Path(args.page)
+    page.write_text(replaced(page.read_text(encoding="utf-8") if page.is_file() else "", text), encoding="utf-8")
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
