@@ -11,6 +11,7 @@ from minionerec.reports.lineage import CATALOGUE, DPO, RL, SEQUENTIAL, SFT, Line
 
 Value = str | int | float
 NOT_RECORDED = "not recorded"
+_FITTED = "as memory allows"
 TITLES = {SFT: "SFT", DPO: "S-DPO", RL: "RL (GRPO)", CATALOGUE: "catalogue model", SEQUENTIAL: "sequential model"}
 Lines = list[tuple[str, str]]
 
@@ -47,12 +48,9 @@ def _rl(training: Training) -> Lines:
     if s.get("sync_reference"):
         sync = f"every {shown_setting(s.get('sync_steps'))} steps, {shown_setting(s.get('sync_share'))} of the policy"
     return [
-        ("Per-device batch", f"{_times(device, group)} completions ({shown_setting(device)} prompts x {group})"),
+        ("Per-device batch", _FITTED if device == 0 else _completions(device, group)),
         ("Gradient accumulation", _accumulation(training, prompts, device)),
-        (
-            "Effective batch",
-            f"{_times(prompts, group)} completions ({shown_setting(prompts)} prompts x {group})",
-        ),
+        ("Effective batch", _completions(prompts, group)),
         *_rates(training),
         ("Generations per prompt", shown_setting(group)),
         ("Beta (KL penalty)", shown_setting(s.get("beta"))),
@@ -63,6 +61,10 @@ def _rl(training: Training) -> Lines:
         ("Reference follows the policy", sync if s.get("beta") else "no reference"),
         ("Processes", _processes(training)),
     ]
+
+
+def _completions(prompts: Any, group: Any) -> str:
+    return f"{_times(prompts, group)} completions ({shown_setting(prompts)} prompts x {group})"
 
 
 def _times(count: Any, by: Any) -> str:
@@ -135,12 +137,14 @@ def _rates(training: Training) -> Lines:
 
 
 def _micro_batch(device: Any) -> str:
-    return "as memory allows" if device == 0 else f"{shown_setting(device)} examples per device"
+    return _FITTED if device == 0 else f"{shown_setting(device)} examples per device"
 
 
 def _accumulation(training: Training, total: Any, device: Any) -> str:
     """Micro batches per device and step, with the arithmetic, e.g. "16 (1,024 / 16 / 4 processes)"."""
-    if not isinstance(total, int) or not isinstance(device, int) or device < 1:
+    if device == 0:
+        return _FITTED
+    if not isinstance(total, int) or not isinstance(device, int):
         return NOT_RECORDED
     processes = (training.record or {}).get("processes")
     if not isinstance(processes, int) or processes < 1:

@@ -143,6 +143,8 @@ def test_words_of_rl_and_catalogue():
     assert findings["Temperature"].startswith("1,")
     assert findings["Reference follows the policy"] == "every 512 steps, 0.6 of the policy"
     assert (findings["Processes"], findings["Gradient accumulation"]) == ("4", "4 (64 / 4 / 4 processes)")
+    fitted = dict(parameters(Training("x", "grpo", Path("x"), {**GRPO, "prompts_per_device": 0}, record=RECORD)))
+    assert fitted["Per-device batch"] == fitted["Gradient accumulation"] == "as memory allows"
     settings = {"towers": 2, "layers": 2, "hidden_size": 128, "objective": "expected", "generations": 16, "beta": 0.1}
     findings = dict(parameters(Training("x", "train-catalogue", Path("x"), settings, {"parameters": 1000})))
     assert findings["Model"] == "2 towers of 2 layers, hidden size 128, 1,000 parameters"
