@@ -95,9 +95,9 @@ def section(device: str, work: tuple[tuple[str, str, str], ...]) -> tuple[str, b
     commands: list[str] = []
     machine: dict[str, Any] = {}
     for name, benchmark, words in work:
-        asked = f"{words} --device {device} --json"
-        commands.append(f"python benchmarks/{benchmark}.py {asked}")
-        found, why = figures_of(benchmark, asked)
+        arguments = f"{words} --device {device} --json"
+        commands.append(f"python benchmarks/{benchmark}.py {arguments}")
+        found, why = figures_of(benchmark, arguments)
         print(f"{name}: {why or 'done'}", file=sys.stderr)
         if found is None:
             failed.append(f"- {name}: {why}.")

@@ -12,12 +12,10 @@ from minionerec.core.artefacts import read_json
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 SHORTER = {
-    "catalogue": {"towers": 1, "epochs": 8, "evals_per_epoch": 1 / 8, "eval_examples": 200},
+    "catalogue": {"eval_examples": 200},
     "sft": {
         "layers": 1,
-        "variants": 8,
-        "batch_size": 64,
-        "device_batch_size": 64,
+        "variants": 39,
         "learning_rate": 0.006,
         "evals_per_epoch": 1,
         "eval_examples": 200,
@@ -41,5 +39,5 @@ def test_the_language_model_leads_the_strongest_baseline(tmp_path, monkeypatch):
     measured = read_json(folder / "metrics.json")["recommenders"]
     ndcg = {name: found["item"]["NDCG@10"][0] for name, found in measured.items()}
     language, strongest = ndcg.pop("beam search"), read_json(folder / "baselines.json")["strongest"]
-    assert ndcg[strongest] + 0.005 < language  # .0128 above; .0110 and .0072 where SFT has seeds 1 and 2
-    assert max(ndcg.values()) + 0.004 < language  # .0117 above EASE, which is ahead of the strongest on these examples
+    assert ndcg[strongest] + 0.005 < language  # .0192 above; .0159 and .0131 with other seeds
+    assert max(ndcg.values()) + 0.004 < language  # .0181 above EASE, ahead of the strongest here
