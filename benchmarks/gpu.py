@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from minionerec.core.artefacts import write_text_atomic
+
 TITLE = "## Qwen2.5's shapes, by one script"
 SHAPE = "--layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936 --dtype bfloat16"
 LARGE = "--layers 28 --width 1536 --heads 12 --kv-heads 2 --inner 8960 --vocabulary 151936 --dtype bfloat16"
@@ -139,7 +141,7 @@ def main() -> int:
         sys.exit(f"--only: the benchmarks are {', '.join(sorted({one[1] for one in WORK}))}.")
     text, whole = section(args.device, work)
     page = Path(args.page)
-    page.write_text(replaced(page.read_text(encoding="utf-8") if page.is_file() else "", text), encoding="utf-8")
+    write_text_atomic(page, replaced(page.read_text(encoding="utf-8") if page.is_file() else "", text))
     return 0 if whole else 1
 
 

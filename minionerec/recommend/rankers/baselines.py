@@ -911,9 +911,9 @@ def make_baselines(
     Returns:
         The constants, the defaults where there are no validation examples; and the baselines by name.
     """
-    if chosen is not None:
-        return chosen, _rankers(BaselineExamples.of(data, table), chosen)
     rows = BaselineExamples.of(data, table)
+    if chosen is not None:
+        return chosen, _rankers(rows, chosen)
     examples, with_ease = _validation(rows, masked), rows.size <= EASE_ITEMS
     if examples is None:
         chosen = Chosen(ridge=Chosen.ridge if with_ease else None, unit=rows.unit)
