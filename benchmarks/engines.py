@@ -30,6 +30,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown
+
 CHUNK = 1_000_000
 ENGINES = ("duckdb", "spark")
 
@@ -172,13 +175,12 @@ def main() -> None:
     print(
         f"{words.rows:,} interactions, {words.rounds} rounds, engine_memory {words.engine_memory}; all outputs equal\n"
     )
-    print(
-        "| engine | best, s | median, s | rows a second | processor, s | peak memory, MiB |\n|---|---|---|---|---|---|"
-    )
+    headers = ["engine", "best, s", "median, s", "rows a second", "processor, s", "peak memory, MiB"]
+    lines = []
     for engine, found in figures.items():
-        speed = f"{words.rows / found['median_s']:,.0f}"
-        times = f"{found['best_s']} | {found['median_s']} | {speed} | {found['processor_s']}"
-        print(f"| {engine} | {times} | {found['peak_mib']:,} |")
+        speed, peak = f"{words.rows / found['median_s']:,.0f}", f"{found['peak_mib']:,}"
+        lines.append([engine, *map(str, (found["best_s"], found["median_s"], speed, found["processor_s"], peak))])
+    print(table_markdown(Table(headers, lines)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ MINIONEREC_DATA=/path/to/data python benchmarks/gpu.py --page docs/results/gpu.m
 python benchmarks/gpu.py --device cpu --small --only grpo_step --page section.md   # to try it, without a GPU or data
 
 Each compares results with the stock way before it times anything, and a benchmark whose results differ, or that fails,
-has no figures, but its last line of error. The section replaces the one of the same title. Status 1 where one failed.
+has no figures, but its last line of error. The section is replaced between its two marks in the page, which is made
+where there is none (`minionerec.reports.markdown.write_part`). Status 1 where one failed.
 """
 
 import argparse
@@ -14,9 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import write_text_atomic
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown, write_part
 
 TITLE = "## Qwen2.5's shapes, by one script"
+HEADERS = ("", "counted", "a second, stock", "ours", "ratio", "ours, of products", "peak GiB, stock, ours")
 SHAPE = "--layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936 --dtype bfloat16"
 LARGE = "--layers 28 --width 1536 --heads 12 --kv-heads 2 --inner 8960 --vocabulary 151936 --dtype bfloat16"
 SMALL = "--layers 1 --width 64 --heads 2 --kv-heads 1 --inner 96 --vocabulary 4000"
@@ -62,7 +65,7 @@ def figures_of(benchmark: str, words: str) -> tuple[dict[str, Any] | None, str]:
     return None, errors[-1] if errors else f"ended with status {done.returncode}"
 
 
-def lines_of(name: str, benchmark: str, found: dict[str, Any]) -> list[str]:
+def lines_of(name: str, benchmark: str, found: dict[str, Any]) -> list[list[str]]:
     """Lines of the table: what is counted a second, stock and ours, their ratio, share of products, memory in GiB."""
     if benchmark == "sft_step":
         return [
@@ -84,15 +87,15 @@ def _named(values: dict[str, float]) -> dict[str, float]:
 
 def _line(
     name: str, unit: str, rates: dict[str, float], ratio: float, used: dict[str, Any], peaks: dict[str, Any]
-) -> str:
+) -> list[str]:
     share = "" if used.get("ours") is None else f"{used['ours']:.1%}"
     memory = "" if peaks.get("ours") is None else f"{peaks['stock']:.2f}, {peaks['ours']:.2f}"
-    return f"| {name} | {unit} | {rates['stock']:,.0f} | {rates['ours']:,.0f} | {ratio:.2f} | {share} | {memory} |"
+    return [name, unit, f"{rates['stock']:,.0f}", f"{rates['ours']:,.0f}", f"{ratio:.2f}", share, memory]
 
 
 def section(device: str, work: tuple[tuple[str, str, str], ...]) -> tuple[str, bool]:
     """The section, and whether every benchmark has figures."""
-    rows: list[str] = []
+    rows: list[list[str]] = []
     failed: list[str] = []
     commands: list[str] = []
     machine: dict[str, Any] = {}
@@ -112,25 +115,14 @@ def section(device: str, work: tuple[tuple[str, str, str], ...]) -> tuple[str, b
         "",
         f"Measured on {where}; results were compared with the stock way's first; medians of rounds in turn.",
         "",
-        "| | counted | a second, stock | ours | ratio | ours, of products | peak GiB, stock, ours |",
-        "|---|---|--:|--:|--:|--:|---|",
-        *rows,
+        table_markdown(Table(HEADERS, rows, text_columns=2)),
         "",
         *([*failed, ""] if failed else []),
         "```bash",
         *commands,
         "```",
     ]
-    return "\n".join(text) + "\n", not failed
-
-
-def replaced(page: str, new: str) -> str:
-    """A page with a section in place of that of the same title, or behind it all."""
-    if TITLE not in page:
-        return f"{page.rstrip()}\n\n{new}".lstrip()
-    before, _, after = page.partition(TITLE)
-    rest = after.partition("\n## ")
-    return before + new + (f"\n## {rest[2]}" if rest[1] else "")
+    return "\n".join(text), not failed
 
 
 def main() -> int:
@@ -140,8 +132,8 @@ def main() -> int:
     if not work:
         sys.exit(f"--only: the benchmarks are {', '.join(sorted({one[1] for one in WORK}))}.")
     text, whole = section(args.device, work)
-    page = Path(args.page)
-    write_text_atomic(page, replaced(page.read_text(encoding="utf-8") if page.is_file() else "", text))
+    print(text)  # also if the page has no place for it
+    write_part(Path(args.page), "benchmarks/gpu.py", text)
     return 0 if whole else 1
 
 

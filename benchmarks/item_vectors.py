@@ -19,6 +19,8 @@ from scipy.sparse import csr_array
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, row_contexts
 from minionerec.metrics.statistics import bootstrap_interval
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown
 from minionerec.sid.collisions import resolve_collisions
 from minionerec.sid.embed.config import EncoderSettings
 from minionerec.sid.embed.texts import l2_normalise
@@ -96,8 +98,7 @@ def main():
     counts = [f"{name} ({int(chosen.sum()):,})" for name, chosen in slices.items()]
     print(f"{corpus.n_items:,} items, {len(valid):,} validation examples\n")
     headers = ["encoder", *counts, "distinct", "buyers, 1 code", "2 codes", "first code in 10 (frequent)"]
-    for cells in (headers, ["---"] + ["--:"] * (len(headers) - 1), *table):
-        print(f"| {' | '.join(cells)} |")
+    print(table_markdown(Table(headers, table)))
 
 
 if __name__ == "__main__":

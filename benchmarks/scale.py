@@ -31,8 +31,9 @@ from minionerec.core.commands import run_command
 from minionerec.core.errors import DataError
 from minionerec.core.records import record_path
 from minionerec.reports import plots
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown, write_part
 
-BEGIN, END = "<!-- slopes: written by benchmarks/scale.py -->", "<!-- end of the slopes -->"
 MEAN, TARGETS_A_WINDOW = 50, 5
 
 
@@ -114,13 +115,13 @@ def page_of(found: list[dict[str, Any]]) -> tuple[str, dict[str, dict[float, flo
         memory[line["stage"]][line["size"]] = line["peak_memory_bytes"] / 2**30
     sizes = sorted({line["size"] for line in found})
     head = ["stage", *(f"{size:,}: seconds" for size in sizes), "slope", *(f"{size:,}: GiB" for size in sizes)]
-    rows = [head, ["---", *["--:"] * (len(head) - 1)]]
+    rows = []
     for name, points in seconds.items():
         power = slope({int(size): value for size, value in points.items()})
         row = [name, *(f"{points[size]:,.1f}" if size in points else "—" for size in sizes)]
         row += ["—" if math.isnan(power) else f"{power:.2f}"]
         rows.append(row + [f"{memory[name][size]:.2f}" if size in points else "—" for size in sizes])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows), seconds
+    return table_markdown(Table(head, rows)), seconds
 
 
 def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: str) -> str:
@@ -173,12 +174,7 @@ def main() -> None:
     table, seconds = page_of(lines_of(args.out))
     print(table)
     if args.page:
-        text = args.page.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, mark, after = rest.partition(END)
-        if not mark:
-            raise DataError(f"{args.page}: has no marks. Add the lines {BEGIN!r} and {END!r}.")
-        write_text_atomic(args.page, f"{before}{BEGIN}\n{table}\n{END}{after}")
+        write_part(args.page, "benchmarks/scale.py", table)
     if args.picture:
         write_text_atomic(args.picture, growth_lines(seconds, "interactions", "seconds"))
 

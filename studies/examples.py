@@ -20,6 +20,8 @@ from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.protocol import Ranker
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown
 
 CUTOFF, UNKNOWN = 10, "unknown"
 
@@ -111,9 +113,8 @@ def main() -> None:
     named = dict(word.split("=", 1) for word in parser.parse_args().corpora)
     columns = {name: column_of(Corpus.load(folder)) for name, folder in named.items()}
     keys = list(dict.fromkeys(key for column in columns.values() for key in column))
-    print(f"| | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
-    for key in keys:
-        print(f"| {key} | {' | '.join(column.get(key, '') for column in columns.values())} |")
+    rows = [[key, *(column.get(key, "") for column in columns.values())] for key in keys]
+    print(table_markdown(Table(["", *columns], rows)))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import item_columns
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.statistics import bootstrap_interval, paired_differences
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown
 from minionerec.training.rewards import is_rare, item_values
 
 CUTOFF = 10
@@ -165,12 +167,6 @@ def at_equal_hr(hit: float, curve: Sequence[Metrics], metric: str) -> tuple[np.n
     return (1 - share) * curve[one][metric] + share * curve[other][metric], True
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in markdown."""
-    lines = [" | ".join(row) for row in (headers, ["---"] + ["--:"] * (len(headers) - 1), *rows)]
-    return "\n".join(f"| {line} |" for line in lines)
-
-
 def load_shop(given: argparse.Namespace, start: Predictions) -> Shop:
     """What the lists are measured by.
 
@@ -231,7 +227,7 @@ def main() -> None:
     rows = [("start", shop.metrics(candidates.best(candidates.scores))), *others.items()]
     rows += [(f"{kind}, {weight}", each) for kind, curve in curves.items() for weight, each in curve]
     cells = [[name, *(f"{each[metric].mean():.4f}" for metric in names)] for name, each in rows]
-    print(table(["lists", *names], cells), end="\n\n")
+    print(table_markdown(Table(["lists", *names], cells)), end="\n\n")
     cells = []
     for name, each in others.items():
         for kind, metric in (("by value", VALUE), ("by label", LABELS), ("sampled", VALUE), ("sampled", LABELS)):
@@ -249,7 +245,8 @@ def main() -> None:
                     f"{found.p:.4f}",
                 ]
             )
-    print(table(["checkpoint", HR, "its", "without training", "difference", "p"], cells))
+    headers = ["checkpoint", HR, "its", "without training", "difference", "p"]
+    print(table_markdown(Table(headers, cells)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ leaves for the backward pass against the tensors that autograd really keeps.
 
 from dataclasses import dataclass
 
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown
 from minionerec.training.memory import saved_per_token
 
 GB = 1e9
@@ -182,20 +184,15 @@ def total_rows(shape: Shape) -> list[list[str]]:
     return rows
 
 
-def table(headers: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table, numbers to the right."""
-    rule = ["---", *("---:" for _ in headers[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [headers, rule, *rows])
-
-
 def tables(shape: Shape) -> list[str]:
     """The four tables."""
-    return [
-        table(["GB", "weights and optimiser", "working memory", "together"], total_rows(shape)),
-        table(["GB", "weights", "gradients", "optimiser", "buckets", "together"], state_rows(shape)),
-        table(["micro-batch", "tokens", "activations, GB", "with checkpointing, GB"], batch_rows(shape)),
-        table(["keys and values, GB", "prompt shared", "prompt copied for each beam"], search_rows(shape)),
+    tables = [
+        Table(["GB", "weights and optimiser", "working memory", "together"], total_rows(shape)),
+        Table(["GB", "weights", "gradients", "optimiser", "buckets", "together"], state_rows(shape)),
+        Table(["micro-batch", "tokens", "activations, GB", "with checkpointing, GB"], batch_rows(shape)),
+        Table(["keys and values, GB", "prompt shared", "prompt copied for each beam"], search_rows(shape)),
     ]
+    return [table_markdown(table) for table in tables]
 
 
 def main() -> None:

@@ -25,6 +25,9 @@ from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
+from minionerec.reports.cells import with_interval
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown
 from minionerec.training.packing import pack_groups, picked_logits
 
 WIDTH, AT_ONCE, ROW_TOKENS = 100, 16, 512
@@ -103,6 +106,7 @@ def main() -> None:
         for share, values in found.items():
             values.append(values_of((1 - share) * known + share * reported, hits))
     later, users = later_rows(corpus, args.split), corpus.rows(args.split).users
+    lines = []
     for name, rows in (("all rows", None), ("later rows", later)):
         if rows is None and name != "all rows":
             sys.stdout.write("later rows: no file of days (data/README.md)\n")
@@ -112,10 +116,10 @@ def main() -> None:
             mean = np.mean(values, axis=0)
             mean, base = (part if rows is None else part[:, rows] for part in (mean, first))
             gap = paired_differences({"": mean[0]}, {"": base[0]}, clusters=users if rows is None else users[rows])[""]
-            sys.stdout.write(
-                f"| {name} | {share:g} | {mean[0].mean():.4f} | {mean[1].mean():.4f} | "
-                f"{gap.difference:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}] | {gap.p:.3f} |\n"
-            )
+            cells = [f"{mean[0].mean():.4f}", f"{mean[1].mean():.4f}", with_interval(gap), f"{gap.p:.3f}"]
+            lines.append([name, f"{share:g}", *cells])
+    headers = ["", "share", "NDCG@10", "HR@10", "NDCG@10 minus that of the first share", "p"]
+    sys.stdout.write(f"{table_markdown(Table(headers, lines))}\n")
 
 
 if __name__ == "__main__":

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from minionerec.core.artefacts import read_json, write_text_atomic
+from minionerec.core.artefacts import read_json
 from minionerec.core.commands import run_command
+from minionerec.reports.cells import percent
+from minionerec.reports.document import Table
+from minionerec.reports.markdown import table_markdown, write_part
 
 DATASETS = ("industrial", "beauty")
-BEGIN, END = "<!-- tables of studies/sids.py -->", "<!-- end of the tables -->"
 # What is held against NDCG: larger is better in each.
 SIGNS = {
     "bits per item, fewer": lambda d: -d["bits_per_item"],
@@ -31,26 +33,6 @@ SIGNS = {
     "perplexity of level 1": lambda d: d["levels"][0]["perplexity"],
     "items named alone": lambda d: d["collisions"]["identified_items"],
 }
-
-
-def put_between_marks(path: Path, begin: str, end: str, text: str) -> None:
-    """Replace what stands between two lines of a file, each there once."""
-    content = path.read_text(encoding="utf-8")
-    if content.count(begin) != 1 or content.count(end) != 1:
-        raise SystemExit(f"{path}: expected the lines {begin!r} and {end!r} once each.")
-    head, _, rest = content.partition(begin)
-    write_text_atomic(path, f"{head}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}")
-
-
-def markdown(headers: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table, numbers to the right."""
-    lines = [headers, ["---", *("--:" for _ in headers[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def percent(value: float) -> str:
-    """A share with one digit."""
-    return f"{100 * value:.1f} %"
 
 
 def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -> str:
@@ -120,7 +102,13 @@ def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -
     )
     title = dataset.title()
     return "\n\n".join(
-        [f"### {title}: shape", markdown(headers, shape), f"### {title}: sense", note, markdown(sense_headers, sense)]
+        [
+            f"### {title}: shape",
+            table_markdown(Table(headers, shape)),
+            f"### {title}: sense",
+            note,
+            table_markdown(Table(sense_headers, sense)),
+        ]
     )
 
 
@@ -154,8 +142,8 @@ def training_tables(measures: dict[str, Any], found: dict[str, dict[str, Any]]) 
         )
     headers = ["test examples, by item", "HR@1", "HR@5", "HR@10", "HR@50", "NDCG@10 [95 %]", "sd over seeds", "seeds"]
     signs = ["diagnostic", "Spearman with NDCG@10", "without shuffled", "its choice", "NDCG@10 lost by it"]
-    trained = markdown([*headers, "bits per item"], rows)
-    return "\n\n".join(["### Industrial: trained", trained, markdown(signs, agreement)])
+    trained = table_markdown(Table([*headers, "bits per item"], rows))
+    return "\n\n".join(["### Industrial: trained", trained, table_markdown(Table(signs, agreement))])
 
 
 def main() -> None:
@@ -175,7 +163,7 @@ def main() -> None:
             texts.append(training_tables(measures, read_json(compared)["splits"]["test"]["recommenders"]))
     text = "\n\n".join(texts)
     if args.markdown:
-        put_between_marks(Path(args.markdown), BEGIN, END, text)
+        write_part(Path(args.markdown), "studies/sids.py", text)
     sys.stdout.write(f"{text}\n")
 
 

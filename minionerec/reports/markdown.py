@@ -1,8 +1,11 @@
-"""A document as Markdown."""
+"""A document as Markdown, and parts of pages that a script writes."""
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+from minionerec.core.artefacts import write_text_atomic
+from minionerec.core.errors import DataError
 from minionerec.reports.document import (
     Block,
     Bullets,
@@ -34,7 +37,7 @@ def _block(block: Block) -> str:
     if isinstance(block, Tiles):
         return "\n".join(f"- **{md(label)}**: {md(value)} {md(note)}".rstrip() for label, value, note in block.tiles)
     if isinstance(block, Table):
-        return _table(block)
+        return table_markdown(block)
     if isinstance(block, Figure):
         return f"(Plot in the HTML report: {md(block.caption)})"
     if isinstance(block, Details):
@@ -43,7 +46,8 @@ def _block(block: Block) -> str:
     return _example(block)
 
 
-def _table(block: Table) -> str:
+def table_markdown(block: Table) -> str:
+    """A table, below its caption if it has one."""
     md = escape_markdown
     cells = [[as_cell(value) for value in row] for row in block.rows]
     lines = [" | ".join(_cell(cell) for cell in row) for row in cells]
@@ -78,3 +82,24 @@ def render_markdown(title: str, lead: str, sections: Sequence[Section]) -> str:
     for section in sections:
         parts += [f"## {escape_markdown(section.title)}", *(_block(block) for block in section.blocks)]
     return visible("\n\n".join(parts) + "\n")
+
+
+def write_part(page: Path, script: str, text: str) -> None:
+    """Replace the part of a page that a script writes, between its two marks; a missing page is made, with this part.
+
+    Args:
+        page: A Markdown file.
+        script: Path of the script in the repository; the marks are the lines `<!-- written by SCRIPT -->` and
+            `<!-- end of SCRIPT -->`.
+        text: The new part, Markdown.
+
+    Raises:
+        DataError: If the page exists and does not have both marks, once each and in this order.
+    """
+    begin, end = f"<!-- written by {script} -->", f"<!-- end of {script} -->"
+    content = page.read_text(encoding="utf-8") if page.is_file() else f"{begin}\n{end}\n"
+    before, _, rest = content.partition(begin)
+    _, mark, after = rest.partition(end)
+    if not mark or content.count(begin) + content.count(end) != 2:
+        raise DataError(f"{page}: does not have the lines {begin!r} and {end!r} once each. Add them where they belong.")
+    write_text_atomic(page, f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")

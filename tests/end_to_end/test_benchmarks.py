@@ -89,7 +89,7 @@ def test_a_benchmark_runs(name, tmp_path, tmp_path_factory, request):
         json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):
+def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch, capsys):
     """A benchmark whose results differ, or that fails, has no figures there."""
     gpu = benchmark("gpu")
     rates = {"stock": 50.0, "ours": 100.0}
@@ -113,6 +113,13 @@ def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):
     assert "Measured on A card, 700.0 TFLOP/s of products" in text
     assert "| one | rollouts | 50 | 100 | 2.00 | 25.0% | 2.00, 1.00 |" in text
     assert "- two: ValueError: no.\n- three: the results differ from the stock way's." in text
-    page = gpu.replaced("# Page\n\nText.\n", text)
-    assert page.startswith("# Page\n\nText.\n\n## Qwen") and page.endswith("```\n")
-    assert gpu.replaced(f"{page}\n## More\n\nEnd.\n", text) == f"{page}\n## More\n\nEnd.\n"
+    monkeypatch.setattr(gpu, "section", lambda *_: (text, whole))
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--page", str(page)])
+    page.write_text(
+        "# Page\n\n<!-- written by benchmarks/gpu.py -->\nold\n<!-- end of benchmarks/gpu.py -->\n\n## More\n"
+    )
+    for _ in range(2):
+        assert gpu.main() == 1 and text in capsys.readouterr().out
+        assert page.read_text().startswith("# Page\n\n<!-- written by benchmarks/gpu.py -->\n\n## Qwen")
+        assert page.read_text().endswith("```\n\n<!-- end of benchmarks/gpu.py -->\n\n## More\n")

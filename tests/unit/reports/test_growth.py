@@ -49,12 +49,19 @@ def test_a_table_is_written_between_its_marks(scale, tmp_path, monkeypatch, caps
     page = tmp_path / "page.md"
     words = ["scale.py", "--out", str(tmp_path / "out.jsonl"), "--page", str(page)]
     monkeypatch.setattr(sys, "argv", words)
-    page.write_text(f"before\n{scale.BEGIN}\nold\n{scale.END}\nafter\n")
+    begin, end = "<!-- written by benchmarks/scale.py -->", "<!-- end of benchmarks/scale.py -->"
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     scale.main()
     text = page.read_text()
     assert "old" not in text and "| a | 1.0 | — | 1.00 |" in text
     assert text.startswith("before\n") and text.endswith("\nafter\n")
-    page.write_text("no marks\n")
-    with pytest.raises(MinioneRecError, match="has no marks"):
-        scale.main()
-    assert page.read_text() == "no marks\n"
+    scale.main()
+    assert page.read_text() == text
+    for wrong in ("no marks\n", f"{end}\n{begin}\n", f"{begin}\n{begin}\n{end}\n", f"{begin}\n"):
+        page.write_text(wrong)
+        with pytest.raises(MinioneRecError, match=r"does not have the lines .* once each"):
+            scale.main()
+        assert page.read_text() == wrong
+    page.unlink()
+    scale.main()
+    assert page.read_text().startswith(f"{begin}\n\n| stage |") and page.read_text().endswith(f"\n\n{end}\n")
