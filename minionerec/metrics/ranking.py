@@ -62,17 +62,22 @@ def sid_ranks(predictions: Predictions) -> np.ndarray:
 
 
 def item_ranks(predictions: Predictions) -> np.ndarray:
-    """Rank of each target item among the distinct items of its list.
+    """Rank of each target item among the distinct items of its list: see `ranks_in`."""
+    return ranks_in(predictions.items, np.asarray(predictions.targets))
 
-    Entries that are no item (-1) keep their rank.
+
+def ranks_in(lists: Sequence[Sequence[int]], targets: np.ndarray) -> np.ndarray:
+    """Rank of each target among the distinct entries of its list.
+
+    Args:
+        lists: R lists, best first; entries that are no item (-1) keep their rank.
+        targets: int (R,); -1 is not known.
 
     Returns:
-        int64 (R,): 1 is best; 0 where the list does not hold the item, or the target is not known.
+        int64 (R,): 1 is best; 0 where the list does not hold the target, or the target is not known.
     """
-    ranks = np.zeros(len(predictions), dtype=np.int64)
-    for row, (target, items) in enumerate(
-        zip(np.asarray(predictions.targets).tolist(), predictions.items, strict=True)
-    ):
+    ranks = np.zeros(len(lists), dtype=np.int64)
+    for row, (target, items) in enumerate(zip(targets.tolist(), lists, strict=True)):
         if target >= 0 and target in items:
             before = list(items)[: list(items).index(target)]
             known = [item for item in before if item >= 0]

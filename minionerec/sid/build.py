@@ -53,7 +53,7 @@ class CodesAndPoints:
 
     Where SIDs are appended, `codes` holds the new items alone, at the rows `new` of the corpus; `kept` are the codes of
     all other rows, and `taken` those that no new item may have. `fitted` are the texts that TF-IDF was fitted on, where
-    it made their vectors.
+    it made their vectors. `settings` are the settings that were taken from the first SIDs, which the manifest records.
     """
 
     codes: np.ndarray
@@ -64,6 +64,7 @@ class CodesAndPoints:
     taken: np.ndarray | None = None
     fitted: FittedTexts | None = None
     left: np.ndarray | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -210,18 +211,18 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
     return _assigned(given, points, quantiser)
 
 
-def _same_tfidf(folder: Path, config: SidConfig, width: int) -> SidConfig:
+def _same_tfidf(folder: Path, then: Mapping[str, Any], config: SidConfig, width: int) -> SidConfig:
     """The settings with the dimensions of the first SIDs where they are not given.
 
     Args:
         folder: The SIDs that others are appended to.
+        then: Their settings.
         config: The settings.
         width: Dimensions of the vectors that its codebooks read.
 
     Raises:
         ConfigError: Naming the setting that differs.
     """
-    then = read_manifest(folder)["settings"]
     if then.get("encoder") != TFIDF:
         return config
     dimensions = then["dimensions"] if config.with_interactions else width
@@ -239,11 +240,11 @@ def _same_tfidf(folder: Path, config: SidConfig, width: int) -> SidConfig:
 
 def _make_appended(given: MethodInputs) -> CodesAndPoints:
     folder = given.inputs["append_to"]
-    base, quantiser = SidTable.load_index(folder), Quantiser.load(folder)
+    base, quantiser, then = SidTable.load_index(folder), Quantiser.load(folder), read_manifest(folder)["settings"]
     fitted = None
-    _check_interactions(folder, given.config, quantiser)
+    _check_interactions(folder, then, given.config, quantiser)
     if given.config.encoder == TFIDF:
-        given = replace(given, config=_same_tfidf(folder, given.config, quantiser.width))
+        given = replace(given, config=_same_tfidf(folder, then, given.config, quantiser.width))
         fitted = FittedTexts.of(folder, base.item_ids, given.corpus)
     rows = {item_id: row for row, item_id in enumerate(base.item_ids)}
     found = np.array([rows.get(item_id, -1) for item_id in given.item_ids])
@@ -269,16 +270,16 @@ def _make_appended(given: MethodInputs) -> CodesAndPoints:
     if gone:
         logger.warning("%s: %d of its items are not in the corpus; their SIDs stay taken.", folder, gone)
     given.counts.update(items_kept=len(known), items_appended=len(new), items_gone=gone)
-    return CodesAndPoints(codes, points, quantiser, new, kept, base.codes, fitted)
+    settings = {"codebook_sizes": list(map(len, quantiser.codebooks)), "dimensions": given.config.dimensions}
+    return CodesAndPoints(codes, points, quantiser, new, kept, base.codes, fitted, settings=settings)
 
 
-def _check_interactions(folder: Path, config: SidConfig, quantiser: Quantiser) -> None:
+def _check_interactions(folder: Path, then: Mapping[str, Any], config: SidConfig, quantiser: Quantiser) -> None:
     """Check that items can be appended as far as their vectors are made of interactions.
 
     Raises:
         ConfigError: If they cannot.
     """
-    then = read_manifest(folder)["settings"]
     if INTERACTIONS in (config.encoder, then.get("encoder")):
         raise ConfigError(
             f"{folder}: SIDs of interactions alone were asked for, but new items have none, and those of a larger "
@@ -415,11 +416,7 @@ def run_build_sids(config: SidConfig) -> SidResult:
             resolution = resolve(made, config)
         table = SidTable(resolution.codes, given.item_ids)
         books = made.quantiser.codebooks if made.quantiser else None
-        if config.method == "append" and made.quantiser is not None:  # the manifest records what was used
-            stage.given = replace(stage.given, codebook_sizes=list(map(len, made.quantiser.codebooks)))
-            if config.encoder == TFIDF:
-                same = _same_tfidf(stage.inputs["append_to"], config, made.quantiser.width)
-                stage.given = replace(stage.given, dimensions=same.dimensions)
+        stage.given = replace(stage.given, **made.settings)
         with work.phase("measure"):
             report = sid_report(
                 config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts, seed=config.seed

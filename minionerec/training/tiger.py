@@ -18,7 +18,7 @@ from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.config import TigerTrainConfig
-from minionerec.training.memory import RowShares, TokenLimit
+from minionerec.training.memory import MOST_TOKENS, RowShares, TokenLimit
 from minionerec.training.run import TrainingRun, plan_steps, training_stage
 from minionerec.training.trainer import RankingEvaluation, StepInParts, validation_set
 
@@ -165,8 +165,8 @@ def _trainer(
         optimizers=(adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
     )
     if not config.device_batch_size:  # the model is small: as much as is faster, or what memory turns out to hold
-        device = bundle.model.device.type
-        trainer.set_limit(TokenLimit.of(lambda _tokens, _again: 0, 0, device, False))
+        most = MOST_TOKENS.get(bundle.model.device.type, MOST_TOKENS["cuda"])
+        trainer.set_limit(TokenLimit(most, checkpointing=False))
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     trainer.validation = validation_set(config, bundle, builder, trie)
     return trainer

@@ -24,6 +24,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import FlatWindows, Windows, joined_windows, padded_windows
+from minionerec.metrics.ranking import ranking_metrics, ranks_in
 from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_masks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 
@@ -651,13 +652,9 @@ def _ndcg(ranks: np.ndarray) -> float:
 
 def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: _ValidationExamples) -> float:
     """NDCG@10 of a ranker's lists on validation examples."""
-    k = min(10, rows.size)
-    lists = ranker.rank(Queries(examples.histories), k, examples.allowed).items
-    ranks = np.full(len(lists), k)
-    for row, (items, target) in enumerate(zip(lists, examples.targets.tolist(), strict=True)):
-        numbers = list(dict.fromkeys(rows.numbers[np.asarray(items, dtype=np.int64)].tolist()))
-        ranks[row] = numbers.index(target) if target in numbers else 10
-    return _ndcg(ranks)
+    lists = ranker.rank(Queries(examples.histories), min(10, rows.size), examples.allowed).items
+    candidates = [rows.numbers[np.asarray(items, dtype=np.int64)].tolist() for items in lists]
+    return float(ranking_metrics(ranks_in(candidates, examples.targets), [10])["NDCG@10"].mean())
 
 
 class TransitionGrid:

@@ -64,7 +64,7 @@ def rank_rows(
     Raises:
         DataError: If the lists violate the contract of `Ranker`; the message gives the row.
     """
-    ranking = ranker.rank(Queries(rows.histories.tolist()), k, allowed)
+    ranking = ranker.rank(Queries(rows.histories), k, allowed)
     return checked_predictions(ranking, rows, k, n_items, table=table, allowed=allowed)
 
 
