@@ -1,5 +1,6 @@
 """`minionerec init`: a recipe for two tables, with all sizes derived from them."""
 
+import shlex
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -83,7 +84,7 @@ def run_init(program: str) -> None:
         raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.") from None
     steps = len(plan_of(file))
     print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(_total(shape, minutes))} on one core.")
-    print(f"Run them with: minionerec run {given.name}")
+    print(f"Run them with: minionerec run {shlex.quote(given.name)}")
 
 
 def shape_of(config: PrepareConfig) -> Shape:

@@ -1,6 +1,7 @@
 """The `minionerec` command: `minionerec run demo`, and `minionerec STAGE --config FILE.yaml` for each stage."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,7 +128,7 @@ def _recipes(program: str) -> None:
     given = recipe_arguments(program).parse_args()
     if given.action == "copy":
         file = copy_recipe(given.recipe, given.file)
-        print(f"{len(plan_of(file))} steps in {file}; run them with: minionerec run {file}")
+        print(f"{len(plan_of(file))} steps in {file}; run them with: minionerec run {shlex.quote(str(file))}")
         return
     found = shipped_recipes()
     width = max(map(len, found)) + 2

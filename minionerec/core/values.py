@@ -132,6 +132,8 @@ def _mapping_of(path: str | Path, text: str) -> dict[str, Any]:
         found = parse_yaml(text)
     except ValueError as error:
         raise ConfigError(f"{path}: not valid YAML ({error}).") from None
+    if found is None:
+        raise ConfigError(f"{path}: is empty, expected a mapping of settings.")
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: expected a mapping of settings, got {type(found).__name__}.")
     return found

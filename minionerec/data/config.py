@@ -175,6 +175,12 @@ class PrepareConfig(StageConfig):
             ("items", self.items, FROM_FILES, with_items),
             ("max_title_words", self.max_title_words, AMAZON, ()),
         )
+        columns = [(name, getattr(self, name), field.default) for name, field in self.__dataclass_fields__.items()]
+        checks += tuple(
+            (name, value, ("tables", "recbole"), ())
+            for name, value, default in columns
+            if name.endswith("_column") and value != default
+        )
         for name, value, sources, needed in checks:
             if value and self.source not in sources:
                 raise ConfigError(
@@ -220,7 +226,9 @@ class PrepareConfig(StageConfig):
         elif self.source == "published":
             files = self._published_files() | files
         for name, path in files.items():
-            check_file(path, f"Give --{name} its path; data/README.md says where to get the public sets.")
+            remedy = f"Give --{name} its path; data/README.md says where to get the public sets."
+            own = f"Give the path of a csv, tsv or parquet table of your {name}."
+            check_file(path, own if self.source == "tables" and name in ("items", "interactions") else remedy)
         return files
 
     def _published_files(self) -> dict[str, Path]:

@@ -622,5 +622,5 @@ def test_a_pipe_is_no_file(tmp_path):
         items=str(put(tmp_path, "items.csv", ITEMS)),
         output="x",
     )
-    with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give --interactions its path"):
+    with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give the path of a csv, tsv or"):
         config.inputs()

@@ -87,6 +87,7 @@ def test_an_error_leaves_the_old_output(tmp_path, tables):
             {"source": "published", "category": "Pots", "core": 5},
             "core is 5, but source 'published' is already filtered and split, and can only be read whole",
         ),
+        ({"time_column": "when"}, "time_column is 'when', but source is 'demo'.*'tables' or 'recbole', or leave"),
         ({"max_title_words": 20}, "max_title_words is 20, but source is 'demo'.*'amazon2018' or 'amazon2023'"),
         ({"quirks": ["widen_window"]}, "quirk 'widen_window' moves the window's start, but start is not given"),
         (
@@ -131,9 +132,12 @@ def test_yaml_dates_and_the_data_directory(tmp_path, tables, monkeypatch):
 def test_missing_sources_say_what_to_do(tmp_path, tables, monkeypatch):
     for name in ("items", "interactions"):
         with pytest.raises(
-            DataError, match=rf"no\.csv: no such file\. Give --{name} its path; data/README\.md says where"
+            DataError, match=rf"no\.csv: no such file\. Give the path of a csv.* table of your {name}\."
         ):
             run_prepare(PrepareConfig(**{**tables, name: "no.csv"}, output=str(tmp_path / "out")))
+    films = {"items": tables["items"], "interactions": "no.dat"}
+    with pytest.raises(DataError, match=r"no\.dat: no such file\. Give --interactions its path; data/README\.md says"):
+        run_prepare(PrepareConfig(source="movielens", **films, output=str(tmp_path / "out")))
     monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"Amazon/train/Pots\*\.csv: no such file\. data/README\.md says where"):
         run_prepare(PrepareConfig(source="published", category="Pots", output=str(tmp_path / "out")))

@@ -12,6 +12,7 @@ from minionerec.data.sources.text import read_text_table
 
 COLUMNS = {"user_column": "userId", "item_column": "movieId", "time_column": "timestamp", "title_column": "title"}
 RATINGS = ("userId", "movieId", "rating", "timestamp")
+_READ = tuple(name for name in RATINGS if name != "rating")
 MOVIES = ("movieId", "title", "genres")
 _SEPARATORS = {".csv": ",", ".dat": "::", ".data": "\t", ".item": "|"}
 
@@ -32,9 +33,11 @@ def read_movielens(
     bad = bad or BadRows()
     ratings = _read(Path(interactions), RATINGS, bad)
     films = _read(Path(items), MOVIES, bad)
-    if "genres" not in films:
-        names = ", ".join(map(str, films.columns))
-        raise DataError(f"{items}: column 'genres' is missing; it has {names}. Give MovieLens' own file.")
+    for path, table, names in ((interactions, ratings, _READ), (items, films, MOVIES)):
+        for name in names:
+            if name not in table:
+                found = ", ".join(map(str, table.columns))
+                raise DataError(f"{path}: column {name!r} is missing; it has {found}. Give MovieLens' own file.")
     genres = films["genres"].str.replace("(no genres listed)", "", regex=False).str.replace("|", ", ", regex=False)
     return parse_tables(
         [(Path(interactions), ratings)],

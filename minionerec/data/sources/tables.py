@@ -82,6 +82,8 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
     if name not in table.columns:
         columns = ", ".join(str(column) for column in table.columns)
         remedy = f"Name the right one with --{flag}" if flag else "Rename the right one"
+        if flag == "item_column":
+            remedy += ", which holds for items and interactions"
         other = next((sign for sign in (";", "\t", "|", ",") if name in columns.split(sign)), None)
         if len(table.columns) == 1 and other is not None:
             sign = "tabs" if other == "\t" else repr(other)
@@ -195,10 +197,14 @@ class TableSource:
         """See `InteractionSource`.
 
         Raises:
-            DataError: If rows cannot be used and are more than `bad` allows.
+            DataError: If there is no row, or rows cannot be used and are more than `bad` allows.
         """
+        empty = True
         for path, table in self._tables:
+            empty = empty and not len(table)
             yield from self._clean(path, table)
+        if empty:
+            raise DataError(f"{self.where}: holds a header and no interaction. Expected a row an interaction.")
         self.left_out = self._times.other_units()
         unknown = [found for unit, found in self._unknown.items() if unit not in self.left_out]
         if unknown:

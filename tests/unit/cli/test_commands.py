@@ -192,6 +192,9 @@ def test_recipes_are_listed_and_copied(capsys, monkeypatch, tmp_path):
     cli.dispatch()
     assert capsys.readouterr().out == "16 steps in here.yaml; run them with: minionerec run here.yaml\n"
     assert (tmp_path / "here.yaml").is_file()
+    words(monkeypatch, "recipes", "copy", "industrial", "my copy.yaml")
+    cli.dispatch()
+    assert capsys.readouterr().out.endswith("run them with: minionerec run 'my copy.yaml'\n")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

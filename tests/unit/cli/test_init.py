@@ -130,6 +130,8 @@ def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
     assert serving(recipe, jobs) == ["Serve it: minionerec serve --checkpoint runs/mine/catalogue --items items.csv"]
     comments = [line for line in (tmp_path / "mine.yaml").read_text().splitlines() if line.strip().startswith("#")]
     assert len(comments) > 10
+    init(monkeypatch, "items.csv", "interactions.csv", "my shop")
+    assert capsys.readouterr().out.endswith("Run them with: minionerec run 'my shop'\n")
 
 
 def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch):

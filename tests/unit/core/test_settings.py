@@ -89,6 +89,7 @@ def test_values_take_the_type_of_their_setting(value, hint, wanted):
         ("share: .inf\n", [], r"c.yaml: share is inf; expected a number\."),
         ("weights: rule=1\n", [], r"c.yaml: weights is 'rule=1'; expected a list"),
         ("- 1\n", [], "c.yaml: expected a mapping of settings, got list"),
+        ("", [], "c.yaml: is empty, expected a mapping of settings"),
         ("a: [1\n", [], "c.yaml: not valid YAML .*line 2"),
         ("steps: 1\n", ["--stepz", "2"], r"--stepz.*See --help"),
         ("steps: 1\n", ["--steps", "x"], r"--steps is 'x'; expected a whole number\."),

@@ -141,3 +141,12 @@ def test_files_of_other_kinds(tmp_path):
         read_movielens(tmp_path / "ratings.zip", tmp_path / "movies.dat")
     with pytest.raises(DataError, match=r"ratings\.dat: no such file"):
         read_movielens(tmp_path / "ratings.dat", tmp_path / "movies.dat")
+
+
+@pytest.mark.parametrize("name", ["timestamp", "movieId", "genres"])
+def test_a_table_of_other_columns_is_no_file_of_movielens(name, tmp_path):
+    interactions, items = write(tmp_path, "ml-latest")
+    for path in (interactions, items):
+        path.write_text(path.read_text().replace(name, "other", 1))
+    with pytest.raises(DataError, match=rf"column '{name}' is missing; it has .*other.*\. Give MovieLens' own file\."):
+        read_movielens(interactions, items)

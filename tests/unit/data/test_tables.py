@@ -161,6 +161,10 @@ def test_users_with_one_interaction_are_counted(tmp_path):
             r"column 'timestamp' is missing; it has user_id, item_id\. .*--time_column",
         ),
         (
+            lambda b: b.rename(columns={"item_id": "sku"}),
+            r"column 'item_id' is missing; .* with --item_column, which holds for items and interactions\.",
+        ),
+        (
             lambda b: b.assign(item_id=["p9", *b["item_id"][1:]]),
             r"line 2, column 'item_id': item 'p9' is not in .*\(1 such",
         ),
@@ -178,7 +182,7 @@ def test_users_with_one_interaction_are_counted(tmp_path):
             r"line 3.*'2020-13-01' is not an ISO date",
         ),
         (lambda b: b[:2], r"split 'train' holds no example"),
-        (lambda b: b[:0], r"split 'train' holds no example \(train 0, valid 0, test 0\)"),
+        (lambda b: b[:0], r"holds a header and no interaction\. Expected a row an interaction\."),
     ],
 )
 def test_bad_interactions(tmp_path, change, message):
