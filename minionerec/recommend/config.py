@@ -102,7 +102,7 @@ class RecommendConfig(StageConfig):
     )
     beams: int = setting(50, "minimum number of beams of a language model", least=1)
     batch_size: int = setting(
-        64, "prompts per batch; 0: the largest power of two that fits into half the free memory", least=0
+        0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False
     )
     rows_at_once: int = setting(4096, "histories read, ranked and written at a time", least=1)
     dtype: str = setting(

@@ -360,9 +360,6 @@ class SidDpoTrainer(RankingEvaluation, StepInParts):
         super().log(logs, start_time)
 
 
-_PROMPTS_AT_ONCE = 64  # prompts searched at a time
-
-
 @training_stage
 def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint by S-DPO; its output is never below the start.
@@ -472,5 +469,5 @@ def negatives_of(
 
 
 def _search(model: Any, trie: Trie, prompts: Sequence[Sequence[int]], k: int) -> np.ndarray:
-    found, _ = decode_prompts(model, prompts, trie, k, batch_size=_PROMPTS_AT_ONCE, description="searching negatives")
+    found, _ = decode_prompts(model, prompts, trie, k, description="searching negatives")
     return found

@@ -149,12 +149,18 @@ def test_many_batches_make_few_shards(tmp_path, monkeypatch):
 def test_batch_size_follows_memory(made, tmp_path):
     bundle = load_bundle(made / "checkpoint")
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
-    sizes = [fitting_batch_size(bundle.model, trie, 60, 5, memory) for memory in (1, 2**20, 2**22, 2**24, 2**40)]
+
+    def fitting(longest, memory):
+        return fitting_batch_size(bundle.model, trie, [[1]] * 32 + [[1] * longest], 5, memory)
+
+    sizes = [fitting(60, memory) for memory in (1, 2**20, 2**22, 2**24, 2**40)]
     assert sizes == sorted(sizes) and sizes[0] == 1 and sizes[-1] == 64
     assert all(size & (size - 1) == 0 for size in sizes) and len(set(sizes)) > 3
-    assert fitting_batch_size(bundle.model, trie, 600, 5, 2**22) < fitting_batch_size(bundle.model, trie, 60, 5, 2**22)
-    found = run_eval(config(made, batch_size=0, output=str(tmp_path / "a")))
+    assert fitting(600, 2**22) < fitting(60, 2**22)
+    assert fitting_batch_size(bundle.model, trie, [[1]] * 32, 5, 1) == 32  # for which memory is not asked
+    found = run_eval(config(made, output=str(tmp_path / "a")))
     given = run_eval(config(made, batch_size=64, output=str(tmp_path / "b")))
+    assert run_eval(config(made, batch_size=3, output=str(tmp_path / "b"))).up_to_date
     assert (found.output / "predictions.parquet").read_bytes() == (given.output / "predictions.parquet").read_bytes()
     assert not list(tmp_path.glob("*.partial"))
 

@@ -1,6 +1,7 @@
 """The decoder that evaluation, validation during training and rollouts share: prompts in, ranked SIDs out."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from minionerec.core.processes import local_rank
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.branches import OpensBranches, SearchModel, evaluating
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.device import free_device, memory_ended
+from minionerec.models.nn.device import free_device, free_memory, memory_ended
 
 logger = get_logger(__name__)
 
@@ -110,7 +111,7 @@ def decode_prompts(
     trie: Trie,
     num_beams: int,
     *,
-    batch_size: int = 32,
+    batch_size: int = 0,
     normaliser: str = "full",
     description: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +124,7 @@ def decode_prompts(
         prompts: R token id lists.
         trie: SIDs of the catalogue.
         num_beams: Number of beams, K.
-        batch_size: Prompts decoded at a time.
+        batch_size: Prompts decoded at a time; 0: as many as memory holds, see `fitting_batch_size`.
         normaliser: "full" or "renormalised", see `beam_search`.
         description: Label of a progress bar; none if None.
 
@@ -136,6 +137,7 @@ def decode_prompts(
         found = beam_search(model, [prompts[position] for position in positions], trie, num_beams, normaliser)
         return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
+    batch_size = batch_size or fitting_batch_size(model, trie, prompts, num_beams)
     with evaluating(model):
         return decode_batches(decode, prompts, num_beams, batch_size, description)
 
@@ -163,10 +165,13 @@ def decoding_device() -> torch.device:
 
 # How many prompts are searched at a time.
 
+_FEW = 32  # so few are searched together, whatever is free: to ask would take a server longer than it could save
 _LARGEST_BATCH = {"cpu": 64, "cuda": 256}
 
 
-def fitting_batch_size(model: PreTrainedModel, trie: Trie, longest_prompt: int, beams: int, memory: int) -> int:
+def fitting_batch_size(
+    model: SearchModel, trie: Trie, prompts: Sequence[Sequence[int]], beams: int, memory: int | None = None
+) -> int:
     """How many prompts fit into half of a given memory, as a power of two.
 
     A prompt of P tokens with K beams over L levels is reckoned to take, in values of the weights' dtype,
@@ -181,29 +186,33 @@ def fitting_batch_size(model: PreTrainedModel, trie: Trie, longest_prompt: int, 
     Args:
         model: The model, where it is to run.
         trie: SIDs of the catalogue.
-        longest_prompt: P.
+        prompts: R token id lists, the longest of which has P.
         beams: K.
-        memory: Bytes.
+        memory: Bytes; what is free on the model's device, if None.
 
     Returns:
-        From 1 to 64 on a CPU, to 256 on a GPU: more would not be faster.
+        From 1 to 256, on a CPU to 64 of a language model: more would not be faster. Of 32 prompts or fewer always 32.
     """
-    config = model.config
+    if len(prompts) <= _FEW:
+        return _FEW
+    device, longest = torch.device(model.device), max(map(len, prompts))
+    config: Any = cast(PreTrainedModel, model).config
     settings = vars(config)
     heads: int = config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = settings.get("num_key_value_heads") or heads
-    span = longest_prompt + beams * (trie.levels - 1)
-    tokens = max(longest_prompt, beams)
-    fan = int(trie.first_child.diff().max())
+    span = longest + beams * (trie.levels - 1)
+    tokens = max(longest, beams)
+    own = isinstance(model, OpensBranches)
     values = (
         2 * config.num_hidden_layers * kv_heads * head_width * span
         + 4 * heads * head_width * span
         + tokens * (6 * config.hidden_size + 4 * config.intermediate_size)
         + 4 * tokens * span
-        + 12 * beams * fan
-        + (model.values_at_once(trie) if isinstance(model, OpensBranches) else 0)
+        + 12 * beams * trie.most_children
+        + (cast(OpensBranches, model).values_at_once(trie) if own else 0)
     )
-    fitting = memory // 2 // (values * model.dtype.itemsize)
-    largest = _LARGEST_BATCH.get(torch.device(model.device).type, 256)
+    memory = free_memory(device) if memory is None else memory
+    fitting = memory // 2 // (values * cast(PreTrainedModel, model).dtype.itemsize)
+    largest = _LARGEST_BATCH["cpu" if device.type == "cpu" and not own else "cuda"]
     return int(2 ** int(np.log2(min(max(1, fitting), largest))))

@@ -118,6 +118,11 @@ class Trie:
         return int(self.code_tokens.max())
 
     @cached_property
+    def most_children(self) -> int:
+        """Most children that a node has."""
+        return int(self.first_child.diff().max())
+
+    @cached_property
     def mixed_ends(self) -> bool:
         """Whether an SID is the beginning of another one."""
         return bool(((self.sid >= 0) & (self.first_child[1:] > self.first_child[:-1])).any())

@@ -19,7 +19,8 @@ def free_memory(device: torch.device | None = None) -> int:
     """
     kind = device.type if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for later
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     return int(psutil.virtual_memory().available) // local_world_size()
 
 

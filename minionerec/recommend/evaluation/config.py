@@ -123,7 +123,7 @@ class EvalConfig(EvaluationConfig):
         requires="assistant",
     )
     batch_size: int = setting(
-        64, "prompts per batch; 0: the largest power of two that fits into half the free memory", least=0
+        0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False
     )
     slices: bool = setting(False, SLICES, since="0.2")
     score_end: bool = setting(

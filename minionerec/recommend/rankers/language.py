@@ -24,7 +24,6 @@ from minionerec.models.decoding.names import (
 )
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.device import free_memory
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_masks, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Allowed, Assistant, Queries, Ranking, context_used
@@ -45,7 +44,7 @@ class Search:
         method: "beam", or "exact", the true best of the whole catalogue.
         scores: "full" or "renormalised", see `minionerec.models.decoding.branches.candidate_scores`.
         score_end: Whether to also score the tokens after the SID in a completion.
-        batch_size: Prompts per batch; 0: from the free memory.
+        batch_size: Prompts per batch; 0: as many as memory holds, see `fitting_batch_size`.
         beams: Minimum number of beams; a list of K is the head of one of max(K, beams).
         length_penalty: Scores are divided by the number of tokens to this power, by beam search alone.
     """
@@ -53,7 +52,7 @@ class Search:
     method: str = "beam"
     scores: str = "full"
     score_end: bool = False
-    batch_size: int = 32
+    batch_size: int = 0
     beams: int = 1
     length_penalty: float = 0.0
 
@@ -313,12 +312,7 @@ class LanguageRanker:
 
     def batch_size(self, prompts: Sequence[Sequence[int]], num_beams: int) -> int:
         """Prompts per batch."""
-        found = self.search.batch_size
-        if not found:
-            model = self.bundle.model
-            memory = free_memory(torch.device(model.device))
-            found = fitting_batch_size(model, self.searched, max(map(len, prompts)), num_beams, memory)
-        return found
+        return self.search.batch_size or fitting_batch_size(self.bundle.model, self.searched, prompts, num_beams)
 
 
 class TitleRanker(LanguageRanker):

@@ -18,7 +18,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.session import UNKNOWN, row_contexts
 from minionerec.models.decoding.beam import sample_search
 from minionerec.models.decoding.branches import evaluating
-from minionerec.models.decoding.decoder import decode_batches, decode_prompts
+from minionerec.models.decoding.decoder import decode_batches, decode_prompts, fitting_batch_size
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
@@ -153,8 +153,6 @@ def grpo_examples(
     return TrainingPrompts(found.dataset(again), found.counts, found.total("truncated"))
 
 
-PROMPTS_AT_ONCE = 64  # prompts rolled out, and scored by the reference, at a time
-
 Search = Callable[[PreTrainedModel, Sequence[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
 """Takes a model and P prompts; gives SID numbers int64 and log-probabilities float32, both (P, G), best first."""
 RollOut = Callable[[PreTrainedModel, Sequence[Row]], Rollouts]
@@ -169,7 +167,7 @@ def beams(trie: Trie, generations: int) -> Search:
     """
 
     def search(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        return decode_prompts(model, prompts, trie, generations, batch_size=PROMPTS_AT_ONCE)
+        return decode_prompts(model, prompts, trie, generations)
 
     return search
 
@@ -191,7 +189,7 @@ def samples(trie: Trie, generations: int, end_token: int) -> Search:
             return found.sids.gather(1, order).cpu().numpy(), log_probs.float().cpu().numpy()
 
         with evaluating(model):
-            return decode_batches(decode, prompts, generations, PROMPTS_AT_ONCE)
+            return decode_batches(decode, prompts, generations, fitting_batch_size(model, drawn, prompts, generations))
 
     return search
 

@@ -36,7 +36,7 @@ from minionerec.training.grpo.loss import (
     make_groups,
     policy_loss,
 )
-from minionerec.training.grpo.rollouts import PROMPTS_AT_ONCE, RollOut, Row
+from minionerec.training.grpo.rollouts import RollOut, Row
 from minionerec.training.grpo.trl_adapter import StepTrainer, share_of_groups
 from minionerec.training.rewards import (
     Rollouts,
@@ -50,6 +50,7 @@ from minionerec.training.trainer import RankingEvaluation, ValidationSet
 logger = get_logger(__name__)
 
 REFERENCE_FILE = "reference.safetensors"
+_PROMPTS_AT_ONCE = 64  # prompts scored by the reference at a time, where it has no limit
 TeacherQuery = Callable[[Sequence[Row], Sequence[list[int]]], SoftTargets]
 """Takes P rows and the token ids of their targets; gives a teacher's next codes for these tokens."""
 
@@ -204,7 +205,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         groups = replace(groups, targets=None, soft=None)
         if self.limit is not None:
             return self.in_parts(share_of_groups(groups), scored, gradients=False)
-        return scored([{"groups": part} for part in groups.parts(max(PROMPTS_AT_ONCE, len(groups) // slices))])
+        return scored([{"groups": part} for part in groups.parts(max(_PROMPTS_AT_ONCE, len(groups) // slices))])
 
     def score(self, model: Any, groups: RolloutGroups) -> Scores:
         """Log-probabilities and entropies of the completions, see `completion_scores`."""

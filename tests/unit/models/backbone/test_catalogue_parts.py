@@ -214,7 +214,7 @@ def test_the_loss_of_validation_is_the_same_by_blocks(model, small_blocks, monke
 def test_prompts_that_fit_are_reckoned_with_the_scores_of_all_sids(model):
     values = model.values_at_once(trie())
     assert values > 3 * N
-    assert fitting_batch_size(model, trie(), 9, 5, 2**40) == 64
-    assert fitting_batch_size(model, trie(), 9, 5, 2 * 4 * (values + 200)) == 1
+    assert fitting_batch_size(model, trie(), [[1] * 9] * 33, 5, 2**40) == 256
+    assert fitting_batch_size(model, trie(), [[1] * 9] * 33, 5, 2 * 4 * (values + 200)) == 1
     large = blocks.most_values((10**6, 10**6 + 70_000, 2))
     assert 2 * 65_536 < large < 10**6

@@ -102,6 +102,25 @@ def test_where_memory_ends_fewer_prompts_are_searched_at_a_time(monkeypatch, cap
     assert f"Memory ended in a search: it continues with {tried[-1 if most == 1 else -3]} prompts" in caplog.text
 
 
+@pytest.mark.parametrize(("free", "sizes"), [(2**40, [40]), (2**21, [16, 16, 8]), (0, [1] * 40)])
+def test_by_default_as_many_prompts_are_searched_as_memory_holds_with_the_same_lists(monkeypatch, free, sizes):
+    model, asked, rng = tiny_model(seed=4), [], np.random.default_rng(2)
+    trie, _ = random_trie(rng, n=60)
+    prompts = [[number, *rng.integers(0, VOCABULARY, int(rng.integers(1, 9))).tolist()] for number in range(40)]
+    wanted, scores = decode_prompts(model, prompts, trie, 10, batch_size=7)
+
+    def counted(model, prompts, *about):
+        asked.append(len(prompts))
+        return beam_search(model, prompts, *about)
+
+    monkeypatch.setattr(decoder, "beam_search", counted)
+    monkeypatch.setattr(decoder, "free_memory", lambda device: free)
+    found, others = decode_prompts(model, prompts, trie, 10)
+    assert asked == sizes
+    assert np.array_equal(found, wanted)
+    assert np.allclose(others, scores, atol=1e-4)
+
+
 def test_a_search_that_fails_otherwise_or_with_one_prompt_is_an_error():
     def failing(error):
         def decode(positions):
