@@ -3,15 +3,20 @@
 MINIONEREC_DATA=/path/to/data python benchmarks/gpu.py --page docs/results/gpu.md
 python benchmarks/gpu.py --device cpu --small --only grpo_step --page section.md   # to try it, without a GPU or data
 
-Each compares results with the stock way before it times anything, and a benchmark whose results differ, or that fails,
-has no figures, but its last line of error. The section is replaced between its two marks in the page, which is made
-where there is none (`minionerec.reports.markdown.write_part`). Status 1 where one failed.
+Each compares results with the stock way before it times anything, and a benchmark whose results differ, that fails or
+that does not end within its limit has no figures, but its last line of error. The limits add up to less than eight
+minutes, and the page is written before them and after each: the section is replaced between its two marks in the page,
+which is made where there is none (`minionerec.reports.markdown.write_part`). Status 1 where one failed.
 """
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +28,23 @@ HEADERS = ("", "counted", "a second, stock", "ours", "ratio", "ours, of products
 SHAPE = "--layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936 --dtype bfloat16"
 LARGE = "--layers 28 --width 1536 --heads 12 --kv-heads 2 --inner 8960 --vocabulary 151936 --dtype bfloat16"
 SMALL = "--layers 1 --width 64 --heads 2 --kv-heads 1 --inner 96 --vocabulary 4000"
-# Name of a line, its benchmark, and its words beside the shape.
-WORK = (
-    ("SFT, 0.5B", "sft_step", f"{SHAPE} --rows 64 --steps 4 --users 64"),
-    ("SFT, 1.5B", "sft_step", f"{LARGE} --rows 32 --steps 4 --users 64"),
-    ("GRPO, 0.5B", "grpo_step", f"{SHAPE} --prompts 64 --at-once 16 --items 3670"),
-    ("beam search, 0.5B", "beam_search", f"{SHAPE} --items 3670 --batch 32 --beams 50 --check 4 --ways ours trie"),
+# Name of a line, its benchmark, the seconds that it may take, and its words beside the shape.
+Part = tuple[str, str, float, str]
+WORK: tuple[Part, ...] = (
+    ("SFT, 0.5B", "sft_step", 120, f"{SHAPE} --rows 64 --steps 4 --users 64"),
+    ("beam search, 0.5B", "beam_search", 80, f"{SHAPE} --items 3670 --batch 32 --beams 50 --check 4 --ways ours trie"),
+    ("GRPO, 0.5B", "grpo_step", 150, f"{SHAPE} --prompts 64 --at-once 16 --items 3670 --repeats 2"),
+    ("SFT, 1.5B", "sft_step", 120, f"{LARGE} --rows 32 --steps 4 --users 64"),
 )
-TRIED = (
-    ("SFT, small", "sft_step", f"{SMALL} --rows 4 --steps 1 --users 4 --repeats 1"),
-    ("GRPO, small", "grpo_step", f"{SMALL} --prompt-length 9 --prompts 4 --items 200 --repeats 1"),
+TRIED: tuple[Part, ...] = (
+    ("SFT, small", "sft_step", 300, f"{SMALL} --rows 4 --steps 1 --users 4 --repeats 1"),
     (
         "beam search, small",
         "beam_search",
+        300,
         f"{SMALL} --prompt-length 10 --items 200 --beams 5 --ways ours trie --repeats 1",
     ),
+    ("GRPO, small", "grpo_step", 300, f"{SMALL} --prompt-length 9 --prompts 4 --items 200 --repeats 1"),
 )
 
 
@@ -51,18 +58,36 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def figures_of(benchmark: str, words: str) -> tuple[dict[str, Any] | None, str]:
+def run(words: Sequence[str], seconds: float) -> tuple[int | None, str, str]:
+    """Status of a program, None where it was ended after so many seconds, and what it printed and reported."""
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    ended = False
+    try:
+        printed, reported = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        ended = True
+    finally:
+        with suppress(ProcessLookupError):  # with those that it started
+            os.killpg(process.pid, signal.SIGKILL)
+    if ended:
+        printed, reported = process.communicate()
+    return None if ended else process.returncode, printed, reported
+
+
+def figures_of(benchmark: str, words: str, seconds: float) -> tuple[dict[str, Any] | None, str]:
     """What a benchmark measured, None where its results differ or it failed; and why."""
-    file = Path(__file__).with_name(f"{benchmark}.py")
-    done = subprocess.run([sys.executable, file, *words.split()], capture_output=True, text=True, check=False)
-    lines = done.stdout.strip().splitlines()
-    if done.returncode == 0 and lines:
+    status, printed, reported = run(
+        [sys.executable, str(Path(__file__).with_name(f"{benchmark}.py")), *words.split()], seconds
+    )
+    if status is None:
+        return None, f"it did not end within {seconds:g} seconds"
+    lines, errors = printed.strip().splitlines(), reported.strip().splitlines()
+    if status == 0 and lines:
         found: dict[str, Any] = json.loads(lines[-1])
         return found, ""
     if lines and lines[-1].startswith("{"):
         return None, "the results differ from the stock way's"
-    errors = done.stderr.strip().splitlines()
-    return None, errors[-1] if errors else f"ended with status {done.returncode}"
+    return None, errors[-1] if errors else f"ended with status {status}"
 
 
 def lines_of(name: str, benchmark: str, found: dict[str, Any]) -> list[list[str]]:
@@ -93,36 +118,39 @@ def _line(
     return [name, unit, f"{rates['stock']:,.0f}", f"{rates['ours']:,.0f}", f"{ratio:.2f}", share, memory]
 
 
-def section(device: str, work: tuple[tuple[str, str, str], ...]) -> tuple[str, bool]:
-    """The section, and whether every benchmark has figures."""
+def sections(device: str, work: Sequence[Part]) -> Iterator[tuple[str, bool]]:
+    """The section before the benchmarks and after each of them, and whether every one has figures by then."""
     rows: list[list[str]] = []
-    failed: list[str] = []
-    commands: list[str] = []
+    missing = {name: "it was not run" for name, *_ in work}
     machine: dict[str, Any] = {}
-    for name, benchmark, words in work:
-        arguments = f"{words} --device {device} --json"
-        commands.append(f"python benchmarks/{benchmark}.py {arguments}")
-        found, why = figures_of(benchmark, arguments)
-        print(f"{name}: {why or 'done'}", file=sys.stderr)
-        if found is None:
-            failed.append(f"- {name}: {why}.")
-            continue
-        machine |= {key: found[key] for key in ("card", "product_tflops") if key in found}
-        rows += lines_of(name, benchmark, found)
-    where = f"{machine['card']}, {machine['product_tflops']} TFLOP/s of products" if machine else "a CPU"
-    text = [
-        TITLE,
-        "",
-        f"Measured on {where}; results were compared with the stock way's first; medians of rounds in turn.",
-        "",
-        table_markdown(Table(HEADERS, rows, text_columns=2)),
-        "",
-        *([*failed, ""] if failed else []),
-        "```bash",
-        *commands,
-        "```",
-    ]
-    return "\n".join(text), not failed
+    given = [f"{words} --device {device} --json" for *_, words in work]
+
+    def section() -> tuple[str, bool]:
+        where = f"{machine['card']}, {machine['product_tflops']} TFLOP/s of products" if machine else "a CPU"
+        text = [
+            TITLE,
+            "",
+            f"Measured on {where}; results were compared with the stock way's first; medians of rounds in turn.",
+            "",
+            table_markdown(Table(HEADERS, rows, text_columns=2)),
+            "",
+            *(f"- {name}: {why}." for name, why in missing.items()),
+            *([""] if missing else []),
+            "```bash",
+            *(f"python benchmarks/{one[1]}.py {words}" for one, words in zip(work, given, strict=True)),
+            "```",
+        ]
+        return "\n".join(text), not missing
+
+    yield section()
+    for (name, benchmark, seconds, _), words in zip(work, given, strict=True):
+        found, missing[name] = figures_of(benchmark, words, seconds)
+        print(f"{name}: {missing[name] or 'done'}", file=sys.stderr)
+        if found is not None:
+            del missing[name]
+            machine |= {key: found[key] for key in ("card", "product_tflops") if key in found}
+            rows += lines_of(name, benchmark, found)
+        yield section()
 
 
 def main() -> int:
@@ -131,10 +159,11 @@ def main() -> int:
     work = tuple(one for one in (TRIED if args.small else WORK) if not args.only or one[1] in args.only)
     if not work:
         sys.exit(f"--only: the benchmarks are {', '.join(sorted({one[1] for one in WORK}))}.")
-    text, whole = section(args.device, work)
-    print(text)  # also if the page has no place for it
-    write_part(Path(args.page), "benchmarks/gpu.py", text)
-    return 0 if whole else 1
+    page, status = Path(args.page), 1
+    for text, whole in sections(args.device, work):
+        write_part(page, "benchmarks/gpu.py", text)
+        status = 0 if whole else 1
+    return status
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from support.commands import command
@@ -89,37 +90,49 @@ def test_a_benchmark_runs(name, tmp_path, tmp_path_factory, request):
         json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch, capsys):
-    """A benchmark whose results differ, or that fails, has no figures there."""
+def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):
+    """A benchmark whose results differ, that fails or that takes too long has no figures there; the others have."""
     gpu = benchmark("gpu")
+    assert sum(seconds for _, _, seconds, _ in gpu.WORK) < 480
     rates = {"stock": 50.0, "ours": 100.0}
     measured = {
         "rollouts_per_second": rates, "ratio": 2.0, "used": {"ours": 0.25}, "peak_mib": {"stock": 2048, "ours": 1024},
         "card": "A card", "product_tflops": 700.0,
     }  # fmt: skip
     answers = [
+        (None, "", "Warning: slow"),
         (1, json.dumps({"equal": False}), ""),
         (1, "", "Traceback\nValueError: no"),
         (0, json.dumps(measured), ""),
     ]
-
-    def run(words, **_):
-        status, out, error = answers.pop()
-        return subprocess.CompletedProcess(words, status, out, error)
-
-    monkeypatch.setattr(gpu.subprocess, "run", run)
-    text, whole = gpu.section("cuda", [("one", "grpo_step", ""), ("two", "sft_step", ""), ("three", "sft_step", "")])
+    monkeypatch.setattr(gpu, "run", lambda words, seconds: answers.pop())
+    work = [("one", "grpo_step", 1, ""), *((name, "sft_step", 2.5, "") for name in ("two", "three", "four"))]
+    before, first, *_, (text, whole) = gpu.sections("cuda", work)
     assert not whole and not answers
-    assert "Measured on A card, 700.0 TFLOP/s of products" in text
-    assert "| one | rollouts | 50 | 100 | 2.00 | 25.0% | 2.00, 1.00 |" in text
-    assert "- two: ValueError: no.\n- three: the results differ from the stock way's." in text
-    monkeypatch.setattr(gpu, "section", lambda *_: (text, whole))
+    for written in (first[0], text):
+        assert "Measured on A card, 700.0 TFLOP/s of products" in written
+        assert "| one | rollouts | 50 | 100 | 2.00 | 25.0% | 2.00, 1.00 |" in written
+    reasons = ("ValueError: no", "the results differ from the stock way's", "it did not end within 2.5 seconds")
+    names = ("two", "three", "four")
+    assert "\n".join(f"- {name}: it was not run." for name in ("one", *names)) in before[0]
+    assert "\n".join(f"- {name}: it was not run." for name in names) in first[0]
+    assert "\n".join(f"- {name}: {why}." for name, why in zip(names, reasons, strict=True)) in text
+    monkeypatch.setattr(gpu, "sections", lambda *_: iter([before, (text, whole)]))
     page = tmp_path / "page.md"
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--page", str(page)])
     page.write_text(
         "# Page\n\n<!-- written by benchmarks/gpu.py -->\nold\n<!-- end of benchmarks/gpu.py -->\n\n## More\n"
     )
     for _ in range(2):
-        assert gpu.main() == 1 and text in capsys.readouterr().out
+        assert gpu.main() == 1
         assert page.read_text().startswith("# Page\n\n<!-- written by benchmarks/gpu.py -->\n\n## Qwen")
+        assert text in page.read_text()
         assert page.read_text().endswith("```\n\n<!-- end of benchmarks/gpu.py -->\n\n## More\n")
+
+
+def test_a_benchmark_that_takes_too_long_is_ended_with_what_it_started():
+    waits = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    start = time.monotonic()
+    assert benchmark("gpu").run([sys.executable, "-c", waits], 2)[0] is None
+    assert time.monotonic() - start < 60  # the pipes are closed, so that nothing holds them any more
+    assert benchmark("gpu").run([sys.executable, "-c", "print(1); exit(3)"], 60) == (3, "1\n", "")
