@@ -159,6 +159,7 @@ def main() -> int:
     work = tuple(one for one in (TRIED if args.small else WORK) if not args.only or one[1] in args.only)
     if not work:
         sys.exit(f"--only: the benchmarks are {', '.join(sorted({one[1] for one in WORK}))}.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what is running ends with it
     page, status = Path(args.page), 1
     for text, whole in sections(args.device, work):
         write_part(page, "benchmarks/gpu.py", text)
