@@ -31,18 +31,18 @@ SIGNS = {
     "buyer purity of two codes": lambda d: d["prefixes"][1]["buyer_purity"],
     "variance left by code 1, less": lambda d: -d["prefixes"][0]["variance_left"],
     "perplexity of level 1": lambda d: d["levels"][0]["perplexity"],
-    "items named alone": lambda d: d["collisions"]["identified_items"],
+    "items with an SID of their own": lambda d: d["collisions"]["identified_items"],
 }
 
 
 def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -> str:
     """What a reader needs of one data set's diagnostics."""
-    shape, sense = [], []
+    use, prefixes = [], []
     for name, found in measures.items():
         report = read_json(prepared / name / "report.json")
         before, after = (report["collisions"][when] for when in ("before", "after"))
         error = report["levels"][-1]["error"]
-        shape.append(
+        use.append(
             [
                 name,
                 "/".join(str(level["used"]) for level in found["levels"]),
@@ -58,7 +58,7 @@ def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -
             ]
         )
         first, second, last = found["prefixes"][0], found["prefixes"][1], found["prefixes"][-1]
-        sense.append(
+        prefixes.append(
             [
                 name,
                 percent(first["variance_left"]),
@@ -79,11 +79,11 @@ def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -
         "unique before",
         "largest bucket",
         "unique after",
-        "named alone",
+        "with their own SID",
         "sharing rate",
         "surplus rate",
     ]
-    sense_headers = [
+    prefix_headers = [
         "",
         "variance left, 1 code",
         "2 codes",
@@ -103,11 +103,11 @@ def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -
     title = dataset.title()
     return "\n\n".join(
         [
-            f"### {title}: shape",
-            table_markdown(Table(headers, shape)),
-            f"### {title}: sense",
+            f"### {title}: use of codes",
+            table_markdown(Table(headers, use)),
+            f"### {title}: items that share a prefix",
             note,
-            table_markdown(Table(sense_headers, sense)),
+            table_markdown(Table(prefix_headers, prefixes)),
         ]
     )
 

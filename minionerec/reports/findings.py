@@ -274,9 +274,8 @@ def _hard_examples(results: PageResults) -> Iterator[Finding]:
     cold = next((each for each in results.slices if (each.group, each.name) == ("target", "cold")), None)
     if cold is not None and cold.share >= _LARGE:
         text = f"{format_percent(cold.share)} of the targets are cold: no training example has them as its target. "
-        text += (
-            "What recommends them reads texts: try train-catalogue with unseen_negatives false, and compare the slice."
-        )
+        text += "What recommends them reads texts: try train-catalogue with experts true, or with unseen_negatives "
+        text += "false, and compare the slice."
         yield Finding("cold targets", text, {"share": cold.share})
     examples = results.examples
     truncated = 0 if examples is None else examples.data.counts.get("truncated_histories", 0)

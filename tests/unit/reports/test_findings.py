@@ -188,7 +188,7 @@ def test_cold_targets_are_reported_with_what_to_change_where_they_are_many():
         cold = np.arange(ROWS) < share * ROWS
         notes = found_texts(page({"target": {"cold": cold, "frequent": ~cold}}), "notes")
         found = [note for note in notes if "of the targets are cold" in note]
-        assert len(found) == count and all(note.startswith("25.00 %") for note in found)
+        assert len(found) == count and all(note.startswith("25.00 %") and "experts true" in note for note in found)
 
 
 def test_optimisation_that_found_nothing_better_is_named():
