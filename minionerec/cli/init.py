@@ -132,6 +132,7 @@ def _shape(built: "BuiltCorpus", sequences: "Chains") -> Shape:
         before=before,
         ties=None if audit.ties is None or not audit.pairs else audit.ties / audit.pairs,
         listed=audit.agrees_with_ids,
+        texts=bool((built.items[["title", "description"]] != "").to_numpy().any()),
     )
 
 

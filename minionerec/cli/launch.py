@@ -1,6 +1,8 @@
 """Starting a stage as a process of its own: plain, or by `accelerate launch`."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from minionerec.core.values import read_yaml
 
 _LAUNCHER = ["-m", "accelerate.commands.launch", "--quiet"]
 _COMMAND = ["-m", "minionerec"]
+_PLAIN = re.compile(r"[\w@%+=:,./#-]+")  # words without a character that a shell takes otherwise; # within one is plain
 
 
 def default_launch_file() -> Path | None:
@@ -70,12 +73,12 @@ def shown_command(words: Sequence[str]) -> str:
 
 
 def _shown_word(words: Sequence[str], position: int) -> str:
-    """A word, shortened where it is a path; the launcher looks for its file only at the given path."""
+    """A word, shortened where it is a path, quoted for a shell; the launcher takes its file only at the given path."""
     word = words[position]
-    if os.sep not in word:
-        return word
-    short = shown_path(word)
-    return word if words[position - 1] == "--config_file" and not Path(short).exists() else short
+    if os.sep in word:
+        short = shown_path(word)
+        word = word if words[position - 1] == "--config_file" and not Path(short).exists() else short
+    return word if _PLAIN.fullmatch(word) else shlex.quote(word)
 
 
 def run_words(words: Sequence[str], threads: int | None, stdout: Any = None) -> subprocess.CompletedProcess[str]:

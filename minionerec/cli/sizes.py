@@ -15,6 +15,7 @@ FEWEST_ITEMS = 10
 _MANY, _SOME = 30_000, 5_000  # training examples from which the hidden size is 128 and 64
 _SCORES = 1 << 32  # most scores of a training (examples x items x towers x epochs) with the exact loss
 _SEEN = 10_000  # fewest windows that a training sees, over all epochs
+_NO_TEXT = "no item has a title or a description"
 _SECONDS_A_SCORE, _SECONDS_A_TOKEN, _SECONDS_A_STAGE = 1.7e-7, 1.7e-4, 12.0  # of Steam, of the demo shop, of any
 
 
@@ -31,6 +32,7 @@ class Shape:
         before: Median number of the user's items before an example.
         ties: Share of neighbouring pairs with equal times; None where no times are known.
         listed: Whether the order of equal times agrees with the order of item ids.
+        texts: Whether some item has a title or a description.
     """
 
     items: int
@@ -41,6 +43,7 @@ class Shape:
     before: float
     ties: float | None
     listed: bool
+    texts: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,11 +117,14 @@ def _sids(shape: Shape) -> StepSettings:
     from minionerec.sid.kmeans import most_codes
 
     codes = min(CODES, most_codes(LEVELS, shape.items))
-    values = {"dimensions": dimensions(shape.items), "codebook_sizes": [codes] * LEVELS}
+    values: dict[str, Any] = {"dimensions": dimensions(shape.items), "codebook_sizes": [codes] * LEVELS}
     why = {
-        "dimensions": f"of the text vectors, by the {shape.items:,} items",
+        "dimensions": f"of the item vectors, by the {shape.items:,} items",
         "codebook_sizes": "codes of each level: most are learned from several items, and SIDs suffice for all",
     }
+    if not shape.texts:
+        values["encoder"] = "interactions"
+        why["encoder"] = _NO_TEXT
     return StepSettings(values, why)
 
 
@@ -148,6 +154,9 @@ def _catalogue(shape: Shape) -> StepSettings:
         "batch_size": f"by the {shape.windows:,} training windows",
         "eval_examples": "validation examples that are ranked, at most",
     }
+    if not shape.texts:
+        values["vectors"] = "interactions"
+        why["vectors"] = _NO_TEXT
     if scores * towers > 2 * _SCORES:
         values |= {"loss": "sampled", "negatives": 1024}
         why["loss"] = (

@@ -77,7 +77,7 @@ def item_texts(corpus: Corpus | ItemTexts) -> list[str]:
     if not any(texts):
         raise DataError(
             f"none of the {len(texts)} items has a title or a description, so no vector can be made from text. "
-            "Give ready vectors instead (encoder: PATH.npy, one row per item)."
+            "Give vectors of interactions (encoder: interactions), or ready ones (encoder: PATH.npy, one row per item)."
         )
     return texts
 

@@ -18,6 +18,9 @@ from minionerec.cli.run import serving
 from minionerec.cli.sizes import Shape, choose, seconds
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.config import PrepareConfig
+from minionerec.data.prepare import run_prepare
+from minionerec.sid.build import run_build_sids
+from minionerec.training.catalogue.stage import run_catalogue
 from minionerec.training.config import CatalogueTrainConfig
 
 SMALL = Shape(50, 500, 100, 320, 100, 3.0, 0.0, False)
@@ -134,6 +137,22 @@ def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("Run them with: minionerec run 'my shop'\n")
 
 
+def test_items_without_any_text_get_vectors_of_interactions(tmp_path, monkeypatch):
+    """The steps that read texts run to their end on what is written."""
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    items = (tmp_path / "items.csv").read_text().splitlines()
+    (tmp_path / "items.csv").write_text(
+        "\n".join(line.split(",")[0] + ("," if row else ",title") for row, line in enumerate(items))
+    )
+    init(monkeypatch, "items.csv", "interactions.csv", "mine")
+    jobs = {key.step: job.settings for key, job in plan_of("mine").items()}
+    assert jobs["sids"].encoder == jobs["catalogue"].vectors == "interactions"
+    run_prepare(jobs["corpus"])
+    assert run_build_sids(jobs["sids"]).table.n_unique == 50
+    assert run_catalogue(replace(jobs["catalogue"], epochs=1, evals_per_epoch=1)).counts["steps"] == 7
+
+
 def test_the_server_gets_no_table_whose_ids_it_cannot_find(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = PrepareConfig(source="tables", items="items.csv", interactions="x.csv", item_column="sku", output="x")
@@ -162,7 +181,6 @@ def test_the_demo_shop_has_its_own_shape():
 
 def test_windows_are_those_that_training_sees(tmp_path):
     from minionerec.data.corpus import Corpus
-    from minionerec.data.prepare import run_prepare
 
     tables(tmp_path, users=60, each=25)
     paths = {"items": str(tmp_path / "items.csv"), "interactions": str(tmp_path / "interactions.csv")}

@@ -31,6 +31,12 @@ def test_commands_are_shown_as_one_would_type_them(monkeypatch, gpu):
     assert shown["sft"] == f"{launcher if gpu else 'minionerec'} sft --config demo/language#sft"
 
 
+def test_commands_are_shown_quoted_for_a_shell():
+    words = stage_words("sft", "my shop.yaml#sft", launched=False)
+    assert shown_command(words) == "minionerec sft --config 'my shop.yaml#sft'"
+    assert shown_command(stage_words("sft", "ünï.yaml#sft", launched=False)).endswith("--config ünï.yaml#sft")
+
+
 def test_what_is_shown_elsewhere_can_be_typed_there(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
