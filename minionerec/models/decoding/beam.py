@@ -9,7 +9,8 @@ from minionerec.core.errors import ConfigError
 from minionerec.models.decoding.branches import (
     BrokenScores,
     SearchModel,
-    check_scores,
+    broken_rows,
+    check_rows,
     check_search,
     is_row_bound,
     open_branches,
@@ -17,6 +18,10 @@ from minionerec.models.decoding.branches import (
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.names import SCORES
 from minionerec.models.decoding.trie import Trie
+
+# Whether as many children of each prefix are looked at as any of its depth has, rather than as many as these prefixes
+# have, which a GPU would have to be waited for. On a CPU fewer cost less.
+_FIXED_WIDTH = {"cpu": False}
 
 
 @dataclass(frozen=True)
@@ -117,11 +122,12 @@ def _search(
     running = guide.start(batch, device)
     done_scores = torch.full((batch, 0), -torch.inf, device=device)
     done_sids = torch.full((batch, 0), -1, dtype=torch.long, device=device)
+    broken: list[torch.Tensor] = []
     for depth in range(trie.levels):
-        children, present = trie.children(nodes)  # (B, K, W)
+        children, present = _children(trie, nodes, depth)
         width = children.shape[-1]
         scores = branches.scores(hidden, trie.tokens(children, depth + 1), present, normaliser)
-        check_scores(scores)
+        broken.append(broken_rows(scores))
         scores = guide.steps(scores, nodes, children, present)
         totals = (running.unsqueeze(-1) + scores).flatten(1)  # (B, K * W)
         flat_children = torch.where(present, children, -1).flatten(1)
@@ -140,13 +146,19 @@ def _search(
         inner = trie.first_child[flat_children.clamp(min=0) + 1] > trie.first_child[flat_children.clamp(min=0)]
         running, order = top_scores(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
         nodes = flat_children.gather(1, order).masked_fill(running == -torch.inf, -1)
-        if (nodes < 0).all():
+        if not (trie.even and guide.nodes is None) and (nodes < 0).all():
             break
         parents = order // width + branches.count - hidden.shape[1]  # slots of the level before
         if depth == 0:
             parents = torch.full_like(parents, -1)
         hidden = branches.run(trie.tokens(nodes.clamp(min=0), depth + 1), parents, depth)
+    check_rows(broken)  # once, so that no level is waited for
     return BeamResult(done_sids.masked_fill(done_scores == -torch.inf, -1), done_scores)
+
+
+def _children(trie: Trie, nodes: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Children of prefixes (B, K), all of them of one depth; see `Trie.children`."""
+    return trie.children(nodes, trie.widths[depth] if _FIXED_WIDTH.get(nodes.device.type, True) else 0)
 
 
 def top_scores(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -232,13 +244,14 @@ def _draw(
     sids = torch.full((batch, 1), -1, dtype=torch.long, device=device)
     log_probs = torch.zeros(batch, 1, dtype=torch.float64, device=device)
     keys = _gumbel((batch, 1), generator, device)
+    broken: list[torch.Tensor] = []
     for depth in range(trie.levels):
         complete = sids >= 0
-        children, present = trie.children(nodes.masked_fill(complete, -1))  # (B, K, W)
+        children, present = _children(trie, nodes.masked_fill(complete, -1), depth)
         fan = children.shape[-1]
         tokens = trie.tokens(children, depth + 1)
         steps = branches.scores(hidden, tokens, present, "renormalised", temperature)
-        check_scores(steps)
+        broken.append(broken_rows(steps))
         below = (log_probs.unsqueeze(-1) + steps).masked_fill(~present, -torch.inf)
         perturbed = _with_maximum(below + _gumbel(below.shape, generator, device), keys.unsqueeze(-1))
         # SIDs that are already complete compete on with the keys they have.
@@ -250,13 +263,14 @@ def _draw(
         nodes = pool_nodes.gather(1, order).masked_fill(keys == -torch.inf, -1)
         sids = trie.sid[nodes.clamp(min=0)].long().masked_fill(nodes < 0, -1)
         going = (nodes >= 0) & (sids < 0)
-        if not going.any():
+        if depth + 1 == trie.levels or not (trie.even or going.any()):
             break
         parents = (order - positions).clamp(min=0) // fan + branches.count - positions
         if depth == 0:
             parents = torch.full_like(parents, -1)
         tokens = trie.tokens(nodes.masked_fill(~going, 0), depth + 1)
         hidden = branches.run(tokens, parents.masked_fill(~going, -1), depth)
+    check_rows(broken)
     empty = sids < 0
     return SampleResult(sids, log_probs.masked_fill(empty, -torch.inf), keys.masked_fill(empty, -torch.inf))
 

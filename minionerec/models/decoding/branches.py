@@ -758,18 +758,32 @@ class BrokenScores(DataError):
         self.row = row
 
 
-def check_scores(scores: torch.Tensor) -> None:
-    """Check scores of candidates.
+def broken_rows(scores: torch.Tensor) -> torch.Tensor:
+    """Prompts with a score that is not a number: bool (B,).
 
     Args:
-        scores: float (B, K, W).
+        scores: float (B, ...).
+    """
+    return scores.isnan().flatten(1).any(1)
+
+
+def check_rows(steps: Sequence[torch.Tensor]) -> None:
+    """Check that no prompt has a score that is not a number; a GPU is waited for once.
+
+    Args:
+        steps: bool (B,) of each step, of `broken_rows`.
 
     Raises:
-        BrokenScores: If one is not a number.
+        BrokenScores: If one has; it names the first prompt of the first such step.
     """
-    broken = torch.isnan(scores)
+    broken = torch.stack(list(steps))
     if broken.any():
-        raise BrokenScores(int(broken.flatten(1).any(1).nonzero()[0]))
+        raise BrokenScores(int(broken.nonzero()[0, 1]))
+
+
+def check_scores(scores: torch.Tensor) -> None:
+    """`check_rows` of the scores of one step, float (B, ...)."""
+    check_rows([broken_rows(scores)])
 
 
 @contextmanager

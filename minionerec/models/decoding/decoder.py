@@ -209,7 +209,7 @@ def fitting_batch_size(
         + 4 * heads * head_width * span
         + tokens * (6 * config.hidden_size + 4 * config.intermediate_size)
         + 4 * tokens * span
-        + 12 * beams * trie.most_children
+        + 12 * beams * max(trie.widths)
         + (cast(OpensBranches, model).values_at_once(trie) if own else 0)
     )
     memory = free_memory(device) if memory is None else memory

@@ -118,9 +118,15 @@ class Trie:
         return int(self.code_tokens.max())
 
     @cached_property
-    def most_children(self) -> int:
-        """Most children that a node has."""
-        return int(self.first_child.diff().max())
+    def widths(self) -> list[int]:
+        """Most children that a node of each depth has, at least 1: L + 1 numbers, the root's first."""
+        counts = self.first_child.diff().split(np.diff(self.level_start).tolist())
+        return torch.stack([own.max() for own in counts]).clamp(min=1).tolist()
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether all SIDs have L codes."""
+        return bool((self.sid[: self.level_start[self.levels]] < 0).all())
 
     @cached_property
     def mixed_ends(self) -> bool:
@@ -140,31 +146,39 @@ class Trie:
             )
 
     def to(self, device: torch.device | str) -> "Trie":
-        """The same trie on a device."""
+        """The same trie on a device, copied there once."""
         if self.code.device == torch.device(device):
             return self
-        return replace(
-            self,
-            first_child=self.first_child.to(device),
-            code=self.code.to(device),
-            sid=self.sid.to(device),
-            code_tokens=self.code_tokens.to(device),
-        )
+        if str(device) not in self._copies:
+            self._copies[str(device)] = replace(
+                self,
+                first_child=self.first_child.to(device),
+                code=self.code.to(device),
+                sid=self.sid.to(device),
+                code_tokens=self.code_tokens.to(device),
+            )
+        return self._copies[str(device)]
 
-    def children(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    @cached_property
+    def _copies(self) -> dict[str, "Trie"]:
+        """Copies on other devices."""
+        return {}
+
+    def children(self, nodes: torch.Tensor, width: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Children of a batch of nodes.
 
         Args:
             nodes: int64 (...), node numbers; -1 is no node.
+            width: W, at least the largest number of children in the batch; that number, for which a GPU has to be
+                waited for, or 1 if it is 0.
 
         Returns:
-            Node numbers int64 (..., W) and which of them exist, bool (..., W); W is the largest number of children
-            in the batch, at least 1. Entries without a child hold 0.
+            Node numbers int64 (..., W) and which of them exist, bool (..., W). Entries without a child hold 0.
         """
         safe = nodes.clamp(min=0)
         first = self.first_child[safe]
         count = (self.first_child[safe + 1] - first).masked_fill(nodes < 0, 0)
-        width = max(1, int(count.max())) if count.numel() else 1
+        width = width or (max(1, int(count.max())) if count.numel() else 1)
         offsets = torch.arange(width, device=nodes.device)
         present = offsets < count.unsqueeze(-1)
         return (first.unsqueeze(-1) + offsets).masked_fill(~present, 0), present

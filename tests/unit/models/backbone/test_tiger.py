@@ -218,7 +218,7 @@ def test_it_is_sampled_like_any_model():
 
 def test_how_many_prompts_fit():
     model, trie = tiny(), trie_of(3)
-    span, tokens, fan = 30 + 20 * 2, 30, trie.most_children
+    span, tokens, fan = 30 + 20 * 2, 30, max(trie.widths)
     values = 2 * 2 * 4 * 8 * span + 4 * 4 * 8 * span + tokens * (6 * 24 + 4 * 40) + 4 * tokens * span + 12 * 20 * fan
     assert fitting_batch_size(model, trie, [[1] * 30] * 33, 20, 2 * 4 * values * 8) == 8
     assert fitting_batch_size(model, trie, [[1] * 30] * 33, 20, 2 * 4 * values * 8 - 1) == 4

@@ -1,13 +1,16 @@
 """Beam search against enumeration; `test_property` has it against stock `generate`."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 from support.decoding import VOCABULARY, lists, random_trie, sid_scores, tiny_model, token_ids
+from support.training import WAITS
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.models.decoding import decoder
-from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding import beam, decoder
+from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.decoder import decode_batches, decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
 
@@ -131,6 +134,36 @@ def test_a_search_that_fails_otherwise_or_with_one_prompt_is_an_error():
     for error in (torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("no kernel"), ValueError("no")):
         with pytest.raises(type(error), match=str(error)):
             decode_batches(failing(error), [[1], [2]], 3, 2)
+
+
+UNEVEN = [[0, 1, 2], [0, 1, 3], [0, 2, -1], [3, -1, -1], [4, 5, 0]]
+
+
+@pytest.mark.parametrize(
+    ("search", "codes", "most"),
+    [
+        (beam_search, None, 1),  # for scores that are no numbers
+        (beam_search, UNEVEN, 4),  # and at each level for whether any of them goes on
+        (sample_search, None, 4),  # and at each level for distinct candidates
+    ],
+    ids=["beams", "uneven", "samples"],
+)
+def test_a_search_waits_as_seldom_as_is_said_with_the_same_lists(monkeypatch, search, codes, most):
+    """With as many children of each prefix as any of its depth has, as on a GPU."""
+    model, rng = tiny_model(seed=4), np.random.default_rng(2)
+    trie = random_trie(rng, n=60)[0] if codes is None else Trie.build(np.array(codes), token_ids(3, 6)).with_tail([60])
+    draw = {} if search is beam_search else {"generator": torch.Generator().manual_seed(0)}
+    wanted = search(model, [[1, 2, 3], [4]], trie, 5, **draw)
+    assert trie.even == (codes is None) and trie.widths == [int(trie.children(nodes)[0].shape[-1]) for nodes in (
+        torch.arange(begin, end) for begin, end in pairwise(trie.level_start)
+    )]  # fmt: skip
+    monkeypatch.setitem(beam._FIXED_WIDTH, "cpu", True)
+    if draw:
+        draw["generator"].manual_seed(0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        found = search(model, [[1, 2, 3], [4]], trie, 5, **draw)
+    assert sum(event.name in WAITS for event in profile.events()) <= most
+    assert torch.equal(found.sids, wanted.sids)
 
 
 def test_target_ranks():

@@ -80,6 +80,12 @@ def test_children_of_no_node_and_of_a_leaf():
     assert trie.token[children[1, 0]].tolist() == [9, 10]
 
 
+def test_it_is_copied_to_a_device_once():
+    trie = Trie.build(np.array([[0, 1], [2, 0]]), np.array([[5, 6, 7], [8, 9, 10]]))
+    moved = trie.to("meta")
+    assert moved.code.device.type == "meta" and trie.to(torch.device("meta")) is moved and trie.to("cpu") is trie
+
+
 def test_bad_tables_are_named():
     with pytest.raises(DataError, match=r"shape \(0, 3\); it needs at least one SID"):
         Trie.build(np.zeros((0, 3), dtype=int), token_ids(3, 2))
