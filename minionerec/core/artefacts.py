@@ -477,8 +477,25 @@ def write_artefact(
     remove_old(path)
 
 
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Write a file under another name and rename it, so that no reader sees half of it.
+
+    Yields:
+        The path to write to, beside `path`. On any error what was written is removed and `path` is untouched.
+    """
+    fresh = path.with_name(f".{path.name}.writing")
+    try:
+        yield fresh
+        fresh.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
+
+
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file under another name and rename it, so that no reader sees half of it; of a link, its target.
+    """Write a text file as `atomic_write` does; of a link, its target.
 
     Raises:
         ArtefactError: If the path cannot be written.
@@ -486,14 +503,11 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
     path = resolve_link(path)
     if path.exists() and not path.is_file():
         raise ArtefactError(f"{path}: is not a regular file. Choose another path for the text.")
-    fresh = path.with_name(f".{path.name}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        with atomic_write(path) as fresh:
+            fresh.write_text(text, encoding="utf-8")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink(missing_ok=True)
         raise _cannot_write(path, error) from None
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from minionerec.core.artefacts import MANIFEST, is_artefact, open_artefact, read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, DataError, shown
 from minionerec.core.parquet import read_parquet
+from minionerec.data.rows import SplitExamples
 
 FILE = "predictions.parquet"
 COLUMNS = ("row", "user", "target", "target_sid", "rank", "item", "sid", "score")
@@ -48,6 +49,31 @@ class Predictions:
     sids: Sequence[Sequence[str]]
     scores: Sequence[Sequence[float]]
     given: tuple[str, ...] | None = ()
+
+    @classmethod
+    def of(
+        cls,
+        rows: SplitExamples,
+        items: Sequence[Sequence[int]],
+        scores: Sequence[Sequence[float]],
+        sid_of: Sequence[str] | None,
+        given: tuple[str, ...] = (),
+    ) -> "Predictions":
+        """Ranked lists for R examples.
+
+        Args:
+            rows: The examples.
+            items: R lists of item indices, best first; -1 for an entry that is no item.
+            scores: Parallel to `items`.
+            sid_of: SID of each item; None of a recommender without SIDs.
+            given: The names of further inputs.
+        """
+
+        def sids(listed: Sequence[int]) -> list[str]:
+            return ["" if sid_of is None or item < 0 else sid_of[item] for item in listed]
+
+        users, targets = rows.users.tolist(), rows.targets
+        return cls(users, targets, sids(targets.tolist()), items, list(map(sids, items)), scores, given)
 
     def __len__(self) -> int:
         """Number of examples, R, those with an empty list included."""

@@ -1,6 +1,5 @@
 """The stage `recommend`: recommendations for a file of histories, in parts, on any number of processes, resumable."""
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from minionerec.core.artefacts import atomic_write
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import readable
@@ -275,9 +275,8 @@ def _write_part(path: Path, users: Sequence[str], lists: Sequence[Listed], recom
         pa.array([list(found.unknown) for found in lists], pa.list_(pa.string())),
         pa.array([SESSION_CONTEXTS[found.session_context] for found in lists], pa.string()),
     ]
-    unfinished = path.with_suffix(".unfinished")
-    pq.write_table(pa.table(columns, schema=SCHEMA), unfinished)
-    os.replace(unfinished, path)
+    with atomic_write(path) as fresh:
+        pq.write_table(pa.table(columns, schema=SCHEMA), fresh)
 
 
 def _count(part: pa.Table, k: int, counts: dict[str, int]) -> None:

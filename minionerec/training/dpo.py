@@ -12,10 +12,8 @@ One slice, P prompts with a target and N negatives each:
 
 import copy
 import math
-import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,13 +30,14 @@ from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
-from minionerec.core.processes import process_rank, wait_for_everyone, world_size
+from minionerec.core.processes import is_main_process
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.models.decoding.decoder import decode_prompts, decoding_device
+from minionerec.models.decoding.decoder import decoding_device, fitting_batch_size, search_of
+from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.training.config import DpoConfig
@@ -69,10 +68,10 @@ logger = get_logger(__name__)
 # The negatives of a row follow from seed, epoch and the row's index alone, so that a resumed run has them too, on any
 # number of devices.
 
+NEGATIVES = "negatives"
+"""Folder of searched negatives, in that of the unfinished run."""
 NegativesOf = Callable[[int], np.ndarray]
 """Takes an epoch, from 0; gives SID numbers int64 (R, N)."""
-Search = Callable[[Sequence[Sequence[int]], int], np.ndarray]
-"""Takes P prompts and a number K; gives the K best SID numbers of each, int64 (P, K), the best first."""
 
 
 def draw_negatives(targets: np.ndarray, weights: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
@@ -114,47 +113,20 @@ def drawn_negatives(targets: np.ndarray, weights: np.ndarray, count: int, seed: 
     return of_epoch
 
 
-def searched_negatives(
-    prompts: Sequence[Sequence[int]], targets: np.ndarray, count: int, search: Search, folder: Path
-) -> NegativesOf:
-    """The best SIDs of a search but for the target's, the same in every epoch.
-
-    They are searched once and kept with the run; each process of a launch searches its share.
+def without_targets(found: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Lists without their targets, or without their last SIDs where they lack them.
 
     Args:
-        prompts: Token ids of each of R rows.
+        found: int64 (R, N + 1), different SID numbers in each list, best first.
         targets: int64 (R,), SID number of each example's target.
-        count: SIDs a row (N).
-        search: The search of the model that training begins with.
-        folder: Where they are kept.
+
+    Returns:
+        int64 (R, N).
     """
-    world = world_size()
-    files = [folder / f"beams-{rank}-of-{world}.npy" for rank in range(world)]
-    own = slice(process_rank(), None, world)
-    shape = (len(targets[own]), count)
-    if not _is_whole(files[process_rank()], shape):
-        found = search(prompts[own], count + 1)  # (R', N + 1)
-        missed = found != targets[own, None]
-        missed[missed.all(1), -1] = False  # the target is not among them: leave out the last
-        _write(files[process_rank()], found[missed].reshape(shape))
-    wait_for_everyone()
-    negatives = np.empty((len(targets), count), dtype=np.int64)
-    for rank, file in enumerate(files):
-        negatives[rank::world] = np.load(file, allow_pickle=False)
-    return lambda epoch: negatives
-
-
-def _is_whole(file: Path, shape: tuple[int, int]) -> bool:
-    try:
-        return bool(np.load(file, allow_pickle=False).shape == shape)
-    except (OSError, ValueError, EOFError):
-        return False
-
-
-def _write(file: Path, negatives: np.ndarray) -> None:
-    fresh = file.with_suffix(".fresh.npy")
-    np.save(fresh, negatives, allow_pickle=False)
-    os.replace(fresh, file)
+    others = found != targets[:, None]
+    others[others.all(1), -1] = False
+    left: np.ndarray = found[others].reshape(len(found), -1)
+    return left
 
 
 # Softmax preference optimisation on SIDs: the trainer of transformers with a loss of its own.
@@ -456,11 +428,7 @@ def negatives_of(
     """The examples' negatives, by the setting `negatives_from`."""
     targets = np.array([row["target"] for row in prompts.rows])
     if config.negatives_from == "beam":
-        model: Any = bundle.model
-        search = partial(_search, model.to(decoding_device()), trie)
-        return searched_negatives(
-            [row["prompt"] for row in prompts.rows], targets, config.negatives, search, run.folder
-        )
+        return searched_negatives(bundle, [row["prompt"] for row in prompts.rows], targets, config.negatives, trie, run)
     weights = np.ones(bundle.table.n_unique)
     if config.negatives_from == "popularity":
         chosen = bundle.table.sid_numbers[corpus.rows("train").targets]
@@ -468,6 +436,25 @@ def negatives_of(
     return drawn_negatives(targets, weights, config.negatives, config.seed)
 
 
-def _search(model: Any, trie: Trie, prompts: Sequence[Sequence[int]], k: int) -> np.ndarray:
-    found, _ = decode_prompts(model, prompts, trie, k, description="searching negatives")
-    return found
+def searched_negatives(
+    bundle: Bundle, prompts: Sequence[Sequence[int]], targets: np.ndarray, count: int, trie: Trie, run: TrainingRun
+) -> NegativesOf:
+    """The best SIDs of a search but for the target's, the same in every epoch; searched once and kept with the run.
+
+    Args:
+        bundle: The model that training begins with.
+        prompts: Token ids of each of R rows.
+        targets: int64 (R,), SID number of each example's target.
+        count: SIDs a row (N).
+        trie: SIDs of the catalogue.
+        run: The running stage.
+    """
+    model: Any = bundle.model
+    model.to(decoding_device())
+    folder, beams = run.folder / NEGATIVES, count + 1
+    if is_main_process():
+        folder.mkdir(exist_ok=True)
+    search, fits = search_of(model, prompts, trie, beams), partial(fitting_batch_size, model, trie, prompts, beams)
+    found, _ = decode_in_shards(folder, prompts, beams, fits, search, model.device, "searching negatives")
+    negatives = without_targets(found, targets)
+    return lambda epoch: negatives

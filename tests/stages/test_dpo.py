@@ -28,6 +28,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.training import dpo
 from minionerec.training.config import DpoConfig
 from minionerec.training.dpo import SidDpoTrainer, completion_sums, negatives_of, run_dpo
@@ -101,15 +102,15 @@ def test_hard_negatives_are_the_best_of_the_start_but_the_target(trained, tmp_pa
     assert steps[0]["accuracy"] == steps[0]["margin"] == 0
     assert steps[-1]["loss"] < steps[0]["loss"] and steps[-1]["kl"] > 0
     assert steps[-1]["log_ratio/target"] > steps[-1]["log_ratio/negatives"]
-    (kept,) = (tmp_path / "hard.finished").glob("beams-*.npy")
-    negatives = np.load(kept)
     bundle, builder, _ = builder_of(trained)
     rows = grpo_examples(builder, bundle.tokenizer, config, bundle.max_prompt_length, tmp_path / "rows").rows
+    prompts, kept = [row["prompt"] for row in rows], tmp_path / "hard.finished" / dpo.NEGATIVES
+    found, _ = decode_in_shards(kept, prompts, 24, None, None, torch.device("cpu"))  # nothing is searched again
+    negatives = dpo.without_targets(found, np.array([row["target"] for row in rows]))
     tokens = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.token_tuples, strict=True))
     every = [bundle.tokenizer.convert_tokens_to_ids(list(tokens[number])) for number in range(len(tokens))]
     add_fused_lm_head(bundle.model)
     with torch.no_grad():
-        prompts = [row["prompt"] for row in rows]
         totals = completion_sums(bundle.model, bundle.model, prompts, [every] * len(rows))
     for row, order, found in zip(rows, totals.argsort(1, descending=True).tolist(), negatives.tolist(), strict=True):
         assert [sid for sid in order if sid != row["target"]] == found

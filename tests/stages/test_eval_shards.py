@@ -11,11 +11,11 @@ from minionerec.core.log import progress
 from minionerec.core.records import read_run_record
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.decoding import shards
 from minionerec.models.decoding.decoder import fitting_batch_size
+from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
-from minionerec.recommend.evaluation import shards
-from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.evaluation.stage import run_eval
 
 CPU = torch.device("cpu")

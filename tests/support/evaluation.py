@@ -15,8 +15,8 @@ from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
+from minionerec.models.decoding import shards
 from minionerec.models.prompts.wording import load_wording
-from minionerec.recommend.evaluation import shards
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.sid.table import SidTable
 from support.checkpoints import save_checkpoint

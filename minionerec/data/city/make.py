@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from minionerec.core.artefacts import atomic_write
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
@@ -124,9 +125,8 @@ def write_block(people: People, block: int, path: Path, form: str = PARQUET) -> 
             "timestamp": pa.array(purchases.times, pa.int64()),
         }
     )
-    fresh = path.with_suffix(".writing")
-    pq.write_table(table, fresh, row_group_size=len(table), **_WRITING)
-    fresh.replace(path)
+    with atomic_write(path) as fresh:
+        pq.write_table(table, fresh, row_group_size=len(table), **_WRITING)
 
 
 def _write_items(world: World, path: Path) -> None:

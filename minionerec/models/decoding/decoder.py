@@ -117,8 +117,6 @@ def decode_prompts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
 
-    The model is put into evaluation mode for the time of the call.
-
     Args:
         model: Causal language model.
         prompts: R token id lists.
@@ -131,15 +129,26 @@ def decode_prompts(
     Returns:
         SID numbers int64 (R, K), -1 after the end of shorter lists, and scores float32 (R, K), in prompt order.
     """
+    decode = search_of(model, prompts, trie, num_beams, normaliser)
+    batch_size = batch_size or fitting_batch_size(model, trie, prompts, num_beams)
+    return decode_batches(decode, prompts, num_beams, batch_size, description)
+
+
+def search_of(
+    model: SearchModel, prompts: Sequence[Sequence[int]], trie: Trie, num_beams: int, normaliser: str = "full"
+) -> Decode:
+    """Beam search for some of these prompts at a time; the arguments are those of `decode_prompts`.
+
+    The model is put into evaluation mode for the time of a search.
+    """
     trie = trie.to(model.device)
 
     def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        found = beam_search(model, [prompts[position] for position in positions], trie, num_beams, normaliser)
+        with evaluating(model):
+            found = beam_search(model, [prompts[position] for position in positions], trie, num_beams, normaliser)
         return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
-    batch_size = batch_size or fitting_batch_size(model, trie, prompts, num_beams)
-    with evaluating(model):
-        return decode_batches(decode, prompts, num_beams, batch_size, description)
+    return decode
 
 
 def target_ranks(sids: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -18,7 +18,6 @@ from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.baselines import EASE, NAMES, Chosen, by_rank
 from minionerec.recommend.rankers.candidates import CandidateGroups
-from minionerec.recommend.rankers.lists import as_predictions
 
 FILE = "baselines.parquet"
 CONSTANTS_FILE = "baselines.json"
@@ -70,10 +69,10 @@ def read_baseline_lists(
     span = dict.fromkeys(names, (0, n_items - 1))
     frame = read_parquet(folder / FILE, kinds, within=span, only=True)
     numbers = np.arange(n_items) if table is None else table.sid_numbers
-    lists = {
-        name: as_predictions(by_rank([_first(items, numbers, list_length) for items in frame[name]]), rows, table)
-        for name in names
-    }
+    lists, sids = dict[str, Predictions](), None if table is None else table.sids
+    for name in names:
+        ranking = by_rank([_first(items, numbers, list_length) for items in frame[name]])
+        lists[name] = Predictions.of(rows, ranking.items, ranking.scores, sids)
     return lists, chosen
 
 

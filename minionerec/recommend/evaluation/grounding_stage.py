@@ -23,12 +23,12 @@ from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import decoding_device
+from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.titles import Titles, write_freely
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.recommend.evaluation.grounding_config import OWN, GroundingConfig
 from minionerec.recommend.evaluation.measuring import measure, measured
-from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.candidates import list_items, ranked_items
 from minionerec.recommend.rankers.grounding import (
     best_titles,
@@ -39,9 +39,9 @@ from minionerec.recommend.rankers.grounding import (
     title_distances,
     title_weights,
 )
-from minionerec.recommend.rankers.lists import as_predictions, split_queries
+from minionerec.recommend.rankers.lists import split_queries
 from minionerec.recommend.rankers.load import load_sequential_ranker
-from minionerec.recommend.rankers.protocol import Queries, Ranking
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.sid.embed.config import TFIDF, WORDLLAMA
 from minionerec.sid.embed.hf import HFEncoder, pooled_states
@@ -435,4 +435,4 @@ def _rank(
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * reported["in_catalogue"])
-    return as_predictions(Ranking(items, scores), rows, task.titles, queries.given), reported
+    return Predictions.of(rows, items, scores, task.titles.sids, queries.given), reported

@@ -15,12 +15,12 @@ from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.decoding.decoder import Decode
+from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.measuring import measure, measured
-from minionerec.recommend.evaluation.shards import decode_in_shards
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search, TitleRanker
-from minionerec.recommend.rankers.lists import as_predictions, checked_predictions, split_queries
+from minionerec.recommend.rankers.lists import checked_predictions, split_queries
 from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
@@ -210,7 +210,10 @@ def _answer(
             )
 
         ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
-        return _Answer(as_predictions(ranking, rows, table, queries.given), prompts.texts, prompts.truncated, known)
+        lists = Predictions.of(
+            rows, ranking.items, ranking.scores, None if table is None else table.sids, queries.given
+        )
+        return _Answer(lists, prompts.texts, prompts.truncated, known)
     if not is_main_process():
         return None
     ranking = ranker.rank(queries, config.beams, allowed)

@@ -78,25 +78,9 @@ def checked_predictions(
     allowed: Allowed | None = None,
     given: tuple[str, ...] = (),
 ) -> Predictions:
-    """Predictions from a ranker's lists, after a check of its contract; see `rank_rows` and `as_predictions`."""
+    """Predictions from a ranker's lists, after a check of its contract; see `rank_rows`."""
     check_ranking(ranking, len(rows), k, n_items, table, allowed)
-    return as_predictions(ranking, rows, table, given)
-
-
-def as_predictions(
-    ranking: Ranking, rows: SplitExamples, table: CandidateGroups | None = None, given: tuple[str, ...] = ()
-) -> Predictions:
-    """Predictions of ranked items for examples, with the names of the context given; SIDs are "" without a table."""
-    sids = None if table is None else table.sids
-    return Predictions(
-        users=rows.users.tolist(),
-        targets=rows.targets,
-        target_sids=[""] * len(rows) if sids is None else [sids[target] for target in rows.targets],
-        items=ranking.items,
-        sids=[[""] * len(row) if sids is None else [sids[item] for item in row] for row in ranking.items],
-        scores=ranking.scores,
-        given=given,
-    )
+    return Predictions.of(rows, ranking.items, ranking.scores, None if table is None else table.sids, given)
 
 
 def check_ranking(

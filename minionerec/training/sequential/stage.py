@@ -95,21 +95,15 @@ def list_predictions(
         device: Where the model is.
         length: Length of the lists.
     """
-    rows, table = data.held_out[name], data.table
+    rows = data.held_out[name]
     items, scores = top_items(model, rows, seen, device, length, **data.further_inputs(model, rows))
-    items -= 1
     usable = np.isfinite(scores)
-    sids = np.array(["", *(table.sids if table else [""] * data.corpus.n_items)], dtype=object)
-    targets = rows.targets
-    lists = [(row[ok], values[ok]) for row, values, ok in zip(items, scores, usable, strict=True)]
-    return Predictions(
-        users=rows.users.tolist(),
-        targets=targets,
-        target_sids=sids[targets + 1].tolist(),
-        items=[row.tolist() for row, _ in lists],
-        sids=[sids[row + 1].tolist() for row, _ in lists],
-        scores=[values.tolist() for _, values in lists],
-        given=given_to(model, data),
+    return Predictions.of(
+        rows,
+        [row[ok].tolist() for row, ok in zip(items - 1, usable, strict=True)],
+        [row[ok].tolist() for row, ok in zip(scores, usable, strict=True)],
+        None if data.table is None else data.table.sids,
+        given_to(model, data),
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from minionerec.core.artefacts import atomic_write
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.records import NO_CLOCK, Clock
@@ -308,9 +308,8 @@ def _write_state(
         for key in _ADAM_STATE if parameter in optimizer.state else ():
             tensors[f"{key}/{name}"] = optimizer.state[parameter][key]
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    fresh = folder.with_name(f".{folder.name}.writing")
-    save_file(tensors, fresh, metadata={"progress": json.dumps(asdict(done))})
-    os.replace(fresh, folder)
+    with atomic_write(folder) as fresh:
+        save_file(tensors, fresh, metadata={"progress": json.dumps(asdict(done))})
 
 
 def _read_state(

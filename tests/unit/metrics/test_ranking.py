@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.measuring import evaluate_predictions, paired_bootstrap
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import (
     coverage,
@@ -51,6 +52,14 @@ def test_ranks_equal_a_walk_over_the_list(items, data):
                 if name(item) not in seen:
                     seen.append(name(item))
             assert rank == (seen.index(name(target)) + 1 if name(target) in seen else 0)
+
+
+def test_lists_of_examples_have_the_sids_of_their_items():
+    rows = SplitExamples.of(["u"], [[0]], [1])
+    found = Predictions.of(rows, [[1, -1, 0]], [[2.0, 1.0, 0.5]], ["<a_0>", "<a_1>"], ("session context",))
+    assert found.sids == [["<a_1>", "", "<a_0>"]] and found.target_sids == ["<a_1>"]
+    assert (found.users, found.targets.tolist(), found.given) == (["u"], [1], ("session context",))
+    assert Predictions.of(rows, [[1]], [[2.0]], None).sids == [[""]]
 
 
 def test_unknown_targets_are_never_hits():

@@ -18,8 +18,8 @@ from minionerec.training.dpo import (
     draw_negatives,
     drawn_negatives,
     ratio_figures,
-    searched_negatives,
     softmax_preference_loss,
+    without_targets,
 )
 from minionerec.training.memory import TokenLimit
 
@@ -108,22 +108,9 @@ def test_negatives_are_as_frequent_as_their_weights():
     assert second == pytest.approx([0, 1 / 3, 2 / 3, 0], abs=0.015)
 
 
-def test_beams_leave_out_the_target_and_are_searched_once(tmp_path, monkeypatch):
-    asked = []
-
-    def search(prompts, width):
-        asked.append(len(prompts))
-        return np.array([[(prompt[0] + position) % 10 for position in range(width)] for prompt in prompts])
-
-    prompts, targets = [[0], [3], [6]], np.array([1, 3, 0])
-    wanted = [[0, 2, 3], [4, 5, 6], [6, 7, 8]]
-    assert searched_negatives(prompts, targets, 3, search, tmp_path)(0).tolist() == wanted
-    assert searched_negatives(prompts, targets, 3, search, tmp_path)(4).tolist() == wanted
-    assert asked == [3]
-    (kept,) = tmp_path.iterdir()
-    kept.write_bytes(kept.read_bytes()[:-9])  # torn
-    assert searched_negatives(prompts, targets, 3, search, tmp_path)(0).tolist() == wanted
-    assert asked == [3, 3]
+def test_lists_leave_out_the_target_or_the_last():
+    lists = np.array([[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]])
+    assert without_targets(lists, np.array([1, 3, 0])).tolist() == [[0, 2, 3], [4, 5, 6], [6, 7, 8]]
 
 
 # The trainer

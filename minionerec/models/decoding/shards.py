@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from minionerec.core.artefacts import package_versions, read_json, write_json
+from minionerec.core.artefacts import atomic_write, package_versions, read_json, write_json
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
@@ -137,6 +137,5 @@ def _shard(folder: Path, number: int) -> Path:
 
 
 def _write_shard(path: Path, sids: np.ndarray, scores: np.ndarray) -> None:
-    fresh = path.with_name(f".{path.name}.writing")
-    save_file({"sids": sids, "scores": scores}, fresh)
-    fresh.replace(path)
+    with atomic_write(path) as fresh:
+        save_file({"sids": sids, "scores": scores}, fresh)
