@@ -58,6 +58,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "catalogue": ("train-catalogue", {**SHOP, **TRAINED, **{key: SHAPE[key] for key in list(SHAPE)[:3]}}),
     "grpo": ("grpo", {"corpus": "corpus", "checkpoint": "sft", "generations": 4, "max_steps": 4, **PROMPTS}),
     "dpo": ("dpo", {"corpus": "corpus", "checkpoint": "sft", "negatives": 3, **PROMPTS, "tasks": {"next_sid": 1.0}}),
+    "dpo_beam": (
+        "dpo",
+        {"corpus": "corpus", "checkpoint": "sft", "negatives": 3, **PROMPTS, "negatives_from": "beam"},
+    ),
     "tiger": ("train-tiger", {**SHOP, **TRAINED, "hidden_size": 16, "layers": 1, "heads": 2, "head_size": 8}),
     "extended": ("extend", {**SHOP, "checkpoint": "catalogue", "lift": 1.0}),
     "sequential": (
