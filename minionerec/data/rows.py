@@ -244,15 +244,6 @@ class SplitExamples:
             ends=borders[1:],
         )
 
-    def with_items(self, items: np.ndarray) -> "SplitExamples":
-        """The same examples with other item indices.
-
-        Args:
-            items: int (N,), the new index of each item index.
-        """
-        numbers = items.astype(np.int32)
-        return replace(self, items=numbers[self.items], targets=numbers[self.targets])
-
 
 _COLUMNS = {"items": "int32", "begins": "int64", "ends": "int64", "targets": "int32"}
 _TIMES = {"time": "int64", "previous": "int64"}

@@ -224,12 +224,6 @@ class RankingEvaluation(Trainer):
                 return None
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the finished checkpoint gets a card (`minionerec.models.backbone.card`), a state of training none.
-
-        TRL drafts one whenever it saves a state.
-        """
-
     def stops_at(self, state: TrainerState) -> bool:
         """Whether a run ends with this state before its last step, for a reason of the trainer's own."""
         return False

@@ -51,7 +51,8 @@ def with_rows(corpus, before):
     """All items of a corpus, and the training rows of the smaller one."""
     position = {item: row for row, item in enumerate(corpus.items["item_id"])}
     number = np.array([position[item] for item in before.items["item_id"]], dtype=np.int32)
-    return replace(corpus, train=before.train.with_items(number))
+    rows = before.train
+    return replace(corpus, train=replace(rows, items=number[rows.items], targets=number[rows.targets]))
 
 
 def sid_config(folder, name, corpus, **changes):

@@ -56,7 +56,6 @@ def test_more_epochs_go_on_from_a_finished_run(tmp_path):
     long = run_sft(constant(output=str(tmp_path / "long"), epochs=3))
     assert run_sft(constant(epochs=2)).counts["best_step"] == 5
     assert (tmp_path / "sft.finished" / "checkpoint-10").is_dir()
-    assert not (tmp_path / "sft.finished" / "README.md").exists()  # a draft of a model card, which nobody reads
     steps = []
     hook = register_optimizer_step_post_hook(lambda *_: steps.append(1))
     result = run_sft(constant(epochs=3))

@@ -251,7 +251,6 @@ def test_rows_as_arrays():
     assert reported(rows.take(np.array([False, True, False]))) == [("v", [], 3)]
     assert reported(joined([rows.take(slice(2, 3)), rows])) == [("u", [4], 5), *reported(rows)]
     assert rows.take(slice(2, 3)).compact().items.tolist() == [4]
-    assert reported(rows.with_items(np.arange(6)[::-1])) == [("u", [5, 4], 3), ("v", [], 2), ("u", [1], 0)]
     with pytest.raises(DataError, match="got 1 users, 2 histories, 1 targets"):
         SplitExamples.of(["u"], [[], []], [1])
 
