@@ -321,6 +321,15 @@ def _check_times(
             raise ConfigError(
                 f"{what}, but {source.where} holds no times. Set split to 'leave_last_out' and no window."
             )
+    if split == "global_time" and source_rows > 1:
+        first, last = engine.row("SELECT min(timestamp), max(timestamp) FROM raw")
+        if first == last:
+            log.warning(
+                "%s: all %s interactions have one time, so the split by time is by the order of the file. Give real "
+                "times, or set split to 'leave_last_out'.",
+                source.where,
+                f"{source_rows:,}",
+            )
     if (start or end) and source_rows:
         check_middle(_median(engine, "raw", "timestamp", source_rows), source.ticks, source.where)
 

@@ -78,6 +78,16 @@ def test_exact_search_finds_what_a_beam_as_wide_as_the_catalogue_finds(made, tmp
     assert [row[: len(few)] for row, few in zip(exact.items, best.items, strict=True)] == best.items
 
 
+def test_few_users_for_an_interval_are_reported(made, tmp_path, caplog, monkeypatch):
+    users = len(set(Corpus.load(made / "corpus").test.users))
+    for fewest in (users, users + 1):
+        monkeypatch.setattr("minionerec.recommend.evaluation.measuring.FEWEST", fewest)
+        caplog.clear()
+        run_eval(config(made, output=str(tmp_path / str(fewest))))
+        found = f"are of {users} users, too few for intervals by user" in caplog.text
+        assert found == (users < fewest)
+
+
 def test_prompts_that_were_cut_are_counted(made, tmp_path, caplog):
     counts = read_manifest(run_eval(config(made)).output)["counts"]
     assert counts["truncated_prompts"] == 0

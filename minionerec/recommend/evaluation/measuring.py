@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json, write_json
+from minionerec.core.log import get_logger
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
@@ -15,6 +16,7 @@ from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranked import write_ranks
 from minionerec.metrics.ranking import check_ks
 from minionerec.metrics.results import (
+    FEWEST,
     USERS,
     Bootstrap,
     Evaluation,
@@ -29,6 +31,8 @@ from minionerec.recommend.evaluation.config import EvaluationConfig
 from minionerec.recommend.rankers.baselines import Chosen, make_baselines
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.lists import rank_rows
+
+logger = get_logger(__name__)
 
 JSON_FILE = "predictions.json"
 METRICS_FILE = "metrics.json"
@@ -159,6 +163,12 @@ def measure(
         slices,
         [metric for metric in metrics if not metric.startswith("MRR")],
     )
+    if results.bootstrap.units < FEWEST:
+        logger.warning(
+            "The %s examples are of %d users, too few for intervals by user: these may be far too narrow.",
+            config.split,
+            results.bootstrap.units,
+        )
     valid = None if table is None else set(table.sids)
     evaluations = {other: results.evaluation(other, valid, corpus.n_items) for other in lists}
     return Measured(config, corpus, name, table, list_length, results, lists, chosen, evaluations)

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.baskets import source_of
+from support.builder import build as build_one
 from support.builder import check, read_tables
 from support.engines import no_spark, sources
 from support.paths import ROOT
@@ -224,6 +226,17 @@ def test_folders_that_killed_engines_left_are_named(tmp_path, caplog):
         pass
     (reported,) = {record.message for record in caplog.records}
     assert reported.startswith(f"{tmp_path}/.minionerec-engine-old: left by interrupted runs")
+
+
+def test_a_split_by_one_single_time_is_reported(caplog):
+    pairs = [(user, 7) for user in range(5) for _ in range(6)]
+    build_one(source_of(pairs))
+    (reported,) = {record.message for record in caplog.records}
+    assert reported.startswith("made up: all 30 interactions have one time, so the split by time is by the order of")
+    caplog.clear()
+    build_one(source_of(pairs), split="leave_last_out")
+    build_one(source_of([*pairs, (9, 8)]))
+    assert not caplog.records
 
 
 def test_splits_are_those_of_the_statements():
