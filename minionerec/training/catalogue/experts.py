@@ -50,8 +50,9 @@ _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
 """How many candidates are named by which weights of experts."""
 _UNSOLD = 1.5  # a target without training examples counts for so many, as their share rises after training
 _STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
-_PENALTY = 1e-3  # of squared weights of features, each of variance 1; there is none on those of no feature
+_PENALTY = 0.03  # of squared weights of features, each of variance 1; there is none on those of no feature
 _FOLDS = 3
+_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the way from the model alone to the fitted weights; fewer examples bear less
 _SCALES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 _SCALED_ROWS = 2048  # examples that the scale is chosen on
 
@@ -205,8 +206,9 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
     """Fit the experts' weights, and use them where they rank held-out targets better.
 
     The weights maximise a smoothed NDCG@10 of targets among the candidates that the experts name, in which targets
-    without a training example count 1.5 times. They are used if they rank better on three parts of the examples,
-    consecutive in time, each ranked by weights of the other two. At last all weights are scaled so that the targets
+    without a training example count 1.5 times. Of the way from the model alone to these weights goes the quarter, half,
+    three quarters or all that ranks best on three parts of the examples, consecutive in time, each by weights of the
+    other two; if none ranks better than the model, nothing is used. At last all weights are scaled so that the targets
     are most likely, which changes no order.
 
     Args:
@@ -216,8 +218,8 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
         seed: Of their choice.
 
     Returns:
-        `weights`, `least` and `most` of `minionerec.models.nn.experts.Experts`, with NDCG@10 `before` and `after` on
-        the parts; None where nothing is used.
+        `weights`, `least` and `most` of `minionerec.models.nn.experts.Experts`, with the `share` and NDCG@10 `before`
+        and `after` on the parts; None where nothing is used.
     """
     experts = model.experts
     if experts is None:
@@ -255,19 +257,25 @@ def _fit(
     spread = torch.where(spread > 1e-6, spread, torch.inf)  # what is always the same tells nothing
     features = (raw - mean) / spread
     everything = torch.arange(len(raw))
-    plain = torch.zeros(len(raw), len(EXPERTS))
-    plain[:, 0] = 1
-    before = float(candidates.gains(plain, everything).sum()) / candidates.count
+    plain = torch.zeros(features.shape[1], len(EXPERTS))
+    plain[0, 0] = 1
+    before = float(candidates.gains(features @ plain, everything).sum()) / candidates.count
     distinct = candidates.count // rounds
-    fold, after = candidates.example % distinct * _FOLDS // distinct, 0.0
+    fold, gained = candidates.example % distinct * _FOLDS // distinct, np.zeros(len(_SHARES))
     for number in range(_FOLDS):
         inside, outside = (fold == number).nonzero()[:, 0], (fold != number).nonzero()[:, 0]
         weights = _fitted(candidates, features, outside)
-        after += float(candidates.gains(features[inside] @ weights, inside).sum()) / candidates.count
-    logger.info("Validation NDCG@10 %.4f without experts, %.4f with them, by weights of other examples.", before, after)
+        gained += [candidates.gains(features[inside] @ plain.lerp(weights, each), inside).sum() for each in _SHARES]
+    share, after = _SHARES[int(gained.argmax())], float(gained.max()) / candidates.count
+    logger.info(
+        "Validation NDCG@10 %.4f without experts, %.4f with them, by weights of other examples (%g of the fitted ones).",
+        before,
+        after,
+        share,
+    )
     if after <= before:
         return None
-    weights = _fitted(candidates, features, everything) / spread[:, None]
+    weights = plain.lerp(_fitted(candidates, features, everything), share) / spread[:, None]
     weights[0] -= mean[1:] @ weights[1:]
     least, most = raw.min(0).values, raw.max(0).values
     scale = _scale(model, weights, examples, contexts)
@@ -275,6 +283,7 @@ def _fit(
         "weights": (scale * weights).tolist(),
         "least": least.tolist(),
         "most": most.tolist(),
+        "share": share,
         "before": round(before, 4),
         "after": round(after, 4),
     }

@@ -226,6 +226,26 @@ def test_it_is_fitted_where_held_out_examples_gain():
     assert torch.equal(other.leaf_log_probs(asked), model.leaf_log_probs(asked))
 
 
+def test_weights_go_as_far_as_other_examples_bear(monkeypatch):
+    """Half of the way, the second item's likely successor is ranked first and the third's two are not."""
+    counted = windows_of([([2], [3]), ([3], [4]), ([3], [5])] * 40)
+    model = model_of(windows=counted)
+    fitted = torch.zeros(len(FEATURES), len(EXPERTS))
+    fitted[0, [0, EXPERTS.index("transitions")]] = torch.tensor([1.0, 2.0])
+    monkeypatch.setattr("minionerec.training.catalogue.experts._fitted", lambda *_: fitted)
+    asked, row, slot = torch.tensor([[2], [3]]), torch.arange(2), torch.zeros(2, dtype=torch.int64)
+    transitions = list(model.experts.terms(torch.zeros(2, 6), asked, row, slot))[EXPERTS.index("transitions")]
+    (likely, one_of_two), least = transitions.amax(1).tolist(), float(transitions.min())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        next(model.each_tower()).bias[0] = (likely + one_of_two) / 2 - least
+    found = fit_experts(model, windows_of([([2], [3]), ([3], [1])] * 60))
+    assert found is not None and (found["share"], found["after"]) == (0.5, 1.0) and found["before"] < 1
+    used = model.experts.weights[0]
+    assert float(used[EXPERTS.index("transitions")] / used[0]) == pytest.approx(1.0)
+
+
 def test_the_scale_makes_held_out_targets_likely():
     """Experts that are right half of the time are believed half of the time."""
     model = model_of(windows=CHAIN)
