@@ -148,7 +148,7 @@ UNEVEN = [[0, 1, 2], [0, 1, 3], [0, 2, -1], [3, -1, -1], [4, 5, 0]]
     ],
     ids=["beams", "uneven", "samples"],
 )
-def test_a_search_waits_as_seldom_as_is_said_with_the_same_lists(monkeypatch, search, codes, most):
+def test_a_search_waits_as_seldom_as_documented_with_the_same_lists(monkeypatch, search, codes, most):
     """With as many children of each prefix as any of its depth has, as on a GPU."""
     model, rng = tiny_model(seed=4), np.random.default_rng(2)
     trie = random_trie(rng, n=60)[0] if codes is None else Trie.build(np.array(codes), token_ids(3, 6)).with_tail([60])
