@@ -50,7 +50,7 @@ _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
 """How many candidates are named by which weights of experts."""
 _UNSOLD = 1.5  # a target without training examples counts for so many, as their share rises after training
 _STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
-_PENALTY = 0.03  # of squared weights of features, each of variance 1; there is none on those of no feature
+_PENALTY = 45.0  # over the number of examples: of squared weights of features, each of variance 1, but the constant
 _FOLDS = 3
 _SHARES = (0.25, 0.5, 0.75, 1.0)  # of the way from the model alone to the fitted weights; fewer examples bear less
 _SCALES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
@@ -193,8 +193,8 @@ def _fitted(candidates: _Candidates, features: torch.Tensor, rows: torch.Tensor)
         optimizer.param_groups[0]["lr"] = _RATE * (1 - 0.9 * done)
         optimizer.zero_grad()
         width = _SHARP[0] * (_SHARP[1] / _SHARP[0]) ** done
-        loss = candidates.loss(features[rows] @ weights, rows, width) / candidates.count
-        loss = loss + _PENALTY * weights[1:].square().sum()
+        loss = candidates.loss(features[rows] @ weights, rows, width) + _PENALTY * weights[1:].square().sum()
+        loss = loss / candidates.count
         loss.backward()
         assert weights.grad is not None
         weights.grad[:, :_FIXED] = 0
