@@ -268,7 +268,7 @@ def _fit(
         gained += [candidates.gains(features[inside] @ plain.lerp(weights, each), inside).sum() for each in _SHARES]
     share, after = _SHARES[int(gained.argmax())], float(gained.max()) / candidates.count
     logger.info(
-        "Validation NDCG@10 %.4f without experts, %.4f with %g of their weights, fitted on other examples.",
+        "Validation NDCG@10 %.4f without experts, %.4f with them (share %g), by weights of other examples.",
         before,
         after,
         share,
