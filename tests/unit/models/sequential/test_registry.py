@@ -42,6 +42,8 @@ LASTFM, BEAUTY = 3_646, 12_101
         ("pswrec_v14", LASTFM, {}, 343_880),
         ("pswrec_v13_unrotated", LASTFM, {}, 343_944),
         ("pswrec_v13_unrotated", LASTFM, {"num_heads": 2}, 343_908),
+        # 2 layers of 4 D² + 2 D F + 9 D + F, tables of codes and slots, a norm, M heads of D² + D.
+        ("rpg", 30, {}, 13_580_928),
     ],
 )
 def test_models_have_the_published_numbers_of_parameters(name, items, hyper, count):

@@ -147,29 +147,6 @@ def test_layers_are_those_of_gpt2():
     assert torch.allclose(model.position_vectors(histories)[items], theirs(**given)[0][items], atol=1e-4)
 
 
-@pytest.mark.parametrize("padding", ["left", "right"])
-def test_later_items_and_other_rows_change_nothing(padding):
-    model = built(padding)
-    histories = histories_of([0, 1, 6, LENGTH], padding, LENGTH, ITEMS)
-    alone = torch.cat([model.user_vectors(row[None]) for row in histories])
-    assert torch.allclose(model.user_vectors(histories), alone, atol=1e-5)
-    changed = histories.clone()
-    changed[:, -3:] = torch.where(histories[:, -3:] > 0, histories[:, -3:] % ITEMS + 1, 0)
-    before, after = model.position_vectors(histories), model.position_vectors(changed)
-    items = histories[:, :-3] > 0
-    assert torch.allclose(before[:, :-3][items], after[:, :-3][items], atol=1e-5)
-    assert not torch.allclose(before[3, -3:], after[3, -3:], atol=1e-3)
-
-
-def test_parameters():
-    """By hand: 2 layers of 4 D² + 2 D F + 9 D + F, tables of codes and slots, a norm, M heads of D² + D."""
-    width, inner = 448, 1024
-    layer = 4 * width**2 + 2 * width * inner + 9 * width + inner
-    expected = 2 * layer + (32 * 256 + 50 + 2) * width + 32 * (width**2 + width)
-    model = build_model("rpg", num_items=ITEMS)
-    assert sum(parameter.numel() for parameter in model.parameters()) == expected == 13_580_928
-
-
 def test_what_does_not_serve():
     model = build_model("rpg", num_items=ITEMS, max_len=LENGTH, **SMALL)
     with pytest.raises(ConfigError, match=r"digits have shape \(29, 5\); expected \(30, 5\)"):

@@ -30,9 +30,9 @@ AFTER = torch.tensor([[8, 5, 2, 9] + [0] * 6, [7] + [0] * 9, [4, 9, 1, 7, 6, 11,
 TARGETS, USERS = torch.tensor([9, 7, 13]), torch.arange(3)
 
 
-def built(name, conditioned=True):
+def built(name, conditioned=True, padding="right"):
     torch.manual_seed(0)
-    model = build_model(name, num_items=ITEMS, max_len=LENGTH, padding="right", **HYPER.get(name, {}))
+    model = build_model(name, num_items=ITEMS, max_len=LENGTH, padding=padding, **HYPER.get(name, {}))
     if name == "rpg":
         model.set_digits(torch.randint(0, 4, (ITEMS, 3), dtype=torch.int32))
     if conditioned:
@@ -40,9 +40,9 @@ def built(name, conditioned=True):
     return model.eval()
 
 
-def stirred(name):
+def stirred(name, padding="right"):
     """A model whose contexts were drawn at random, so that each makes a difference."""
-    model = built(name)
+    model = built(name, padding=padding)
     for part in model.session_states.parameters():
         torch.nn.init.normal_(part, std=0.5)
     return model
@@ -79,25 +79,18 @@ def test_at_first_a_conditioned_model_is_the_same_and_then_each_session_context_
 @pytest.mark.parametrize("padding", ["right", "left"])
 def test_at_all_positions_each_target_has_the_session_context_of_its_own(padding):
     """The loss of a window is the mean of those of its rows."""
-    torch.manual_seed(1)
-    model = build_model("causal", num_items=ITEMS, max_len=LENGTH, padding=padding, **HYPER["causal"]).eval()
-    model.condition_on_session()
-    for part in model.session_states.parameters():
-        torch.nn.init.normal_(part, std=0.5)
+    model = stirred("causal", padding)
     items, asked = [3, 8, 5, 2], [0, LATER, SAME, UNKNOWN]
     rows = [(items[: position + 1], items[position + 1], asked[position + 1]) for position in range(3)]
 
-    def tensor(values):
-        return torch.tensor([values + [0] * (LENGTH - 3) if padding == "right" else [0] * (LENGTH - 3) + values])
-
-    def history(values):
+    def padded(values):
         gap = [0] * (LENGTH - len(values))
         return torch.tensor([values + gap if padding == "right" else gap + values])
 
     with torch.no_grad():
-        whole = model.sequence_loss(tensor(items[:3]), tensor(items[1:]), tensor(asked[1:]))
+        whole = model.sequence_loss(padded(items[:3]), padded(items[1:]), padded(asked[1:]))
         alone = [
-            model.loss(history(read), torch.tensor([target]), None, torch.tensor([context]))
+            model.loss(padded(read), torch.tensor([target]), None, torch.tensor([context]))
             for read, target, context in rows
         ]
     assert whole.item() == pytest.approx(torch.stack(alone).mean().item(), abs=1e-5)

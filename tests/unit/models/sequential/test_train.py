@@ -14,7 +14,7 @@ from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.sequential.model import ModelShape, SequentialModel
-from minionerec.models.sequential.rank import count_ranks, rank_rows, top_items
+from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import build_model
 from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig
@@ -108,10 +108,6 @@ def test_an_sid_ranks_as_its_best_item():
         rows = SplitExamples.of(["u"], [[]], [target - 1])
         ranks = rank_rows(Table(scores), rows, "keep", CPU, numbers)
         assert (ranks["item"].item(), ranks["sid"].item()) == (item_rank, sid_rank)
-
-
-def test_equal_scores_go_by_column():
-    assert count_ranks(torch.zeros(3, 4), torch.tensor([0, 2, 3])).tolist() == [1, 3, 4]
 
 
 def test_scores_that_are_no_numbers_and_items_beyond_the_table_are_errors():
@@ -215,42 +211,32 @@ def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
     assert decayed == {id(p) for p in model.parameters() if p.ndim > 1}
 
 
-def test_a_loss_that_is_no_number_stops_the_training(tmp_path):
-    split = PROTOCOLS["a"].split(cycles())
-    with pytest.raises(ConfigError, match=r"loss of epoch 0 is nan: training diverged. Lower learning_rate"):
-        train_small(tmp_path / "state", split, learning_rate=1e30, epochs=5)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learning_rate": 1e30, "epochs": 5}, r"loss of epoch 0 is nan: training diverged. Lower learning_rate"),
+        ({"name": "wearec", "hyper": {}, "all_positions": True}, "WEARec sees items after a position"),
+    ],
+)
+def test_what_cannot_be_trained_is_reported(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        train_small(tmp_path / "state", PROTOCOLS["a"].split(cycles()), **changes)
 
 
-def test_only_causal_models_train_at_all_positions(tmp_path):
-    split = PROTOCOLS["a"].split(cycles())
-    with pytest.raises(ConfigError, match="WEARec sees items after a position"):
-        train_small(tmp_path / "state", split, name="wearec", hyper={}, all_positions=True)
-
-
-def epochs_until_stop(progress, protocol, values):
-    improved = []
+@pytest.mark.parametrize(
+    ("protocol", "values", "improved", "best"),
+    [
+        # A stops after ten epochs in a row that are not strictly better.
+        (PROTOCOLS["a"], [0.10001, 0.10002] + [0.10002] * 30, [True, True] + [False] * 10, 0.10002),
+        # B rounds, takes ties, and stops on the eleventh worse epoch.
+        (PROTOCOLS["b"], [0.04331, 0.04329, 0.04334] + [0.0432] * 30, [True] * 3 + [False] * 11, 0.0433),
+        (PROTOCOLS["a"].with_changes(stop_after=2), [1, 0, 2, 0, 0, 9], [True, False, True, False, False], 2),
+    ],
+)
+def test_training_stops_after_worse_epochs_in_a_row(protocol, values, improved, best):
+    progress, found = Progress(0, -1, -np.inf, 0, []), []
     for value in values:
-        improved.append(progress.improves(value, protocol))
+        found.append(progress.improves(value, protocol))
         if progress.worse >= protocol.stop_after:
             break
-    return improved
-
-
-def test_protocol_a_stops_after_ten_epochs_that_are_not_strictly_better():
-    done = Progress(0, -1, -np.inf, 0, [])
-    improved = epochs_until_stop(done, PROTOCOLS["a"], [0.10001, 0.10002] + [0.10002] * 30)
-    assert improved == [True, True] + [False] * 10
-
-
-def test_protocol_b_rounds_takes_ties_and_stops_on_the_eleventh_worse_epoch():
-    done = Progress(0, -1, -np.inf, 0, [])
-    improved = epochs_until_stop(done, PROTOCOLS["b"], [0.04331, 0.04329, 0.04334] + [0.0432] * 30)
-    assert improved == [True, True, True] + [False] * 11
-    assert done.best == 0.0433
-
-
-def test_worse_epochs_are_counted_in_a_row():
-    protocol = PROTOCOLS["a"].with_changes(stop_after=2)
-    values = [1, 0, 2, 0, 0, 9]
-    done = Progress(0, -1, -np.inf, 0, [])
-    assert epochs_until_stop(done, protocol, values) == [True, False, True, False, False]
+    assert (found, progress.best) == (improved, best)
