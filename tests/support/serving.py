@@ -1,8 +1,9 @@
 """A server without a trained model: a ranker whose lists can be told beforehand, and its server in a thread."""
 
+import contextlib
+import socket
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ def fake_parts(folder, *, keys=(), **settings):
     return make_parts(config, [key.encode() for key in keys], load_fake)
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(parts):
     """A server in a thread on a free port of 127.0.0.1; gives the port."""
     if parts.shelf.current is None:
@@ -95,3 +96,32 @@ def running(parts):
         thread.join(30)
         listening.close()
         assert not thread.is_alive()
+
+
+def counted(parts, name, **labels):
+    """A number of its metrics."""
+    return parts.metrics.registry.get_sample_value(name, labels)
+
+
+def until(condition, seconds=20):
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def talk(port, sent):
+    """The answer to some bytes, as far as it came."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        with contextlib.suppress(OSError):  # the server may have heard enough
+            line.sendall(sent)
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := line.recv(65536):
+                found += piece
+                head, _, body = found.partition(b"\r\n\r\n")
+                length = [int(row[16:]) for row in head.lower().split(b"\r\n") if row.startswith(b"content-length: ")]
+                if length and len(body) >= length[0]:
+                    break
+    return found

@@ -1,6 +1,5 @@
-"""What a second attack found: slow heads, hosts, plain answers, log pipes, signals, unreadable files."""
+"""What an attacker, or a careless operator, sends: slow heads, foreign hosts, no HTTP, unread logs, signals."""
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -13,39 +12,18 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 from support.paths import ROOT
-from support.serving import fake_parts, load_fake, running
+from support.serving import counted, fake_parts, running, talk, until
 
-from minionerec.recommend.serve.guard import read_keys
 from minionerec.recommend.serve.logs import Lines, Writer
-from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.models import Shelf, Sources, fingerprint, without_paths
-from minionerec.recommend.serve.reloading import Reloader
 from minionerec.recommend.serve.server import create_app
 
 
-def counted(parts, name, **labels):
-    return parts.metrics.registry.get_sample_value(name, labels)
-
-
-def until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def answer(port, sent):
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
-        line.sendall(sent)
-        found = b""
-        while piece := line.recv(65536):
-            found += piece
-    head, _, body = found.partition(b"\r\n\r\n")
+    head, _, body = talk(port, sent).partition(b"\r\n\r\n")
     return int(head.split()[1]), head.lower(), json.loads(body)
 
 
@@ -120,75 +98,6 @@ def test_calls_for_this_host_are_answered(client, host):
     assert client.get("/v1/model", headers={"host": host}).status_code == 200
 
 
-def test_no_path_redirects(client):
-    for path in ("/v1/model/", "/docs/", "/page", "/healthz/"):
-        response = client.get(path, headers={"host": "localhost"}, follow_redirects=False)
-        assert response.status_code == 404 and response.headers["content-type"] == "application/json"
-
-
-def test_a_key_file_may_begin_with_a_byte_order_mark(tmp_path):
-    (tmp_path / "keys").write_bytes(b"\xef\xbb\xbffirst-of-the-keys\n")
-    assert read_keys(str(tmp_path / "keys")) == [b"first-of-the-keys"]
-
-
-def test_folders_with_spaces_are_not_shown():
-    known = [Path("/home/John Smith/m"), None, Path("runs/my shop/corpus")]
-    reported = without_paths("/home/John Smith/m/manifest.json: is of runs/my shop/corpus.", known)
-    assert "John" not in reported and "Smith" not in reported and "my shop" not in reported
-    assert reported == "manifest.json: is of corpus."
-
-
-def test_a_reload_that_is_refused_tells_no_folder(tmp_path):
-    root = tmp_path / "John Smith" / "models"
-    (root / "other").mkdir(parents=True)
-    parts = fake_parts(root, reload="request", reload_root=str(root))
-    parts.shelf.bring(parts.reloader.sources)
-    with TestClient(create_app(parts)) as found:
-        response = found.post("/v1/reload", json={"checkpoint": "other"})
-    assert response.status_code == 409
-    assert "John" not in response.text and "Smith" not in response.text
-
-
-def test_a_folder_that_cannot_be_looked_at_is_watched_on(tmp_path, caplog):
-    (tmp_path / "shift-0").mkdir()
-    looks = iter([("a",), PermissionError("no"), OSError(116, "Stale"), ("b",), ("b",), ("b",), OSError("no"), None])
-
-    class EndOfLooksError(Exception):
-        pass
-
-    def look(sources):
-        seen = next(looks)
-        if seen is None:
-            raise EndOfLooksError
-        if isinstance(seen, OSError):
-            raise seen
-        return seen
-
-    reloader = Reloader(Shelf(load_fake), Metrics(), Sources(tmp_path / "shift-0"), allowed=True, look=look)
-
-    async def play():
-        await reloader.start()
-        await reloader.watch(0.001)
-
-    with pytest.raises(EndOfLooksError):
-        asyncio.run(play())
-    assert reloader._metrics.registry.get_sample_value("minionerec_reloads_total", {"outcome": "done"}) == 1
-    assert reloader._metrics.registry.get_sample_value("minionerec_watch_failures_total") == 3
-    assert caplog.text.count("cannot be checked; retrying") == 2  # once for each time that it begins
-
-
-def test_a_look_says_what_is_not_there_and_what_cannot_be_seen(tmp_path, monkeypatch):
-    sources = Sources(tmp_path / "absent")
-    assert fingerprint(sources) == (None,)
-
-    def refused(path, **more):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "stat", refused)
-    with pytest.raises(PermissionError):
-        fingerprint(sources)
-
-
 def test_lines_that_are_never_read_are_dropped_and_counted():
     read, write = os.pipe()
     dropped = []
@@ -253,12 +162,8 @@ def test_neither_signals_nor_streams_that_are_never_read_stop_a_server(tmp_path)
             started.send_signal(signal.SIGHUP)
 
         def body(path):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10) as line:
-                line.sendall(ASKED.replace(b"/v1/model", path))
-                found = b""
-                while piece := line.recv(65536):
-                    found += piece
-                return found
+            with contextlib.suppress(OSError):
+                return talk(port, ASKED.replace(b"/v1/model", path))
             return b""
 
         until(lambda: body(b"/readyz").startswith(b"HTTP/1.1 200"))

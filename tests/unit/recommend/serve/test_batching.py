@@ -268,17 +268,6 @@ def test_the_end_answers_what_was_taken_and_takes_no_more():
     assert len(asyncio.run(play())) == 7
 
 
-def test_before_the_model_is_there_calls_are_refused():
-    async def play():
-        async with Bench(make_recommender()) as bench:
-            bench.current = None
-            with pytest.raises(Refusal) as raised:
-                bench.ask(["i1"])
-            return raised.value
-
-    assert (asyncio.run(play()).status, asyncio.run(play()).retry_after) == (503, 1)
-
-
 def test_a_defect_of_the_thread_is_reported_and_the_thread_lives_on(monkeypatch):
     recommender = make_recommender()
 

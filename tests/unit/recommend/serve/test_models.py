@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from pathlib import Path
 
 import pytest
 from support.serving import IDS, load_fake, make_recommender
@@ -102,16 +103,21 @@ def test_only_one_is_loaded_at_a_time(root):
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("message", "known", "shown"),
     [
-        ("/srv/models/a b/manifest.json: is gone", "a manifest.json: is gone"),
-        ("runs/demo/sft: was trained on the corpus runs/demo/corpus.", "sft: was trained on the corpus corpus."),
-        ("k is 3; expected 4", "k is 3; expected 4"),
-        ("'/srv/x y/z' (in /etc/passwd, line 3)\nmore", "'x z' (in passwd, line 3) more"),
+        ("/srv/models/a b/manifest.json: is gone", [], "a manifest.json: is gone"),
+        ("runs/demo/sft: was trained on the corpus runs/demo/corpus.", [], "sft: was trained on the corpus corpus."),
+        ("k is 3; expected 4", [], "k is 3; expected 4"),
+        ("'/srv/x y/z' (in /etc/passwd, line 3)\nmore", [], "'x z' (in passwd, line 3) more"),
+        (
+            "/home/John Smith/m/manifest.json: is of runs/my shop/corpus.",
+            [Path("/home/John Smith/m"), None, Path("runs/my shop/corpus")],
+            "manifest.json: is of corpus.",
+        ),
     ],
 )
-def test_messages_for_callers_have_no_folders(message, shown):
-    assert without_paths(message) == shown
+def test_messages_for_callers_have_no_folders(message, known, shown):
+    assert without_paths(message, known) == shown
 
 
 def test_paths_lie_below_the_folder(root):
@@ -178,7 +184,8 @@ def test_what_is_not_named_stays(root):
     assert each._metrics.registry.get_sample_value("minionerec_reloads_total", {"outcome": "done"}) == 2
 
 
-def test_a_changed_link_or_file_is_seen(root):
+def test_a_changed_link_or_file_is_seen(root, monkeypatch):
+    assert fingerprint(Sources(root / "absent")) == (None,)
     (root / "now").symlink_to(root / "shift-0")
     (root / "shift-0" / "manifest.json").write_text("{}")
     (root / "shift-1" / "manifest.json").write_text("{}")
@@ -198,12 +205,19 @@ def test_a_changed_link_or_file_is_seen(root):
     (root / "shift-1" / "manifest.json").unlink()
     assert len({first, second, third, fingerprint(sources)}) == 4 and None in fingerprint(sources)
 
+    def refused(path, **more):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refused)
+    with pytest.raises(PermissionError):
+        fingerprint(sources)
+
 
 class EndOfLooks(Exception):
     pass
 
 
-def watched(root, looks, during=lambda number: None):
+def watched(root, looks, during=lambda number: None, metrics=None):
     """The states that were loaded of those that are seen one after another, the first before the first model."""
     seen, loaded = [], []
 
@@ -211,6 +225,8 @@ def watched(root, looks, during=lambda number: None):
         if len(seen) == len(looks):
             raise EndOfLooks
         seen.append(looks[len(seen)])
+        if isinstance(seen[-1], OSError):
+            raise seen[-1]
         return (seen[-1],)
 
     def load(sources):
@@ -218,7 +234,7 @@ def watched(root, looks, during=lambda number: None):
         during(len(loaded))
         return load_fake(sources)
 
-    each = Reloader(Shelf(load), Metrics(), Sources(root / "shift-0"), allowed=True, look=look)
+    each = Reloader(Shelf(load), metrics or Metrics(), Sources(root / "shift-0"), allowed=True, look=look)
 
     async def play():
         await each.start()
@@ -241,6 +257,15 @@ def test_watched_files_are_loaded_once_when_they_stay_the_same(root):
 def test_what_changes_while_it_is_loaded_is_loaded_when_it_stays_the_same(root):
     assert watched(root, "abbbb") == ["a", "b"]  # the first model
     assert watched(root, "aabbcccc") == ["a", "c"]  # between two checks and the load
+
+
+def test_a_folder_that_cannot_be_looked_at_is_watched_on(root, caplog):
+    metrics = Metrics()
+    looks = ["a", PermissionError("no"), OSError(116, "Stale"), "b", "b", "b", OSError("no")]
+    assert watched(root, looks, metrics=metrics) == ["a", "b"]
+    assert metrics.registry.get_sample_value("minionerec_reloads_total", {"outcome": "done"}) == 1
+    assert metrics.registry.get_sample_value("minionerec_watch_failures_total") == 3
+    assert caplog.text.count("cannot be checked; retrying") == 2  # once for each time that it begins
 
 
 def test_what_is_changed_while_it_is_read_is_refused(root):

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,6 +17,7 @@ import torch
 from support.checkpoints import save_checkpoint
 from support.preloaded import python
 from support.scripts import benchmark
+from support.serving import until
 
 from minionerec.cli import main as cli
 from minionerec.cli.main import run_serve
@@ -100,29 +100,18 @@ def listed(answer):
 SEVERAL = {"requests": [{"history": history, "k": 4} for history in HISTORIES]}
 
 
-def test_the_lists_are_those_of_the_python_side(process, models):
+def test_the_lists_are_those_of_the_python_side_and_a_key_is_asked_for(process, models):
     _, port, _ = process
     status, answer = call(port, body=SEVERAL)
     assert (status, listed(answer)) == (200, wanted(models[1][0]))
     assert answer["model"] == {"name": "language model", "version": models[1][0].version}
     assert wanted(models[1][0]) != wanted(models[1][1])
-
-
-def test_a_key_is_asked_for(process):
-    _, port, _ = process
     assert call(port, body=SEVERAL, key="")[0] == call(port, "/v1/model", key="wrong")[0] == 401
     assert call(port, "/healthz", key="")[0] == call(port, "/readyz", key="")[0] == 200
 
 
 def version(port):
     return call(port, "/v1/model")[1]["version"]
-
-
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_call_and_a_link_that_is_moved_bring_the_other_model(process, models):
@@ -307,7 +296,7 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, f" {KEY} ")
     assert read_keys("") == [KEY.encode()]
     file = tmp_path / "keys"
-    file.write_text("first-of-the-keys\n\n  second-of-the-keys \n")
+    file.write_text("\ufefffirst-of-the-keys\n\n  second-of-the-keys \n")  # a byte order mark may begin it
     assert read_keys(str(file)) == [b"first-of-the-keys", b"second-of-the-keys"]
     for text, message in (("\n", "has no key"), ("short\n", "fewer than 8 characters")):
         file.write_text(text)
@@ -328,7 +317,7 @@ def test_a_missing_extra_is_one_error_with_the_remedy(monkeypatch):
         run_serve("minionerec serve", ["--checkpoint", "somewhere"])
 
 
-def test_without_a_model_the_demos_is_trained_first_and_served(monkeypatch):
+def test_settings_are_words_or_a_file_and_without_a_model_the_demos_is_trained_first(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(cli, "ensure_before", lambda recipe, config: seen.append((recipe, config)))
     monkeypatch.setattr(server, "serve", lambda config, announce: seen.append(config))
@@ -338,15 +327,10 @@ def test_without_a_model_the_demos_is_trained_first_and_served(monkeypatch):
     assert (config.checkpoint, config.items, config.port) == ("runs/demo/catalogue", "data/demo/items.csv", 0)
     assert config.inputs().keys() == {"checkpoint", "items"}
     run_serve("minionerec serve", ["--checkpoint=elsewhere"])
-    assert len(seen) == 3 and (seen[2].checkpoint, seen[2].items) == ("elsewhere", "")
-
-
-def test_settings_may_stand_in_a_file(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(server, "serve", lambda config, announce: seen.append(config))
     (tmp_path / "serve.yaml").write_text("checkpoint: somewhere\nmax_k: 7\nreload: request\n")
     run_serve("minionerec serve", ["--config", str(tmp_path / "serve.yaml"), "--max_k", "8"])
-    assert (seen[0].checkpoint, seen[0].max_k, seen[0].reload) == ("somewhere", 8, "request")
+    assert len(seen) == 4 and (seen[2].checkpoint, seen[2].items) == ("elsewhere", "")
+    assert (seen[3].checkpoint, seen[3].max_k, seen[3].reload) == ("somewhere", 8, "request")
 
 
 def test_answers_are_sent_at_once():

@@ -274,7 +274,8 @@ def test_health_and_readiness(make):
     assert client.get("/healthz").status_code == 200
     early = client.get("/readyz")
     assert error(early) == (503, None, "the model is not ready.") and early.headers["retry-after"] == "1"
-    assert error(ask(client, history=[]))[0] == 503
+    asked = ask(client, history=[])
+    assert error(asked)[0] == 503 and asked.headers["retry-after"] == "1"
     assert client.get("/docs").status_code == client.get("/metrics").status_code == 200
     client.parts.shelf.bring(client.parts.reloader.sources)
     assert client.get("/readyz").json() == {"status": "ready", "model": {"name": "fake", "version": "version-0"}}
@@ -294,7 +295,8 @@ def test_unknown_paths_and_methods(make):
     assert error(client.get("/v1/nothing"))[0] == 404
     assert error(client.get("/v1/recommend"))[0] == 405
     assert error(client.post("/v1/reload", json={}))[0] == 404  # not allowed here
-    for path in ("/page/nothing.js", "/page/..%2fapp.py", "/page/../app.py", "/page/", "/page"):
+    nowhere = ("/page/nothing.js", "/page/..%2fapp.py", "/page/../app.py", "/page/", "/page")
+    for path in (*nowhere, "/v1/model/", "/docs/", "/healthz/"):  # no path redirects
         assert error(client.get(path, follow_redirects=False))[0] == 404
     assert 'path="other",status="404"' in client.get("/metrics").text
 
