@@ -89,9 +89,9 @@ def test_values_take_the_type_of_their_setting(value, hint, wanted):
         ("share: .inf\n", [], r"c.yaml: share is inf; expected a number\."),
         ("weights: rule=1\n", [], r"c.yaml: weights is 'rule=1'; expected a list"),
         ("- 1\n", [], "c.yaml: expected a mapping of settings, got list"),
-        ("", [], "c.yaml: is empty, expected a mapping of settings"),
         ("a: [1\n", [], "c.yaml: not valid YAML .*line 2"),
-        ("steps: 1\n", ["--stepz", "2"], r"--stepz.*See --help"),
+        ("", [], "c.yaml: is empty, expected a mapping of settings"),
+        ("steps: 1\n", ["--stepz", "2"], r"^unrecognized arguments: --stepz 2\. Did you mean steps\? See --help\.$"),
         ("steps: 1\n", ["--steps", "x"], r"--steps is 'x'; expected a whole number\."),
         ("steps: 1\n", ["--steps"], r"--steps: expected one argument. See --help"),
         ("steps: 1\n", ["--weights", "rule=1", "rule=2"], r"--weights names 'rule' twice"),
@@ -124,6 +124,7 @@ def test_all_problems_of_a_file_or_of_flags_are_named_at_once(tmp_path):
         "share is 2.0; it must be above 0 and at most 1.",
         "unknown glaze 'red'; known: blue, white.",
     ]
+    assert Cups(output="./~nobodys/cups").output == "./~nobodys/cups"
     assert problems(tmp_path, "flag: true\n", "--flag", "3", "--steps", "x") == [
         "--flag is '3'; expected true or false.",
         "--steps is 'x'; expected a whole number.",
@@ -231,12 +232,6 @@ def test_homes_of_users_in_paths_and_in_nothing_else(tmp_path, monkeypatch):
     assert found.entries == {"x": f"{home}/x", "y": {"sids": f"{home}/y", "note": "~3 % better"}, "z": [f"{home}/z"]}
 
 
-def test_the_home_of_no_user_is_an_error():
-    with pytest.raises(ConfigError, match=r"output is '~nobodys/cups', but there is no such user. Fix .*\./~nobodys"):
-        Cups(output="~nobodys/cups")
-    assert Cups(output="./~nobodys/cups").output == "./~nobodys/cups"
-
-
 @pytest.mark.parametrize("stage", sorted(STAGES))
 def test_no_setting_of_a_stage_that_says_it_is_a_path_is_left_out(stage):
     words = ("directory", "folder", "path of", "file ", "file,", ".npy", "the output of")
@@ -270,11 +265,6 @@ def test_former_names_of_settings_are_refused_with_the_new_one(tmp_path, stage, 
         with pytest.raises(ConfigError, match=former) as error:
             parse_settings(kind, words)
         assert (f"{prefix}{former} is now {prefix}{new}." in str(error.value)) == named
-
-
-def test_an_unknown_flag_is_answered_with_the_known_one():
-    with pytest.raises(ConfigError, match=r"^unrecognized arguments: --stepz 5\. Did you mean steps\? See --help\.$"):
-        parse_settings(Cups, ["--stepz", "5"])
 
 
 def test_unknown_flags_are_named_with_everything_else_that_is_wrong(tmp_path):
