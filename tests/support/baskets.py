@@ -12,6 +12,10 @@ filled = interactions.map(lambda pairs: [(user, 5 * time) for user, time in pair
 """The same with a user of one item at each of forty timestamps, so that hardly a split is empty."""
 
 
+EVENLY = [(user, timestamp // 3) for timestamp in range(30) for user in range(3)]
+"""Three users who choose three items at each of ten timestamps."""
+
+
 def source_of(pairs, ticks=1):
     """A source whose i-th interaction is item i, chosen by a user at a timestamp."""
     names = sorted({user for user, _ in pairs})
@@ -24,23 +28,3 @@ def source_of(pairs, ticks=1):
         where="made up",
         ticks=ticks,
     )
-
-
-def steps_of(pairs):
-    """User → their timestamps in order, each with its items in the order of the file."""
-    found: dict[int, dict[int, list[int]]] = {}
-    for item, (user, timestamp) in enumerate(pairs):
-        found.setdefault(user, {}).setdefault(timestamp, []).append(item)
-    return {user: sorted(steps.items()) for user, steps in found.items()}
-
-
-def rows_by_hand(pairs, max_history):
-    """Target → (time, history, time of its newest item): all items of a user's earlier timestamps, the newest kept."""
-    rows = {}
-    for steps in steps_of(pairs).values():
-        past, before = [], None
-        for timestamp, items in steps:
-            for item in items if past else ():
-                rows[item] = (timestamp, past[-max_history:], before)
-            past, before = past + items, timestamp
-    return rows

@@ -8,6 +8,7 @@ import pandas as pd
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
+from minionerec.data.times import RowTimes
 
 
 def make_corpus(titles: list[str], descriptions: list[str] | None = None, item_ids: list[str] | None = None) -> Corpus:
@@ -55,3 +56,29 @@ def bought_together(unsold: int = 0, more: int = 0, seed: int = 0) -> Corpus:
     corpus = make_corpus([*titles, *titles[:unsold]])
     held_out = train.take(np.arange(4))
     return replace(corpus, train=train, valid=held_out, test=held_out)
+
+
+def rows_of(triples, times: RowTimes | None = None) -> SplitExamples:
+    """Examples from (user, history, target)."""
+    return SplitExamples.of(*([each[column] for each in triples] for column in range(3)), times)
+
+
+def corpus_of(train, valid, test, n_items: int = 6, max_history: int = 10, split: str = "by hand") -> Corpus:
+    """A corpus of items i0, i1, ... from the (user, history, target) of each split, or its examples."""
+    splits = [each if isinstance(each, SplitExamples) else rows_of(each) for each in (train, valid, test)]
+    titles = [f"thing {n}" for n in range(n_items)]
+    return Corpus(make_corpus(titles).items, *splits, split=split, max_history=max_history)
+
+
+def leave_last_out(sequences, n_items: int, max_history: int = 10) -> Corpus:
+    """A corpus of users' sequences of one length: the last item of each is of test, the one before of validation."""
+
+    def at(*positions):
+        return [
+            (f"u{user}", list(items[max(0, position - max_history) : position]), items[position])
+            for user, items in enumerate(sequences)
+            for position in positions
+        ]
+
+    last = len(sequences[0]) - 1
+    return corpus_of(at(*range(1, last - 1)), at(last - 1), at(last), n_items, max_history)

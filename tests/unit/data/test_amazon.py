@@ -7,9 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.builder import build
+from support.builder import build, check
 from support.interactions import DAY, ITEMS, corpus_rows, random_interactions
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
 
@@ -21,29 +19,15 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
 from minionerec.data.rows import joined
-from minionerec.data.source import BadRows, Source, item_table
+from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon, read_blocks
 
 
-def plain_rows(interactions, core=0, max_history=10, by_user=False):
-    """(time, user, history, target), all rows in order, by plain loops over Python lists."""
-    while core:
-        counts = [{}, {}]
-        for visit in interactions:
-            for side in range(2):
-                counts[side][visit[side]] = counts[side].get(visit[side], 0) + 1
-        left = [v for v in interactions if counts[0][v[0]] >= core and counts[1][v[1]] >= core]
-        if len(left) == len(interactions):
-            break
-        interactions = left
-    first = {user: position for position, user in reversed(list(enumerate(user for user, _, _ in interactions)))}
-    past, rows = {}, []
-    for user, item, _ in sorted(interactions, key=lambda v: (v[2], first[v[0]] if by_user else 0)):
-        history = past.setdefault(user, [])
-        if history:
-            rows.append((user, history[-max_history:], item))
-        history.append(item)
-    return rows
+def visits_of(source):
+    """(user, item, seconds) of the interactions of a source, in the order of its file."""
+    users = source.user_ids.take(pa.array(source.users)).to_pylist()
+    items = source.items["item_id"].to_numpy()[source.item_index].tolist()
+    return list(zip(users, items, (source.times // source.ticks).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("edition", list(MAKERS))
@@ -53,14 +37,10 @@ def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
     paths = write_amazon(tmp_path, edition, interactions, ITEMS[::-1], suffix)
     config = PrepareConfig(source=edition, **paths, core=5, output=str(tmp_path / "out"), max_history=4)
     counts = run_prepare(config).counts
-    corpus = Corpus.load(tmp_path / "out")
-    rows = plain_rows(interactions, core=5, max_history=4)
+    corpus, source = Corpus.load(tmp_path / "out"), read_amazon(edition, **paths)
+    assert visits_of(source) == interactions
+    rows = corpus_rows(check(source, core=5, max_history=4).corpus())
     assert corpus_rows(corpus) == rows
-    assert [len(corpus.rows(split)) for split in SPLITS] == [
-        len(rows) * 8 // 10,
-        len(rows) * 9 // 10 - len(rows) * 8 // 10,
-        len(rows) - len(rows) * 9 // 10,
-    ]
     known = {item: (title, description) for item, title, description in ITEMS}
     for item, title, description, brand, categories in corpus.items.itertuples(index=False):
         assert (title, description) == known[item] and (brand, categories) == ("Acme", "Shop, Things")
@@ -70,50 +50,6 @@ def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
     assert counts["interactions"] + counts["interactions_outside_core"] + counts["reviews_without_item"] == 160
     assert counts["users"] == len({user for user, _, _ in rows})
     assert run_prepare(config).up_to_date
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 5)), min_size=20, max_size=60),
-    st.integers(1, 4),
-    st.booleans(),
-)
-def test_no_history_holds_its_future(interactions, max_history, by_time):
-    """Every interaction has its own mark, so that each row can be traced to the timestamps it is made of."""
-    users, _, times = (np.array(column) for column in zip(*interactions, strict=True))
-    marks = np.arange(len(interactions))
-    source = Source(
-        items=item_table([str(mark) for mark in marks]),
-        users=users.astype(np.int32),
-        item_index=marks.astype(np.int32),
-        times=times,
-        user_ids=pa.array([f"u{user}" for user in range(4)]),
-        where="visits",
-    )
-    try:
-        built = build(source, split="global_time" if by_time else "leave_last_out", max_history=max_history)
-    except DataError as error:
-        assert "holds no example" in str(error)
-        return
-    corpus, order = built.corpus(), {}
-    names = corpus.items["item_id"].astype(int).to_numpy()
-    for rank, mark in enumerate(np.argsort(times, kind="stable")):
-        order[int(mark)] = rank
-    newest: dict[str, int] = {}
-    latest = -1
-    for split in SPLITS:
-        here: dict[str, int] = {}
-        for user, history, target in corpus.rows(split):
-            timestamps = [order[int(names[item])] for item in history]
-            own = order[int(names[target])]
-            assert timestamps == sorted(timestamps) and timestamps[-1] < own  # nothing of the future, nothing twice
-            assert all(f"u{users[names[item]]}" == user for item in [*history, target])
-            assert own > newest.get(user, -1)  # of this user, earlier splits end before
-            here[user] = max(own, here.get(user, -1))
-            if by_time:
-                assert times[names[target]] >= latest
-                latest = times[names[target]]
-        newest |= here
 
 
 def read(tmp_path, interactions=None, items=ITEMS, edition="amazon2018", bad=None, edit=None, **options):
@@ -126,21 +62,6 @@ def read(tmp_path, interactions=None, items=ITEMS, edition="amazon2018", bad=Non
     return read_amazon(edition, **paths, bad=bad, **options)
 
 
-def test_the_published_order(tmp_path):
-    interactions = random_interactions()
-    corpus = build(read(tmp_path), core=3, quirks=["published_order"]).corpus()
-    rows = plain_rows(interactions, core=3, by_user=True)
-    assert corpus_rows(corpus) == rows
-    assert rows != plain_rows(interactions, core=3)
-    visited = {}
-    first_of = dict.fromkeys(user for user, _, _ in interactions)
-    kept = {user: [history[0] for u, history, _ in rows if u == user and len(history) == 1] for user in first_of}
-    for user in first_of:  # each user's first item, then the targets in order
-        for item in kept[user] + [target for u, _, target in rows if u == user]:
-            visited.setdefault(item)
-    assert corpus.items["item_id"].tolist() == list(visited)
-
-
 def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
     interactions = random_interactions()
     paths = write_amazon(tmp_path, "amazon2023", interactions, ITEMS)
@@ -149,9 +70,10 @@ def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
         record["timestamp"] += 999 - 6 * position  # within the second, against the order of the file
     write_text(tmp_path / "reviews.json.gz", "".join(json.dumps(record) + "\n" for record in records))
     source = read_amazon("amazon2023", **paths)
-    fine = [(user, item, record["timestamp"]) for (user, item, _), record in zip(interactions, records, strict=True)]
-    assert corpus_rows(build(source).corpus()) == plain_rows(fine)
-    assert corpus_rows(build(source, quirks=["published_order"]).corpus()) == plain_rows(interactions, by_user=True)
+    assert source.times.tolist() == [record["timestamp"] for record in records] and source.ticks == 1000
+    fine, published = check(source), check(source, quirks=["published_order"])
+    assert corpus_rows(fine.corpus()) != corpus_rows(published.corpus())
+    assert visits_of(source) == interactions
 
 
 def test_the_window_and_its_widening(tmp_path):
@@ -192,9 +114,8 @@ def test_items_without_a_title_take_their_reviews_along(tmp_path):
     items = [*ITEMS[:2], ("B2", "<span id", ""), ("B3", "too many words here", ""), *ITEMS[4:7], ("B99", "Unseen", "")]
     source = read(tmp_path, items=items, max_title_words=3)
     assert source.items["item_id"].tolist() == ["B0", "B1", "B4", "B5", "B6"]
-    interactions = random_interactions()
-    kept = [visit for visit in interactions if visit[1] in set(source.items["item_id"])]
-    assert corpus_rows(build(source).corpus()) == plain_rows(kept)
+    kept = [visit for visit in random_interactions() if visit[1] in set(source.items["item_id"])]
+    assert visits_of(source) == kept
     assert source.counts == {
         "reviews": 160,
         "reviews_without_item": 160 - len(kept),
@@ -258,7 +179,7 @@ def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, change, kind, me
         del interactions[change[0]]
     else:
         interactions = [visit for visit in interactions if visit[1] != "B1"]
-    assert corpus_rows(build(source).corpus()) == plain_rows(interactions)
+    assert visits_of(source) == interactions
 
 
 def test_two_bad_lines_are_too_many_for_one(tmp_path):

@@ -1,27 +1,14 @@
 """The leak checks, and the counts of a corpus."""
 
-import pandas as pd
+from functools import partial
+
 import pytest
+from support import small_corpus
 
 from minionerec.core.errors import DataError
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
-from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitExamples
 
-
-def corpus_of(train, valid, test, max_history=3, n_items=10):
-    """A corpus from (user, history, target) triples."""
-    tables = [
-        SplitExamples.of(
-            [user for user, _, _ in rows],
-            [history for _, history, _ in rows],
-            [target for _, _, target in rows],
-        )
-        for rows in (train, valid, test)
-    ]
-    ids = [str(item) for item in range(n_items)]
-    items = pd.DataFrame({"item_id": ids, "title": ids, "description": [""] * n_items})
-    return Corpus(items, *tables, split="by hand", max_history=max_history)
+corpus_of = partial(small_corpus.corpus_of, n_items=10, max_history=3)
 
 
 def test_a_training_row_beyond_a_test_row_leaks():

@@ -42,20 +42,6 @@ def test_core_is_the_fixpoint_that_a_slow_loop_finds(pairs, k):
     assert k_core(users[kept], items[kept], k).tolist() == list(range(len(kept)))
 
 
-@given(interactions, st.integers(2, 4), st.randoms(use_true_random=False))
-def test_core_does_not_depend_on_the_order(pairs, k, random):
-    positions = list(range(len(pairs)))
-    random.shuffle(positions)
-    straight = k_core(*columns(pairs), k)
-    mixed = k_core(*columns([pairs[position] for position in positions]), k)
-    assert sorted(positions[position] for position in mixed) == straight.tolist()
-
-
-@given(interactions, st.integers(2, 4))
-def test_a_larger_core_lies_within_a_smaller(pairs, k):
-    assert set(k_core(*columns(pairs), k + 1)) <= set(k_core(*columns(pairs), k))
-
-
 @given(st.lists(st.integers(0, 20), max_size=40))
 def test_numbers_rise_with_first_appearance(values):
     codes = np.array(values, dtype=np.int64)

@@ -1,14 +1,12 @@
 """Protocols A, B and rows: their samples against loops, the published counts, stopping, and what they refuse."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from support.examples import source_of
+from support.small_corpus import corpus_of
 
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, read_examples
-from minionerec.data.rows import SplitExamples
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.data.windows import padded_windows
 from minionerec.metrics.ranking import ranking_metrics
@@ -43,6 +41,7 @@ def test_protocol_a_makes_prefixes_of_the_newest_training_items():
     ]
     assert rows(split.valid) == [(0, [3, 4, 5], 6), (1, [8, 9], 10)]
     assert rows(split.test) == [(0, [4, 5, 6], 7), (1, [8, 9, 10], 1)]
+    assert split.split == "last two out"
     assert split.train.padded(3, "left")[2].tolist() == [0, 3, 4]
     # What may not be recommended is all that came before, also what the model does not read.
     assert split.test.histories[0].tolist() == [0, 1, 2, 3, 4, 5]
@@ -62,7 +61,7 @@ def test_protocol_b_slides_over_all_positions(monkeypatch):
 def test_protocol_b_strikes_out_users_and_items_below_five(caplog):
     kept = [[5, 6, 7, 8, 9] for _ in range(5)]
     split = PROTOCOLS["b"].split(source_of([1, 2, 3, 4, 5], *kept))
-    assert split.n_items == 5
+    assert (split.n_items, split.split) == (5, "5-core, last two out")
     assert split.items["item_id"].tolist() == ["5", "6", "7", "8", "9"]
     assert split.train.user_ids.tolist() == ["u1", "u2", "u3", "u4", "u5"]
     assert rows(split.test, 50)[0] == (0, [1, 2, 3, 4], 5)
@@ -83,22 +82,6 @@ def test_published_counts(data_root, name, protocol, train):
     assert (len(split.train), len(split.valid), len(split.test), split.n_items) == (train, users, users, items)
     empty = int((split.train.lengths == 0).sum())
     assert empty == (users if protocol == "a" else 0)
-
-
-def small_corpus():
-    def table(*rows):
-        users, histories, targets = zip(*rows, strict=True)
-        return SplitExamples.of(users, histories, targets)
-
-    items = pd.DataFrame({"item_id": list("abcde"), "title": "", "description": ""})
-    return Corpus(
-        items=items,
-        train=table(("x", [0], 1), ("x", [0, 1], 2), ("y", [3], 4), ("x", [1, 2], 3)),
-        valid=table(("y", [3, 4], 0)),
-        test=table(("new", [2], 4), ("x", [2, 3], 0)),
-        split="by hand",
-        max_history=2,
-    )
 
 
 def test_short_users_are_counted_and_left_out(caplog):
@@ -141,7 +124,9 @@ def test_a_protocol_takes_a_file_of_sequences_with_its_titles(tmp_path):
 
 
 def test_a_protocol_takes_a_corpus_and_refuses_what_is_no_corpus(tmp_path):
-    small_corpus().save(tmp_path / "corpus", config={}, inputs={})
+    corpus_of([("x", [0], 1), ("y", [3], 4)], [("y", [3, 4], 0)], [("new", [2], 4), ("x", [2, 3], 0)], 5, 2).save(
+        tmp_path / "corpus", config={}, inputs={}
+    )
     (tmp_path / "data.txt").write_text("x 3 1 2\n")
     split = read_examples(str(tmp_path / "corpus"), PROTOCOLS["rows"])
     assert (split.split, split.n_items) == ("by hand", 5)
@@ -149,11 +134,6 @@ def test_a_protocol_takes_a_corpus_and_refuses_what_is_no_corpus(tmp_path):
         read_examples(str(tmp_path / "corpus"), PROTOCOLS["a"])
     with pytest.raises(ArtefactError, match=r"data.txt: no such directory; expected .* \(corpus\)"):
         read_examples(str(tmp_path / "data.txt"), PROTOCOLS["rows"])
-
-
-def test_titles_of_the_rules_of_splitting():
-    assert PROTOCOLS["a"].split(source_of(LONG, SHORT)).split == "last two out"
-    assert PROTOCOLS["b"].split(source_of(*[[1, 2, 3, 4, 5]] * 5)).split == "5-core, last two out"
 
 
 def test_metrics_of_each_protocol_by_hand():

@@ -90,18 +90,6 @@ def test_two_files_for_one_category(root):
         published_files(root, "Pots")
 
 
-def test_a_missing_column(root):
-    write_rows(root, "valid", [], columns=[name for name in COLUMNS if name != "item_sid"])
-    with pytest.raises(DataError, match=r"valid/Pots_5\.csv, line 1: column 'item_sid' is missing; expected user_id"):
-        read_published(root, "Pots")
-
-
-def test_an_empty_split(root):
-    write_rows(root, "valid", [])
-    with pytest.raises(DataError, match=r"split 'valid' holds no example \(train 2, valid 0, test 1\)"):
-        read_published(root, "Pots")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -135,19 +123,6 @@ def test_a_bad_cell_is_named_by_line_and_column(root, changes, message):
         read_published(root, "Pots")
 
 
-def test_lines_are_counted_as_an_editor_does(root):
-    good = row("A1", [0], 1, item_title="two\nlines")
-    write_rows(root, "train", [good, row("A2", [2], 3, item_id="17")])
-    with pytest.raises(DataError, match="line 4, column 'item_id': item '17'"):
-        read_published(root, "Pots")
-
-
-def test_a_history_that_is_too_long(root):
-    write_rows(root, "train", [row("A1", [0] * 11, 1)])
-    with pytest.raises(DataError, match="line 2: a history of 11 items, expected at most 10"):
-        read_published(root, "Pots")
-
-
 def test_a_row_with_too_few_cells(root):
     with open(root / "train" / "Pots_5.csv", "a") as file:
         file.write("A9,[]\n")
@@ -155,9 +130,25 @@ def test_a_row_with_too_few_cells(root):
         read_published(root, "Pots")
 
 
-def test_a_leak_is_found(root):
-    write_rows(root, "train", [row("A1", [0, 1, 2, 2], 3)])
-    with pytest.raises(DataError, match=r"leaks: valid example 1 \(user 'A1', 2 items of history\)"):
+@pytest.mark.parametrize(
+    ("split", "rows", "message"),
+    [
+        ("valid", None, r"valid/Pots_5\.csv, line 1: column 'item_sid' is missing; expected user_id"),
+        ("valid", [], r"split 'valid' holds no example \(train 2, valid 0, test 1\)"),
+        # Lines are counted as an editor does.
+        (
+            "train",
+            [row("A1", [0], 1, item_title="two\nlines"), row("A2", [2], 3, item_id="17")],
+            "line 4, column 'item_id': item '17'",
+        ),
+        ("train", [row("A1", [0] * 11, 1)], "line 2: a history of 11 items, expected at most 10"),
+        ("train", [row("A1", [0, 1, 2, 2], 3)], r"leaks: valid example 1 \(user 'A1', 2 items of history\)"),
+    ],
+)
+def test_files_that_are_no_splits(root, split, rows, message):
+    columns = COLUMNS if rows is not None else [name for name in COLUMNS if name != "item_sid"]
+    write_rows(root, split, rows or [], columns)
+    with pytest.raises(DataError, match=message):
         read_published(root, "Pots")
 
 

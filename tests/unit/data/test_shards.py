@@ -8,10 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.baskets import source_of
+from support.baskets import EVENLY, source_of
 from support.builder import build
 from support.examples import in_files
-from support.small_corpus import make_corpus
+from support.small_corpus import corpus_of, make_corpus
+from support.small_corpus import rows_of as as_rows
 from support.small_shop import sign
 
 from minionerec.core.artefacts import write_artefact
@@ -25,25 +26,14 @@ from minionerec.data.shards import ShardWriter, read_shard, shard_files, shard_o
 from minionerec.data.times import NO_TIME, RowTimes
 
 N = 6
-EVENLY = [(user, timestamp // 3) for timestamp in range(30) for user in range(3)]
-"""Three users who choose three items at each of ten timestamps."""
 history = st.lists(st.integers(0, N - 1), max_size=4)
 made_row = st.tuples(st.sampled_from(["ann", "Ännchen", "bob", "", "b'o\"b\n"]), history, st.integers(0, N - 1))
 made_rows = st.tuples(*(st.lists(made_row, max_size=8) for _ in SPLITS))
 
 
-def as_rows(triples, times=None):
-    return SplitExamples.of(*([column[position] for column in triples] for position in range(3)), times)
-
-
 def reported(rows):
     times = [()] * len(rows) if rows.times is None else zip(rows.times.time, rows.times.previous, strict=True)
     return [(user, past.tolist(), target, *time) for (user, past, target), time in zip(rows, times, strict=True)]
-
-
-def corpus_of(*splits, max_history=4):
-    corpus = make_corpus([f"thing {n}" for n in range(N)])
-    return Corpus(corpus.items, *splits, split="by hand", max_history=max_history)
 
 
 def small_shards(monkeypatch, interactions, group=2):
@@ -60,7 +50,7 @@ def test_any_rows_come_back_as_they_were(tmp_path_factory, splits, timed):
         timestamps = rng.integers(0, 3, (2, len(triples)))
         timestamps[1, [not past for _, past, _ in triples]] = NO_TIME
         tables.append(as_rows(triples, RowTimes(*timestamps) if timed else None))
-    corpus = corpus_of(*tables)
+    corpus = corpus_of(*tables, max_history=4)
     folder = tmp_path_factory.mktemp("corpus") / "corpus"
     corpus.save(folder, config={}, inputs={})
     loaded = Corpus.load(folder)
@@ -92,24 +82,6 @@ def test_a_built_corpus_is_the_same_from_disk_from_rows_and_in_parts(tmp_path, m
         )
         some = np.random.default_rng(1).permutation(len(wanted))[:5]
         assert reported(stored.chosen(name, some)) == [wanted[number] for number in some]
-
-
-def test_fewer_rows_to_measure_on(tmp_path):
-    whole = build(source_of(EVENLY), max_history=4)
-    fewer = build(source_of(EVENLY), max_history=4, max_eval_examples=4)
-    sizes = {split: len(rows) for split, rows in whole.corpus().splits().items()}
-    assert min(sizes["valid"], sizes["test"]) > 4
-    corpus = fewer.corpus()
-    assert reported(corpus.train) == reported(whole.corpus().train)
-    for split in ("valid", "test"):
-        kept = [position for position in range(sizes[split]) if position * 4 % sizes[split] < 4]
-        assert len(kept) == 4 and reported(corpus.rows(split)) == [
-            reported(whole.corpus().rows(split))[position] for position in kept
-        ]
-    assert fewer.counts["rows_left_out"] == sizes["valid"] + sizes["test"] - 8
-    assert fewer.counts["rows"] == sum(len(rows) for rows in corpus.splits().values())
-    corpus.save(tmp_path / "c", config={}, inputs={})
-    assert reported(Corpus.load(tmp_path / "c").test) == reported(corpus.test)
 
 
 def test_a_users_interactions_are_stored_once():

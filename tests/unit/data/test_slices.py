@@ -3,32 +3,17 @@
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import source_of
+from support.small_corpus import corpus_of
 
-from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.rows import SplitExamples
 from minionerec.data.slices import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, example_slices, read_slices
 from minionerec.data.times import NO_TIME, RowTimes
 
 N = 6
-
-
-def table(rows):
-    return SplitExamples.of(
-        [user for user, _, _ in rows],
-        [history for _, history, _ in rows],
-        [target for _, _, target in rows],
-    )
-
-
-def corpus_of(train, test):
-    items = pd.DataFrame({"item_id": [f"i{n}" for n in range(N)], "title": "", "description": ""})
-    return Corpus(items, table(train), table(test), table(test), "none", 10)
 
 
 TRAIN = [("ann", [0], 1), ("ann", [0, 1], 2), ("bob", [], 3), ("bob", [3], 1), ("cleo", [4, 0], 1)]
@@ -40,7 +25,7 @@ def of(kinds, group, kind):
 
 
 def test_kinds_of_a_corpus_by_hand():
-    corpus = corpus_of(TRAIN, TEST)
+    corpus = corpus_of(TRAIN, TEST, TEST)
     times = RowTimes(np.array([5, 5, 5, NO_TIME, 7]), np.array([5, 4, NO_TIME, 3, 7]))
     kinds = example_slices(corpus, corpus.rows("test"), "test", times)
     assert (of(kinds, "time", SAME), of(kinds, "time", LATER)) == ([0, 4], [1])
@@ -54,19 +39,19 @@ def test_kinds_of_a_corpus_by_hand():
 
 
 def test_a_frequent_target_is_one_of_more_than_five_rows():
-    corpus = corpus_of([("u", [0], 1)] * 5 + [("u", [0], 2)] * 6, [("u", [0], 1), ("u", [0], 2)])
+    corpus = corpus_of([("u", [0], 1)] * 5 + [("u", [0], 2)] * 6, [], [("u", [0], 1), ("u", [0], 2)])
     kinds = example_slices(corpus, corpus.rows("test"), "test", None)
     assert (of(kinds, "target", "rare"), of(kinds, "target", "frequent")) == ([0], [1])
     assert "time" not in kinds
 
 
 def test_training_rows_are_not_looked_up_in_training():
-    corpus = corpus_of(TRAIN, TEST)
+    corpus = corpus_of(TRAIN, TEST, TEST)
     assert list(example_slices(corpus, corpus.rows("train"), "train", None)) == ["repeat", "history"]
 
 
 def test_every_kind_can_be_reported_in_a_sentence():
-    corpus = corpus_of(TRAIN, TEST)
+    corpus = corpus_of(TRAIN, TEST, TEST)
     times = RowTimes(np.zeros(5, np.int64), np.zeros(5, np.int64))
     kinds = example_slices(corpus, corpus.rows("test"), "test", times)
     assert [(group, kind) for group, of in kinds.items() for kind in of] == list(WHOSE)
@@ -98,7 +83,7 @@ def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len)
 
 
 def test_times_come_from_a_file_where_the_corpus_has_none(tmp_path):
-    corpus = corpus_of(TRAIN, TEST)
+    corpus = corpus_of(TRAIN, TEST, TEST)
     file = tmp_path / "times.csv"
     lines = [f"test,{row},{time},10" for row, time in enumerate([10, 11, 10, 12, 13])]
     file.write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
@@ -109,6 +94,6 @@ def test_times_come_from_a_file_where_the_corpus_has_none(tmp_path):
 
 @pytest.mark.parametrize("rows", [[], [("u", [], 1)]])
 def test_training_without_pairs(rows):
-    corpus = corpus_of([("u", [], 0), *rows], [("u", [0], 1), ("v", [], 0)])
+    corpus = corpus_of([("u", [], 0), *rows], [], [("u", [0], 1), ("v", [], 0)])
     kinds = example_slices(corpus, corpus.rows("test"), "test", None)
     assert of(kinds, "pair", NOT_FOLLOWED) == [0]

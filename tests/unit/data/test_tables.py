@@ -36,9 +36,8 @@ def write(table, path):
 
 def read(tmp_path, items=ITEMS, bought=None, suffix=".csv", **options):
     bought = interactions() if bought is None else bought
-    split = {name: options.pop(name) for name in ("split", "max_history") if name in options}
     items, bought = write(items, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}")
-    return build(read_tables(bought, items, **options), **split).corpus()
+    return build(read_tables(bought, items, **options)).corpus()
 
 
 def plain(corpus):
@@ -47,28 +46,6 @@ def plain(corpus):
         [(user, history.tolist(), target) for user, history, target in corpus.rows(split)]
         for split in ("train", "valid", "test")
     ]
-
-
-@pytest.mark.parametrize("split", ["global_time", "leave_last_out"])
-def test_rows_against_a_plain_loop(tmp_path, split):
-    bought = interactions()
-    corpus = read(tmp_path, bought=bought, split=split, max_history=3)
-    past, rows = {}, []
-    for user, item, _ in bought.sort_values("timestamp").itertuples(index=False):
-        history = past.setdefault(user, [])
-        if history:
-            rows.append((user, history[-3:], int(item[1:])))
-        history.append(int(item[1:]))
-    if split == "global_time":
-        expected = [rows[:16], rows[16:18], rows[18:]]
-    else:
-        later = [sum(row[0] == user for row in rows[position + 1 :]) for position, (user, _, _) in enumerate(rows)]
-        expected = [[row for row, n in zip(rows, later, strict=True) if min(n, 2) == want] for want in (2, 1, 0)]
-    assert plain(corpus) == expected
-    assert corpus.max_history == 3
-    assert corpus.split == {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}[split]
-    assert corpus.counts["truncated_histories"] == 4 * 2
-    assert corpus.counts["interactions"] == 24
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".parquet"])
@@ -84,12 +61,6 @@ def test_zones_count():
         3_600_000_000_000,
         0,
     ]
-
-
-def test_ties_keep_the_order_of_the_file(tmp_path):
-    bought = pd.DataFrame({"user_id": ["u"] * 12, "item_id": [f"p{i % 6}" for i in range(12)], "timestamp": [5] * 12})
-    corpus = read(tmp_path, bought=bought)
-    assert [row[2] for part in plain(corpus) for row in part] == [i % 6 for i in range(1, 12)]
 
 
 def test_columns_of_other_names(tmp_path):
@@ -144,13 +115,6 @@ def test_missing_texts_are_counted(tmp_path):
         assert corpus.counts["items_without_title"] == 2
         assert corpus.counts["items_without_description"] == 2
         assert corpus.counts["items_without_interactions"] == 1
-
-
-def test_users_with_one_interaction_are_counted(tmp_path):
-    one = pd.DataFrame({"user_id": ["lone"], "item_id": ["p0"], "timestamp": [1_500_000_000]})
-    corpus = read(tmp_path, bought=pd.concat([interactions(), one]))
-    assert corpus.counts["users_without_rows"] == 1
-    assert corpus.counts["users"] == 4
 
 
 @pytest.mark.parametrize(

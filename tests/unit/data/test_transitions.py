@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pairs import SIZE, counted, some_windows, windows
+from support.pairs import SIZE, counted, some_windows
 
 from minionerec.data.transitions import count_transitions
 
@@ -24,11 +24,3 @@ def test_counts_are_those_of_a_double_loop(given_data, reach, decay, reverse):
     for first, last in zip(table.offsets, table.offsets[1:], strict=False):
         assert (np.diff(table.followers[first:last]) > 0).all()
     assert (table.offsets.dtype, table.followers.dtype, table.counts.dtype) == (np.int64, np.int32, np.float32)
-
-
-def test_reach_and_reverse_by_hand():
-    histories, targets = windows([1, 2, 3])
-    near = count_transitions([(histories, targets)], 3, reach=1, decay=0.5, reverse=0.0)
-    assert as_dict(near) == {(0, 1): 1.0, (1, 2): 1.0}
-    both = count_transitions([(histories, targets)], 3, reach=2, decay=0.5, reverse=0.25)
-    assert as_dict(both) == {(0, 1): 1.0, (1, 2): 1.0, (0, 2): 0.5, (1, 0): 0.25, (2, 1): 0.25, (2, 0): 0.125}
