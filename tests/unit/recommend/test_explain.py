@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.examples import sid_windows
-from support.training import catalogue_config, make_inputs
+from support.conditioned import save_conditioned
+from support.store import shared
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
@@ -20,8 +20,6 @@ from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import new_bundle
 
 HISTORY = ["i3", "i9", "i10", "i3", "i7"]
 
@@ -36,16 +34,9 @@ def recommender_of(ranker, corpus):
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """A catalogue model over chains of 24 items, its weights drawn at random so that every part has a say."""
-    folder = tmp_path_factory.mktemp("shop")
-    path, sids = make_inputs(folder)
-    corpus = Corpus.load(path)
-    table = SidTable.load_index(f"{sids}/index.json", corpus.items["item_id"].tolist())
-    bundle = new_bundle(catalogue_config(folder), corpus, table, sid_windows(corpus, table, 0.0)[0])
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in bundle.model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.3)
-    return recommender_of(LanguageRanker(bundle, corpus, Search("exact")), corpus)
+    folder = shared(tmp_path_factory, save_conditioned, False)
+    corpus = Corpus.load(folder / "corpus")
+    return recommender_of(LanguageRanker(load_bundle(folder / "conditioned"), corpus, Search("exact")), corpus)
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from support.small_corpus import make_corpus
 
 from minionerec.core.errors import DataError
-from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitExamples
 from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, CatalogueItems, Column
 from minionerec.recommend.requests import RequestError
 
@@ -20,11 +19,7 @@ zz,ignored,Tea,1,true,1
 
 @pytest.fixture
 def corpus():
-    items = pd.DataFrame(
-        {"item_id": list("abcd"), "title": ["Green tea", "Ink pot", "Tea pot, green", "Pen"], "description": [""] * 4}
-    )
-    rows = SplitExamples.of(["u"], [np.array([], np.int32)], np.array([0], np.int32))
-    return Corpus(items, rows, rows, rows, "made up", 10)
+    return make_corpus(["Green tea", "Ink pot", "Tea pot, green", "Pen"], item_ids=list("abcd"))
 
 
 @pytest.fixture

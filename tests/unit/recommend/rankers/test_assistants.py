@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support.conditioned import save_conditioned
+from support.store import shared
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
@@ -19,7 +20,7 @@ HISTORY = np.array([3, 9], np.int32)
 @pytest.fixture(scope="module")
 def shop(conditioned, tmp_path_factory):
     """The corpus, and by its name a checkpoint that was conditioned on the session context and one that was not."""
-    plain = save_conditioned(tmp_path_factory.mktemp("unconditioned"), session_context=False)
+    plain = shared(tmp_path_factory, save_conditioned, False) / "conditioned"
     return Corpus.load(conditioned / "corpus"), {
         "conditioned": conditioned / "conditioned",
         "unconditioned": plain,

@@ -4,9 +4,9 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-import pandas as pd
 import pytest
 from support.examples import source_of
+from support.small_corpus import corpus_of, leave_last_out, rows_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.config import PrepareConfig
@@ -33,11 +33,7 @@ from minionerec.sid.table import SidTable
 
 
 def rows(*pairs):
-    return SplitExamples.of(
-        [f"u{n}" for n in range(len(pairs))],
-        [history for history, _ in pairs],
-        [target for _, target in pairs],
-    )
+    return rows_of([(f"u{n}", *pair) for n, pair in enumerate(pairs)])
 
 
 def choose(*given, **named):
@@ -58,14 +54,14 @@ def lists_of(baseline, corpus, table, frame, k, without=None, chosen=None):
 
 @pytest.fixture
 def corpus():
-    items = pd.DataFrame({"item_id": list("vwxyz"), "title": list("VWXYZ"), "description": [""] * 5})
     train = rows(([], 3), ([3], 3), ([], 1), ([], 4))  # popularity: 3 twice, 1 and 4 once, 0 and 2 never
-    return Corpus(items, train, rows(([], 0)), rows(([2, 0, 2], 2), ([], 4)), "test split", 10)
+    return corpus_of(train, rows(([], 0)), rows(([2, 0, 2], 2), ([], 4)), 5)
 
 
 @pytest.fixture
 def table():
-    return SidTable(np.array([[0, 0], [0, 1], [0, 2], [0, 3], [0, 1]]), list("vwxyz"))  # items 1 and 4 share theirs
+    codes = np.array([[0, 0], [0, 1], [0, 2], [0, 3], [0, 1]])  # items 1 and 4 share theirs
+    return SidTable(codes, [f"i{n}" for n in range(5)])
 
 
 def test_popularity_breaks_ties_by_index_and_fills_k_distinct_sids(corpus, table):
@@ -94,21 +90,19 @@ CONSTANTS = [
 @pytest.mark.parametrize("how", CONSTANTS)
 def test_transition_counts_against_plain_loops(how):
     rng = np.random.default_rng(0)
-    items = pd.DataFrame({"item_id": [str(n) for n in range(12)], "title": ["t"] * 12, "description": [""] * 12})
     train, sequences = [], [rng.integers(0, 12, length).tolist() for length in (2, 3, 5, 4, 5, 2)]
     for user, sequence in enumerate(sequences):
         train += [(f"u{user}", sequence[:position], sequence[position]) for position in range(1, len(sequence))]
-    frame = SplitExamples.of(*zip(*train, strict=True))
     test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
-    corpus = Corpus(items, frame, test, test, "global time 8:1:1", 4)
-    table = SidTable(np.array([[n // 3, n % 3] for n in range(11)] + [[0, 0]]), [str(n) for n in range(12)])
+    corpus = corpus_of(train, test, test, 12, 4, "global time 8:1:1")
+    table = SidTable(np.array([[n // 3, n % 3] for n in range(11)] + [[0, 0]]), [f"i{n}" for n in range(12)])
     number = table.sid_numbers
-    counts, popular, age = np.zeros((11, 11)), np.zeros(11), len(frame)
+    counts, popular, age = np.zeros((11, 11)), np.zeros(11), len(train)
     for sequence in sequences:
         for later, item in enumerate(sequence[1:], start=1):
             age -= 1
-            newness = 0.5 ** (age / len(frame) / how.half_life) if how.half_life else 1
-            popular[number[item]] += 0.5 ** (age / len(frame) / 0.1)
+            newness = 0.5 ** (age / len(train) / how.half_life) if how.half_life else 1
+            popular[number[item]] += 0.5 ** (age / len(train) / 0.1)
             for earlier in range(max(0, later - how.reach), later):
                 weight = newness * how.decay ** (later - earlier - 1)
                 counts[number[sequence[earlier]], number[item]] += weight
@@ -190,13 +184,12 @@ def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
 @pytest.mark.parametrize("part", [1, 3])
 def test_pairs_of_many_windows_are_counted_for_those_who_ask(monkeypatch, part):
     rng = np.random.default_rng(1)
-    items = pd.DataFrame({"item_id": [str(n) for n in range(20)], "title": "", "description": ""})
     chains = [rng.integers(0, 20, length).tolist() for length in (9, 6, 12, 7)]
     train = [
         (f"u{user}", chain[:end][-4:], chain[end]) for user, chain in enumerate(chains) for end in range(1, len(chain))
     ]
     test = rows(([3], 1), ([2, 7, 7], 0), ([], 5), ([11, 0, 4, 8], 2))
-    corpus = Corpus(items, SplitExamples.of(*zip(*train, strict=True)), test, test, "test split", 4)
+    corpus = corpus_of(train, test, test, 20, 4)
     found = {}
     for size in (1 << 18, part):
         monkeypatch.setattr(baselines, "_PART", size)
@@ -214,17 +207,7 @@ def chain_corpus(rng, transition, users=700, length=12):
     for position in range(1, length):
         drawn = rng.random(users)[:, None] > transition.cumsum(1)[steps[:, position - 1]]
         steps[:, position] = np.minimum(drawn.sum(1), size - 1)
-
-    def at(*positions):
-        return SplitExamples.of(
-            [f"u{user}" for user in range(users) for _ in positions],
-            [row[max(0, position - 10) : position] for row in steps for position in positions],
-            [row[position] for row in steps for position in positions],
-        )
-
-    items = pd.DataFrame({"item_id": [str(n) for n in range(size)], "title": "", "description": ""})
-    train = at(*range(1, length - 2))
-    return Corpus(items, train, at(length - 2), at(length - 1), "leave last out", 10)
+    return leave_last_out(steps, size)
 
 
 @pytest.fixture(scope="module")
@@ -309,10 +292,9 @@ def test_a_shop_whose_fashion_changes_has_a_half_life():
     times = RowTimes(np.arange(len(draws)), np.full(len(draws), -1))
     every = SplitExamples.of(users, [[int(item)] for item in rng.integers(0, 40, len(draws))], draws, times)
     parts = [every.take(slice(*ends)) for ends in ((0, 3400), (3400, 3800), (3800, 4200))]
-    items = pd.DataFrame({"item_id": [str(n) for n in range(40)], "title": "", "description": ""})
-    chosen = choose(Corpus(items, *parts, "leave last out", 10))
+    chosen = choose(corpus_of(*parts, 40))
     assert chosen.popularity_half_life in (0.01, 0.03, 0.1)
-    flat = choose(Corpus(items, *(replace(part, times=None) for part in parts), "leave last out", 10))
+    flat = choose(corpus_of(*(replace(part, times=None) for part in parts), 40))
     assert flat.popularity_half_life is None and flat.transitions.half_life is None
     assert chosen.valid[POPULARITY] > flat.valid[POPULARITY]
 
@@ -352,23 +334,14 @@ def once():
     rng = np.random.default_rng(4)
     chance = 0.9 ** np.arange(30)
     chosen = [rng.choice(30, 8, replace=False, p=chance / chance.sum()).tolist() for _ in range(300)]
-
-    def at(*positions):
-        return SplitExamples.of(
-            [f"u{user}" for user in range(300) for _ in positions],
-            [row[:position] for row in chosen for position in positions],
-            [row[position] for row in chosen for position in positions],
-        )
-
-    items = pd.DataFrame({"item_id": [str(n) for n in range(30)], "title": "", "description": ""})
-    return Corpus(items, at(*range(1, 6)), at(6), at(7), "leave last out", 10)
+    return leave_last_out(chosen, 30)
 
 
 def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chosen):
     repeating, chosen = chosen, choose(once)
     assert chosen.popularity_exclude_seen and chosen.ease_exclude_seen and chosen.transitions.exclude_seen
     assert all("seen items after all others" in sentence for sentence in chosen.sentences()[:3])
-    table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [str(n) for n in range(30)])
+    table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [f"i{n}" for n in range(30)])
     for groups in (None, table):
         made = make_baselines(once, groups, chosen)[1]
         numbers = baselines.BaselineExamples.of(once, groups).numbers
@@ -385,7 +358,7 @@ def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chosen)
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
-    table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [str(n) for n in range(30)])
+    table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [f"i{n}" for n in range(30)])
     rows = baselines.BaselineExamples.of(once, table if grouped else None)
     for masked in (False, True):
         examples = baselines._validation(rows, masked and not grouped)

@@ -36,17 +36,6 @@ def test_it_ranks_what_the_decoder_ranks_with_the_items_of_an_sid_side_by_side(m
     assert prompts.texts[0] == prompts.texts[2]
 
 
-def test_items_left_out_make_room(made, corpus):
-    ranker = load_ranker(made / "checkpoint", corpus, search=Search(beams=50))
-    everything = ranker.rank(Queries(HISTORIES), 5).items
-    without = [[1], [0, 2, 5], [], np.array([4, 1], np.int32)]
-    found = ranker.rank(Queries(HISTORIES), 2, Allowed.leaving_out(without, corpus.n_items))
-    for row, gone in enumerate(without):
-        left = [item for item in everything[row] if item not in gone]
-        distinct = list(dict.fromkeys(ranker.table.sids[item] for item in left))[:2]
-        assert list(found.items[row]) == [item for item in left if ranker.table.sids[item] in distinct]
-
-
 def test_a_list_does_not_depend_on_what_else_is_asked(made, corpus):
     ranker = load_ranker(made / "checkpoint", corpus, search=Search(beams=2))
     without = [[1], [0, 2, 5], [], [4, 1]]
