@@ -151,7 +151,8 @@ def _put(program: str) -> None:
         if len(set(urls.values())) < len(given.folders):
             raise ConfigError("two of the folders have one name, so both would go to one URL. Upload each by itself.")
     for folder, url in urls.items():
-        print(put(folder, url, replace=replace).line(), flush=True)
+        sent, files = put(folder, url, replace=replace)
+        print(f"{sent} of {files} files sent: {url}" if sent else f"{url} is up to date.", flush=True)
 
 
 def run_serve(program: str, words: Sequence[str]) -> None:

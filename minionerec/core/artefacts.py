@@ -14,10 +14,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -336,6 +335,44 @@ def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
     return Path(record["path"])
 
 
+def manifests_behind(
+    paths: Iterable[str | os.PathLike[str]], changed: bool = False
+) -> Iterator[tuple[Path, dict[str, Any], bool]]:
+    """The manifests of artefacts and of everything that they were made from, each once, the nearest first.
+
+    Args:
+        paths: The artefacts; other paths have no manifest.
+        changed: Whether inputs that were changed since they were read are followed as well. Else these are left out,
+            and those whose manifest cannot be read.
+
+    Yields:
+        Path, manifest, and whether it is unchanged since it was read; an artefact of `paths` is.
+
+    Raises:
+        ArtefactError: If a manifest cannot be read, and `changed` is given.
+    """
+    queue = [Path(path) for path in paths]
+    read: dict[Path, str | None] = dict.fromkeys(queue)
+    known: set[Path] = set()
+    while queue:
+        path = queue.pop(0)
+        if path in known or not is_artefact(path):
+            continue
+        known.add(path)
+        try:
+            manifest, same = read_manifest(path), read[path] in (None, fingerprint(path))
+        except ArtefactError:
+            if changed:
+                raise
+            continue
+        if not (same or changed):
+            continue
+        yield path, manifest, same
+        for record in manifest["inputs"].values():
+            read.setdefault(Path(record["path"]), record["sha256"])
+            queue.append(Path(record["path"]))
+
+
 def resolve_link(path: str | os.PathLike[str]) -> Path:
     """The path that is written to: as given, or the target of a link, so that the link stays."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
@@ -522,11 +559,6 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
 
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results."""
-    return dict(_package_versions())
-
-
-@cache
-def _package_versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minionerec.core.artefacts import atomic_write
 from minionerec.core.errors import ArtefactError, MinioneRecError, fault, one_line
 from minionerec.core.paths import input_path
 
@@ -75,14 +76,11 @@ def table_path(name: str, given: Any, file: str | os.PathLike[str]) -> str:
     """
     if not hasattr(given, "to_parquet"):
         return input_path(name, given, "a data frame, or the path of a csv, tsv or parquet file")
-    path = Path(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writing = path.with_suffix(".writing")
-    given.to_parquet(writing, index=False)
-    if path.exists() and path.read_bytes() == writing.read_bytes():
-        writing.unlink()
-    else:
-        writing.replace(path)
+    path, content = Path(file), given.to_parquet(index=False)
+    if not path.exists() or path.read_bytes() != content:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as fresh:
+            fresh.write_bytes(content)
     return str(path)
 
 

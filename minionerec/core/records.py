@@ -7,9 +7,8 @@ and no part of freshness, and a run never fails because of it.
 import contextlib
 import json
 import math
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,19 +16,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt, Predicate
 
-from minionerec.core.artefacts import DIGEST, read_json, read_manifest, resolve_link, write_json
+from minionerec.core.artefacts import DIGEST, read_json, read_manifest, resolve_link
 from minionerec.core.errors import ArtefactError
-from minionerec.core.log import get_logger
-from minionerec.core.machine import (
-    Count,
-    Machine,
-    command_words,
-    peak_gpu_memory,
-    peak_memory,
-    source_commit,
-    this_machine,
-)
-from minionerec.core.processes import is_main_process, world_size
+from minionerec.core.machine import Count, Machine
 
 Seconds = Annotated[float, Ge(0), Lt(math.inf)]
 
@@ -156,10 +145,6 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-# The clock of a running stage: phases, times of earlier parts of an interrupted run, and the record at the end.
-
-logger = get_logger(__name__)
-
 KEPT_FILE = "record.json"
 """The record of an unfinished run, in its folder."""
 
@@ -178,118 +163,20 @@ class Clock:
 NO_CLOCK = Clock()
 
 
-class Recorder:
-    """Measures a run; only that of the first process of a launch writes.
-
-    Args:
-        output: The artefact's directory.
-        folder: Folder of the unfinished run, with the record of its earlier parts.
-    """
-
-    def __init__(self, output: Path, folder: Path):
-        self._output, self._folder = output, folder
-        self._began = self._turned = time.monotonic()
-        self._started = _now()
-        self._seconds: dict[str, float] = {}
-        self._phases: list[str] = []
-        self._done = not is_main_process()
-        self._commit = source_commit() if is_main_process() else None
-        self._before = _kept(folder) if is_main_process() else None
-        self._resumed_from = None if self._before is None else 0
-        self._reached = self._warned = False
-        self.batch: Batch | None = None
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the time inside for a phase; one within another stops the outer one's clock."""
-        self._turn()
-        self._phases.append(name)
-        try:
-            yield
-        finally:
-            self._turn()
-            self._phases.pop()
-
-    def reached(self, step: int) -> None:
-        """Note how many steps are saved; the first call says where the run resumed."""
-        if not self._reached and (step or self._before is not None):
-            self._resumed_from = step
-        self._reached = True
-        self.keep()
-
-    def _turn(self) -> None:
-        """Add the time since the last turn to the innermost phase."""
-        now = time.monotonic()
-        if self._phases:
-            name = self._phases[-1]
-            self._seconds[name] = self._seconds.get(name, 0.0) + now - self._turned
-        self._turned = now
-
-    def now(self) -> RunRecord:
-        """The current record, with those of earlier parts of the run."""
-        self._turn()
-        seconds = {"all": time.monotonic() - self._began, **self._seconds}
-        found = RunRecord(
-            command=command_words(),
-            commit=self._commit,
-            started=self._started,
-            ended=_now(),
-            seconds=seconds,
-            parts=1,
-            resumed_from=self._resumed_from,
-            machine=this_machine(),
-            processes=world_size(),
-            batch=self.batch,
-            peak_memory_bytes=peak_memory(),
-            peak_gpu_memory_bytes=peak_gpu_memory(),
-        )
-        found = found if self._before is None else _together(self._before, found)
-        return replace(found, seconds={name: round(value, 3) for name, value in found.seconds.items()})
-
-    def keep(self) -> None:
-        """Write the current record into the folder of the unfinished run, where there is one."""
-        if not self._done and self._folder.is_dir():
-            self._write(self._folder / KEPT_FILE, None)
-
-    def finish(self) -> None:
-        """Write the record beside the finished artefact."""
-        if self._done:
-            return
-        path = record_path(self._output)
-        if path.is_symlink() or (path.exists() and _kept(path.parent, path.name) is None):
-            logger.warning("%s: is not a run record, so that of this run is not written. Move it away.", path)
-        else:
-            self._write(path, self._output)
-        self.keep()
-        self._done = True
-
-    def _write(self, path: Path, artefact: Path | None) -> None:
-        """Write a record; an error here never fails a run."""
-        try:
-            content = to_json(self.now())
-            if artefact is not None:
-                content["artefact"] = read_manifest(artefact)[DIGEST]
-            write_json(path, content)
-        except Exception as error:
-            if not self._warned:
-                logger.warning("The run continues without its record: %s", error)
-            self._warned = True
-
-
-def _now() -> str:
+def utc_now() -> str:
+    """The current time in UTC, such as "2030-01-31T12:00:00Z"."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _kept(folder: Path, name: str = KEPT_FILE) -> RunRecord | None:
+def record_in(file: Path) -> RunRecord | None:
     """The record in a file; None where there is none."""
     try:
-        given = read_json(folder / name)
+        return parse_record(read_json(file))
     except ArtefactError:
         return None
-    return parse_record(given)
 
 
-def _together(before: RunRecord, last: RunRecord) -> RunRecord:
+def joined_record(before: RunRecord, last: RunRecord) -> RunRecord:
     """The record of a run in parts: sums of times, the largest peak, and the other values of the last part."""
     names = [*before.seconds, *(name for name in last.seconds if name not in before.seconds)]
     return replace(

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import fingerprint, is_artefact, read_manifest
+from minionerec.core.artefacts import manifests_behind, read_manifest
 from minionerec.core.errors import ArtefactError
 
 
@@ -17,20 +17,10 @@ def refitted_ancestor(path: str | os.PathLike[str]) -> Path | None:
 
     Args:
         path: An artefact, or any other path, which has no inputs. Of the inputs of an artefact those are followed that
-            are still at their paths, unchanged.
+            are still at their paths; one that was changed is not itself taken for refitted.
     """
-    queue: list[tuple[Path, str | None]] = [(Path(path), None)]
-    known: set[Path] = set()
-    while queue:
-        artefact, digest = queue.pop(0)
-        if artefact in known or not is_artefact(artefact):
-            continue
-        known.add(artefact)
-        manifest = read_manifest(artefact)
-        if is_refit(manifest) and digest in (None, fingerprint(artefact)):
-            return artefact
-        queue += [(Path(record["path"]), record["sha256"]) for record in manifest["inputs"].values()]
-    return None
+    behind = manifests_behind([path], changed=True)
+    return next((artefact for artefact, manifest, same in behind if same and is_refit(manifest)), None)
 
 
 def is_refit(manifest: dict[str, Any]) -> bool:

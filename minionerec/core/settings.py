@@ -183,7 +183,7 @@ class StageConfig(Settings):
 
     def deciding(self) -> dict[str, Any]:
         """Values that affect the result, by name: the settings declared so, and what a stage adds to them."""
-        return deciding_settings(self)
+        return {each.name: getattr(self, each.name) for each in fields(self) if _decides(self, each)}
 
     def up_to_date(self) -> bool:
         """Whether the output was made from these settings and inputs, so that the stage need not be started."""
@@ -234,11 +234,6 @@ def input_kinds(config: Any) -> dict[str, str]:
     return {name: kinds[name.partition(" ")[0]] for name in _named_inputs(config)}
 
 
-def deciding_settings(config: Any) -> dict[str, Any]:
-    """The settings that affect the result, by name."""
-    return {each.name: getattr(config, each.name) for each in fields(config) if _decides(config, each)}
-
-
 def _decides(config: Any, of: Field[Any]) -> bool:
     described = description(of)
     if not described.affects_result or described.input_kind:  # of an input the content does
@@ -271,7 +266,7 @@ def check_settings(config: Any) -> None:
     problems: list[str] = []
     for each in fields(config):
         described = description(each)
-        if described.input_kind or described.writes or described.path or each.name == "output":
+        if _is_path(each):
             try:
                 setattr(config, each.name, _at_home(each.name, getattr(config, each.name)))
             except ConfigError as error:

@@ -26,15 +26,17 @@ The rules are the same everywhere:
 """
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from filelock import FileLock, Timeout
 
 from minionerec.core.artefacts import (
+    DIGEST,
     changed_file,
     check_own_name,
     input_record,
@@ -51,8 +53,20 @@ from minionerec.core.artefacts import (
 )
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.processes import check_agreement, is_main_process, wait_for_everyone
-from minionerec.core.records import Batch, Clock, Recorder, tidy_record
+from minionerec.core.machine import command_words, peak_gpu_memory, peak_memory, source_commit, this_machine
+from minionerec.core.processes import check_agreement, is_main_process, wait_for_everyone, world_size
+from minionerec.core.records import (
+    KEPT_FILE,
+    Batch,
+    Clock,
+    RunRecord,
+    joined_record,
+    record_in,
+    record_path,
+    tidy_record,
+    to_json,
+    utc_now,
+)
 from minionerec.core.remote import look_again
 from minionerec.core.settings import StageConfig, growing_settings, input_kinds
 from minionerec.core.stages import stage_name
@@ -177,7 +191,7 @@ class Stage(Generic[C]):
         """
         check_own_name(self.output)
         lock = FileLock(self.output.with_name(f".{self.output.name}.lock"), timeout=0)
-        recorder = None
+        work = None
         try:
             if is_main_process():
                 self._check_output()
@@ -185,12 +199,12 @@ class Stage(Generic[C]):
                 self._prepare()
             wait_for_everyone()
             check_agreement(self.settings, self._fingerprints())
-            recorder = Recorder(self.output, self.partial)
-            yield Work(self, input_record(self.inputs), recorder)
+            work = Work(self, input_record(self.inputs))
+            yield work
             wait_for_everyone()
         finally:
-            if recorder is not None:
-                recorder.keep()
+            if work is not None:
+                work.keep()
             lock.release()
 
     def _check_output(self) -> None:
@@ -277,20 +291,26 @@ def _is_more(value: Any, before: Any) -> bool:
     return isinstance(before, int | float) and isinstance(value, int | float) and value > before
 
 
-@dataclass
 class Work(Clock):
-    """A running stage.
+    """A running stage; it measures the run for its record, which the first process of a launch writes.
 
-    Attributes:
+    Args:
         stage: The stage.
         read: Path and fingerprint of each input, as it was when the run began.
-        recorder: Measures the run for its record.
     """
 
-    stage: Stage[Any]
-    read: dict[str, dict[str, str]]
-    recorder: Recorder = field(repr=False)
-    _open: bool = field(default=False, repr=False)
+    def __init__(self, stage: Stage[Any], read: dict[str, dict[str, str]]):
+        self.stage, self.read = stage, read
+        self.batch: Batch | None = None
+        self._began = self._turned = time.monotonic()
+        self._started = utc_now()
+        self._seconds: dict[str, float] = {}
+        self._phases: list[str] = []
+        self._done = not is_main_process()
+        self._commit = source_commit() if is_main_process() else None
+        self._before = record_in(stage.partial / KEPT_FILE) if is_main_process() else None
+        self._resumed_from = None if self._before is None else 0
+        self._open = self._reached = self._warned = False
 
     @property
     def folder(self) -> Path:
@@ -299,32 +319,93 @@ class Work(Clock):
             self.stage.record()  # a resumed run may have been extended
             wait_for_everyone()
             self._open = True
-        self.recorder.keep()
+        self.keep()
         return self.stage.partial
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """Count the time inside for a phase of the run record, such as "train".
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time inside for a phase, such as "train"; one within another counts only for itself."""
+        self._turn()
+        self._phases.append(name)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._phases.pop()
 
-        A phase within another counts only for itself; time outside of all phases counts only for the whole run.
-        """
-        return self.recorder.phase(name)
+    def reached(self, step: int) -> None:
+        """Note how many steps are saved; the first call says where the run resumed."""
+        if not self._reached and (step or self._before is not None):
+            self._resumed_from = step
+        self._reached = True
+        self.keep()
+
+    def _turn(self) -> None:
+        """Add the time since the last turn to the innermost phase."""
+        now = time.monotonic()
+        if self._phases:
+            name = self._phases[-1]
+            self._seconds[name] = self._seconds.get(name, 0.0) + now - self._turned
+        self._turned = now
+
+    def now(self) -> RunRecord:
+        """The current record, with those of earlier parts of the run."""
+        self._turn()
+        seconds = {"all": time.monotonic() - self._began, **self._seconds}
+        found = RunRecord(
+            command=command_words(),
+            commit=self._commit,
+            started=self._started,
+            ended=utc_now(),
+            seconds=seconds,
+            parts=1,
+            resumed_from=self._resumed_from,
+            machine=this_machine(),
+            processes=world_size(),
+            batch=self.batch,
+            peak_memory_bytes=peak_memory(),
+            peak_gpu_memory_bytes=peak_gpu_memory(),
+        )
+        found = found if self._before is None else joined_record(self._before, found)
+        return replace(found, seconds={name: round(value, 3) for name, value in found.seconds.items()})
+
+    def keep(self) -> None:
+        """Write the current record into the folder of the unfinished run, where there is one."""
+        if not self._done and self.stage.partial.is_dir():
+            self._write(self.stage.partial / KEPT_FILE, None)
+
+    def write_beside(self) -> None:
+        """Write the record beside the finished artefact."""
+        if self._done:
+            return
+        path = record_path(self.stage.output)
+        if path.is_symlink() or (path.exists() and record_in(path) is None):
+            logger.warning("%s: is not a run record, so that of this run is not written. Move it away.", path)
+        else:
+            self._write(path, self.stage.output)
+        self.keep()
+        self._done = True
+
+    def _write(self, path: Path, artefact: Path | None) -> None:
+        """Write a record; an error here never fails a run."""
+        try:
+            content = to_json(self.now())
+            if artefact is not None:
+                content["artefact"] = read_manifest(artefact)[DIGEST]
+            write_json(path, content)
+        except Exception as error:
+            if not self._warned:
+                logger.warning("The run continues without its record: %s", error)
+            self._warned = True
 
     def log_batch(self, per_device: int, accumulation: int, total: int) -> None:
         """Set the batch of the run record: examples at a time, accumulation steps, and examples of all processes."""
-        self.recorder.batch = Batch(per_device, accumulation, total)
+        self.batch = Batch(per_device, accumulation, total)
 
     def log_tokens(self, tokens: int) -> None:
         """Set how many tokens of its examples a process computed at a time, in the batch of the run record."""
-        if self.recorder.batch is not None:
-            self.recorder.batch = replace(self.recorder.batch, tokens=tokens)
-
-    def reached(self, step: int) -> None:
-        """Report how much is saved in the folder: when the run begins, and whenever it is more.
-
-        Args:
-            step: Steps, epochs or parts; the first call says where the run resumed.
-        """
-        self.recorder.reached(step)
+        if self.batch is not None:
+            self.batch = replace(self.batch, tokens=tokens)
 
     @contextmanager
     def finish(
@@ -353,7 +434,7 @@ class Work(Clock):
         )
         with self.phase("write"), artefact as folder:
             yield folder
-        self.recorder.finish()
+        self.write_beside()
         shutil.rmtree(stage.finished, ignore_errors=True)
         if keep_state and stage.partial.is_dir():
             stage.partial.rename(stage.finished)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,7 @@ _NO_FOLDERS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hf")
 _MB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Put:
-    """The result of `put`.
-
-    Attributes:
-        url: URL of the artefact.
-        files: Files of it, its manifest among them.
-        sent: Those that were sent; 0 where it was up to date.
-    """
-
-    url: str
-    files: int
-    sent: int
-
-    def line(self) -> str:
-        """The result in words."""
-        return f"{self.url} is up to date." if not self.sent else f"{self.sent} of {self.files} files sent: {self.url}"
-
-
-def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> Put:
+def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> tuple[int, int]:
     """Upload a finished artefact to a URL.
 
     An artefact of the same content there is kept, but for files that are missing or have another size, which are sent
@@ -52,6 +32,9 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> P
         url: Its URL, such as s3://bucket/runs/corpus.
         replace: Whether existing content there is replaced: an artefact, also one of the same content, or files of the
             same names.
+
+    Returns:
+        How many files were sent, 0 where the artefact was up to date, and how many it has, its manifest among them.
 
     Raises:
         ArtefactError: If the folder holds no finished artefact, something else is at the URL, or it cannot be written.
@@ -75,7 +58,7 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> P
     if there is not None and digest_of(there) == digest_of(manifest) and not replace:
         whole = _whole(remote, folder, names)
         if len(whole) == len(names):
-            return Put(url, len(names) + 1, 0)
+            return 0, len(names) + 1
     done = _begin(remote, folder, manifest, there, replace, whole)
     waiting = [name for name in names if name not in done]
     logger.info("Uploading %s to %s.", folder, url)
@@ -84,7 +67,7 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> P
     _send(remote, folder, MANIFEST)
     _remove(remote, UNFINISHED)
     look_again()
-    return Put(url, len(names) + 1, len(waiting) + 1)
+    return len(waiting) + 1, len(names) + 1
 
 
 def _megabytes(file: Path) -> int:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from minionerec.core import records
+from minionerec.core import stage
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.core.machine import Gpu, Machine
@@ -54,7 +54,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch):
     found = Time()
-    monkeypatch.setattr(records, "time", found)
+    monkeypatch.setattr(stage, "time", found)
     return found
 
 
@@ -125,7 +125,7 @@ def test_a_kill_leaves_what_was_kept_at_the_last_safe_point(config, time, monkey
         work.folder.joinpath("steps").write_text("1")
         work.reached(0)
         time.now += 5.0
-        killing.setattr(records.Recorder, "keep", lambda self: None)  # the system gives no time for a last word
+        killing.setattr(stage.Work, "keep", lambda self: None)  # the system gives no time for a last word
         raise Killed
     climb(config, time)
     found = record_of(config)
@@ -210,7 +210,7 @@ def test_facts_that_cannot_be_had_cost_nothing(config, time, caplog, monkeypatch
     def broken():
         raise RuntimeError("the driver is gone")
 
-    monkeypatch.setattr(records, "this_machine", broken)
+    monkeypatch.setattr(stage, "this_machine", broken)
     climb(config, time)
     assert (Path(config.output) / "top.txt").read_text() == "4"
     assert caplog.text.count("The run continues without its record: the driver is gone") == 1

@@ -8,7 +8,6 @@ import pytest
 from minionerec.core.errors import ConfigError
 from minionerec.core.settings import (
     StageConfig,
-    deciding_settings,
     description,
     growing_settings,
     input_kinds,
@@ -174,7 +173,7 @@ def test_a_description_says_what_decides_what_is_read_and_what_may_grow(tmp_path
     (tmp_path / "shop").mkdir()
     config = Cups(shop=str(tmp_path / "shop"), others={"a": "x", "b": "y"})
     deciding = {"steps", "share", "ks", "weights", "free", "glaze", "stamp", "flag"}
-    assert set(deciding_settings(config)) == deciding
+    assert set(config.deciding()) == deciding
     assert {name: str(path) for name, path in config.local().inputs().items()} == {
         "shop": str(tmp_path / "shop"),
         "others a": "x",
@@ -196,12 +195,12 @@ class Trays(StageConfig):
 
 
 def test_what_came_later_or_belongs_to_another_setting_decides_only_where_it_is_used():
-    assert deciding_settings(Trays()) == {}
-    assert deciding_settings(Trays(glazes=["blue"])) == {}
-    assert deciding_settings(Trays(fired=True)) == {"fired": True, "degrees": 900}
-    assert deciding_settings(Trays(fired=True, degrees=1000)) == {"fired": True, "degrees": 1000}
-    assert deciding_settings(Trays(glazes=["red"])) == {"glazes": ["red"]}
-    assert deciding_settings(Trays(pattern="p.png")) == {"scale": 1.0}
+    assert Trays().deciding() == {}
+    assert Trays(glazes=["blue"]).deciding() == {}
+    assert Trays(fired=True).deciding() == {"fired": True, "degrees": 900}
+    assert Trays(fired=True, degrees=1000).deciding() == {"fired": True, "degrees": 1000}
+    assert Trays(glazes=["red"]).deciding() == {"glazes": ["red"]}
+    assert Trays(pattern="p.png").deciding() == {"scale": 1.0}
 
 
 def test_a_setting_of_another_that_is_not_used_is_refused():
