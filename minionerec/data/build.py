@@ -25,7 +25,7 @@ from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.statements import Borders, Sequences, real
 from minionerec.data.filters import parse_time, year_before
-from minionerec.data.names import QUIRKS, SPLIT_NAMES, SPLITS, TIES
+from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.shards import ShardWriter, count_shards
 from minionerec.data.source import InteractionBatch, InteractionSource
 from minionerec.data.times import ticks_by_middle
@@ -63,9 +63,9 @@ class BuiltCorpus:
             (`OrderAudit.counts`); `train_rows`, `valid_rows`, `test_rows`, `rows`; `users` with an example; `items`;
             `items_without_title`; `items_without_description`; `items_without_interactions`; `interactions`, and of
             those left out `interactions_outside_window` and `interactions_outside_core`; for valid and test
-            `{split}_cold_targets`, examples whose target is in no training example, as target or in a history, and
-            `{split}_new_users`, examples whose user has no training example; `full_histories`, those with
-            `max_history` items; `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps);
+            `{split}_cold_targets`, examples whose target is that of no training example, and `{split}_new_users`,
+            examples whose user has no training example; `full_histories`, those with `max_history` items;
+            `truncated_histories`; `users_without_rows` (fewer than two interactions, or steps); `split`; `max_history`;
             `window_start_year` where "widen_window" is set; `rows_left_out` where valid and test were thinned.
         audit: Statistics of the source's own order within ties.
     """
@@ -79,10 +79,6 @@ class BuiltCorpus:
     max_history: int
     counts: Mapping[str, Any]
     audit: OrderAudit
-
-    def all_counts(self) -> dict[str, Any]:
-        """The counts as `Corpus.all_counts` gives them."""
-        return {**self.counts, "items": len(self.items), "split": self.split, "max_history": self.max_history}
 
     def sequences(self, shards: int = 1) -> Iterator[tuple[int, Chains]]:
         """Shard and whole sequences of it, part by part: users with an example, by shard and user (UTF-8)."""
@@ -208,12 +204,9 @@ def build_corpus(
         seed: Seed of "shuffle".
 
     Raises:
-        ConfigError: If the split, a quirk or `ties` is unknown or needs times that the source lacks, or a number is out
-            of range.
+        ConfigError: If the split, the window or `ties` needs times that the source lacks.
         DataError: If the source cannot be read, the filters leave nothing, or a split is empty.
     """
-    _check_names(split, ties, max_history)
-    check_quirks(quirks, start)
     source_rows, reals = _hand_over(engine, source)
     _check_times(engine, source, source_rows, split, start, end)
     steps = progress(_STEPS, "making examples", unit="steps")
@@ -258,33 +251,11 @@ def build_corpus(
         "truncated_histories": truncated,
     }
     next(steps)
-    counts |= _novelties(engine, borders, len(items), max_history) | {"users_without_rows": users - active}
+    counts |= _novelties(engine, borders) | {"users_without_rows": users - active}
     next(steps, None)
-    described = {**counts, "ties": ties, "order": audit.counts()}
     name = SPLIT_NAMES[split] + TIES[ties]
+    described = {**counts, "ties": ties, "order": audit.counts(), "split": name, "max_history": max_history}
     return BuiltCorpus(engine, items, borders, int(size), timed, name, max_history, described, audit)
-
-
-def _check_names(split: str, ties: str, max_history: int) -> None:
-    if split not in SPLIT_NAMES:
-        raise ConfigError(f"unknown split {split!r}; known splits: {', '.join(SPLIT_NAMES)}.")
-    if ties not in TIES:
-        raise ConfigError(f"unknown ties {ties!r}; known: {', '.join(TIES)}.")
-    if max_history < 1:
-        raise ConfigError(f"max_history is {max_history}; a history holds at least 1 item.")
-
-
-def check_quirks(quirks: Collection[str], start: str | None) -> None:
-    """Check that quirks are known and can work.
-
-    Raises:
-        ConfigError: Naming the first that is not or cannot.
-    """
-    for quirk in quirks:
-        if quirk not in QUIRKS:
-            raise ConfigError(f"unknown quirk {quirk!r}; known quirks: {', '.join(QUIRKS)}.")
-    if "widen_window" in quirks and start is None:
-        raise ConfigError("quirk 'widen_window' moves the window's start, but start is not given. Give both or none.")
 
 
 def _hand_over(engine: Engine, source: InteractionSource) -> tuple[int, bool]:
@@ -494,21 +465,17 @@ def _second_begins(engine: Engine, example: int, examples: int) -> int:
     return int(first)
 
 
-def _novelties(engine: Engine, borders: Borders, n_items: int, max_history: int) -> dict[str, int]:
-    """Examples of valid and test whose target or user no training example knows."""
-    known = np.zeros(n_items, dtype=bool)
-    for batch in engine.stream(borders.known(max_history)):
-        known[batch["item_index"].to_numpy()] = True
-    cold = np.zeros(len(SPLITS), dtype=np.int64)
-    for batch in engine.stream(borders.targets):
-        unknown = ~known[batch["item_index"].to_numpy()]
-        np.add.at(cold, batch["split"].to_numpy()[unknown], batch["examples"].to_numpy()[unknown])
-    new = dict(engine.rows(borders.new_users))
-    counts = {}
-    for number, name in enumerate(SPLITS[1:], start=1):
-        counts[f"{name}_cold_targets"] = int(cold[number])
-        counts[f"{name}_new_users"] = int(new.get(number, 0))
-    return counts
+def _novelties(engine: Engine, borders: Borders) -> dict[str, int]:
+    """Examples of valid and test whose target no training example has, and whose user has none."""
+    found = {
+        name: dict(engine.rows(borders.unknown(column)))
+        for name, column in (("cold_targets", "item_index"), ("new_users", "user_key"))
+    }
+    return {
+        f"{split}_{name}": int(of.get(number, 0))
+        for number, split in enumerate(SPLITS[1:], start=1)
+        for name, of in found.items()
+    }
 
 
 PARTS = 1024

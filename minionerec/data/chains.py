@@ -7,7 +7,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitExamples
+from minionerec.data.rows import SplitExamples, ranges
 from minionerec.data.times import NO_TIME, RowTimes
 
 NO_INDEX = -1
@@ -80,9 +80,8 @@ class Chains:
 
     def take(self, chosen: np.ndarray) -> "Chains":
         """Some of the sequences, by number, in the order given."""
-        lengths = self.lengths[chosen]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        positions = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], lengths)
+        offsets = np.concatenate([[0], np.cumsum(self.lengths[chosen])])
+        positions = ranges(self.offsets[:-1][chosen], self.offsets[1:][chosen])
         times = None if self.times is None else self.times[positions]
         return Chains(
             self.users[chosen], offsets, self.items[positions], times, self.rows[positions], self.splits[positions]

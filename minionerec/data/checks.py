@@ -4,8 +4,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
@@ -84,14 +82,10 @@ def corpus_counts(corpus: Corpus) -> dict[str, Any]:
 
     Returns:
         `{split}_rows`; `rows`; `users` with at least one example; `items`; `items_without_description`; for valid and
-        test `{split}_cold_targets`, examples whose target is in no training example, as target or in a history, and
-        `{split}_new_users`, examples whose user has no training example; `full_histories`, examples with `max_history`
-        items.
+        test `{split}_cold_targets`, examples whose target is that of no training example, and `{split}_new_users`,
+        examples whose user has no training example; `full_histories`, examples with `max_history` items.
     """
     splits = corpus.splits()
-    known = np.zeros(corpus.n_items, dtype=bool)
-    known[corpus.train.targets] = True
-    known[corpus.train.flat_histories()[0]] = True
     users = {split: set(rows.users.tolist()) for split, rows in splits.items()}
     counts: dict[str, Any] = {f"{split}_rows": len(rows) for split, rows in splits.items()}
     counts["rows"] = sum(len(rows) for rows in splits.values())
@@ -99,7 +93,7 @@ def corpus_counts(corpus: Corpus) -> dict[str, Any]:
     counts["items"] = corpus.n_items
     counts["items_without_description"] = int((corpus.items["description"] == "").sum())
     for split in SPLITS[1:]:
-        counts[f"{split}_cold_targets"] = int((~known[splits[split].targets]).sum())
+        counts[f"{split}_cold_targets"] = int((corpus.popularity()[splits[split].targets] == 0).sum())
         counts[f"{split}_new_users"] = sum(user not in users["train"] for user in splits[split].users)
     counts["full_histories"] = sum(int((rows.lengths >= corpus.max_history).sum()) for rows in splits.values())
     return counts

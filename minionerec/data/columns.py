@@ -5,13 +5,12 @@ with ColumnWriter(folder, {"tokens": "int32"}) as writer:
         writer.append("tokens", batch)
         writer.commit({"batches": ...})
     writer.finish()
-open_columns(folder).arrays["tokens"]                              # read-only, in the files
+open_columns(folder)[0]["tokens"]                                  # read-only, in the files
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,19 +21,6 @@ from minionerec.core.errors import ArtefactError
 
 _RECORD = "columns.json"
 _REMEDY = "Give --restart true to rebuild it."
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Arrays of one folder.
-
-    Attributes:
-        arrays: Name → one axis, mapped from its file.
-        state: State of the last commit.
-    """
-
-    arrays: Mapping[str, np.ndarray]
-    state: Mapping[str, Any]
 
 
 class ColumnWriter:
@@ -115,8 +101,8 @@ def are_finished(folder: Path) -> bool:
     return (folder / _RECORD).is_file() and bool(_read_record(folder)["done"])
 
 
-def open_columns(folder: Path) -> Columns:
-    """The arrays of a folder whose writer has finished.
+def open_columns(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of a folder whose writer has finished, by name and mapped from their files, and its last state.
 
     Raises:
         ArtefactError: If it has not, or a file is shorter than was written.
@@ -130,7 +116,29 @@ def open_columns(folder: Path) -> Columns:
         _check_size(path, size * np.dtype(kind).itemsize)
         # A plain view: slices of a memmap are memmaps, which take several times as long to make.
         arrays[name] = np.asarray(np.memmap(path, kind, "r", shape=(size,))) if size else np.zeros(0, kind)
-    return Columns(arrays, record["state"])
+    return arrays, record["state"]
+
+
+def mapped_parts(
+    folder: Path, kinds: Mapping[str, str], parts: Iterable[Mapping[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """The arrays of parts, one part after another, mapped from files that are written once.
+
+    Args:
+        folder: Folder of the arrays, for the caller alone.
+        kinds: As of `ColumnWriter`.
+        parts: Values of each column, some at a time, the same ones in every run; a killed run resumes at its part.
+    """
+    if not are_finished(folder):
+        with ColumnWriter(folder, kinds) as writer:
+            done = int(writer.state.get("groups", 0))
+            for group, part in enumerate(parts):
+                if group >= done:
+                    for name, values in part.items():
+                        writer.append(name, values)
+                    writer.commit({"groups": group + 1})
+            writer.finish()
+    return open_columns(folder)[0]
 
 
 def _file(folder: Path, name: str) -> Path:

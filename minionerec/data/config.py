@@ -1,6 +1,6 @@
 """Settings of the stage that turns a source into a corpus."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from minionerec.data.names import (
     SOURCES,
     SPLIT_NAMES,
     TIES,
+    WITH_COLUMNS,
 )
 
 DEMO = {"interactions": "data/demo/interactions.csv", "items": "data/demo/items.csv"}
@@ -175,11 +176,10 @@ class PrepareConfig(StageConfig):
             ("items", self.items, FROM_FILES, with_items),
             ("max_title_words", self.max_title_words, AMAZON, ()),
         )
-        columns = [(name, getattr(self, name), field.default) for name, field in self.__dataclass_fields__.items()]
         checks += tuple(
-            (name, value, ("tables", "recbole"), ())
-            for name, value, default in columns
-            if name.endswith("_column") and value != default
+            (each.name, getattr(self, each.name), WITH_COLUMNS, ())
+            for each in fields(self)
+            if each.name.endswith("_column") and getattr(self, each.name) != each.default
         )
         for name, value, sources, needed in checks:
             if value and self.source not in sources:

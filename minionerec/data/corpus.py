@@ -18,7 +18,6 @@ from minionerec.data.chains import Chains, chain_examples, concatenated
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import FOLDER, REMEDY, has_times, read_shard, shard_files, write_shards
-from minionerec.data.times import RowTimes
 from minionerec.data.windows import FlatWindows, flat_windows, row_windows, window_bounds
 
 logger = get_logger(__name__)
@@ -249,15 +248,6 @@ class Corpus:
             return self.splits()[split] if not self.in_files else self.chosen(split, np.arange(size))
         drawn = np.random.default_rng(seed).choice(size, count, replace=False, shuffle=False)
         return self.chosen(split, np.sort(drawn))
-
-    def times_of(self, split: str) -> RowTimes | None:
-        """The times of the examples of one split; None where they are unknown.
-
-        Raises:
-            DataError: If the split is unknown or holds no example.
-        """
-        rows = self.rows(split)
-        return rows.times if self.has_times else None
 
     def popularity(self) -> np.ndarray:
         """How often each item is the target of a training example: int64 (N,)."""

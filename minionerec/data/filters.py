@@ -56,25 +56,3 @@ def k_core(users: np.ndarray, items: np.ndarray, k: int) -> np.ndarray:
             break
         kept, users, items = kept[stays], users[stays], items[stays]
     return kept
-
-
-def number_by_appearance(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Number values from 0 in the order in which they first appear.
-
-    Args:
-        codes: int (M,), values from 0.
-
-    Returns:
-        int32 (M,) new numbers, and int64 (distinct,) the old value of each new number.
-
-    Example:
-        >>> [array.tolist() for array in number_by_appearance(np.array([7, 2, 7, 9]))]
-        [[0, 1, 0, 2], [7, 2, 9]]
-    """
-    first = np.full(int(codes.max(initial=-1)) + 1, len(codes), dtype=np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the earliest position is written last
-    old = np.flatnonzero(first < len(codes))
-    old = old[np.argsort(first[old], kind="stable")]
-    new = np.empty(len(first), dtype=np.int32)
-    new[old] = np.arange(len(old))
-    return new[codes], old

@@ -3,6 +3,7 @@
 OPTIONAL_ITEMS = ("user_items", "recbole")
 AMAZON = ("amazon2018", "amazon2023")
 WITH_COLUMNS = ("tables", "recbole")
+"""Sources whose columns settings name."""
 FROM_FILES = ("tables", *AMAZON, "movielens", *OPTIONAL_ITEMS)
 """Sources that are read from the paths `interactions` and `items`; those of `OPTIONAL_ITEMS` do without the latter."""
 SOURCES = ("demo", "published", *FROM_FILES)

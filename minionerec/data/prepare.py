@@ -1,7 +1,6 @@
 """The stage that turns a source into a corpus artefact."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +121,8 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             max_eval_examples=config.max_eval_examples,
             seed=config.seed,
         )
-        counts = {**built.counts, **bad.counts()}
         seed = config.seed if config.ties == "shuffle" else None
-        with work.finish(seed=seed, counts=replace(built, counts=counts).all_counts()) as path:
+        with work.finish(seed=seed, counts={**built.counts, **bad.counts()}) as path:
             built.write(path)
             if config.layout is not None:
                 sids = read_index(inputs["layout_index"], len(built.items)) if "layout_index" in inputs else None

@@ -11,7 +11,7 @@ import pandas as pd
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
-from minionerec.data.filters import k_core, number_by_appearance
+from minionerec.data.filters import k_core
 from minionerec.data.rows import Side, SplitExamples, ranges
 from minionerec.data.source import Source
 from minionerec.data.sources.user_items import read_user_items
@@ -70,10 +70,6 @@ class Protocol:
                 "protocol rows takes the examples of a corpus; give the output of `minionerec prepare-data` as corpus."
             )
         return self.splitter(source, self.max_len)
-
-    def with_changes(self, **changes: Any) -> "Protocol":
-        """The same protocol with some attributes changed, e.g. `max_len` or `monitor`."""
-        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -155,8 +151,8 @@ class _Users:
                 f"no user and item with {least} interactions each is left of {len(users)} interactions. "
                 "Take another protocol, or more data."
             )
-        items, old_items = number_by_appearance(self.items[kept])
-        _, old_users = number_by_appearance(users[kept])
+        items, old_items = pd.factorize(self.items[kept])
+        old_users = pd.unique(users[kept])
         lengths = np.bincount(users[kept], minlength=len(self.names))[old_users]
         left_out = {
             "users": len(self.names) - len(old_users),

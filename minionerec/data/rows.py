@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, overload
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.data.columns import ColumnWriter, are_finished, open_columns
+from minionerec.data.columns import mapped_parts
 from minionerec.data.times import RowTimes
 
 T = TypeVar("T")
@@ -199,10 +199,7 @@ class SplitExamples:
 
     def flat_histories(self) -> tuple[np.ndarray, np.ndarray]:
         """All histories one after another, int32 (T,), and where each begins and the last ends, int64 (R + 1,)."""
-        lengths = self.lengths
-        borders = np.concatenate([[0], np.cumsum(lengths)])
-        flat: np.ndarray = self.items[np.arange(borders[-1]) + np.repeat(self.begins - borders[:-1], lengths)]
-        return flat, borders
+        return self.items[ranges(self.begins, self.ends)], np.concatenate([[0], np.cumsum(self.lengths)])
 
     def held(self) -> tuple[np.ndarray, np.ndarray]:
         """The positions of `items` that are in a history, each once, and their examples: both int64 (P,)."""
@@ -252,28 +249,21 @@ _TIMES = {"time": "int64", "previous": "int64"}
 def mapped(parts: Iterable[SplitExamples], folder: Path, timed: bool) -> SplitExamples:
     """Examples written into files, from which they are mapped, all of one user: users are not stored.
 
-    They are written once; a killed run resumes at its part.
-
     Args:
-        parts: The examples, some at a time, the same ones in every run.
+        parts: As of `minionerec.data.columns.mapped_parts`.
         folder: Folder of the arrays, for the caller alone.
         timed: Whether they have times.
     """
-    if not are_finished(folder):
-        with ColumnWriter(folder, _COLUMNS | (_TIMES if timed else {})) as writer:
-            done = int(writer.state.get("groups", 0))
-            for group, rows in enumerate(parts):
-                if group >= done:
-                    start = writer.size("items")
-                    writer.append("items", rows.items)
-                    writer.append("begins", rows.begins + start)
-                    writer.append("ends", rows.ends + start)
-                    writer.append("targets", rows.targets)
-                    for name in _TIMES if timed else ():
-                        writer.append(name, getattr(rows.times, name))
-                    writer.commit({"groups": group + 1})
-            writer.finish()
-    found = dict(open_columns(folder).arrays)
+
+    def columns() -> Iterator[dict[str, np.ndarray]]:
+        start = 0
+        for rows in parts:
+            bounds = {"begins": rows.begins + start, "ends": rows.ends + start}
+            start += len(rows.items)
+            times = {name: getattr(rows.times, name) for name in _TIMES if timed}
+            yield {"items": rows.items, **bounds, "targets": rows.targets, **times}
+
+    found = mapped_parts(folder, _COLUMNS | (_TIMES if timed else {}), columns())
     times = RowTimes(*(found.pop(name) for name in _TIMES)) if timed else None
     users = np.broadcast_to(np.int32(0), len(found["targets"]))
     return SplitExamples(user_ids=np.array([""], dtype=object), user_numbers=users, **found, times=times)

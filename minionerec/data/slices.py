@@ -53,16 +53,12 @@ def example_slices(
         are known. An example without history is in no slice of `pair` and `reverse`, one of unknown times of none of
         `time`.
     """
-    items = _flat(rows.histories)
-    lengths = np.array([len(history) for history in rows.histories], dtype=np.int64)
-    targets = np.asarray(rows.targets, dtype=np.int64)
+    items, lengths, targets = rows.flat_histories()[0], rows.lengths, rows.targets.astype(np.int64)
     groups: dict[str, dict[str, np.ndarray]] = {}
     if times is not None:
         groups["time"] = {SAME: times.same, LATER: times.later}
     if split != "train":
-        some, size = lengths > 0, len(data.popularity())
-        newest = np.full(len(targets), -1, dtype=np.int64)
-        newest[some] = items[np.cumsum(lengths)[some] - 1]
+        some, size, newest = lengths > 0, data.n_items, rows.newest.astype(np.int64)
         keys = np.concatenate([newest * size + targets, targets * size + newest])
         met, known = _met(data, keys, rows.users.tolist())
         followed, turned = np.split(met, 2)
@@ -137,8 +133,3 @@ def _neighbours(data: Corpus) -> Iterator[tuple[SplitExamples, np.ndarray]]:
         if not data.leaves_two_out:
             found.append(items[rows.ends[some] - 1] * data.n_items + rows.targets[some])
         yield rows, np.concatenate(found)
-
-
-def _flat(histories: Sequence[np.ndarray]) -> np.ndarray:
-    """The items of all histories, one after another: int64."""
-    return np.concatenate([np.zeros(0, np.int64), *histories]).astype(np.int64)

@@ -75,12 +75,12 @@ def row_times(data: "Corpus", split: str, path: str | Path | None = None) -> Row
         DataError: Naming file and line of what is wrong with the file; if it names some examples of the split and not
         all.
     """
-    own = data.times_of(split)
-    if own is not None or path is None:
+    rows = data.rows(split)
+    if data.has_times:
         if path is not None:
             logger.info("The corpus has times of its own: %s is not read.", path)
-        return own
-    return _read_file(Path(path), split, len(data.rows(split)))
+        return rows.times
+    return None if path is None else _read_file(Path(path), split, len(rows))
 
 
 def _read_file(path: Path, split: str, count: int) -> RowTimes | None:

@@ -38,14 +38,10 @@ def unit_numbers(times: np.ndarray) -> np.ndarray:
         [-1, 0, 1, -2]
     """
     times = np.asarray(times, float)
-    starts, ends = (np.array(border) for border in zip(*unit_borders(), strict=True))
+    starts = _FROM * _STEP ** np.arange(len(UNITS))
+    ends = _LATEST * np.array([ticks for _, ticks in UNITS])
     found: np.ndarray = np.searchsorted(starts, times, "right") - 1
     return np.where((found >= 0) & (times > ends[found]), BEYOND, found)
-
-
-def unit_borders() -> list[tuple[float, float]]:
-    """The smallest and the largest number that look like each of `UNITS`."""
-    return [(_FROM * _STEP**unit, _LATEST * ticks) for unit, (_, ticks) in enumerate(UNITS)]
 
 
 def mixed_units(counts: Mapping[int, int], largest_small: float, least_other: float) -> tuple[int, set[int]]:
@@ -96,15 +92,9 @@ def date_form(times: np.ndarray) -> str | None:
         times: int64 or float64 (M,).
     """
     form = next((form for form in DATE_FORMS if has_form(times[:1], form).any()), None)
-    return form if form is not None and are_dates(times) else None
-
-
-def are_dates(times: np.ndarray) -> bool:
-    """Whether each number has a form of `DATE_FORMS`."""
-    left = times
-    for form in DATE_FORMS:
-        left = left[~has_form(left, form)]
-    return not len(left)
+    if form is None or not np.any([has_form(times, each) for each in DATE_FORMS], axis=0).all():
+        return None
+    return form
 
 
 def has_form(times: np.ndarray, form: str) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from minionerec.core.log import get_logger
 from minionerec.data.chains import Chains
-from minionerec.data.columns import ColumnWriter, are_finished, open_columns
+from minionerec.data.columns import mapped_parts
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import Side, SplitExamples, padded, ranges
 
@@ -123,27 +123,17 @@ _COLUMNS = {"histories": "int32", "targets": "int32", "rows": "int32"}
 
 
 def mapped_windows(parts: Iterable[FlatWindows], folder: Path, width: int, padding: Side) -> Windows:
-    """Windows padded into files (`padded_windows`), from which they are mapped; written once.
-
-    A killed run resumes at its part.
+    """Windows padded into files (`padded_windows`), from which they are mapped.
 
     Args:
-        parts: The windows, some at a time, the same ones in every run.
+        parts: As of `minionerec.data.columns.mapped_parts`.
         folder: Folder of the arrays, for the caller alone.
         width: Longest history, L.
         padding: Side of the padding.
     """
-    if not are_finished(folder):
-        with ColumnWriter(folder, _COLUMNS) as writer:
-            done = int(writer.state.get("groups", 0))
-            for group, found in enumerate(parts):
-                if group >= done:
-                    windows = padded_windows(found, width, padding)
-                    for name in _COLUMNS:
-                        writer.append(name, getattr(windows, name))
-                    writer.commit({"groups": group + 1})
-            writer.finish()
-    return Windows(**{name: values.reshape(-1, width) for name, values in open_columns(folder).arrays.items()})
+    columns = (vars(padded_windows(found, width, padding)) for found in parts)
+    found = mapped_parts(folder, _COLUMNS, columns)
+    return Windows(**{name: values.reshape(-1, width) for name, values in found.items()})
 
 
 def joined_windows(parts: Sequence[Windows]) -> Windows:
@@ -283,27 +273,19 @@ def varied_windows(windows: FlatWindows, together: bool, count: int, seed: int) 
     )
 
 
-class Recency:
-    """Weights of training examples by their age, of mean 1, from their numbers alone.
-
-    An example weighs exp(-recency · age), where its age is the share of the examples after it. Only a split by global
-    time has its examples in the order of time; with any other all examples weigh 1.
+def recency_weights(split: str, count: int, recency: float) -> Callable[[np.ndarray], np.ndarray]:
+    """A function from numbers of training examples to their weights: those of `recency_of`, scaled to mean 1.
 
     Args:
         split: Name of the split.
         count: Number of all training examples, R.
         recency: How fast weights fall.
     """
-
-    def __init__(self, split: str, count: int, recency: float):
-        self._ages = recency_of(split, count, recency)
-        starts = range(0, max(1, count), _CHUNK)
-        chunks = [np.arange(start, min(start + _CHUNK, max(1, count))) for start in starts]
-        self.mean = float(np.average([self._ages(chunk).mean() for chunk in chunks], weights=list(map(len, chunks))))
-
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """Weights of examples, by their numbers from 0: float32."""
-        return self._ages(rows) / np.float32(self.mean)
+    ages = recency_of(split, count, recency)
+    starts = range(0, max(1, count), _CHUNK)
+    chunks = [np.arange(start, min(start + _CHUNK, max(1, count))) for start in starts]
+    mean = np.float32(np.average([ages(chunk).mean() for chunk in chunks], weights=list(map(len, chunks))))
+    return lambda rows: ages(rows) / mean
 
 
 def recency_of(split: str, count: int, recency: float) -> Callable[[np.ndarray], np.ndarray]:

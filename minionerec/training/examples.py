@@ -317,8 +317,8 @@ class Written:
         Raises:
             ArtefactError: If it was not, or is damaged.
         """
-        columns = open_columns(part.folder)
-        return cls(part, columns.arrays, columns.state["tally"])
+        arrays, state = open_columns(part.folder)
+        return cls(part, arrays, state["tally"])
 
     def table(self, lists: Iterable[str], scalars: Iterable[str]) -> pa.Table:
         """The columns as a table over the mapped arrays; lists that no example has are left out."""

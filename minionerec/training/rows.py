@@ -12,7 +12,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import ranges
 from minionerec.data.session import row_contexts
-from minionerec.data.windows import FlatWindows, Recency, flat_windows, varied_windows
+from minionerec.data.windows import FlatWindows, flat_windows, recency_weights, varied_windows
 from minionerec.models.prompts.examples import (
     LONGEST_COMPLETION,
     ExampleBuilder,
@@ -306,9 +306,9 @@ class SftExamples(ExampleMaker):
         self.texts = {task: WindowTexts.of(tokenizer, builder, task) for task in config.tasks if task in windowed}
 
     @cached_property
-    def recency(self) -> Recency:
+    def recency(self) -> Callable[[np.ndarray], np.ndarray]:
         """How much training examples weigh by their age."""
-        return Recency(self.corpus.split, self.count, self.config.recency)
+        return recency_weights(self.corpus.split, self.count, self.config.recency)
 
     def examples(self, requested: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
         """Examples of one task, an interaction or an item each."""

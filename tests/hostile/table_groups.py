@@ -169,7 +169,7 @@ def _make_times(folder: Path) -> None:
 def _strike_times(rng: Random, clean: Path, folder: Path) -> str:
     path = folder / "times.csv"
     before = path.read_bytes()
-    data: Any = SimpleNamespace(times_of=lambda split: None, rows=lambda split: range(9))
+    data: Any = SimpleNamespace(has_times=False, rows=lambda split: range(9))
     same = rng.random() < 0.15
     mutate.change_file(rng, path, harmless.other_table(",") if same else SUFFIXES[".csv"])
     for split in ("valid", "test"):

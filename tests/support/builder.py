@@ -55,7 +55,7 @@ def _duck():
 def build(source, engine=None, **choices) -> Built:
     """Build a source's corpus, by DuckDB where no engine is given."""
     found = build_corpus(engine or _duck(), source, **choices)
-    chains, counts = found.chains(), found.all_counts()
+    chains, counts = found.chains(), found.counts
     together = counts["ties"] == "together"
     rows = {}
     for name in SPLITS:
@@ -224,7 +224,7 @@ def oracle(
         counts["rows_left_out"] = sum(map(len, whole)) - sum(map(len, parts))
     every = [each for part in parts for each in part]
     known_users = {each[3][0] for each in parts[0]}
-    known_items = {item for each in parts[0] for item in (*each[3][1], each[3][2])}
+    known_items = {each[3][2] for each in parts[0]}
     active = {each[3][0] for each in every}
     counts |= {f"{name}_rows": len(part) for name, part in zip(SPLITS, parts, strict=True)}
     counts |= {

@@ -12,7 +12,7 @@ import pytest
 from minionerec.data import corpus as corpus_module
 from minionerec.data.corpus import Corpus
 from minionerec.data.source import Source
-from minionerec.data.windows import FlatWindows, Recency
+from minionerec.data.windows import FlatWindows, recency_weights
 from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.catalogue.windows import held_out_windows, read_windows, write_windows
 from minionerec.training.config import SftConfig
@@ -108,7 +108,7 @@ def training_examples(bundle, builder, config, corpus=None, folder=None, splits=
 def tokenised_windows(bundle, builder, windows=None, recency=0.0, task=NEXT_SID):
     """Windows of a corpus, or some windows, as examples with all that a teacher is asked: name to lists."""
     windows = user_windows(builder.corpus) if windows is None else windows
-    weigh = Recency(builder.corpus.split, len(builder.corpus.train), recency)
+    weigh = recency_weights(builder.corpus.split, len(builder.corpus.train), recency)
     texts = WindowTexts.of(bundle.tokenizer, builder, task)
     columns, counted = window_columns(texts, joined_windows(windows), weigh, True, task == NEXT_SID)
     return listed(columns, counted)

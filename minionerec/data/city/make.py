@@ -77,19 +77,13 @@ def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path
     work.reached(done)
     with work.phase("choose"):
         if config.processes == 1:
-            made = _in_turn(people, missing, parts, config.form)
+            made = (write_block(people, block, parts[block], config.form) for block in missing)
         else:
             made = _at_once(config.processes, work.stage.settings, missing, parts)
         for _ in progress(made, "generating users", total=len(missing), unit="block"):
             done += 1
             work.reached(done)
     return parts
-
-
-def _in_turn(people: People, missing: list[int], parts: list[Path], form: str) -> Iterator[None]:
-    for block in missing:
-        write_block(people, block, parts[block], form)
-        yield
 
 
 def _at_once(processes: int, settings: Mapping[str, Any], missing: list[int], parts: list[Path]) -> Iterator[None]:
@@ -117,12 +111,12 @@ def write_block(people: People, block: int, path: Path, form: str = PARQUET) -> 
         path: The parquet file.
         form: Whose ids it holds.
     """
-    purchases = purchases_of(people, block)
+    users, rows, times = purchases_of(people, block)
     table = pa.table(
         {
-            "user_id": ids("u", purchases.users, form),
-            "item_id": ids("p", purchases.rows, form),
-            "timestamp": pa.array(purchases.times, pa.int64()),
+            "user_id": ids("u", users, form),
+            "item_id": ids("p", rows, form),
+            "timestamp": pa.array(times, pa.int64()),
         }
     )
     with atomic_write(path) as fresh:

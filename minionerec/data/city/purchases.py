@@ -1,7 +1,5 @@
 """The purchases of the users of a block: all random draws, one array operation for all users at a time."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from minionerec.data.city.people import SESSION, Likes, People, interactions_of, likes_of
@@ -28,27 +26,12 @@ STYLE_SHARES = np.array([0.7, 0.3])
 _PURCHASES = 2  # the stream of a block; see `minionerec.data.city.people`
 
 
-@dataclass(frozen=True)
-class Purchases:
-    """The purchases of a block: M of them, user after user, each in order of time.
-
-    Attributes:
-        users: int64 (M,), number of the user in the city.
-        rows: int64 (M,), row of the items table.
-        times: int64 (M,), seconds since 1970.
-    """
-
-    users: np.ndarray
-    rows: np.ndarray
-    times: np.ndarray
-
-
 def kinds_of(pauses: np.ndarray) -> np.ndarray:
     """Kind of each purchase (`CONTINUES`, `BEGINS`, `FIRST`) by the seconds since the one before, -1 where none was."""
     return np.where(pauses < 0, FIRST, np.where(pauses <= SESSION, CONTINUES, BEGINS))
 
 
-def purchases_of(people: People, block: int) -> Purchases:
+def purchases_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw the purchases of the users of a block.
 
     The shelf of a purchase depends on that of the one before, so shelves are drawn purchase by purchase, for all users
@@ -57,6 +40,10 @@ def purchases_of(people: People, block: int) -> Purchases:
     Args:
         people: The city and its users.
         block: Number of the block.
+
+    Returns:
+        M purchases, user after user, each in order of time, three times int64 (M,): number of the user in the city, row
+        of the items table, seconds since 1970.
     """
     world, likes, purchases = people.world, likes_of(people, block), interactions_of(people, block)
     rng = generator(world.seed, block, _PURCHASES)
@@ -74,7 +61,7 @@ def purchases_of(people: People, block: int) -> Purchases:
     positions = np.empty(total, dtype=np.int64)
     positions[order] = shelves.astype(np.int64) * len(RANK_SHARES) + styles
     users = block * people.block + np.repeat(np.arange(len(purchases.counts)), purchases.counts)
-    return Purchases(users, world.rows(positions), purchases.times)
+    return users, world.rows(positions), purchases.times
 
 
 def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

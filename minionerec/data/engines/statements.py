@@ -272,39 +272,12 @@ class Borders:
             f"FROM (SELECT step, {self.split} AS split FROM ordered) AS marked WHERE split >= 0 GROUP BY split"
         )
 
-    def known(self, max_history: int) -> str:
-        """The items of training examples, as targets or in histories.
-
-        Training examples are the first of their user. So every item of a later step is a target of one, and of those
-        of the first step the history of the second reaches the newest `max_history`.
-        """
+    def unknown(self, column: str) -> str:
+        """Examples of valid and of test that no training example shares a value with, such as the item: the target."""
         return (
-            f"SELECT item_index FROM ordered WHERE example < {self.valid} GROUP BY item_index UNION "
-            f"SELECT o.item_index FROM ordered o JOIN ({self.trained}) AS t ON o.user_key = t.user_key "
-            f"WHERE o.step = 0 AND o.position >= t.second - {max_history} GROUP BY o.item_index"
-        )
-
-    @property
-    def trained(self) -> str:
-        """The users with a training example, and the position at which their second step begins."""
-        return f"SELECT user_key, min(step) AS second FROM ordered WHERE example < {self.valid} GROUP BY user_key"
-
-    @property
-    def targets(self) -> str:
-        """How often each item is the target of valid and of test."""
-        return (
-            "SELECT split, item_index, count(*) AS examples "
-            f"FROM (SELECT item_index, {self.split} AS split FROM ordered) AS marked "
-            "WHERE split > 0 GROUP BY split, item_index"
-        )
-
-    @property
-    def new_users(self) -> str:
-        """Examples of valid and of test whose user has no training example."""
-        return (
-            f"SELECT split, count(*) FROM (SELECT user_key, {self.split} AS split FROM ordered) AS marked "
-            f"LEFT JOIN ({self.trained}) AS t ON marked.user_key = t.user_key "
-            "WHERE split > 0 AND t.user_key IS NULL GROUP BY split"
+            f"SELECT split, count(*) FROM (SELECT {column}, {self.split} AS split FROM ordered) AS marked "
+            f"LEFT JOIN (SELECT {column} FROM ordered WHERE example < {self.valid} GROUP BY {column}) AS t "
+            f"ON marked.{column} = t.{column} WHERE split > 0 AND t.{column} IS NULL GROUP BY split"
         )
 
     @property

@@ -70,11 +70,6 @@ class TableFiles:
         return cls(folder, kept)
 
     @property
-    def single(self) -> Path | None:
-        """The file where there is but one."""
-        return self.files[0] if len(self.files) == 1 else None
-
-    @property
     def suffix(self) -> str:
         """The ending of its files, in small letters."""
         return self.files[0].suffix.lower()

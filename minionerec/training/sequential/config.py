@@ -1,7 +1,7 @@
 """Settings of sequential recommenders; light to import, so that `--help` answers at once."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -142,9 +142,7 @@ class SequentialConfig(StageConfig):
         from minionerec.data.protocols import PROTOCOLS
 
         wanted = {name: getattr(self, name) for name in _OF_PROTOCOL}
-        return PROTOCOLS[self.protocol].with_changes(
-            **{name: value for name, value in wanted.items() if value is not None}
-        )
+        return replace(PROTOCOLS[self.protocol], **{name: value for name, value in wanted.items() if value is not None})
 
     def model_stage(self) -> "Stage[SequentialConfig]":
         """The training, in OUTPUT/model. Settings of lists and metrics alone do not affect it."""

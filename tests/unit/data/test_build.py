@@ -132,7 +132,7 @@ def test_files_are_those_of_the_same_examples_written_at_once(engine, tmp_path, 
 
 
 def test_a_first_timestamp_of_more_items_than_a_history_holds(engine):
-    """Users 0 to 9 begin with items 0 to 4 at once; only the newest two of them are in any history."""
+    """Users 0 to 9 begin with items 0 to 4 at once: these are the target of no training example."""
     interactions = [(user, item, 1_500_000_000) for user in range(10) for item in range(5)]
     interactions += [(user, 5 + user % 3, 1_500_000_000 + 60 * step) for step in range(1, 9) for user in range(10)]
     interactions += [(10 + user, user % 5, 1_500_001_000 + position) for user in range(10) for position in range(2)]

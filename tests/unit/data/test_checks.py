@@ -52,7 +52,7 @@ def test_an_empty_split_is_named_with_all_sizes():
 
 
 def test_counts_by_hand():
-    corpus = corpus_of([("ann", [1, 2, 3], 4)], [("bob", [1], 3), ("ann", [2, 3, 4], 9)], [("eve", [9], 9)])
+    corpus = corpus_of([("ann", [1, 2, 3], 4)], [("bob", [1], 3), ("ann", [2, 3, 4], 9)], [("eve", [9], 2)])
     assert corpus_counts(corpus) == {
         "train_rows": 1,
         "valid_rows": 2,

@@ -23,15 +23,15 @@ SHOP = people_of(items=200, users=1500, mean=9, days=300, epoch_days=20, seed=3,
 
 def all_contexts(people, block=0):
     """Every choice of a block as what it depends on, and what was chosen."""
-    purchases, interactions = purchases_of(people, block), interactions_of(people, block)
-    rows = purchases.rows.astype(np.int64)
+    (users, rows, times), interactions = purchases_of(people, block), interactions_of(people, block)
+    rows = rows.astype(np.int64)
     numbers = np.arange(len(rows)) - np.repeat(
         np.cumsum(interactions.counts) - interactions.counts, interactions.counts
     )
     back = np.arange(1, max(1, people.memory) + 1)
     recent = np.where(numbers[:, None] >= back, rows[np.arange(len(rows))[:, None] - back], -1)
     held = recent if people.memory else None
-    return PurchaseContexts(purchases.users, recent[:, 0], purchases.times, interactions.pauses, held), rows
+    return PurchaseContexts(users, recent[:, 0], times, interactions.pauses, held), rows
 
 
 SESSION_CONTEXTS, CHOSEN = all_contexts(PEOPLE)
@@ -94,17 +94,16 @@ def test_days_that_just_suffice_hold_everybody():
 
 def test_a_block_stands_alone():
     whole = [purchases_of(MANY, block) for block in range(MANY.blocks)]
-    assert [len(np.unique(part.users)) for part in whole] == [8192, 8192, 3616]
-    assert whole[2].users.max() == 19_999
+    assert [len(np.unique(users)) for users, _, _ in whole] == [8192, 8192, 3616]
+    assert whole[2][0].max() == 19_999
     fresh = replace(MANY, world=World(MANY.world.items, MANY.world.days, MANY.world.epoch_days, MANY.world.seed))
-    again = purchases_of(fresh, 1)
-    for name in ("users", "rows", "times"):
-        assert np.array_equal(getattr(again, name), getattr(whole[1], name))
-    larger = purchases_of(replace(MANY, users=50_000), 1)  # who comes later changes nothing
-    assert np.array_equal(larger.rows, whole[1].rows)
-    assert not np.array_equal(whole[0].rows[:1000], whole[1].rows[:1000])
-    other = purchases_of(replace(MANY, world=replace(MANY.world, seed=10)), 1)
-    assert not np.array_equal(other.rows[:1000], whole[1].rows[:1000])
+    for again, before in zip(purchases_of(fresh, 1), whole[1], strict=True):
+        assert np.array_equal(again, before)
+    _, larger, _ = purchases_of(replace(MANY, users=50_000), 1)  # who comes later changes nothing
+    assert np.array_equal(larger, whole[1][1])
+    assert not np.array_equal(whole[0][1][:1000], whole[1][1][:1000])
+    _, other, _ = purchases_of(replace(MANY, world=replace(MANY.world, seed=10)), 1)
+    assert not np.array_equal(other[:1000], whole[1][1][:1000])
 
 
 @settings(max_examples=30, deadline=None)

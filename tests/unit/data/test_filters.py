@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.filters import k_core, number_by_appearance, parse_time, year_before
+from minionerec.data.filters import k_core, parse_time, year_before
 
 interactions = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60)
 
@@ -42,12 +42,6 @@ def test_core_is_the_fixpoint_that_a_slow_loop_finds(pairs, k):
     assert k_core(users[kept], items[kept], k).tolist() == list(range(len(kept)))
 
 
-@given(st.lists(st.integers(0, 20), max_size=40))
-def test_numbers_rise_with_first_appearance(values):
-    codes = np.array(values, dtype=np.int64)
-    new, old = number_by_appearance(codes)
-    assert old.tolist() == list(dict.fromkeys(values))
-    assert old[new].tolist() == values
 
 
 @pytest.mark.parametrize(

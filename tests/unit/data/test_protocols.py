@@ -1,5 +1,7 @@
 """Protocols A, B and rows: their samples against loops, the published counts, stopping, and what they refuse."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.examples import source_of
@@ -31,7 +33,7 @@ LONG, SHORT = [1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 1]
 
 
 def test_protocol_a_makes_prefixes_of_the_newest_training_items():
-    split = PROTOCOLS["a"].with_changes(max_len=3).split(source_of(LONG, SHORT))
+    split = replace(PROTOCOLS["a"], max_len=3).split(source_of(LONG, SHORT))
     assert rows(split.train) == [
         (0, [], 3),
         (0, [3], 4),
@@ -51,7 +53,7 @@ def test_protocol_a_makes_prefixes_of_the_newest_training_items():
 
 def test_protocol_b_slides_over_all_positions(monkeypatch):
     monkeypatch.setattr("minionerec.data.protocols._Users.core", lambda data: data)
-    split = PROTOCOLS["b"].with_changes(max_len=3).split(source_of(LONG, SHORT))
+    split = replace(PROTOCOLS["b"], max_len=3).split(source_of(LONG, SHORT))
     assert rows(split.train) == [(0, [1], 2), (0, [1, 2], 3), (0, [1, 2, 3], 4), (0, [2, 3, 4], 5), (1, [8], 9)]
     assert rows(split.valid) == [(0, [3, 4, 5], 6), (1, [8, 9], 10)]
     assert rows(split.test) == [(0, [4, 5, 6], 7), (1, [8, 9, 10], 1)]

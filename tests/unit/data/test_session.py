@@ -116,7 +116,7 @@ def test_the_published_layout_gets_times_that_come_back_from_disk(layout, caplog
         rows = corpus.rows(name)
         assert row_contexts(rows.times, len(rows)).tolist() == wanted[name]
         assert same_times(rows.times, expected.rows(name).times)
-        assert same_times(rows.times, stored.rows(name).times) and same_times(rows.times, stored.times_of(name))
+        assert same_times(rows.times, stored.rows(name).times) and stored.has_times
         assert [row.tolist() for row in rows.histories] == [row.tolist() for row in expected.rows(name).histories]
     assert {context for row in wanted.values() for context in row} == {UNKNOWN, SAME, LATER}
     # The audit tells ties from the other pairs, as it does of any source with times.

@@ -1,5 +1,6 @@
 """Slices of examples: each group shares out the rows, and says what the plain reading of the rows says."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -66,7 +67,7 @@ def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len)
     """Whatever the protocol and its longest history: pairs are those of the users' training items."""
     if protocol == "b":
         sequences = sequences * 5  # a 5-core
-    split = PROTOCOLS[protocol].with_changes(max_len=max_len).split(source_of(*sequences, n_items=N))
+    split = replace(PROTOCOLS[protocol], max_len=max_len).split(source_of(*sequences, n_items=N))
     rows = split.rows("test")
     kinds = example_slices(split, rows, "test", None)
     trained = [list(history[:-1]) for history in rows.histories]  # all but the validation item

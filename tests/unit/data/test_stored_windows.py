@@ -121,7 +121,7 @@ def test_columns_say_what_is_wrong_with_them(tmp_path):
     with ColumnWriter(tmp_path, {"a": "int32"}) as writer:
         assert (writer.state, writer.size("a")) == ({"n": 5}, 5)
         writer.finish()
-    assert open_columns(tmp_path).arrays["a"].tolist() == [0, 1, 2, 3, 4]
+    assert open_columns(tmp_path)[0]["a"].tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(ArtefactError, match="holds other columns than b"), ColumnWriter(tmp_path, {"b": "int32"}):
         pass
     (tmp_path / "a.bin").write_bytes(b"12345678")

@@ -144,5 +144,3 @@ def test_ties_need_timestamps(ties):
         build(parts, ties=ties)
     for kept in (without, parts):
         assert not build(kept, split="leave_last_out").corpus().has_times
-    with pytest.raises(ConfigError, match="unknown ties 'random'; known: keep, shuffle, together"):
-        build(source, ties="random")

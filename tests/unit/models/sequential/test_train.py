@@ -132,7 +132,7 @@ def examples_of(corpus, protocol=PROTOCOLS["a"], all_positions=False):
 def train_small(folder, corpus, name="sasrec", protocol=PROTOCOLS["a"], hyper=SMALL, all_positions=False, **changes):
     torch.manual_seed(3)
     model = build_model(name, num_items=corpus.n_items, max_len=protocol.max_len, padding=protocol.padding, **hyper)
-    examples, protocol = examples_of(corpus, protocol, all_positions), protocol.with_changes(batch_size=32, seed=7)
+    examples, protocol = examples_of(corpus, protocol, all_positions), replace(protocol, batch_size=32, seed=7)
 
     def valid(model):
         return rank_rows(model, corpus.valid, protocol.seen, CPU)["item"]
@@ -143,7 +143,7 @@ def train_small(folder, corpus, name="sasrec", protocol=PROTOCOLS["a"], hyper=SM
 @pytest.mark.parametrize("all_positions", [False, True])
 @pytest.mark.parametrize("stop", [1, 2])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, stop, all_positions):
-    protocol = PROTOCOLS["a"].with_changes(max_len=8)
+    protocol = replace(PROTOCOLS["a"], max_len=8)
     split = protocol.split(cycles())
     whole, expected = train_small(tmp_path / "whole", split, protocol=protocol, all_positions=all_positions)
 
@@ -164,7 +164,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, stop, 
 
 
 def test_training_learns_stops_and_keeps_its_best_epoch(tmp_path):
-    protocol = PROTOCOLS["b"].with_changes(max_len=8)
+    protocol = replace(PROTOCOLS["b"], max_len=8)
     split = protocol.split(cycles())
     done, model = train_small(
         tmp_path / "state",
@@ -202,7 +202,7 @@ def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
     model = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
     other = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
     other.load_state_dict(model.state_dict())
-    plain, protocol = settings_of(weight_decay=0.0), PROTOCOLS["a"].with_changes(batch_size=32, seed=7)
+    plain, protocol = settings_of(weight_decay=0.0), replace(PROTOCOLS["a"], batch_size=32, seed=7)
     examples = examples_of(split)
     train_epoch(model, examples, make_optimizer(model, plain), protocol, 0)
     train_epoch(other, examples, torch.optim.Adam(other.parameters(), lr=plain.learning_rate), protocol, 0)
@@ -230,7 +230,7 @@ def test_what_cannot_be_trained_is_reported(tmp_path, changes, message):
         (PROTOCOLS["a"], [0.10001, 0.10002] + [0.10002] * 30, [True, True] + [False] * 10, 0.10002),
         # B rounds, takes ties, and stops on the eleventh worse epoch.
         (PROTOCOLS["b"], [0.04331, 0.04329, 0.04334] + [0.0432] * 30, [True] * 3 + [False] * 11, 0.0433),
-        (PROTOCOLS["a"].with_changes(stop_after=2), [1, 0, 2, 0, 0, 9], [True, False, True, False, False], 2),
+        (replace(PROTOCOLS["a"], stop_after=2), [1, 0, 2, 0, 0, 9], [True, False, True, False, False], 2),
     ],
 )
 def test_training_stops_after_worse_epochs_in_a_row(protocol, values, improved, best):
