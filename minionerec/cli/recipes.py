@@ -303,8 +303,8 @@ def _written_out(file: Path) -> str:
         content["steps"] = _steps_content(layer.steps)
     if layer.cases:
         content["cases"] = {
-            name: {**case.values, **({"steps": _steps_content(case.steps)} if case.steps else {})}
-            for name, case in layer.cases.items()
+            name: {**values, **({"steps": _steps_content(steps)} if steps else {})}
+            for name, (values, steps, _) in layer.cases.items()
         }
     return yaml.safe_dump(content | rest, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
 
@@ -356,48 +356,6 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where} is {shown(value)}; expected a mapping, such as `name: value`.")
     return {str(key): entry for key, entry in value.items()}
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file with the lines of its keys."""
-
-    file: Path
-    lines: Mapping[tuple[str, ...], int]
-
-    def where(self, *keys: str) -> str:
-        """File, line and key, for messages."""
-        found = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), None)
-        position = str(self.file) if found is None else f"{self.file}, line {found}"
-        return f"{position}: {'.'.join(keys)}" if keys else position
-
-    def named(self, value: Any, *keys: str) -> dict[str, Any]:
-        """A mapping whose keys name folders and placeholders."""
-        found = _mapping(value, self.where(*keys))
-        if not found:
-            raise ConfigError(f"{self.where(*keys)} is empty; name at least one.")
-        for key in found:
-            if not NAME.fullmatch(key) or key in TAKEN:
-                raise ConfigError(
-                    f"{self.where(*keys, key)}: {shown(key)} cannot be a name; expected letters, digits, - and _, and "
-                    f"none of {', '.join(TAKEN)}."
-                )
-        return found
-
-    def steps(self, value: Any, *keys: str) -> dict[str, RecipeStep]:
-        """Steps by name, in order."""
-        return {name: self._step(name, raw, *keys, name) for name, raw in _mapping(value, self.where(*keys)).items()}
-
-    def _step(self, name: str, raw: Any, *keys: str) -> RecipeStep:
-        where = self.where(*keys)
-        if not NAME.fullmatch(name):
-            raise ConfigError(f"{where}: {shown(name)} cannot be a step's name; expected letters, digits, - and _.")
-        values = _mapping(raw, where)
-        stage, config = (convert(values.pop(key, None) or "", str, self.where(*keys, key)) for key in _OF_STEP[:2])
-        once = convert(values.pop("once", None) or False, bool, self.where(*keys, "once"))
-        if stage and stage not in STAGES:
-            raise ConfigError(f"{self.where(*keys, 'stage')}: no stage {shown(stage)}; known: {', '.join(STAGES)}.")
-        return RecipeStep(name, where, stage, config, values, once, dict.fromkeys(values, where))
 
 
 def _merged(base: Steps, own: Steps) -> dict[str, RecipeStep]:
@@ -456,87 +414,110 @@ def _complete(steps: Steps, case: str) -> tuple[RecipeStep, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _RawCase:
-    """A case as in the file: settings, the steps that it changes or adds, and file, line and key."""
-
-    values: Mapping[str, Any]
-    steps: Steps
-    where: str
-
-
 @dataclass
 class _Layer:
     """The content of a file over that of its base.
 
     Attributes:
-        source: The file.
+        file: The file.
+        lines: The lines of its keys.
         raw: Key to its value and file, line and key; all but steps.
         variables: Placeholder to value.
         data: Data set to its steps.
         steps: Steps.
-        cases: Cases.
+        cases: Case to its settings, the steps that it changes or adds, and file, line and key.
     """
 
-    source: _File
+    file: Path
+    lines: Mapping[tuple[str, ...], int]
     raw: dict[str, tuple[Any, str]] = field(default_factory=dict)
     variables: dict[str, Any] = field(default_factory=dict)
     data: dict[str, dict[str, RecipeStep]] = field(default_factory=dict)
     steps: dict[str, RecipeStep] = field(default_factory=dict)
-    cases: dict[str, _RawCase] = field(default_factory=dict)
+    cases: dict[str, tuple[Mapping[str, Any], Steps, str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path, waiting: tuple[Path, ...] = ()) -> "_Layer":
         """A file, its bases read before."""
         content, lines = yaml_with_lines(file)
-        source = _File(file, lines)
+        layer = cls(file, lines)
         known = [*RecipeSettings.__dataclass_fields__, *_OWN_KEYS]
         for key in content:
             if key not in known:
-                raise ConfigError(
-                    f"{source.where(str(key))}: unknown key {shown(key)}. Known keys: {', '.join(known)}."
-                )
+                raise ConfigError(f"{layer.where(str(key))}: unknown key {shown(key)}. Known keys: {', '.join(known)}.")
         base = content.pop("base", None)
-        layer = cls(source) if base is None else cls._base(source, base, waiting)
-        layer.source = source
+        if base is not None:
+            layer = replace(layer._base(base, waiting), file=file, lines=lines)
         layer._put(content)
         return layer
 
-    @classmethod
-    def _base(cls, source: _File, base: Any, waiting: tuple[Path, ...]) -> "_Layer":
-        where = source.where("base")
+    def _base(self, base: Any, waiting: tuple[Path, ...]) -> "_Layer":
+        where = self.where("base")
         name = convert(base, str, where)
-        found = at(where, lambda: find_recipe(name, source.file.parent))
-        before = (*waiting, source.file.resolve())
+        found = at(where, lambda: find_recipe(name, self.file.parent))
+        before = (*waiting, self.file.resolve())
         if found.resolve() in before:
             names = ", ".join(path.stem for path in before)
             raise ConfigError(
                 f"{where} is {name!r}, which is based on this file itself, by way of {names}. Change one."
             )
-        return cls.read(found, before)
+        return self.read(found, before)
+
+    def where(self, *keys: str) -> str:
+        """File, line and key, for messages."""
+        found = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), None)
+        position = str(self.file) if found is None else f"{self.file}, line {found}"
+        return f"{position}: {'.'.join(keys)}" if keys else position
+
+    def _read_names(self, value: Any, *keys: str) -> dict[str, Any]:
+        """A mapping whose keys name folders and placeholders."""
+        found = _mapping(value, self.where(*keys))
+        if not found:
+            raise ConfigError(f"{self.where(*keys)} is empty; name at least one.")
+        for key in found:
+            if not NAME.fullmatch(key) or key in TAKEN:
+                raise ConfigError(
+                    f"{self.where(*keys, key)}: {shown(key)} cannot be a name; expected letters, digits, - and _, and "
+                    f"none of {', '.join(TAKEN)}."
+                )
+        return found
+
+    def _read_steps(self, value: Any, *keys: str) -> dict[str, RecipeStep]:
+        """Steps by name, in order."""
+        return {name: self._step(name, raw, *keys, name) for name, raw in _mapping(value, self.where(*keys)).items()}
+
+    def _step(self, name: str, raw: Any, *keys: str) -> RecipeStep:
+        where = self.where(*keys)
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{where}: {shown(name)} cannot be a step's name; expected letters, digits, - and _.")
+        values = _mapping(raw, where)
+        stage, config = (convert(values.pop(key, None) or "", str, self.where(*keys, key)) for key in _OF_STEP[:2])
+        once = convert(values.pop("once", None) or False, bool, self.where(*keys, "once"))
+        if stage and stage not in STAGES:
+            raise ConfigError(f"{self.where(*keys, 'stage')}: no stage {shown(stage)}; known: {', '.join(STAGES)}.")
+        return RecipeStep(name, where, stage, config, values, once, dict.fromkeys(values, where))
 
     def _put(self, content: dict[str, Any]) -> None:
-        source = self.source
-        for name in convert(content.pop("without", None) or [], list[str], source.where("without")):
+        for name in convert(content.pop("without", None) or [], list[str], self.where("without")):
             if name not in self.steps:
                 known = ", ".join(self.steps) or "none"
-                raise ConfigError(f"{source.where('without')} names {name!r}; the steps of the base: {known}.")
+                raise ConfigError(f"{self.where('without')} names {name!r}; the steps of the base: {known}.")
             del self.steps[name]
-        self.variables |= _mapping(content.pop("variables", None), source.where("variables"))
-        self.steps = _merged(self.steps, source.steps(content.pop("steps", None), "steps"))
+        self.variables |= _mapping(content.pop("variables", None), self.where("variables"))
+        self.steps = _merged(self.steps, self._read_steps(content.pop("steps", None), "steps"))
         if "data" in content:
-            for name, raw in source.named(content.pop("data"), "data").items():
-                self.data[name] = _merged(self.data.get(name, {}), source.steps(raw, "data", name))
+            for name, raw in self._read_names(content.pop("data"), "data").items():
+                self.data[name] = _merged(self.data.get(name, {}), self._read_steps(raw, "data", name))
         if "cases" in content:
-            for name, raw in source.named(content.pop("cases"), "cases").items():
-                where = source.where("cases", name)
+            for name, raw in self._read_names(content.pop("cases"), "cases").items():
+                where = self.where("cases", name)
                 values = _mapping(raw, where)
-                steps = source.steps(values.pop("steps", None), "cases", name, "steps")
+                steps = self._read_steps(values.pop("steps", None), "cases", name, "steps")
                 before = self.cases.get(name)
                 if before is not None:
-                    values, steps = {**before.values, **values}, _merged(before.steps, steps)
-                self.cases[name] = _RawCase(values, steps, where)
-        self.raw |= {key: (value, source.where(key)) for key, value in content.items()}
+                    values, steps = {**before[0], **values}, _merged(before[1], steps)
+                self.cases[name] = (values, steps, where)
+        self.raw |= {key: (value, self.where(key)) for key, value in content.items()}
 
     def recipe(self) -> Recipe:
         """The checked recipe."""
@@ -554,7 +535,7 @@ class _Layer:
         given = [key for key in _OF_CASES if key in self.raw or getattr(self, key, None)]
         if not given:
             return self._plain(settings)
-        file = self.source.where()
+        file = self.where()
         for key, there in (
             ("output", settings.output),
             ("seeds", settings.seeds),
@@ -570,15 +551,13 @@ class _Layer:
         compare = self._named("compare", {"test": {}})
         log = None if self.raw.get("log", (None,))[0] is None else _mapping(*self.raw["log"])
         search, over = _search(*self.raw.get("search", (None, "")), cases, data)
-        return Recipe(self.source.file, settings, self.variables, data, cases, compare, log, search, over)
+        return Recipe(self.file, settings, self.variables, data, cases, compare, log, search, over)
 
     def _plain(self, settings: RecipeSettings) -> Recipe:
         if not self.steps:
-            raise ConfigError(f"{self.source.where()}: has no steps; give it `steps:` with at least one.")
-        case = Case(
-            "", "", ("",), tuple(settings.seeds), _complete(self.steps, ""), None, self.source.where("steps"), False
-        )
-        return Recipe(self.source.file, settings, self.variables, {"": ()}, {"": case}, {}, None, None, {})
+            raise ConfigError(f"{self.where()}: has no steps; give it `steps:` with at least one.")
+        case = Case("", "", ("",), tuple(settings.seeds), _complete(self.steps, ""), None, self.where("steps"), False)
+        return Recipe(self.file, settings, self.variables, {"": ()}, {"": case}, {}, None, None, {})
 
     def _named(self, key: str, default: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         value, where = self.raw.get(key, (default, ""))
@@ -595,8 +574,8 @@ class _Layer:
             raise ConfigError(f"{where} is {name!r}, which is no step; its steps: {names}.")
 
     def _check_names(self) -> None:
-        where = self.source.where("variables")
-        names = {*self.steps, *(name for case in self.cases.values() for name in case.steps)}
+        where = self.where("variables")
+        names = {*self.steps, *(name for _, steps, _ in self.cases.values() for name in steps)}
         for name in self.variables:
             if not NAME.fullmatch(name) or name in WORDS:
                 raise ConfigError(
@@ -608,7 +587,7 @@ class _Layer:
         both = sorted(set(self.data) & set(self.cases))
         if both:
             raise ConfigError(
-                f"{self.source.where('cases', both[0])}: {both[0]!r} is both a data set and a case; give each a name "
+                f"{self.where('cases', both[0])}: {both[0]!r} is both a data set and a case; give each a name "
                 "of its own."
             )
 
@@ -620,22 +599,22 @@ def _cases(layer: _Layer, settings: RecipeSettings) -> dict[str, Case]:
     def add(key: str, waiting: list[str]) -> Case:
         if key in found:
             return found[key]
-        raw, known = layer.cases[key], layer.cases
+        (values, changes, where), known = layer.cases[key], layer.cases
         if key in waiting:
-            raise ConfigError(f"{raw.where}: is based on itself, by way of {', '.join(waiting)}. Give it own steps.")
-        own = _settings(CaseSettings, raw.values, raw.where)
+            raise ConfigError(f"{where}: is based on itself, by way of {', '.join(waiting)}. Give it own steps.")
+        own = _settings(CaseSettings, values, where)
         unknown = [name for name in own.data if name not in layer.data]
         if unknown:
-            raise ConfigError(f"{raw.where}: data names {unknown[0]!r}; known: {', '.join(layer.data)}.")
+            raise ConfigError(f"{where}: data names {unknown[0]!r}; known: {', '.join(layer.data)}.")
         if own.base and own.base not in known:
-            raise ConfigError(f"{raw.where}: base is {own.base!r}; known cases: {', '.join(known)}.")
+            raise ConfigError(f"{where}: base is {own.base!r}; known cases: {', '.join(known)}.")
         base = add(own.base, [*waiting, key]) if own.base else None
         if base is not None:
-            steps = changed_steps(all_steps(base, found), raw.steps, raw.where)
+            steps = changed_steps(all_steps(base, found), changes, where)
         else:
-            steps = _complete(_merged(layer.steps, raw.steps), key)
+            steps = _complete(_merged(layer.steps, changes), key)
         if not steps:
-            raise ConfigError(f"{raw.where}: has no steps; give it `steps`, or a `base` and changes.")
+            raise ConfigError(f"{where}: has no steps; give it `steps`, or a `base` and changes.")
         found[key] = Case(
             key,
             own.label or key,
@@ -643,7 +622,7 @@ def _cases(layer: _Layer, settings: RecipeSettings) -> dict[str, Case]:
             tuple(own.seeds or (base.seeds if base else settings.seeds)),
             steps,
             own.base or None,
-            raw.where,
+            where,
             bool(own.seeds) or bool(base and base.own_seeds),
         )
         return found[key]

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from minionerec.cli.plan import (
     jobs_before,
     plan_of,
 )
-from minionerec.cli.recipes import Case, Recipe, all_steps, at, read_recipe
-from minionerec.cli.runner import Outcome, Runner, check_launch, ending_by_signal, losses, print_line, words_of
+from minionerec.cli.recipes import Recipe, all_steps, at, read_recipe
+from minionerec.cli.runner import Outcome, Runner, check_launch, losses, print_line, words_of
 from minionerec.cli.search import check_search, search_settings, with_winner
 from minionerec.core.artefacts import seed_folders
 from minionerec.core.commands import CommandParser
@@ -92,17 +92,17 @@ def tables(recipe: Recipe, say: Callable[[str], None]) -> Iterator[Job]:
         recipe: The recipe.
         say: Called with a line about each case that is left out.
     """
-    current = _Current(recipe, Plan(recipe).all())
+    folders = partial(_folders, recipe, Plan(recipe).all(), {})
     for data in recipe.data:
         for name in recipe.compare:
             of, stage, values = _table(recipe, data, name)
-            found = current.folders(data, of, say)
+            found = folders(data, of, say)
             if runs := {label: str(folder) for label, (folder, exists) in found.items() if exists}:
                 values |= {**_compared(stage, runs), "output": str(recipe.folder / data / COMPARE / name)}
                 yield _job(recipe, Key(data, COMPARE, name, None), stage, values)
     if recipe.log is not None:
         of = str(recipe.log.get("of", "test"))
-        every = {data: current.folders(data, of, lambda line: None) for data in recipe.data}
+        every = {data: folders(data, of, lambda line: None) for data in recipe.data}
         stages = {data: {label: str(folder) for label, (folder, _) in found.items()} for data, found in every.items()}
         stages = {data: folders for data, folders in stages.items() if folders}
         if any(exists for found in every.values() for _, exists in found.values()):
@@ -161,56 +161,43 @@ def _log_settings(recipe: Recipe, stages: Mapping[str, Mapping[str, str]]) -> di
     return values
 
 
-@dataclass
-class _Current:
-    """Finds the outputs that are up to date, with everything that they were made from.
+def _folders(
+    recipe: Recipe, jobs: Mapping[Key, Job], known: dict[Key, bool], data: str, of: str, say: Callable[[str], None]
+) -> dict[str, tuple[Path, bool]]:
+    """Label of each case with such a step to the folder of its seeds, and whether it holds predictions.
 
-    Attributes:
+    Args:
         recipe: The recipe.
         jobs: Its jobs, all of them.
+        known: Which of them are up to date, with all of their dependencies, as far as that was asked.
+        data: The data set.
+        of: Name of the step.
+        say: Called with a line about each case that is left out.
     """
 
-    recipe: Recipe
-    jobs: Mapping[Key, Job]
-    _known: dict[Key, bool] = field(default_factory=dict, repr=False)
+    def is_current(key: Key) -> bool:
+        if key not in known:
+            known[key] = all(map(is_current, jobs[key].needs)) and jobs[key].is_current()
+        return known[key]
 
-    def folders(self, data: str, of: str, say: Callable[[str], None]) -> dict[str, tuple[Path, bool]]:
-        """Label of each case with such a step to the folder of its seeds, and whether it holds predictions.
-
-        Args:
-            data: The data set.
-            of: Name of the step.
-            say: Called with a line about each case that is left out.
-        """
-        found = {}
-        for case in self.recipe.cases.values():
-            if data not in case.data or all(step.name != of for step in case.steps):
-                continue
-            own = {key.seed: job for key, job in self.jobs.items() if key[:3] == (data, case.name, of)}
-            job = next(iter(own.values()))
-            trained = getattr(type(job.settings), "kind", "") in TRAINED
-            folder = job.folder.parent if trained else job.folder.parent.parent
-            seeds = list(seed_folders(folder, "predictions"))
-            stale = [seed for seed in seeds if not self._is_ours(own.get(seed), seed, case)]
-            if stale:
-                say(
-                    f"{data}, {of}: {case.label} is left out of the table: {folder}/seed-{stale[0]} is of other "
-                    "settings or inputs, or of a seed that the recipe does not name. Run the recipe, or remove it."
-                )
-            else:
-                found[case.label] = (folder, bool(seeds))
-        return found
-
-    def _is_ours(self, job: Job | None, seed: int, case: Case) -> bool:
-        """Whether the predictions of a seed are up to date."""
-        return job is not None and seed in case.seeds and self._is_current(job.key)
-
-    def _is_current(self, key: Key) -> bool:
-        """Whether a step is up to date, with all of its dependencies."""
-        if key not in self._known:
-            job = self.jobs[key]
-            self._known[key] = all(self._is_current(need) for need in job.needs) and job.is_current()
-        return self._known[key]
+    found = {}
+    for case in recipe.cases.values():
+        if data not in case.data or all(step.name != of for step in case.steps):
+            continue
+        own = {key.seed: job for key, job in jobs.items() if key[:3] == (data, case.name, of)}
+        job = next(iter(own.values()))
+        trained = getattr(type(job.settings), "kind", "") in TRAINED
+        folder = job.folder.parent if trained else job.folder.parent.parent
+        seeds = list(seed_folders(folder, "predictions"))
+        stale = [seed for seed in seeds if seed not in own or seed not in case.seeds or not is_current(own[seed].key)]
+        if stale:
+            say(
+                f"{data}, {of}: {case.label} is left out of the table: {folder}/seed-{stale[0]} is of other "
+                "settings or inputs, or of a seed that the recipe does not name. Run the recipe, or remove it."
+            )
+        else:
+            found[case.label] = (folder, bool(seeds))
+    return found
 
 
 logger = get_logger(__name__)
@@ -271,7 +258,7 @@ def run_recipe(program: str, words: Sequence[str]) -> None:
     if given.dry:
         print("\n".join(listed(recipe, jobs)))
         return
-    with ExitStack() as held, ending_by_signal():
+    with ExitStack() as held:
         if not recipe.has_cases:
             status = _run_steps(recipe, jobs)
         else:

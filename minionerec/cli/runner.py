@@ -23,18 +23,6 @@ _PATIENCE = 20.0
 """Seconds that a step gets to end before it is killed."""
 
 
-class Interrupted(Exception):
-    """A signal has ended the run.
-
-    Attributes:
-        number: The signal.
-    """
-
-    def __init__(self, number: int):
-        super().__init__(number)
-        self.number = number
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a step.
@@ -58,15 +46,8 @@ class Outcome:
 
 
 @dataclass
-class _Running:
-    process: Popen[bytes]
-    since: float
-    closing: ExitStack
-
-
-@dataclass
 class Runner:
-    """Runs steps.
+    """Runs steps. A signal to end ends them, and then the command, with the status that a shell expects.
 
     Attributes:
         most: Steps at a time.
@@ -80,7 +61,7 @@ class Runner:
     started: Callable[[Job], None] | None = None
     ended: Callable[[Job], None] | None = None
     _signal: int | None = None
-    _running: dict[Key, _Running] = field(default_factory=dict)
+    _running: dict[Key, tuple[Popen[bytes], float, ExitStack]] = field(default_factory=dict)
 
     def run(self, jobs: Mapping[Key, Job]) -> dict[Key, Outcome]:
         """Run jobs, each after its dependencies.
@@ -92,7 +73,8 @@ class Runner:
             The outcome of each, in the order in which they ended.
 
         Raises:
-            Interrupted: After a signal to end; no process is left then.
+            KeyboardInterrupt: After an interruption; no process is left then.
+            SystemExit: Likewise after another signal to end.
         """
         outcomes: dict[Key, Outcome] = {}
         waiting = dict(jobs)
@@ -102,7 +84,10 @@ class Runner:
                 self._collect(jobs, outcomes)
                 if self._signal is not None:
                     self._end_all()
-                    raise Interrupted(self._signal)
+                    if self._signal == signal.SIGINT:
+                        raise KeyboardInterrupt
+                    sys.stderr.write("ended by a signal; run the same command again to resume\n")
+                    raise SystemExit(128 + self._signal)
                 if self._running:
                     time.sleep(_PAUSE)
         return outcomes
@@ -127,13 +112,11 @@ class Runner:
 
     def _collect(self, jobs: Mapping[Key, Job], outcomes: dict[Key, Outcome]) -> None:
         for key, job in jobs.items():
-            running = self._running.get(key)
-            status = None if running is None else running.process.poll()
-            if running is None or status is None:
+            if key not in self._running or (status := self._running[key][0].poll()) is None:
                 continue
-            del self._running[key]
-            running.closing.close()
-            took = time.monotonic() - running.since
+            _, since, closing = self._running.pop(key)
+            closing.close()
+            took = time.monotonic() - since
             if status == 0:
                 outcomes[key] = Outcome("done", seconds=took)
                 line = f"done in {duration(took)}"
@@ -146,15 +129,15 @@ class Runner:
 
     def _end_all(self) -> None:
         """End every running process, with all that it has started."""
-        for running in self._running.values():
-            _signal_group(running.process, signal.SIGTERM)
+        for process, _, _ in self._running.values():
+            _signal_group(process, signal.SIGTERM)
         until = time.monotonic() + _PATIENCE
-        for running in self._running.values():
-            while running.process.poll() is None and time.monotonic() < until:
+        for process, _, closing in self._running.values():
+            while process.poll() is None and time.monotonic() < until:
                 time.sleep(_PAUSE)
-            _signal_group(running.process, signal.SIGKILL)
-            running.process.wait()
-            running.closing.close()
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+            closing.close()
         self._running.clear()
 
     @contextmanager
@@ -171,18 +154,6 @@ class Runner:
             self._end_all()
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-@contextmanager
-def ending_by_signal() -> Iterator[None]:
-    """End a command that a signal has interrupted with the status that a shell expects."""
-    try:
-        yield
-    except Interrupted as signalled:
-        if signalled.number == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        sys.stderr.write("ended by a signal; run the same command again to resume\n")
-        raise SystemExit(128 + signalled.number) from None
 
 
 def check_launch(jobs: int, launch: str | os.PathLike[str] | None, where: str | os.PathLike[str]) -> None:
@@ -203,7 +174,8 @@ def check_launch(jobs: int, launch: str | os.PathLike[str] | None, where: str | 
         )
 
 
-def _start(job: Job) -> _Running:
+def _start(job: Job) -> tuple[Popen[bytes], float, ExitStack]:
+    """Start a step: its process, when it began, and what is closed when it has ended."""
     words = job.words()
     job.prepare()
     with ExitStack() as opened:
@@ -214,7 +186,7 @@ def _start(job: Job) -> _Running:
             log.write(f"$ {shown_command(words)}\n".encode(errors="backslashreplace"))
             log.flush()
         process = opened.enter_context(started_words(words, job.threads, log))
-        return _Running(process, time.monotonic(), opened.pop_all())
+        return process, time.monotonic(), opened.pop_all()
 
 
 def _signal_group(process: Popen[bytes], number: signal.Signals) -> None:

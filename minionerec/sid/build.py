@@ -140,7 +140,7 @@ def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
     config, vectors = given.config, given.rows()
     device = "cpu"
     if config.device not in ("auto", "cpu"):
-        from minionerec.sid.rq_vae import torch_device
+        from minionerec.sid.on_device import torch_device
 
         device = str(torch_device(config.device))
     sizes = _sizes(vectors, config)

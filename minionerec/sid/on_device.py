@@ -5,7 +5,23 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
+from minionerec.core.errors import ConfigError
+
 _ROWS = 1 << 14  # vectors at once
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of a name; "auto" is a GPU where there is one.
+
+    Raises:
+        ConfigError: If there is no such device.
+    """
+    try:
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.zeros(1, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}). Set device: cpu.") from None
 
 
 def encoder_on(codebooks: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.sid.kmeans import residual_kmeans
+from minionerec.sid.on_device import torch_device
 from minionerec.sid.quantiser import Encoder, Quantiser
 
 logger = get_logger(__name__)
@@ -229,20 +229,6 @@ class _Standardised:
 
     def blocks(self) -> list[torch.Tensor]:
         return [self.rows(slice(start, start + _ROWS)) for start in range(0, len(self.vectors), _ROWS)]
-
-
-def torch_device(name: str) -> torch.device:
-    """The device of a name; "auto" is a GPU where there is one.
-
-    Raises:
-        ConfigError: If there is no such device.
-    """
-    try:
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
-        return torch.zeros(1, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}). Set device: cpu.") from None
 
 
 @contextmanager

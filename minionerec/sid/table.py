@@ -143,6 +143,15 @@ def ids_of(items: pd.DataFrame) -> Sequence[str]:
     return ItemIds(column) if len(column) > LARGE else column.tolist()
 
 
+def hashed_ids(item_ids: Sequence[str]) -> "hashlib._Hash":
+    """The SHA-256, not yet finished, of ids as a JSON list, some at a time."""
+    digest = hashlib.sha256(b"[")
+    for start in range(0, len(item_ids), _BLOCK):
+        digest.update((", " * (start > 0) + json.dumps(item_ids[start : start + _BLOCK])[1:-1]).encode())
+    digest.update(b"]")
+    return digest
+
+
 def write_codes(path: str | os.PathLike[str], item_ids: ItemIds, codes: np.ndarray, levels: Sequence[str]) -> None:
     """Write `codes.parquet`: column `item_id` and, for each level, a column of its name, int32, -1 where there is none.
 
@@ -349,10 +358,8 @@ class SidTable:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of item ids and codes: equal for equal tables, however stored."""
-        digest = hashlib.sha256(b"[")
-        for start in range(0, len(self), _BLOCK):
-            digest.update((", " * (start > 0) + json.dumps(self.item_ids[start : start + _BLOCK])[1:-1]).encode())
-        digest.update(b"]" + repr(self.codes.shape).encode())
+        digest = hashed_ids(self.item_ids)
+        digest.update(repr(self.codes.shape).encode())
         digest.update(self.codes.data)
         return digest.hexdigest()
 

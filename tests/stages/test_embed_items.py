@@ -15,7 +15,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.sid.embed.config import EmbedConfig, encoder_inputs
-from minionerec.sid.embed.stored import load_vector_artefact
+from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.embed.texts import item_texts, tfidf_svd
 from minionerec.sid.embed.vectors import VectorCache, run_embed
 
@@ -49,15 +49,15 @@ def test_ready_vectors_become_an_artefact_that_knows_its_items(tmp_path):
     corpus = save_corpus(tmp_path / "corpus", ["red", "blue"])
     np.save(tmp_path / "v.npy", np.eye(2))
     run_embed(EmbedConfig(corpus=str(corpus), encoder=str(tmp_path / "v.npy"), output=str(tmp_path / "out")))
-    assert load_vector_artefact(tmp_path / "out", ["i0", "i1"]).tolist() == [[1, 0], [0, 1]]
+    assert load_vectors(vector_file(tmp_path / "out", ["i0", "i1"]), 2).tolist() == [[1, 0], [0, 1]]
     with pytest.raises(
         DataError, match="its 2 vectors are not those of the corpus's 2 items; they first differ at item 1"
     ):
-        load_vector_artefact(tmp_path / "out", ["i0", "x"])
+        vector_file(tmp_path / "out", ["i0", "x"])
     with pytest.raises(DataError, match="corpus's 3 items; they first differ at item 2"):
-        load_vector_artefact(tmp_path / "out", ["i0", "i1", "i2"])
+        vector_file(tmp_path / "out", ["i0", "i1", "i2"])
     with pytest.raises(ArtefactError, match="holds a 'corpus', expected a 'vectors'"):
-        load_vector_artefact(corpus, ["i0", "i1"])
+        vector_file(corpus, ["i0", "i1"])
 
 
 def test_items_without_text_get_zeros_from_a_model(tmp_path):

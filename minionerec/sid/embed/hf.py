@@ -95,7 +95,7 @@ class HFEncoder:
         dtype: Type of the weights in memory: "float32", "bfloat16" or "float16". Pooling is in float32 always.
 
     Raises:
-        ConfigError: If the pooling, dtype or device is unknown, or the model cannot be loaded.
+        ConfigError: If there is no such device, or the model cannot be loaded.
     """
 
     def __init__(
@@ -110,12 +110,10 @@ class HFEncoder:
     ) -> None:
         import torch
 
-        if pooling not in POOLINGS:
-            raise ConfigError(f"unknown pooling {pooling!r}; known: {', '.join(POOLINGS)}.")
-        if dtype not in DTYPES:
-            raise ConfigError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}.")
+        from minionerec.sid.on_device import torch_device
+
         self.name, self.pooling, self.batch_size, self.prefix = model_name_or_path, pooling, batch_size, prefix
-        self.device = _device(device)
+        self.device = torch_device(device)
         self.tokenizer, model = _load(model_name_or_path, getattr(torch, dtype))
         self.model = model.to(self.device).eval()
         self.limit = _token_limit(self.tokenizer, model, max_length)
@@ -178,21 +176,6 @@ def pooled_states(
             hidden = model(input_ids=ids.to(model.device), attention_mask=mask).last_hidden_state.float()
             vectors[batch] = POOLINGS[pooling](hidden, mask).cpu().numpy()
     return vectors
-
-
-def _device(device: str) -> "torch.device":
-    import torch
-
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(
-            f"device {device!r} is not available ({str(error).splitlines()[0]}). Use auto or cpu."
-        ) from None
-    return chosen
 
 
 def _load(name: str, dtype: "torch.dtype") -> tuple[Any, Any]:

@@ -1,7 +1,5 @@
 """Vectors in files: read a block at a time, and ready vectors, made here or elsewhere."""
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ import pyarrow.parquet as pq
 from minionerec.core.artefacts import file_sha256, open_artefact, read_json
 from minionerec.core.errors import DataError, truncate
 from minionerec.core.parquet import readable
+from minionerec.sid.table import hashed_ids
 
 # Vectors that stay in their file: rows of a `.npy` file read in blocks, never all of them at once.
 
@@ -216,7 +215,6 @@ def save_vectors(path: str | os.PathLike[str], vectors: VectorRows) -> None:
 
 VECTORS_FILE = "vectors.npy"
 ITEMS_FILE = "items.json"
-_IDS = 1 << 16  # at once
 
 
 def check_vectors(vectors: np.ndarray, n_items: int, where: str) -> np.ndarray:
@@ -342,43 +340,25 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
     return check_vectors(vectors, len(item_ids), str(path))
 
 
-def load_vector_artefact(path: str | os.PathLike[str], item_ids: Sequence[str]) -> np.ndarray:
-    """Read the output of `run_embed` and check that it is for these items in this order.
-
-    Raises:
-        ArtefactError: If `path` is not a finished artefact of kind "vectors".
-        DataError: If the items differ (the message names the first), or as in `load_vectors`.
-    """
-    open_artefact(path, "vectors")
-    _check_items(Path(path), item_ids)
-    return load_vectors(Path(path) / VECTORS_FILE, len(item_ids))
-
-
-def open_vector_artefact(path: str | os.PathLike[str], item_ids: pd.Series) -> VectorFile:
-    """As `load_vector_artefact`, but the vectors stay in their file.
+def vector_file(path: Path, item_ids: Sequence[str]) -> Path:
+    """The `.npy` file at a path: itself, or that of an output of `run_embed` for these items in this order.
 
     Args:
-        path: The artefact.
+        path: The file or the artefact.
         item_ids: N item ids; that they are those of the artefact is seen by the bytes of its list.
 
     Raises:
-        ArtefactError: As there.
-        DataError: As there, or as in `open_vectors`.
+        ArtefactError: If `path` is neither a file nor a finished artefact of kind "vectors".
+        DataError: If the items differ; the message names the first.
     """
+    if path.is_file():
+        return path
     open_artefact(path, "vectors")
-    if file_sha256(Path(path) / ITEMS_FILE) != _digest(item_ids):
-        _check_items(Path(path), item_ids.astype(str).tolist())
-    return open_vectors(Path(path) / VECTORS_FILE, len(item_ids))
-
-
-def _digest(item_ids: pd.Series) -> str:
-    """SHA-256 of `items.json` for these items."""
-    digest = hashlib.sha256(b"[")
-    for start in range(0, len(item_ids), _IDS):
-        part = json.dumps(item_ids.iloc[start : start + _IDS].astype(str).tolist())[1:-1]
-        digest.update((", " * (start > 0) + part).encode())
-    digest.update(b"]\n")
-    return digest.hexdigest()
+    digest = hashed_ids(item_ids)
+    digest.update(b"\n")
+    if file_sha256(path / ITEMS_FILE) != digest.hexdigest():
+        _check_items(path, item_ids)
+    return path / VECTORS_FILE
 
 
 def _check_items(path: Path, item_ids: Sequence[str]) -> None:

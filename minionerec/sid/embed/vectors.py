@@ -37,14 +37,14 @@ from minionerec.sid.embed.stored import (
     VectorRows,
     check_vectors,
     is_large,
-    load_vector_artefact,
     load_vector_table,
     load_vectors,
-    open_vector_artefact,
     open_vectors,
     save_vectors,
+    vector_file,
 )
 from minionerec.sid.embed.texts import ItemTexts, item_texts, l2_normalise, tfidf_svd, wordllama_vectors
+from minionerec.sid.table import ids_of
 
 logger = get_logger(__name__)
 
@@ -244,10 +244,8 @@ def _text_vectors(
     if ready is not None:
         if ready.suffix == ".parquet":
             vectors = load_vector_table(ready, item_ids)
-        elif ready.is_file():
-            vectors = load_vectors(ready, len(item_ids))
         else:
-            vectors = load_vector_artefact(ready, item_ids)
+            vectors = load_vectors(vector_file(ready, item_ids), len(item_ids))
     else:
         texts = item_texts(corpus)
         filled = [text for text in texts if text]
@@ -295,8 +293,8 @@ def vectors_in_blocks(corpus: Corpus | ItemTexts, settings: EncoderSettings, cou
     """
     if settings.reads_interactions or large_vectors(settings.encoder) is None:
         return make_vectors(corpus, settings, counts)
-    ready, ids = encoder_inputs(settings.encoder)["vectors"], corpus.items["item_id"]
-    vectors = open_vectors(ready, len(ids)) if ready.is_file() else open_vector_artefact(ready, ids)
+    ready, ids = encoder_inputs(settings.encoder)["vectors"], ids_of(corpus.items)
+    vectors = open_vectors(vector_file(ready, ids), len(ids))
     counts.update(items=len(ids), dimensions=vectors.shape[1])
     logger.info("%s: %d vectors of %d dimensions stay in their file and are read in blocks.", ready, *vectors.shape)
     return vectors

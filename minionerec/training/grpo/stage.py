@@ -30,7 +30,7 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.registry import load_sequential
-from minionerec.sid.embed.stored import load_vector_artefact
+from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.config import GrpoConfig
 from minionerec.training.distillation import SoftTargets, load_teacher
@@ -228,7 +228,8 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Tr
     check_histories(weights, about, list(prompts.counts))
     vectors = None
     if config.reward_vectors:
-        vectors = load_vector_artefact(config.reward_vectors, corpus.items["item_id"].tolist())
+        file = vector_file(Path(config.reward_vectors), corpus.items["item_id"].tolist())
+        vectors = load_vectors(file, corpus.n_items)
     scorer = None
     if config.reward_model:
         scorer = sequential_scorer(config.reward_model, config.corpus)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from minionerec.core.artefacts import read_json, write_json
-from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.stage import Stage
@@ -32,6 +31,7 @@ from minionerec.models.nn.device import fix_order
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import check_hyper, load_sequential, save_sequential
+from minionerec.sid.on_device import torch_device
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.given import ModelInputs, check_corpus, read_given
 from minionerec.training.sequential.train import TrainingExamples, fit
@@ -114,22 +114,6 @@ ROWS = "rows"
 """Folder of the training examples of a large corpus, in that of the unfinished run."""
 
 
-def pick_device(name: str) -> torch.device:
-    """The device of a name; `auto` takes an accelerator where there is one.
-
-    Raises:
-        ConfigError: If there is no such device.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.zeros(1, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"device {name!r} cannot be used ({str(error).splitlines()[0]}). Give --device cpu."
-        ) from None
-
-
 def run_sequential(config: SequentialConfig) -> StageResult:
     """Train and measure; finished artefacts are kept, and an interrupted training is resumed after its last epoch.
 
@@ -149,7 +133,7 @@ def run_sequential(config: SequentialConfig) -> StageResult:
     keep_freed_memory()
     fix_order()
     check_hyper(config.model, config.hyper)
-    stage, protocol, device = config.model_stage(), config.resolved_protocol(), pick_device(config.device)
+    stage, protocol, device = config.model_stage(), config.resolved_protocol(), torch_device(config.device)
     check_corpus(stage.config)
     given = cache(lambda: read_given(stage.config, protocol))
     trained = _train(stage, protocol, given, device)
