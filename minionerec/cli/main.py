@@ -3,7 +3,8 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from minionerec import __version__
@@ -27,22 +28,15 @@ from minionerec.recommend.serve.config import ServeConfig
 logger = get_logger(__name__)
 
 _PUT = "Upload finished artefacts to a URL, from which any stage can read them"
+_RECIPES = "List the shipped recipes; `minionerec recipes copy NAME FILE` copies one to be edited"
+_COMPLETION = 'Print the completion script of a shell, e.g. eval "$(minionerec completion bash)"'
 _SERVE = "Serve a model over HTTP: POST /v1/recommend, a page at /, documentation of all paths at /docs."
 _SERVED = ("--checkpoint", "runs/demo/catalogue", "--items", "data/demo/items.csv")
-_OWN = {
-    "init": f"{INIT}, e.g. minionerec init items.csv interactions.csv my_shop",
-    "run": f"{RUN}, e.g. minionerec run demo",
-    "recipes": "List the shipped recipes; `minionerec recipes copy NAME FILE` copies one to be edited",
-    "doctor": "Show what is installed, which artefacts verify, and what a recipe's steps would do and why",
-    "put": f"{_PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus",
-    "serve": "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
-    "completion": 'Print the completion script of a shell, e.g. eval "$(minionerec completion bash)"',
-}
 
 
 def recipe_arguments(program: str) -> CommandParser:
     """The options of `minionerec recipes`."""
-    parser = CommandParser(prog=program, description=f"{_OWN['recipes']}.")
+    parser = CommandParser(prog=program, description=f"{_RECIPES}.")
     actions = parser.add_subparsers(dest="action", metavar="copy")
     copy = actions.add_parser("copy", help="write a recipe as one file, to be edited")
     copy.add_argument("recipe", help="name of a shipped recipe, e.g. industrial")
@@ -52,7 +46,7 @@ def recipe_arguments(program: str) -> CommandParser:
 
 def completion_arguments(program: str) -> CommandParser:
     """The options of `minionerec completion`."""
-    parser = CommandParser(prog=program, description=f"{_OWN['completion']}.")
+    parser = CommandParser(prog=program, description=f"{_COMPLETION}.")
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="shell that runs the script")
     return parser
 
@@ -70,17 +64,8 @@ def _completion(program: str) -> None:
         raise ConfigError("shtab is not installed. Install it: pip install 'minionerec[completion]'") from None
     whole = argparse.ArgumentParser(prog="minionerec")
     commands = whole.add_subparsers()
-    own = {
-        "init": init_arguments,
-        "run": run_arguments,
-        "recipes": recipe_arguments,
-        "doctor": doctor_arguments,
-        "put": put_arguments,
-        "serve": lambda program: settings_parser(ServeConfig, program),
-        "completion": completion_arguments,
-    }
-    for name, arguments in own.items():
-        commands.add_parser(name, help=_OWN[name], parents=[arguments(name)], conflict_handler="resolve")
+    for name, (summary, arguments, _) in _own().items():
+        commands.add_parser(name, help=summary, parents=[arguments(name)], conflict_handler="resolve")
     for name, spec in STAGES.items():
         parent = settings_parser(spec.config_class())
         commands.add_parser(name, help=spec.summary, parents=[parent], conflict_handler="resolve")
@@ -172,10 +157,35 @@ def run_serve(program: str, words: Sequence[str]) -> None:
     serve(config, lambda line: print(line, flush=True))
 
 
+def _own() -> dict[str, tuple[str, Callable[[str], CommandParser], Callable[[str], None]]]:
+    """The commands that are no stage: summary, options by the program's name, and what runs it."""
+    return {
+        "init": (f"{INIT}, e.g. minionerec init items.csv interactions.csv my_shop", init_arguments, run_init),
+        "run": (
+            f"{RUN}, e.g. minionerec run demo",
+            run_arguments,
+            lambda program: run_recipe(program, sys.argv[1:]),
+        ),
+        "recipes": (_RECIPES, recipe_arguments, _recipes),
+        "doctor": (
+            "Show what is installed, which artefacts verify, and what a recipe's steps would do and why",
+            doctor_arguments,
+            run_doctor,
+        ),
+        "put": (f"{_PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus", put_arguments, _put),
+        "serve": (
+            "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
+            partial(settings_parser, ServeConfig),
+            lambda program: run_serve(program, sys.argv[1:]),
+        ),
+        "completion": (_COMPLETION, completion_arguments, _completion),
+    }
+
+
 def usage() -> str:
     """The usage text: one line for each command."""
     lines = ["usage: minionerec COMMAND [options]", "", "commands:"]
-    lines += [f"  {name:<18}{summary}" for name, summary in _OWN.items()]
+    lines += [f"  {name:<18}{summary}" for name, (summary, _, _) in _own().items()]
     lines += [f"  {name:<18}{spec.summary}" for name, spec in STAGES.items()]
     return "\n".join([*lines, "", "minionerec COMMAND --help shows the options of a command."])
 
@@ -192,17 +202,13 @@ def dispatch() -> None:
         return
     if name == "study":
         raise ConfigError("the command 'study' was removed; a study is a recipe: minionerec run studies/NAME.")
-    if name not in _OWN and name not in STAGES:
-        known = [*_OWN, *STAGES]
+    own = _own()
+    if name not in own and name not in STAGES:
+        known = [*own, *STAGES]
         raise ConfigError(f"unknown command {name!r}; known: {', '.join(known)}.{did_you_mean(name, known)}")
     sys.argv = [f"minionerec {name}", *words[1:]]
-    own = {"init": run_init, "recipes": _recipes, "doctor": run_doctor, "put": _put, "completion": _completion}
-    if name == "run":
-        run_recipe(sys.argv[0], words[1:])
-    elif name == "serve":
-        run_serve(sys.argv[0], words[1:])
-    elif name in own:
-        own[name](sys.argv[0])
+    if name in own:
+        own[name][2](sys.argv[0])
     else:
         run_stage(name)
 

@@ -48,7 +48,7 @@ class Web:
         whole = _RANGE.fullmatch(headers.get("Content-Range", ""))
         size = whole[1] if whole else headers.get("Content-Length") if status == 200 else None
         plain = headers.get("Content-Encoding", "identity") == "identity"
-        found: dict[str, Any] = {"name": url, "type": "file", "ranges": status == 206 and plain}
+        found: dict[str, Any] = {"name": url, "type": "file"}
         found["size"] = int(size) if plain and size is not None and size.isdecimal() else None
         return found | {name: headers[name] for name in _MARKS if name in headers}
 

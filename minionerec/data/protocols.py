@@ -19,6 +19,8 @@ from minionerec.data.sources.user_items import read_user_items
 logger = get_logger(__name__)
 
 ROWS = "rows"
+CORE = 5
+"""Fewest interactions of users and items in protocol B."""
 
 
 @dataclass(frozen=True)
@@ -136,19 +138,19 @@ class _Users:
             )
         return kept, {**self.counts, "short_users": short}
 
-    def core(self, least: int = 5) -> "_Users":
+    def core(self) -> "_Users":
         """The data without users and items that have fewer than five interactions.
 
         Raises:
             DataError: If none is left.
         """
         users = np.repeat(np.arange(len(self.names)), np.diff(self.offsets))
-        kept = k_core(users, self.items, least)
+        kept = k_core(users, self.items, CORE)
         if len(kept) == len(users) and len(np.unique(self.items)) == len(self.table):
             return self
         if not len(kept):
             raise DataError(
-                f"no user and item with {least} interactions each is left of {len(users)} interactions. "
+                f"no user and item with {CORE} interactions each is left of {len(users)} interactions. "
                 "Take another protocol, or more data."
             )
         items, old_items = pd.factorize(self.items[kept])
@@ -161,7 +163,7 @@ class _Users:
         }
         logger.warning(
             "%d-core: %d users, %d items and %d interactions are left out.",
-            least,
+            CORE,
             *(left_out[name] for name in left_out),
         )
         return _Users(

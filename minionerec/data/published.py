@@ -179,63 +179,47 @@ def _read_items(
     return pd.DataFrame({"item_id": list(item_ids), "title": found_titles, "description": descriptions}), unparsed
 
 
-class _RowReader:
-    """Reads the rows of the CSV files of a category, checked cell by cell.
+def _read_rows(path: Path, index_of: Mapping[str, int], sids: Sequence[str]) -> SplitExamples:
+    """The rows of one CSV file, checked cell by cell.
 
     Args:
+        path: The file.
         index_of: Item id to item index.
         sids: SID of each item as text.
+
+    Raises:
+        DataError: Naming file, line and column of the first cell that is wrong.
     """
-
-    def __init__(self, index_of: Mapping[str, int], sids: Sequence[str]) -> None:
-        self.index_of, self.sids = index_of, sids
-        self.id_of, self.known_sids = list(index_of), set(sids)
-
-    def read(self, path: Path) -> SplitExamples:
-        """The rows of one file.
-
-        Raises:
-            DataError: Naming file, line and column of the first cell that is wrong.
-        """
-        users: list[str] = []
-        histories: list[np.ndarray] = []
-        targets: list[int] = []
-        for line, (user, titles, _, ids, item_id, sids, sid) in _cells(path):
-            where = f"{path}, line {line}"
-            lists = _parsed_lists(where, (titles, ids, sids))
-            items = self._items(where, lists[1], item_id)
-            for item, one in zip(items[:-1], lists[2], strict=True):
-                self._check_sid(where, "history_item_sid", one, item)
-            self._check_sid(where, "item_sid", sid, items[-1])
-            users.append(user)
-            histories.append(np.array(items[:-1], dtype=np.int32))
-            targets.append(items[-1])
-        return SplitExamples.of(users, histories, targets)
-
-    def _items(self, where: str, history: Sequence[Any], item_id: str) -> list[int]:
-        """Item indices of a history and its target."""
+    users: list[str] = []
+    histories: list[np.ndarray] = []
+    targets: list[int] = []
+    for line, (user, titles, _, ids, item_id, texts, sid) in _cells(path):
+        where = f"{path}, line {line}"
+        lists = _parsed_lists(where, (titles, ids, texts))
         items = []
-        for column, one in (*(("history_item_id", one) for one in history), ("item_id", item_id)):
-            item = self.index_of.get(str(one))
+        for column, one in (*(("history_item_id", one) for one in lists[1]), ("item_id", item_id)):
+            item = index_of.get(str(one))
             if item is None:
                 raise DataError(
                     f"{where}, column {column!r}: item {str(one)!r} is not in the info file. "
                     "Use the info file that belongs to these rows."
                 )
             items.append(item)
-        return items
+        for column, one, item in zip(
+            [*["history_item_sid"] * len(lists[2]), "item_sid"], [*lists[2], sid], items, strict=True
+        ):
+            if one != sids[item]:
+                raise _wrong_sid(f"{where}, column {column!r}: SID {one!r}", str(one), item, index_of, sids)
+        users.append(user)
+        histories.append(np.array(items[:-1], dtype=np.int32))
+        targets.append(items[-1])
+    return SplitExamples.of(users, histories, targets)
 
-    def _check_sid(self, where: str, column: str, sid: object, item: int) -> None:
-        if sid == self.sids[item]:
-            return
-        where = f"{where}, column {column!r}"
-        if str(sid) not in self.known_sids:
-            raise DataError(
-                f"{where}: SID {sid!r} is not in the info file. Use the info file that belongs to these rows."
-            )
-        raise DataError(
-            f"{where}: SID {sid!r} for item {self.id_of[item]!r}, but the info file says {self.sids[item]!r}. Mend one."
-        )
+
+def _wrong_sid(what: str, sid: str, item: int, index_of: Mapping[str, int], sids: Sequence[str]) -> DataError:
+    if sid not in sids:
+        return DataError(f"{what} is not in the info file. Use the info file that belongs to these rows.")
+    return DataError(f"{what} for item {list(index_of)[item]!r}, but the info file says {sids[item]!r}. Mend one.")
 
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -322,11 +306,11 @@ def read_published(root: str | os.PathLike[str], category: str) -> Corpus:
 def read_published_files(files: Mapping[str, Path]) -> Corpus:
     """The same as `read_published` of the files that `published_files` names."""
     sids, titles, item_ids = _read_info(files["info"])
-    reader = _RowReader({item_id: index for index, item_id in enumerate(item_ids)}, sids)
+    index_of = {item_id: index for index, item_id in enumerate(item_ids)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python's own, on odd escapes inside titles that are parsed as literals
         items, unparsed = _read_items(files["items"], files["info"], item_ids, titles)
-        train, valid, test = (reader.read(files[split]) for split in SPLITS)
+        train, valid, test = (_read_rows(files[split], index_of, sids) for split in SPLITS)
     corpus = Corpus(items, train, valid, test, split="published, global time 8:1:1", max_history=PUBLISHED_HISTORY)
     check_filled({split: len(rows) for split, rows in corpus.splits().items()}, str(files["info"].parent.parent))
     first = {user: length for rows in (test, valid, train) for user, length in _first_lengths(rows)}

@@ -118,11 +118,8 @@ class Predictions:
         """The reverse of `to_frame`.
 
         Raises:
-            DataError: If a column is missing, or rows are not numbered 0, 1, 2...
+            DataError: If rows are not numbered 0, 1, 2...
         """
-        missing = [name for name in COLUMNS if name not in frame.columns]
-        if missing:
-            raise DataError(f"{where}: column {missing[0]!r} is missing; expected {', '.join(COLUMNS)}.")
         frame = frame.sort_values(["row", "rank"], kind="stable")
         row = frame["row"].to_numpy()
         first = np.flatnonzero(np.diff(row, prepend=-1))

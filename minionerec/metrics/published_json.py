@@ -43,7 +43,7 @@ def require_predictions(lists: Sequence[Sequence[str]], needed: int, where: str)
             )
 
 
-def read_published_json(path: str | os.PathLike[str], needed: int | None = None) -> Predictions:
+def read_published_json(path: str | os.PathLike[str]) -> Predictions:
     """Read predictions that the published system, or `write_published_json`, wrote.
 
     Lists are taken as they are, duplicates and unparsable strings included; white space around each string is
@@ -52,11 +52,10 @@ def read_published_json(path: str | os.PathLike[str], needed: int | None = None)
 
     Args:
         path: The JSON file.
-        needed: Fewest predictions that every entry must have: the largest K; not checked if None.
 
     Raises:
-        DataError: If the file is missing, is not JSON, is not a list, lacks a key, has a value of another type, or has
-            fewer predictions than needed; the message names file and entry (from 1).
+        DataError: If the file is missing, is not JSON, is not a list, lacks a key, or has a value of another type; the
+            message names file and entry (from 1).
     """
     path = Path(path)
     targets, lists = [], []
@@ -77,8 +76,6 @@ def read_published_json(path: str | os.PathLike[str], needed: int | None = None)
             raise DataError(f"{path}: entry {number}: 'predict' must be a list of strings. Write the file again.")
         targets.append(target.strip())
         lists.append([text.strip() for text in predicted])
-    if needed is not None:
-        require_predictions(lists, needed, str(path))
     return Predictions(
         users=[str(number) for number in range(1, len(targets) + 1)],
         targets=np.full(len(targets), -1, dtype=np.int32),

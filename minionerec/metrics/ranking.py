@@ -106,15 +106,12 @@ def check_ks(ks: Sequence[int], list_length: int | None = None) -> tuple[int, ..
     return ordered
 
 
-def ranking_metrics(
-    ranks: np.ndarray, ks: Sequence[int], list_length: int | None = None, every_mrr: bool = False
-) -> dict[str, np.ndarray]:
+def ranking_metrics(ranks: np.ndarray, ks: Sequence[int], every_mrr: bool = False) -> dict[str, np.ndarray]:
     """Per-example values of HR@K and NDCG@K at every K, and MRR at the largest K (or at every K).
 
     Args:
         ranks: int (R,), rank of the one relevant item from 1; 0 where it is absent.
         ks: Cutoffs.
-        list_length: Number of candidates in the lists (beams), if known: a K beyond it is an error.
         every_mrr: Whether MRR is wanted at every K, the smaller ones last.
 
     Returns:
@@ -122,13 +119,13 @@ def ranking_metrics(
         1); MRR@K is 1 / rank there; all are 0 elsewhere. The order is HR by K, NDCG by K, MRR.
 
     Raises:
-        ConfigError: If `ks` is empty, holds a number below 1, or exceeds `list_length`.
+        ConfigError: If `ks` is empty or holds a number below 1.
 
     Example:
         >>> {name: values.tolist() for name, values in ranking_metrics(np.array([1, 3, 0]), [1, 3]).items()}
         {'HR@1': [1.0, 0.0, 0.0], 'HR@3': [1.0, 1.0, 0.0], 'NDCG@1': [1.0, 0.0, 0.0], 'NDCG@3': [1.0, 0.5, 0.0], 'MRR@3': [1.0, 0.3333333333333333, 0.0]}
     """  # noqa: E501
-    ordered = check_ks(ks, list_length)
+    ordered = check_ks(ks)
     ranks = np.asarray(ranks, dtype=np.int64)
     safe = np.maximum(ranks, 1).astype(np.float64)
     hits = {k: ((ranks >= 1) & (ranks <= k)).astype(np.float64) for k in ordered}

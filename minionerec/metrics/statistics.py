@@ -16,6 +16,7 @@ import pandas as pd
 from minionerec.core.errors import DataError
 
 _DRAWS_AT_ONCE = 2_000_000
+_ENDS = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of a 95 % interval
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -133,15 +134,14 @@ def _cluster_sums(columns: np.ndarray, clusters: Sequence[Any] | np.ndarray) -> 
 
 
 def bootstrap_interval(
-    values: np.ndarray, seed: int = 0, resamples: int = 2000, level: float = 0.95, clusters: Clusters = None
+    values: np.ndarray, seed: int = 0, resamples: int = 2000, clusters: Clusters = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile bootstrap interval of the mean over examples.
+    """95 % percentile bootstrap interval of the mean over examples.
 
     Args:
         values: float (R,) or (R, M), values of one metric or of several for each example.
         seed: Seed of the draws.
         resamples: Number of resamples.
-        level: Coverage of the interval, between 0 and 1.
         clusters: As of `bootstrap_means`.
 
     Returns:
@@ -155,8 +155,7 @@ def bootstrap_interval(
         >>> bool(0.35 < low < 0.45 and 0.55 < high < 0.65)
         True
     """
-    means = bootstrap_means(values, seed, resamples, clusters)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = np.quantile(bootstrap_means(values, seed, resamples, clusters), _ENDS, axis=0)
     return low, high
 
 
@@ -194,7 +193,6 @@ def paired_differences(
     second: Mapping[Key, np.ndarray],
     seed: int = 0,
     resamples: int = 2000,
-    level: float = 0.95,
     clusters: Clusters = None,
 ) -> dict[Key, PairedDifference]:
     """Differences of two systems' means by metric, all on the same resamples; of several seeds their means are taken.
@@ -204,11 +202,10 @@ def paired_differences(
         second: The same of the second, which may have another number of seeds; metrics of one alone are left out.
         seed: Seed of the draws.
         resamples: Number of resamples.
-        level: Coverage of the intervals.
         clusters: As of `bootstrap_means`.
 
     Returns:
-        Of each metric the difference, its interval and its two-sided p-value.
+        Of each metric the difference, its 95 % interval and its two-sided p-value.
 
     Raises:
         DataError: If the two are not over the same number of examples, or over none; or as of `bootstrap_means`.
@@ -224,7 +221,7 @@ def paired_differences(
         return {}
     gaps = np.stack([ours - theirs for ours, theirs in pairs], axis=1)
     means = bootstrap_means(gaps, seed, resamples, clusters)  # (S, M)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = np.quantile(means, _ENDS, axis=0)
     tails = np.minimum((means <= 0).sum(axis=0), (means >= 0).sum(axis=0))
     p = np.minimum(1.0, 2 * (tails + 1) / (resamples + 1))
     return {

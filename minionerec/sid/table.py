@@ -70,15 +70,9 @@ class SortedRows:
     def __init__(self, rows: np.ndarray):
         self.columns = [np.ascontiguousarray(column) for column in rows.T]
 
-    def span(self, prefix: Sequence[int], first: int = 0, last: int | None = None) -> tuple[int, int]:
-        """Positions [first, last) of the rows that begin with a prefix.
-
-        Args:
-            prefix: Codes of the first levels.
-            first: Where to look from.
-            last: Where to look to; the end if None.
-        """
-        last = len(self.columns[0]) if last is None else last
+    def span(self, prefix: Sequence[int]) -> tuple[int, int]:
+        """Positions [first, last) of the rows that begin with a prefix, the codes of the first levels."""
+        first, last = 0, len(self.columns[0])
         for level, code in enumerate(prefix):
             first, last = self.below(level, code, first, last)
         return first, last

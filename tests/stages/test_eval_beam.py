@@ -42,7 +42,7 @@ def test_lists_hold_every_sid_once_and_its_items_by_popularity(made):
 def test_parquet_and_published_json_tell_the_same(made):
     output = run_eval(config(made)).output
     from_parquet = level_analysis(Predictions.load(output), [1, 5])
-    from_json = level_analysis(read_published_json(output / "predictions.json", 5), [1, 5])
+    from_json = level_analysis(read_published_json(output / "predictions.json"), [1, 5])
     assert from_parquet.to_json() == from_json.to_json()
     first = json.loads((output / "predictions.json").read_text())[0]
     assert set(first) == {"input", "output", "predict"}

@@ -89,8 +89,8 @@ def _likes(people: People, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     order = np.argsort(users, kind="stable")
     blocks, begins = np.unique(users[order] // people.block, return_index=True)
     for block, positions in zip(blocks.tolist(), np.split(order, begins[1:]), strict=True):
-        likes, inside = likes_of(people, block), users[positions] - block * people.block
-        shelves[positions], styles[positions] = likes.shelves[inside], likes.styles[inside]
+        inside = users[positions] - block * people.block
+        shelves[positions], styles[positions] = (likes[inside] for likes in likes_of(people, block))
     return shelves, styles
 
 

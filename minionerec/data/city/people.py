@@ -65,22 +65,16 @@ class People:
         return MOST_TIMES * self.mean
 
 
-@dataclass(frozen=True)
-class Likes:
-    """The preferences of the users of a block; their only state besides the last purchases.
-
-    Attributes:
-        shelves: int32 (U, 4), the shelves that each likes, the dearest first; two of them may be the same.
-        styles: int8 (U, 2), the favourite style and the second, which differ.
-    """
-
-    shelves: np.ndarray
-    styles: np.ndarray
-
-
 @lru_cache(maxsize=512)
-def likes_of(people: People, block: int) -> Likes:
-    """The preferences of the users of a block; a process caches the last blocks."""
+def likes_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """The preferences of the users of a block, their only state besides the last purchases.
+
+    A process caches the last blocks.
+
+    Returns:
+        int32 (U, 4), the shelves that each likes, the dearest first, two of which may be the same; and int8 (U, 2), the
+        favourite style and the second, which differ.
+    """
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _LIKES)
     chances = rng.random((7, n))
@@ -92,7 +86,7 @@ def likes_of(people: People, block: int) -> Likes:
     first = np.searchsorted(np.cumsum(FAVOURITES)[:-1], chances[4], side="right")
     second = (first + 1 + (chances[5] * (SHELF - 1)).astype(np.int64)) % SHELF
     shelves = np.stack([home, near, around, far], axis=1).astype(np.int32)
-    return Likes(shelves, np.stack([first, second], axis=1).astype(np.int8))
+    return shelves, np.stack([first, second], axis=1).astype(np.int8)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minionerec.data.city.people import SESSION, Likes, People, interactions_of, likes_of
+from minionerec.data.city.people import SESSION, People, interactions_of, likes_of
 from minionerec.data.city.sizes import AISLE
 from minionerec.data.city.world import RANK_SHARES, World, around, generator, taken_instead
 
@@ -45,7 +45,8 @@ def purchases_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np
         M purchases, user after user, each in order of time, three times int64 (M,): number of the user in the city, row
         of the items table, seconds since 1970.
     """
-    world, likes, purchases = people.world, likes_of(people, block), interactions_of(people, block)
+    world, purchases = people.world, interactions_of(people, block)
+    liked, favourites = likes_of(people, block)
     rng = generator(world.seed, block, _PURCHASES)
     total = len(purchases.times)
     order, widths = _by_step(purchases.counts)
@@ -54,8 +55,8 @@ def purchases_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np
     kinds = kinds_of(purchases.pauses[order])
     source = _pick(SHARES, kinds, rng.random(total))
     chances = rng.random((4, total))
-    shelves = _shelves(world, likes, person, epochs, source, chances[0], chances[1], widths)
-    styles = _styles(world, likes, person, epochs, source == FASHION, shelves, chances[2], chances[3])
+    shelves = _shelves(world, liked, person, epochs, source, chances[0], chances[1], widths)
+    styles = _styles(world, favourites, person, epochs, source == FASHION, shelves, chances[2], chances[3])
     if not people.all_there:
         styles = _taken(people, shelves, styles, epochs, widths)
     positions = np.empty(total, dtype=np.int64)
@@ -89,7 +90,7 @@ def _pick(shares: np.ndarray, kinds: np.ndarray, chances: np.ndarray) -> np.ndar
 
 def _shelves(
     world: World,
-    likes: Likes,
+    liked: np.ndarray,
     person: np.ndarray,
     epochs: np.ndarray,
     source: np.ndarray,
@@ -102,8 +103,8 @@ def _shelves(
     shelves = np.empty(len(source), dtype=np.int64)
     fashion, taste = source == FASHION, source == TASTE
     shelves[fashion] = world.fashionable(where[fashion], epochs[fashion])
-    liked = _pick(TASTE_SHARES[None], same[taste], which[taste])
-    shelves[taste] = likes.shelves[person[taste], liked]
+    number = _pick(TASTE_SHARES[None], same[taste], which[taste])
+    shelves[taste] = liked[person[taste], number]
     partner = _pick(PARTNER_SHARES[None], same, which)
     follows = source == FOLLOW
     aside = (source == STAY) & (which >= SAME_SHELF)
@@ -124,7 +125,7 @@ def _shelves(
 
 def _styles(
     world: World,
-    likes: Likes,
+    favourites: np.ndarray,
     person: np.ndarray,
     epochs: np.ndarray,
     fashion: np.ndarray,
@@ -135,7 +136,7 @@ def _styles(
     """Style of each purchase, int64 (M,): a favourite, or the one of the drawn rank."""
     loyal = (which < LOYAL) & ~fashion
     second = which >= LOYAL * STYLE_SHARES[0]
-    favourite = likes.styles[person, second.astype(np.int64)]
+    favourite = favourites[person, second.astype(np.int64)]
     ranks = np.searchsorted(np.cumsum(RANK_SHARES)[:-1], rank, side="right")
     return np.where(loyal, favourite, world.styles_of_ranks(shelves, ranks, epochs))
 

@@ -89,7 +89,7 @@ class Engine(ABC):
         return found
 
 
-def parse_size(text: str, name: str = "engine_memory") -> int:
+def parse_size(text: str) -> int:
     """Bytes of a size such as "4GB" (powers of ten) or "512MiB" (powers of two).
 
     Raises:
@@ -102,10 +102,10 @@ def parse_size(text: str, name: str = "engine_memory") -> int:
     found = _SIZE.fullmatch(text.strip())
     unit = _UNITS.get(found[3].upper()) if found else None
     if found is None or unit is None:
-        raise ConfigError(f"{name} is {text!r}; it must be a size in bytes such as 4GB or 512MiB.")
+        raise ConfigError(f"engine_memory is {text!r}; it must be a size in bytes such as 4GB or 512MiB.")
     size = int(float(found[1] + (found[2] or "")) * unit)
     if size < LEAST_MEMORY:
-        raise ConfigError(f"{name} is {text!r}; it must be at least {LEAST_MEMORY // 2**20}MiB.")
+        raise ConfigError(f"engine_memory is {text!r}; it must be at least {LEAST_MEMORY // 2**20}MiB.")
     return size
 
 

@@ -3,6 +3,7 @@
 import html
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -144,16 +145,6 @@ class Catalogue:
         return ids
 
 
-@dataclass
-class _Unknown:
-    """Interactions of unknown items whose times are of one unit: number, position and item of the first, and count."""
-
-    row: int
-    where: Callable[[], str]
-    item: str
-    count: int = 0
-
-
 class TableSource:
     """An `InteractionSource` that cleans tables part by part, and checks units and unknown items over all parts.
 
@@ -179,7 +170,8 @@ class TableSource:
         self.left_out: Collection[int] = ()
         self._tables, self._columns, self._bad = tables, columns, bad
         self._times = TimeColumn(bad)
-        self._unknown: dict[int, _Unknown] = {}
+        self._unknown: dict[int, tuple[int, Callable[[], str], str]] = {}  # unit: row, position and item of the first
+        self._unknown_count: Counter[int] = Counter()
         self._rows = self._lines = 0
 
     @property
@@ -206,9 +198,10 @@ class TableSource:
         if empty:
             raise DataError(f"{self.where}: holds a header and no interaction. Expected a row an interaction.")
         self.left_out = self._times.other_units()
-        unknown = [found for unit, found in self._unknown.items() if unit not in self.left_out]
+        unknown = [unit for unit in self._unknown if unit not in self.left_out]
         if unknown:
-            first, n = min(unknown, key=lambda each: each.row), sum(each.count for each in unknown)
+            _, where, item = min((self._unknown[unit] for unit in unknown), key=lambda first: first[0])
+            n = sum(self._unknown_count[unit] for unit in unknown)
             lines = self.catalogue.lines
             hint = (
                 f"; quoted cells of the items span {lines} lines, which a stray quote may have swallowed"
@@ -217,7 +210,7 @@ class TableSource:
             )
             self._bad.add(
                 "unknown_item",
-                f"{first.where()}, column {self._columns['item_column']!r}: item {shown(first.item)} is not in "
+                f"{where()}, column {self._columns['item_column']!r}: item {shown(item)} is not in "
                 f"{self.catalogue.path} ({n} such rows{hint}). Add the items or drop the rows.",
                 n,
             )
@@ -249,8 +242,8 @@ class TableSource:
             if unit not in self._unknown:
                 first = int(unknown[0])
                 where = partial(location, int(ids.index[first]))
-                self._unknown[unit] = _Unknown(self._rows + int(rows[first]), where, ids.iloc[first])
-            self._unknown[unit].count += len(unknown)
+                self._unknown[unit] = (self._rows + int(rows[first]), where, ids.iloc[first])
+            self._unknown_count[unit] += len(unknown)
 
 
 def read_tables(

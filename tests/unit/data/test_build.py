@@ -200,13 +200,6 @@ def test_an_engine_gives_on_what_is_wrong_with_a_source(engine):
         build_corpus(engine, source)
 
 
-def test_settings_that_cannot_be(engine):
-    with pytest.raises(ConfigError, match="unknown split 'random'; known splits: global_time, leave_last_out"):
-        build_corpus(engine, demo(), split="random")
-    with pytest.raises(ConfigError, match="max_history is 0; a history holds at least 1 item"):
-        build_corpus(engine, demo(), max_history=0)
-
-
 @pytest.mark.parametrize("size", ["99999999TB"])
 def test_what_duckdb_does_not_begin_with_is_one_line(tmp_path, size):
     reported = r"a.*: DuckDB cannot start there \(.*\)\. Give another engine_folder"

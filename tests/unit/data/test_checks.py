@@ -61,7 +61,7 @@ def test_counts_by_hand():
         "users": 3,
         "items": 10,
         "items_without_description": 10,
-        "valid_cold_targets": 1,
+        "valid_cold_targets": 2,
         "valid_new_users": 1,
         "test_cold_targets": 1,
         "test_new_users": 1,

@@ -137,9 +137,9 @@ def test_lists_may_be_as_long_as_the_city():
 
 def test_probabilities_by_hand():
     """A choice within a session: what each source adds, for a shelf that no other source but fashion reaches."""
-    world, likes = PEOPLE.world, likes_of(PEOPLE, 0)
+    world, (liked, favourites) = PEOPLE.world, likes_of(PEOPLE, 0)
     shelf = 9
-    special = set(range(8, 16)) | set(likes.shelves[4].tolist())
+    special = set(range(8, 16)) | set(liked[4].tolist())
     partner = int(world.partners[shelf, 1])
     assert partner not in special | {int(world.partners[shelf, 2])}
     follow, stay, _, fashion = SHARES[0]
@@ -150,9 +150,9 @@ def test_probabilities_by_hand():
     by_shelf = by_shelf.reshape(world.shelves, SHELF)
     appeal = world.appeal(0)
     assert by_shelf[partner].sum() == pytest.approx(0.3 * follow + fashion * appeal[partner])
-    assert shelf not in likes.shelves[4] and shelf not in world.partners[shelf]
+    assert shelf not in liked[4] and shelf not in world.partners[shelf]
     assert by_shelf[shelf].sum() == pytest.approx(stay * (0.6 + 0.4 / 8) + fashion * appeal[shelf])
-    first, second = likes.styles[4]
+    first, second = favourites[4]
     selling = RANK_SHARES[world.ranks(partner, np.arange(SHELF), np.int64(0))]
     expected = (0.3 * follow * (1 - LOYAL) + fashion * appeal[partner]) * selling
     expected[first] += 0.3 * follow * LOYAL * 0.7

@@ -12,6 +12,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranking import (
+    check_ks,
     coverage,
     invalid_count,
     item_ranks,
@@ -92,7 +93,7 @@ def test_metrics_equal_scikit_learn_and_brute_force(ranks):
 
 def test_a_cutoff_beyond_the_lists_names_both_numbers():
     with pytest.raises(ConfigError, match=r"K = 50 .* hold 20 candidates"):
-        ranking_metrics(np.array([1]), [1, 50], list_length=20)
+        check_ks([1, 50], 20)
     with pytest.raises(ConfigError, match=r"K = 5 .* hold 2 candidates"):
         evaluate_predictions(make([0], [[0, 2]], pair_sid), [5])
     with pytest.raises(ConfigError, match=r"ks is \[0\]"):
