@@ -153,7 +153,7 @@ class _Users:
                 f"no user and item with {CORE} interactions each is left of {len(users)} interactions. "
                 "Take another protocol, or more data."
             )
-        items, old_items = pd.factorize(self.items[kept])
+        items, old_items = pd.factorize(self.items[kept])[0], pd.unique(self.items[kept])
         old_users = pd.unique(users[kept])
         lengths = np.bincount(users[kept], minlength=len(self.names))[old_users]
         left_out = {

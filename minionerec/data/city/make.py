@@ -77,13 +77,19 @@ def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path
     work.reached(done)
     with work.phase("choose"):
         if config.processes == 1:
-            made = (write_block(people, block, parts[block], config.form) for block in missing)
+            made = _in_turn(people, missing, parts, config.form)
         else:
             made = _at_once(config.processes, work.stage.settings, missing, parts)
         for _ in progress(made, "generating users", total=len(missing), unit="block"):
             done += 1
             work.reached(done)
     return parts
+
+
+def _in_turn(people: People, missing: list[int], parts: list[Path], form: str) -> Iterator[None]:
+    for block in missing:
+        write_block(people, block, parts[block], form)
+        yield
 
 
 def _at_once(processes: int, settings: Mapping[str, Any], missing: list[int], parts: list[Path]) -> Iterator[None]:
