@@ -82,8 +82,8 @@ def run_init(program: str) -> None:
         write_text_atomic(file, text)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.") from None
-    steps = len(plan_of(file))
-    print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(_total(shape, minutes))} on one core.")
+    steps, time = len(plan_of(file)), sum(_steps(shape, minutes)[1].values())
+    print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(time)} on one core.")
     print(f"Run them with: minionerec run {shlex.quote(given.name)}")
 
 
@@ -153,10 +153,6 @@ def _steps(shape: Shape, minutes: float) -> tuple[dict[str, StepSettings], dict[
         times = {name: time for name, time in times.items() if name not in _LANGUAGE}
         del chosen["sft"]
     return chosen, times
-
-
-def _total(shape: Shape, minutes: float) -> float:
-    return sum(_steps(shape, minutes)[1].values())
 
 
 def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) -> str:

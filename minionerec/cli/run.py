@@ -419,7 +419,7 @@ def _run_cases(recipe: Recipe, only: Sequence[str] | None, wanted: _Wanted) -> i
     lost += losses(outcomes, {**jobs, **ending})
     for key, job in ending.items():
         if outcomes[key].good and key.case == COMPARE:
-            print_line(f"\n{_page(job)}\n")
+            print_line(f"\n{(job.folder / 'report.md').read_text(encoding='utf-8').rstrip()}\n")
     for key, job in ending.items():
         if outcomes[key].good:
             print_line(f"{key.case} {key.step}: {job.output}")
@@ -434,10 +434,6 @@ def _run_cases(recipe: Recipe, only: Sequence[str] | None, wanted: _Wanted) -> i
 
 def _status(outcomes: Mapping[Key, Outcome]) -> int:
     return next((outcome.status for outcome in outcomes.values() if outcome.status), 1)
-
-
-def _page(job: Job) -> str:
-    return (job.folder / "report.md").read_text(encoding="utf-8").rstrip()
 
 
 def ensure_before(recipe: str, settings: Settings) -> None:

@@ -95,12 +95,6 @@ def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and len(value) == 64
 
 
-def strays(path: Path, manifest: Mapping[str, Any], suffixes: tuple[str, ...]) -> list[str]:
-    """Files of an artefact with certain endings that its manifest does not list, by name."""
-    found = (str(file.relative_to(path)) for file in sorted(path.rglob("*")) if file.suffix in suffixes)
-    return [name for name in found if name not in manifest["files"] and name != "manifest.json"]
-
-
 def file_sha256(path: str | os.PathLike[str]) -> str:
     """SHA-256 of one file, as 64 hex digits; a process reads a large file once while its size and times stay the same.
 
@@ -309,11 +303,10 @@ def open_artefact(
     manifest = read_manifest(path, kind)
     if is_main_process():
         verify_files(path, manifest)
-    lying = strays(Path(path), manifest, strangers) if strangers else []
-    if lying:
-        raise ArtefactError(
-            f"{Path(path) / lying[0]}: is not listed in {MANIFEST}, and a library may read it. Remove it."
-        )
+    for file in sorted(Path(path).rglob("*")) if strangers else ():
+        name = str(file.relative_to(path))
+        if file.suffix in strangers and name not in manifest["files"] and name != MANIFEST:
+            raise ArtefactError(f"{file}: is not listed in {MANIFEST}, and a library may read it. Remove it.")
     return manifest
 
 

@@ -252,11 +252,6 @@ def _is_default(config: Any, of: Field[Any]) -> bool:
     return bool(getattr(config, of.name) == default_of(of))
 
 
-def growing_settings(config: Any) -> set[str]:
-    """Names of the settings with a larger value of which a run may be resumed."""
-    return {each.name for each in fields(config) if description(each).resumable}
-
-
 def check_settings(config: Any) -> None:
     """Check every setting against its description; in paths `~` becomes the user's home folder.
 

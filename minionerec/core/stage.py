@@ -29,7 +29,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -68,7 +68,7 @@ from minionerec.core.records import (
     utc_now,
 )
 from minionerec.core.remote import look_again
-from minionerec.core.settings import StageConfig, growing_settings, input_kinds
+from minionerec.core.settings import StageConfig, description, input_kinds
 from minionerec.core.stages import stage_name
 
 logger = get_logger(__name__)
@@ -195,7 +195,12 @@ class Stage(Generic[C]):
         try:
             if is_main_process():
                 self._check_output()
-                self._acquire(lock)
+                try:
+                    lock.acquire()
+                except Timeout:
+                    raise ConfigError(
+                        f"{self.output}: another run is writing it. Wait for it, or choose another output."
+                    ) from None
                 self._prepare()
             wait_for_everyone()
             check_agreement(self.settings, self._fingerprints())
@@ -213,14 +218,6 @@ class Stage(Generic[C]):
         for name, path in self.inputs.items():
             if output == path.resolve() or output in path.resolve().parents:
                 raise ArtefactError(f"{self.output}: is read as {name}, so it cannot be the output. Choose another.")
-
-    def _acquire(self, lock: FileLock) -> None:
-        try:
-            lock.acquire()
-        except Timeout:
-            raise ConfigError(
-                f"{self.output}: another run is writing it. Wait for it, or choose another output."
-            ) from None
 
     def _prepare(self) -> None:
         """Leave no unfinished run but this one: it is resumed, or a finished one that is to be extended is."""
@@ -244,7 +241,8 @@ class Stage(Generic[C]):
     def _differences(self, folder: Path) -> list[str]:
         """The differences between this run and the one that left a folder, in words."""
         before = _read_record(folder)
-        then, growing = before["settings"], growing_settings(self.config)
+        then = before["settings"]
+        growing = {each.name for each in fields(self.config) if description(each).resumable}
         names = [
             f"{name} (then {then.get(name)!r}, now {value!r})"
             for name, value in self.settings.items()

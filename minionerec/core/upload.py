@@ -62,16 +62,13 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> t
     done = _begin(remote, folder, manifest, there, replace, whole)
     waiting = [name for name in names if name not in done]
     logger.info("Uploading %s to %s.", folder, url)
-    for name in progress(waiting, f"put {folder.name}", unit="MB", size=lambda name: _megabytes(folder / name)):
+    size = {name: -(-(folder / name).stat().st_size // _MB) for name in waiting}
+    for name in progress(waiting, f"put {folder.name}", unit="MB", size=size.__getitem__):
         _send(remote, folder, name)
     _send(remote, folder, MANIFEST)
     _remove(remote, UNFINISHED)
     look_again()
     return len(waiting) + 1, len(names) + 1
-
-
-def _megabytes(file: Path) -> int:
-    return -(-file.stat().st_size // _MB)
 
 
 def _manifest_there(remote: RemotePath) -> dict[str, Any] | None:
@@ -123,7 +120,9 @@ def _begin(
         )
     digest = digest_of(manifest)
     with one_line_errors(remote.url):
-        folders = [] if remote.protocol in _NO_FOLDERS else _folders(remote, manifest)
+        folders: list[str] = []  # its own first
+        if remote.protocol not in _NO_FOLDERS:
+            folders = sorted({f"{remote.root}/{name}".rpartition("/")[0] for name in (MANIFEST, *manifest["files"])})
         for path in folders[:1]:
             remote.fs.makedirs(path, exist_ok=True)
         try:
@@ -148,11 +147,6 @@ def _begin(
 def _whole(remote: RemotePath, folder: Path, names: Sequence[str]) -> set[str]:
     """The files that are at a URL with the sizes of the local ones."""
     return {name for name in names if _size(remote, name) == (folder / name).stat().st_size}
-
-
-def _folders(remote: RemotePath, manifest: dict[str, Any]) -> list[str]:
-    """The folders of an artefact's files, its own first."""
-    return sorted({f"{remote.root}/{name}".rpartition("/")[0] for name in (MANIFEST, *manifest["files"])})
 
 
 def _size(remote: RemotePath, name: str) -> int | None:

@@ -1,6 +1,6 @@
 """Users' sequences, the form of a corpus on disk: each example is a position in one, so no item is stored twice."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,18 +176,16 @@ def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, togeth
                 held.append(_Open(history, newest))
                 end = len(history)
             held[-1].add(target, time, row, number, end)
-    return _flattened([(user, chain) for user, held in chains.items() for chain in held], timed)
-
-
-def _flattened(chains: Iterable[tuple[str, _Open]], timed: bool) -> Chains:
-    held = list(chains)
-    names = ("items", "times", "rows", "splits")
-    flat = {name: [value for _, chain in held for value in getattr(chain, name)] for name in names}
+    flat = [(user, chain) for user, held in chains.items() for chain in held]
+    columns = {
+        name: [value for _, chain in flat for value in getattr(chain, name)]
+        for name in ("items", "times", "rows", "splits")
+    }
     return Chains(
-        np.array([user for user, _ in held], dtype=object),
-        np.cumsum([0, *(len(chain.items) for _, chain in held)]),
-        np.array(flat["items"], dtype=np.int32),
-        np.array(flat["times"], dtype=np.int64) if timed else None,
-        np.array(flat["rows"], dtype=np.int32),
-        np.array(flat["splits"], dtype=np.int8),
+        np.array([user for user, _ in flat], dtype=object),
+        np.cumsum([0, *(len(chain.items) for _, chain in flat)]),
+        np.array(columns["items"], dtype=np.int32),
+        np.array(columns["times"], dtype=np.int64) if timed else None,
+        np.array(columns["rows"], dtype=np.int32),
+        np.array(columns["splits"], dtype=np.int8),
     )

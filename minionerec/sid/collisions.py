@@ -171,10 +171,6 @@ def _groups(codes: np.ndarray) -> dict[tuple[int, ...], list[int]]:
     return found
 
 
-def _keep(table: _Table) -> np.ndarray:
-    return table.codes
-
-
 def _extra_token(table: _Table, everyone: bool = False) -> np.ndarray:
     """Append a level that numbers the members of each colliding group in item order; -1 for all other items.
 
@@ -247,7 +243,7 @@ def _sinkhorn(table: _Table) -> np.ndarray:
 
 
 METHODS: dict[str, Callable[[_Table], np.ndarray]] = {
-    "keep": _keep,
+    "keep": lambda table: table.codes,
     "relocate": _relocate,
     "sinkhorn": _sinkhorn,
     "extra_token": _extra_token,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import DataError
 from minionerec.core.settings import StageConfig, setting
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
 from minionerec.sid.embed.config import EncoderConfig
@@ -122,25 +122,24 @@ class SidConfig(EncoderConfig):
                 f"method {self.method} has no codebooks, so collisions {self.collisions} cannot work; set collisions "
                 "to keep (the table as published) or extra_token."
             )
-        self._check_fit_rows()
+        if self.fit_rows:
+            yield from self._of_fit_rows()
         if self.method not in _READ and self.index is not None:
             yield f"index is {self.index!r}, but method is {self.method!r}; set method to published."
 
-    def _check_fit_rows(self) -> None:
-        if not self.fit_rows:
-            return
+    def _of_fit_rows(self) -> Iterator[str]:
         if self.method in (*_READ, "append"):
-            raise ConfigError(
+            yield (
                 f"fit_rows is {self.fit_rows}, but method {self.method} fits nothing; leave fit_rows out or choose "
                 f"another method, such as {_IN_BLOCKS[0]}."
             )
         if self.train_points_per_code != _POINTS_PER_CODE:
-            raise ConfigError(
+            yield (
                 f"fit_rows is {self.fit_rows} and train_points_per_code {self.train_points_per_code}; both say how "
                 "many items are fitted on, so give one of them."
             )
         if self.fit_rows < max(self.wished_sizes):
-            raise ConfigError(
+            yield (
                 f"fit_rows is {self.fit_rows}, but codebook_sizes needs {max(self.wished_sizes)} codes a level; "
                 "give at least as many rows as codes."
             )

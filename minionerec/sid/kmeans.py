@@ -268,23 +268,19 @@ def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
     if len(vectors.shape) != 2 or len(vectors) == 0:
         raise DataError(f"vectors have shape {vectors.shape}; expected (items, dimensions) with at least one item.")
     if isinstance(vectors, np.ndarray):
-        _check_finite(vectors)
+        finite = np.concatenate([(np.abs(block) <= LARGEST).all(axis=1) for _, block in blocks(vectors)])
+        bad = np.flatnonzero(~finite)
+        if len(bad):
+            what = f"beyond {LARGEST:g}" if np.isfinite(vectors[bad[0]]).all() else "not finite"
+            raise DataError(
+                f"the vector of item {bad[0]} is {what} ({len(bad)} of {len(vectors)}). Mend it or leave it out."
+            )
     if not codebook_sizes or min(codebook_sizes) < 1:
         raise DataError(f"codebook sizes are {list(codebook_sizes)}; give one number of at least 1 per level.")
     if len(vectors) < max(codebook_sizes):
         raise DataError(
             f"{len(vectors)} items cannot fill a codebook of {max(codebook_sizes)} codes. Lower codebook_sizes to at "
             f"most {len(vectors)}, or let them be fitted to the catalogue (fit_sizes: true)."
-        )
-
-
-def _check_finite(vectors: np.ndarray) -> None:
-    finite = np.concatenate([(np.abs(block) <= LARGEST).all(axis=1) for _, block in blocks(vectors)])
-    bad = np.flatnonzero(~finite)
-    if len(bad):
-        what = f"beyond {LARGEST:g}" if np.isfinite(vectors[bad[0]]).all() else "not finite"
-        raise DataError(
-            f"the vector of item {bad[0]} is {what} ({len(bad)} of {len(vectors)}). Mend it or leave it out."
         )
 
 

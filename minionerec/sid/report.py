@@ -288,8 +288,7 @@ def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> 
     return f"Advice: none. Nearly every item has an SID of its own, the levels are used{alike}."
 
 
-def _collision_line(name: str, counts: dict[str, Any] | CollisionCounts) -> str:
-    values = counts if isinstance(counts, dict) else asdict(counts)
+def _collision_line(name: str, values: Mapping[str, Any]) -> str:
     return (
         f"{name}: {values['unique']} unique SIDs of {values['items']} items; {values['sharing_items']} items "
         f"({values['sharing_rate']:.2%}) share theirs, largest bucket {values['largest_bucket']}, "

@@ -102,7 +102,7 @@ class ItemIds(LazySequence[str]):
 
     def __init__(self, ids: Any):
         given: Any = ids.column if isinstance(ids, ItemIds) else ids.array if isinstance(ids, pd.Series) else ids
-        column: Any = given if _is_arrow(given) else pa.array(given)
+        column: Any = given if isinstance(given, pa.ChunkedArray | pa.Array) else pa.array(given)
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         self.column: pa.ChunkedArray = pa.chunked_array(
             [chunk.cast(pa.large_string()) for chunk in chunks], pa.large_string()
@@ -125,10 +125,6 @@ class ItemIds(LazySequence[str]):
         found = pc.fill_null(pc.index_in(wanted.column, value_set=self.column.combine_chunks()), -1)
         positions: np.ndarray = found.to_numpy().astype(np.int64)
         return positions
-
-
-def _is_arrow(ids: Any) -> bool:
-    return isinstance(ids, pa.ChunkedArray | pa.Array)
 
 
 def ids_of(items: pd.DataFrame) -> Sequence[str]:

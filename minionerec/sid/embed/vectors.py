@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
@@ -161,16 +161,14 @@ def encode_cached(
             for done in progress(as_completed(work), "encoding texts", total=processes, unit="process"):
                 done.result()
     elif parts:
-        model = HFEncoder(device=device, **encoder)
-        for part in progress(parts, "encoding texts", unit="part"):
-            cache.write(part, model.encode(part))
+        _encode_parts(progress(parts, "encoding texts", unit="part"), cache, 0, 1, device, encoder)
     return cache.read(texts)
 
 
 def _encode_parts(
-    parts: list[list[str]], cache: VectorCache, rank: int, processes: int, device: str, encoder: dict[str, Any]
+    parts: Iterable[list[str]], cache: VectorCache, rank: int, processes: int, device: str, encoder: dict[str, Any]
 ) -> None:
-    """The work of one of several processes."""
+    """The work of one process."""
     import torch
 
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))

@@ -9,7 +9,6 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.settings import (
     StageConfig,
     description,
-    growing_settings,
     input_kinds,
     parse_settings,
     setting,
@@ -180,7 +179,6 @@ def test_a_description_says_what_decides_what_is_read_and_what_may_grow(tmp_path
         "others b": "y",
     }
     assert input_kinds(config) == {"shop": "shop", "others a": "any", "others b": "any"}
-    assert growing_settings(config) == {"steps"}
     assert Cups().ks is not Cups().ks
 
 
