@@ -210,7 +210,7 @@ class Measurement:
         from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
         from minionerec.training.sequential.config import SequentialConfig
 
-        self.seed, self.protocol = args.seed, PROTOCOLS[args.protocol].with_changes(seed=args.seed)
+        self.seed, self.protocol = args.seed, replace(PROTOCOLS[args.protocol], seed=args.seed)
         split = read_examples(args.corpus, self.protocol)
         size, self.whole = self.protocol.batch_size, len(split.train)
         self.steps = min(args.steps or math.inf, math.ceil(self.whole / size))

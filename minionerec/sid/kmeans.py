@@ -109,7 +109,7 @@ def residual_kmeans(
     with threadpool_limits(limits=threads):
         residuals = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
         if not balanced:
-            codebooks = _plain(residuals, codebook_sizes, seed, iterations, device)
+            codebooks = fit_residual(residuals, codebook_sizes, seed, iterations, threads=threads, device=device)
             del residuals
             return assign(vectors, codebooks, threads, device)[0], codebooks
         return _balanced(vectors, residuals, trained, codebook_sizes, seed, iterations, device)
@@ -162,17 +162,13 @@ def fit_residual(
     check_vectors(points, codebook_sizes)
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=threads):
-        return _plain(points, codebook_sizes, seed, iterations, device)
-
-
-def _plain(residuals: np.ndarray, sizes: Sequence[int], seed: int, iterations: int, device: str) -> list[np.ndarray]:
     codebooks = []
-    for level, size in enumerate(progress(sizes, "residual k-means", unit="levels")):
-        start = start_centroids(residuals, size, seed + level)
-        codebook = lloyd(residuals, start, iterations, seed + level, device)
-        _reduce(residuals, codebook, _nearest(residuals, codebook, device))
-        codebooks.append(codebook)
+    with threadpool_limits(limits=threads):
+        for level, size in enumerate(progress(codebook_sizes, "residual k-means", unit="levels")):
+            start = start_centroids(points, size, seed + level)
+            codebook = lloyd(points, start, iterations, seed + level, device)
+            _reduce(points, codebook, _nearest(points, codebook, device))
+            codebooks.append(codebook)
     return codebooks
 
 
