@@ -21,7 +21,7 @@ from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.config import INTERACTIONS, TFIDF
 from minionerec.sid.embed.interactions import text_part
 from minionerec.sid.embed.stored import VectorRows
-from minionerec.sid.embed.texts import FittedTexts, ItemTexts
+from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.embed.vectors import load_encoded, make_vectors, vectors_in_blocks
 from minionerec.sid.kmeans import (
     assign,
@@ -79,7 +79,7 @@ class MethodInputs:
         clock: Who counts the seconds of encoding texts.
     """
 
-    corpus: Corpus | ItemTexts
+    corpus: Corpus
     config: SidConfig
     inputs: Mapping[str, Path]
     counts: dict[str, Any]

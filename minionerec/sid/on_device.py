@@ -1,6 +1,6 @@
 """K-means and nearest codes on a device: points are sent there once, and only codes come back."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -54,22 +54,18 @@ def _nearest(points: torch.Tensor, book: torch.Tensor, squares: torch.Tensor) ->
     return torch.addmm(squares, points, book.T, alpha=-2).argmin(1)
 
 
-class _Points:
-    """Blocks of points on a device, kept in its memory where half of it holds them."""
+def _blocks(points: np.ndarray, device: str) -> Callable[[], Iterable[torch.Tensor]]:
+    """Gives blocks of points, float32 (n, D), on a device, kept in its memory where half of it holds them."""
 
-    def __init__(self, points: np.ndarray, device: str):
-        self.points, self.device = points, device
-        on = torch.device(device)
-        fits = on.type != "cuda" or points.nbytes <= torch.cuda.mem_get_info(on)[0] // 2
-        self.held = list(self._read()) if fits else None
+    def read() -> Iterator[torch.Tensor]:
+        for start in range(0, len(points), _ROWS):
+            yield torch.from_numpy(points[start : start + _ROWS]).to(device)
 
-    def _read(self) -> Iterator[torch.Tensor]:
-        for start in range(0, len(self.points), _ROWS):
-            yield torch.from_numpy(self.points[start : start + _ROWS]).to(self.device)
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        """Blocks of points, float32 (n, D)."""
-        return iter(self._read() if self.held is None else self.held)
+    on = torch.device(device)
+    if on.type == "cuda" and points.nbytes > torch.cuda.mem_get_info(on)[0] // 2:
+        return read
+    held = list(read())
+    return lambda: held
 
 
 @torch.no_grad()
@@ -88,13 +84,13 @@ def lloyd_on(points: np.ndarray, centroids: np.ndarray, iterations: int, device:
     Returns:
         float32 (C, D).
     """
-    blocks, books = _Points(points, device), torch.from_numpy(centroids).to(device)
+    blocks, books = _blocks(points, device), torch.from_numpy(centroids).to(device)
     before: list[torch.Tensor] = []
     for _ in range(iterations):
         squares = (books * books).sum(1)
         sums, sizes = torch.zeros_like(books), torch.zeros_like(squares)
         codes: list[torch.Tensor] = []
-        for block in blocks:
+        for block in blocks():
             codes.append(_nearest(block, books, squares))
             ones = torch.nn.functional.one_hot(codes[-1], len(books)).to(block.dtype)
             sums += ones.T @ block
@@ -105,12 +101,14 @@ def lloyd_on(points: np.ndarray, centroids: np.ndarray, iterations: int, device:
         means = sums / sizes.clamp(min=1)[:, None]
         empty = (sizes == 0).nonzero()[:, 0]
         if len(empty):
-            means[empty] = torch.from_numpy(points[_worst_served(blocks, codes, books, len(empty))]).to(device)
+            means[empty] = torch.from_numpy(points[_worst_served(blocks(), codes, books, len(empty))]).to(device)
         books = means
     return np.ascontiguousarray(books.cpu().numpy())
 
 
-def _worst_served(blocks: _Points, codes: Sequence[torch.Tensor], books: torch.Tensor, count: int) -> np.ndarray:
+def _worst_served(
+    blocks: Iterable[torch.Tensor], codes: Sequence[torch.Tensor], books: torch.Tensor, count: int
+) -> np.ndarray:
     """The points farthest from their codes, int64 (at most count,)."""
     left = torch.cat([((block - books[own]) ** 2).sum(1) for block, own in zip(blocks, codes, strict=True)])
     found: np.ndarray = np.argsort(-left.cpu().numpy(), kind="stable")[:count]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy.sparse import csr_array
 
 from minionerec.core.artefacts import open_artefact, read_json, unchanged_input, write_text_atomic
@@ -16,6 +15,7 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import ITEM_COLUMNS, Corpus
+from minionerec.data.rows import SplitExamples
 from minionerec.data.transitions import Transitions
 from minionerec.sid.embed.config import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLAMA_WEIGHTS, encoder_inputs
 
@@ -24,42 +24,28 @@ logger = get_logger(__name__)
 _TEXTS_AT_ONCE = 512  # texts that are compared with all others at a time
 
 
-# The items of a corpus alone, for stages that have no use for its rows.
+def load_items(path: str | os.PathLike[str], texts: bool = True) -> Corpus:
+    """The items of a corpus artefact, as a corpus without examples: for stages that have no use for these.
 
+    Args:
+        path: The artefact.
+        texts: Whether titles and descriptions are read, too.
 
-@dataclass(frozen=True)
-class ItemTexts:
-    """The items of a corpus, row i = item index i.
-
-    Attributes:
-        items: Column `item_id`; `title` and `description` where texts were requested.
+    Raises:
+        ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or its
+            items cannot be read.
     """
-
-    items: pd.DataFrame
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], texts: bool = True) -> "ItemTexts":
-        """Read the items of a corpus artefact.
-
-        Args:
-            path: The artefact.
-            texts: Whether titles and descriptions are read, too.
-
-        Raises:
-            ArtefactError: If `path` is not a finished corpus, or a file of it was changed since it was written, or
-                its items cannot be read.
-        """
-        expected = open_artefact(path, "corpus")["counts"].get("items")
-        columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
-        remedy = "Run the stage that makes the corpus again (minionerec prepare-data)."
-        file = Path(path) / "items.parquet"
-        items = read_parquet(file, columns, only=not texts, remedy=remedy)
-        if len(items) != expected:
-            raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {expected}. {remedy}")
-        return cls(items)
+    expected = open_artefact(path, "corpus")["counts"].get("items")
+    columns = dict.fromkeys(ITEM_COLUMNS if texts else ITEM_COLUMNS[:1], "text")
+    remedy = "Run the stage that makes the corpus again (minionerec prepare-data)."
+    file, none = Path(path) / "items.parquet", SplitExamples.none()
+    items = read_parquet(file, columns, only=not texts, remedy=remedy)
+    if len(items) != expected:
+        raise ArtefactError(f"{file}: has {len(items)} items, but the corpus counts {expected}. {remedy}")
+    return Corpus(items, none, none, none, split="", max_history=0)
 
 
-def item_texts(corpus: Corpus | ItemTexts) -> list[str]:
+def item_texts(corpus: Corpus) -> list[str]:
     """Title and description of each item, joined by one space; every run of white space becomes one space.
 
     Args:
@@ -273,7 +259,7 @@ class FittedTexts:
         write_text_atomic(folder / FITTED_FILE, json.dumps(content) + "\n")
 
     @classmethod
-    def of(cls, folder: Path, own_items: Sequence[str], corpus: Corpus | ItemTexts) -> "FittedTexts":
+    def of(cls, folder: Path, own_items: Sequence[str], corpus: Corpus) -> "FittedTexts":
         """The items that an artefact's vectors were fitted on.
 
         An artefact that was itself extended records so in a file; any other was fitted on the items that it has. Texts
@@ -307,11 +293,11 @@ class FittedTexts:
         return cls(fitted["items"], [known[item] if item in known else gone[item] for item in fitted["items"]], gone)
 
 
-def _texts(corpus: Corpus | ItemTexts) -> dict[str, str]:
+def _texts(corpus: Corpus) -> dict[str, str]:
     return dict(zip(corpus.items["item_id"].astype(str).tolist(), item_texts(corpus), strict=True))
 
 
-def _corpus_before(folder: Path) -> Corpus | ItemTexts | None:
+def _corpus_before(folder: Path) -> Corpus | None:
     """The corpus that an artefact was made from; None where it has changed."""
     corpus = unchanged_input(folder, "corpus")
-    return None if corpus is None else ItemTexts.load(corpus)
+    return None if corpus is None else load_items(corpus)

@@ -43,7 +43,7 @@ from minionerec.sid.embed.stored import (
     save_vectors,
     vector_file,
 )
-from minionerec.sid.embed.texts import ItemTexts, item_texts, l2_normalise, tfidf_svd, wordllama_vectors
+from minionerec.sid.embed.texts import item_texts, l2_normalise, load_items, tfidf_svd, wordllama_vectors
 from minionerec.sid.table import ids_of
 
 logger = get_logger(__name__)
@@ -179,7 +179,7 @@ def _encode_parts(
         cache.write(part, model.encode(part))
 
 
-def load_encoded(config: EncoderConfig, inputs: Mapping[str, Path]) -> Corpus | ItemTexts:
+def load_encoded(config: EncoderConfig, inputs: Mapping[str, Path]) -> Corpus:
     """The corpus that vectors are made of: its items, with texts where these are encoded, or with its interactions.
 
     Args:
@@ -191,11 +191,11 @@ def load_encoded(config: EncoderConfig, inputs: Mapping[str, Path]) -> Corpus | 
     """
     if config.reads_interactions:
         return Corpus.load(config.corpus)
-    return ItemTexts.load(config.corpus, texts="vectors" not in inputs)
+    return load_items(config.corpus, texts="vectors" not in inputs)
 
 
 def make_vectors(
-    corpus: Corpus | ItemTexts,
+    corpus: Corpus,
     settings: EncoderSettings,
     counts: dict[str, Any],
     fitted_on: Sequence[str] | None = None,
@@ -218,8 +218,6 @@ def make_vectors(
     """
     if not settings.reads_interactions:
         return _text_vectors(corpus, settings, counts, fitted_on)
-    if isinstance(corpus, ItemTexts):
-        raise DataError("vectors of interactions were requested, but the corpus was read without its examples.")
     found = interaction_vectors(corpus, settings.dimensions, settings.seed)
     without = int((~found.any(axis=1)).sum())
     counts["items_without_interactions"] = without
@@ -232,7 +230,7 @@ def make_vectors(
 
 
 def _text_vectors(
-    corpus: Corpus | ItemTexts,
+    corpus: Corpus,
     settings: EncoderSettings,
     counts: dict[str, Any],
     fitted_on: Sequence[str] | None,
@@ -273,7 +271,7 @@ def large_vectors(encoder: str) -> Path | None:
     return file if is_large(file) else None
 
 
-def vectors_in_blocks(corpus: Corpus | ItemTexts, settings: EncoderSettings, counts: dict[str, Any]) -> VectorRows:
+def vectors_in_blocks(corpus: Corpus, settings: EncoderSettings, counts: dict[str, Any]) -> VectorRows:
     """As `make_vectors`, read in blocks: large `.npy` files stay where they are.
 
     Args:

@@ -10,7 +10,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.rows import SplitExamples
 from minionerec.sid.embed.config import EmbedConfig, EncoderSettings
 from minionerec.sid.embed.interactions import interaction_vectors
-from minionerec.sid.embed.texts import ItemTexts, item_texts, l2_normalise, tfidf_svd
+from minionerec.sid.embed.texts import item_texts, l2_normalise, tfidf_svd
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.training.config import ExtendConfig
 
@@ -83,8 +83,6 @@ def test_beside_texts_both_parts_weigh_the_same_and_an_item_without_interactions
 def test_bad_input():
     with pytest.raises(DataError, match="hold 0 items that users have together with another, so no vector can be made"):
         interaction_vectors(make_corpus(["red", "blue"]), 4, 0)
-    with pytest.raises(DataError, match="read without its examples"):
-        make_vectors(ItemTexts(make_corpus(["red"]).items), EncoderSettings(encoder="interactions"), {})
     message = r"encoder is 'interactions' and with_interactions true.*leave with_interactions out"
     with pytest.raises(ConfigError, match=message):
         EmbedConfig(corpus="c", output="o", encoder="interactions", with_interactions=True)
