@@ -55,17 +55,21 @@ def _nearest(points: torch.Tensor, book: torch.Tensor, squares: torch.Tensor) ->
 
 
 def _blocks(points: np.ndarray, device: str) -> Callable[[], Iterable[torch.Tensor]]:
-    """Gives blocks of points, float32 (n, D), on a device, kept in its memory where half of it holds them."""
+    """Gives blocks of points, float32 (n, D), on a device, kept in its memory where they fit."""
 
     def read() -> Iterator[torch.Tensor]:
         for start in range(0, len(points), _ROWS):
             yield torch.from_numpy(points[start : start + _ROWS]).to(device)
 
-    on = torch.device(device)
-    if on.type == "cuda" and points.nbytes > torch.cuda.mem_get_info(on)[0] // 2:
+    if not _fits(points, torch.device(device)):
         return read
     held = list(read())
     return lambda: held
+
+
+def _fits(points: np.ndarray, device: torch.device) -> bool:
+    """Whether half of a GPU's free memory holds points; they are in memory already on any other device."""
+    return device.type != "cuda" or points.nbytes <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 @torch.no_grad()
