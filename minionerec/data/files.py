@@ -1,10 +1,13 @@
 """Reading of a user's files: whole, with one-line errors that name the line in the file."""
 
+import csv
+import io
 import json
 import os
 import stat
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from typing import Any
@@ -105,6 +108,37 @@ def read_text(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> s
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(not_utf8(path, content)) from None
+
+
+def csv_rows(
+    path: str | os.PathLike[str], columns: Sequence[str], remedy: str
+) -> Iterator[tuple[int, int, list[str], list[str]]]:
+    """First and last line, all cells, and the cells of some columns, of each row of a csv file with a header.
+
+    Raises:
+        DataError: If the file cannot be read or is no CSV, a column is missing or there twice, or a row has more or
+            fewer cells than the header; the message names the line.
+    """
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(io.StringIO(read_text(path, remedy), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        for name in columns:
+            if header.count(name) != 1:
+                what = "missing" if name not in header else "duplicated"
+                raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(columns)}.")
+        positions = [header.index(name) for name in columns]
+        end = reader.line_num
+        for cells in reader:
+            line, end = end + 1, reader.line_num  # a quoted cell may span lines
+            if cells and len(cells) != len(header):
+                raise DataError(
+                    f"{path}, line {line}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
+                )
+            if cells:
+                yield line, end, cells, [cells[position] for position in positions]
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
 
 
 class _Object(dict[str, Any]):

@@ -1,11 +1,8 @@
 """Reader of the published MiniOneRec layout: `{train,valid,test}/*.csv`, `info/*.txt` and `index/*.item.json`."""
 
 import ast
-import csv
 import glob
-import io
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +18,7 @@ from minionerec.core.log import progress
 from minionerec.core.paths import DATA_VARIABLE, find_path
 from minionerec.data.checks import check_filled, check_histories, corpus_counts
 from minionerec.data.corpus import Corpus
-from minionerec.data.files import read_text
+from minionerec.data.files import csv_rows, read_text
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import times_by_order
@@ -193,7 +190,11 @@ def _read_rows(path: Path, index_of: Mapping[str, int], sids: Sequence[str]) -> 
     users: list[str] = []
     histories: list[np.ndarray] = []
     targets: list[int] = []
-    for line, (user, titles, _, ids, item_id, texts, sid) in _cells(path):
+    rows = csv_rows(path, COLUMNS, f"{WHERE_TO_GET}.")
+    for line, end, cells, own in progress(rows, f"reading {path.name}", unit="rows"):
+        if end > line:
+            _check_span(path, line, end, cells, own)
+        user, titles, _, ids, item_id, texts, sid = own
         where = f"{path}, line {line}"
         lists = _parsed_lists(where, (titles, ids, texts))
         items = []
@@ -222,37 +223,9 @@ def _wrong_sid(what: str, sid: str, item: int, index_of: Mapping[str, int], sids
     return DataError(f"{what} for item {list(index_of)[item]!r}, but the info file says {sids[item]!r}. Mend one.")
 
 
-def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and the cells of `COLUMNS` of each row of a CSV file."""
-    csv.field_size_limit(sys.maxsize)
-    text = read_text(path, f"{WHERE_TO_GET}.")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = next(reader, [])
-        for name in COLUMNS:
-            if header.count(name) != 1:
-                what = "missing" if name not in header else "duplicated"
-                raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(COLUMNS)}.")
-        positions = [header.index(name) for name in COLUMNS]
-        end = reader.line_num
-        for cells in progress(reader, f"reading {path.name}", unit="rows"):
-            line, end = end + 1, reader.line_num  # a quoted cell may span lines
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise DataError(
-                    f"{path}, line {line}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
-                )
-            if end > line:
-                _check_span(path, line, end, cells, positions)
-            yield line, [cells[position] for position in positions]
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
-
-
-def _check_span(path: Path, line: int, end: int, cells: Sequence[str], positions: Sequence[int]) -> None:
+def _check_span(path: Path, line: int, end: int, cells: Sequence[str], own: Sequence[str]) -> None:
     """Check that a row of several lines has not swallowed others: a line inside a cell must be no row by itself."""
-    ids = [cells[position] for name, position in zip(COLUMNS, positions, strict=True) if not name.endswith("title")]
+    ids = [cell for name, cell in zip(COLUMNS, own, strict=True) if not name.endswith("title")]
     inner = (next(split_cells(part, ","), []) for cell in cells for part in cell.splitlines()[1:])
     if any("\n" in text for text in ids) or any(len(found) >= len(COLUMNS) for found in inner):
         raise DataError(

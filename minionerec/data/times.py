@@ -1,9 +1,6 @@
 """Times of examples: of the target, and of the newest item of its history."""
 
-import csv
-import io
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +9,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger
-from minionerec.data.files import read_text
+from minionerec.data.files import csv_rows
 from minionerec.data.units import UNITS, unit_numbers
 
 if TYPE_CHECKING:
@@ -87,7 +84,7 @@ def _read_file(path: Path, split: str, count: int) -> RowTimes | None:
     """The times of one split of `count` examples, from a file that may name other splits, too."""
     found = RowTimes(np.full(count, NO_TIME), np.full(count, NO_TIME))
     lines: dict[int, int] = {}
-    for line, (name, *cells) in _records(path):
+    for line, _, _, (name, *cells) in csv_rows(path, FILE_COLUMNS, "Give the path of the times."):
         where = f"{path}, line {line}"
         if name not in ("train", "valid", "test"):
             raise DataError(f"{where}, column 'split': {shown(name)} is none of train, valid, test. Mend the line.")
@@ -114,27 +111,6 @@ def _read_file(path: Path, split: str, count: int) -> RowTimes | None:
             "those that are not known are empty cells."
         )
     return found
-
-
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and the cells of `FILE_COLUMNS` of each line of a file."""
-    reader = csv.reader(io.StringIO(read_text(path, "Give the path of the times."), newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        for name in FILE_COLUMNS:
-            if header.count(name) != 1:
-                what = "missing" if name not in header else "duplicated"
-                raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(FILE_COLUMNS)}.")
-        positions = [header.index(name) for name in FILE_COLUMNS]
-        for cells in reader:
-            if cells and len(cells) != len(header):
-                raise DataError(
-                    f"{path}, line {reader.line_num}: {len(cells)} cells, expected {len(header)}. Check its commas."
-                )
-            if cells:
-                yield reader.line_num, [cells[position] for position in positions]
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
 
 
 def _whole(text: str, where: str, column: str) -> int:

@@ -153,7 +153,7 @@ def test_rows_depend_on_the_purchases_they_came_from(small):
     """The contexts that a corpus gives are those of the process, for each target."""
     people = city_people(read_manifest(small / "city")["settings"])
     table = pd.read_parquet(small / "city" / "interactions.parquet")
-    pauses = interactions_of(people, 0).pauses
+    _, _, pauses = interactions_of(people, 0)
     corpus = Corpus.load(small / "corpus")
     found = {}
     for rows in corpus.splits().values():

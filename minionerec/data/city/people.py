@@ -89,26 +89,15 @@ def likes_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray]:
     return shelves, np.stack([first, second], axis=1).astype(np.int8)
 
 
-@dataclass(frozen=True)
-class PurchaseTimes:
-    """Times of the purchases of a block: M purchases, user after user, each in order of time.
-
-    Attributes:
-        counts: int64 (U,), purchases of each.
-        times: int64 (M,), seconds since 1970.
-        pauses: int64 (M,), seconds since the user's purchase before; -1 at the first.
-    """
-
-    counts: np.ndarray
-    times: np.ndarray
-    pauses: np.ndarray
-
-
-def interactions_of(people: People, block: int) -> PurchaseTimes:
+def interactions_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Times of the purchases of the users of a block.
 
     How often follows a gamma distribution of shape 2 around the mean. A user is active during a part of the city's
     days, in sessions that begin at random in it, at least an hour after the session before.
+
+    Returns:
+        Purchases of each user, int64 (U,); and of M purchases, user after user, each in order of time, seconds since
+        1970 and seconds since the user's purchase before (-1 at the first), both int64 (M,).
     """
     world, n = people.world, people.size(block)
     rng = generator(world.seed, block, _INTERACTIONS)
@@ -135,7 +124,7 @@ def interactions_of(people: People, block: int) -> PurchaseTimes:
     pauses = np.empty_like(times)
     pauses[1:] = times[1:] - times[:-1]
     pauses[firsts] = -1
-    return PurchaseTimes(counts, times, pauses)
+    return counts, times, pauses
 
 
 def _restarted(sums: np.ndarray, firsts: np.ndarray, counts: np.ndarray, *, inclusive: bool = False) -> np.ndarray:

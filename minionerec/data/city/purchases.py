@@ -45,14 +45,14 @@ def purchases_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np
         M purchases, user after user, each in order of time, three times int64 (M,): number of the user in the city, row
         of the items table, seconds since 1970.
     """
-    world, purchases = people.world, interactions_of(people, block)
+    world, (counts, times, pauses) = people.world, interactions_of(people, block)
     liked, favourites = likes_of(people, block)
     rng = generator(world.seed, block, _PURCHASES)
-    total = len(purchases.times)
-    order, widths = _by_step(purchases.counts)
-    person = np.repeat(np.arange(len(purchases.counts)), purchases.counts)[order]
-    epochs = world.epoch_of(purchases.times[order])
-    kinds = kinds_of(purchases.pauses[order])
+    total = len(times)
+    order, widths = _by_step(counts)
+    person = np.repeat(np.arange(len(counts)), counts)[order]
+    epochs = world.epoch_of(times[order])
+    kinds = kinds_of(pauses[order])
     source = _pick(SHARES, kinds, rng.random(total))
     chances = rng.random((4, total))
     shelves = _shelves(world, liked, person, epochs, source, chances[0], chances[1], widths)
@@ -61,8 +61,8 @@ def purchases_of(people: People, block: int) -> tuple[np.ndarray, np.ndarray, np
         styles = _taken(people, shelves, styles, epochs, widths)
     positions = np.empty(total, dtype=np.int64)
     positions[order] = shelves.astype(np.int64) * len(RANK_SHARES) + styles
-    users = block * people.block + np.repeat(np.arange(len(purchases.counts)), purchases.counts)
-    return users, world.rows(positions), purchases.times
+    users = block * people.block + np.repeat(np.arange(len(counts)), counts)
+    return users, world.rows(positions), times
 
 
 def _by_step(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,8 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from html.entities import html5
 from pathlib import Path
 
@@ -124,32 +123,13 @@ def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     return texts
 
 
-@dataclass(frozen=True)
-class Catalogue:
-    """The items that interactions may name.
-
-    Attributes:
-        items: The item table of `Source`.
-        path: Its file, for messages.
-        lines: Lines inside its quoted cells.
-    """
-
-    items: pd.DataFrame
-    path: Path
-    lines: int
-
-    @cached_property
-    def index(self) -> pd.Index:
-        """The ids, to look up."""
-        ids: pd.Index = pd.Index(self.items["item_id"])
-        return ids
-
-
 class TableSource:
     """An `InteractionSource` that cleans tables part by part, and checks units and unknown items over all parts.
 
     Args:
-        catalogue: The items.
+        items: The item table of `Source`.
+        path: Its file, for messages.
+        lines: Lines inside its quoted cells.
         where: The name of the interactions in messages.
         tables: The parts, each with its file.
         columns: Flag → column of `user_column`, `item_column` and `time_column`.
@@ -160,13 +140,16 @@ class TableSource:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        items: pd.DataFrame,
+        path: Path,
+        lines: int,
         where: str,
         tables: Iterable[tuple[Path, pd.DataFrame]],
         columns: Mapping[str, str],
         bad: BadRows,
     ) -> None:
-        self.catalogue, self.where, self.items = catalogue, where, catalogue.items
+        self.items, self.where = items, where
+        self._index, self._path, self._item_lines = pd.Index(items["item_id"]), path, lines
         self.left_out: Collection[int] = ()
         self._tables, self._columns, self._bad = tables, columns, bad
         self._times = TimeColumn(bad)
@@ -182,7 +165,7 @@ class TableSource:
     @property
     def counts(self) -> Mapping[str, int]:
         """See `InteractionSource`: how many lines lie inside quoted cells, where there are some."""
-        inside = {"lines_inside_item_cells": self.catalogue.lines, "lines_inside_interaction_cells": self._lines}
+        inside = {"lines_inside_item_cells": self._item_lines, "lines_inside_interaction_cells": self._lines}
         return {name: n for name, n in inside.items() if n}
 
     def batches(self) -> Iterator[InteractionBatch]:
@@ -202,16 +185,15 @@ class TableSource:
         if unknown:
             _, where, item = min((self._unknown[unit] for unit in unknown), key=lambda first: first[0])
             n = sum(self._unknown_count[unit] for unit in unknown)
-            lines = self.catalogue.lines
             hint = (
-                f"; quoted cells of the items span {lines} lines, which a stray quote may have swallowed"
-                if lines
+                f"; quoted cells of the items span {self._item_lines} lines, which a stray quote may have swallowed"
+                if self._item_lines
                 else ""
             )
             self._bad.add(
                 "unknown_item",
                 f"{where()}, column {self._columns['item_column']!r}: item {shown(item)} is not in "
-                f"{self.catalogue.path} ({n} such rows{hint}). Add the items or drop the rows.",
+                f"{self._path} ({n} such rows{hint}). Add the items or drop the rows.",
                 n,
             )
 
@@ -229,7 +211,7 @@ class TableSource:
         for family in np.unique(families[right]).tolist():
             some = families == family
             own, chosen = exact(table[time], times, some)[some], table[some]
-            index = self.catalogue.index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
+            index = self._index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
             self._note_unknown(np.flatnonzero(some), index, units[some], chosen[item], location)
             yield InteractionBatch(pa.array(chosen[user], pa.string(), from_pandas=True), index, own, units[some])
         self._rows += len(table)
@@ -314,7 +296,7 @@ def parse_tables(
     description_column: str = DESCRIPTION,
 ) -> TableSource:
     """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
-    catalogue = parse_items(
+    table, lines = parse_items(
         *items, bad, item_column=item_column, title_column=title_column, description_column=description_column
     )
     columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
@@ -325,7 +307,7 @@ def parse_tables(
                 column_of(table, path, name, flag)
             yield path, table
 
-    return TableSource(catalogue, where, checked(), columns, bad)
+    return TableSource(table, items[1], lines, where, checked(), columns, bad)
 
 
 def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Path, pd.DataFrame]]:
@@ -378,8 +360,8 @@ def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
 
 def parse_items(
     table: pd.DataFrame, path: Path, bad: BadRows, *, item_column: str, title_column: str, description_column: str
-) -> Catalogue:
-    """The items of a table, each id once, texts without white space around them.
+) -> tuple[pd.DataFrame, int]:
+    """The items of a table, each id once, texts without white space around them; and the lines inside its cells.
 
     Raises:
         DataError: If a column is missing, or rows cannot be used and `bad` does not allow it.
@@ -405,8 +387,7 @@ def parse_items(
         )
         table = table[~twice]
     title, description = (_texts(table, name, path).to_numpy(object) for name in (title_column, description_column))
-    items = item_table(table[item_column].to_numpy(object), title=title, description=description)
-    return Catalogue(items, path, lines)
+    return item_table(table[item_column].to_numpy(object), title=title, description=description), lines
 
 
 def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
