@@ -206,11 +206,6 @@ def _space(table: _Table, method: str) -> tuple[VectorRows, Sequence[np.ndarray]
     return vectors, codebooks
 
 
-def _relocate(table: _Table) -> np.ndarray:
-    vectors, codebooks = _space(table, "relocate")
-    return relocate(table.codes, vectors, codebooks, table.taken, table.capacity, table.left)
-
-
 def _sinkhorn(table: _Table) -> np.ndarray:
     """Encode the members of each group together at the last level, in rounds, until nothing changes (LC-Rec).
 
@@ -240,15 +235,6 @@ def _sinkhorn(table: _Table) -> np.ndarray:
         if (codes == before).all():
             break
     return codes
-
-
-METHODS: dict[str, Callable[[_Table], np.ndarray]] = {
-    "keep": lambda table: table.codes,
-    "relocate": _relocate,
-    "sinkhorn": _sinkhorn,
-    "extra_token": _extra_token,
-    "extra_token_all": partial(_extra_token, everyone=True),
-}
 
 
 def resolve_collisions(
@@ -334,14 +320,7 @@ ORDERS_BYTES = 1 << 30
 _MOST = 2**62
 
 
-def relocate(
-    codes: np.ndarray,
-    vectors: VectorRows,
-    codebooks: Sequence[np.ndarray],
-    taken: np.ndarray,
-    capacity: int,
-    left: np.ndarray | None = None,
-) -> np.ndarray:
+def _relocate(table: _Table) -> np.ndarray:
     """Move items whose SID is full to the nearest free code.
 
     An SID has room for `capacity` items, less those that have taken it already. The members nearest to their
@@ -356,22 +335,13 @@ def relocate(
     Of the vectors only those of items in full groups are read, in blocks and in their order, and once more, one by
     one, those that find their prefix full.
 
-    Args:
-        codes: int32 (N, L), all levels full.
-        vectors: float32 (N, D).
-        codebooks: Per level float32 (C_l, D).
-        taken: int32 (P, L or more), SIDs of other items.
-        capacity: Most items of an SID.
-        left: float32 (N,), squared distance of each item to its reconstruction; computed where needed if None.
-
-    Returns:
-        int32 (N, L).
-
     Raises:
         DataError: If there are fewer free SIDs than items.
     """
+    vectors, codebooks = _space(table, "relocate")
+    codes, capacity = table.codes, table.capacity
     levels, sizes = len(codebooks), [len(codebook) for codebook in codebooks]
-    others = taken[:, :levels]
+    others = table.taken[:, :levels]
     keys, first, group = np.unique(
         row_keys(np.vstack([others, codes])), return_index=True, return_inverse=True
     )  # (G,), (G,), (P + N,)
@@ -380,7 +350,7 @@ def relocate(
     _check_room(len(codes), sizes, capacity, int(held.sum()))
     own = group[len(others) :]
     staying = np.minimum(np.bincount(own, minlength=len(keys)), capacity - held)
-    movers, distance = _movers(codes, vectors, codebooks, own, staying, left)
+    movers, distance = _movers(codes, vectors, codebooks, own, staying, table.left)
     held += staying
     positions = _FreeCodes(np.vstack([others, codes])[first], held, sizes, capacity)
     del keys, first, group, own, staying
@@ -554,3 +524,12 @@ def _elsewhere(
         residual = residual - codebooks[level][code]
         prefix = (*prefix, code)
     return prefix
+
+
+METHODS: dict[str, Callable[[_Table], np.ndarray]] = {
+    "keep": lambda table: table.codes,
+    "relocate": _relocate,
+    "sinkhorn": _sinkhorn,
+    "extra_token": _extra_token,
+    "extra_token_all": partial(_extra_token, everyone=True),
+}

@@ -132,8 +132,6 @@ _MIX = 0x9E3779B97F4A7C15
 _OUT_OF_STOCK = 0.1
 _SHOP_DIGITS = {"p": 3, "u": 4}
 _OF_DEPARTMENT = (SHOPS, FOLK, TIMES, MOODS)
-MOST_ITEMS = len(SHOPS) * len(FOLK) * len(TIMES) * len(MOODS) * DEPARTMENT * SHELF
-"""Items that can have titles of their own."""
 
 
 def _words(words: Sequence[str], numbers: np.ndarray, *, lower: bool = False) -> pa.Array:
