@@ -1,10 +1,11 @@
 """Settings of the stage that turns a source into a corpus."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import DataError
 from minionerec.core.paths import find_path
 from minionerec.core.settings import StageConfig, setting
 from minionerec.data.engines.engine import parse_size
@@ -144,29 +145,23 @@ class PrepareConfig(StageConfig):
         input_kind="any",
     )
 
-    def __post_init__(self) -> None:
-        """Check the settings alone and against one another.
-
-        Raises:
-            ConfigError: Naming the settings, their values and the remedy.
-        """
-        super().__post_init__()
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
         if "widen_window" in self.quirks and self.start is None:
-            raise ConfigError(
-                "quirk 'widen_window' moves the window's start, but start is not given. Give both or none."
-            )
-        self._check_source()
+            yield ("quirk 'widen_window' moves the window's start, but start is not given. Give both or none.")
+        yield from self._of_source()
         if "published_titles" in self.quirks and self.source not in AMAZON:
-            raise ConfigError(f"quirk 'published_titles' is for {' and '.join(AMAZON)}; source is {self.source!r}.")
+            yield f"quirk 'published_titles' is for {' and '.join(AMAZON)}; source is {self.source!r}."
         if self.layout_index is not None and self.layout is None:
-            raise ConfigError(f"layout_index is {self.layout_index!r}, but layout is not given. Give both or none.")
+            yield f"layout_index is {self.layout_index!r}, but layout is not given. Give both or none."
         if self.source == "published":
-            self._check_published()
+            yield from self._of_published()
         if self.engine_memory is not None:
             parse_size(self.engine_memory)
 
-    def _check_source(self) -> None:
-        """Check that the source's own settings are given, and none of another source."""
+    def _of_source(self) -> Iterator[str]:
+        """The source's own settings that are not given, and those of another source that are."""
         with_items = tuple(source for source in FROM_FILES if source not in OPTIONAL_ITEMS)
         checks: tuple[tuple[str, Any, tuple[str, ...], tuple[str, ...]], ...] = (
             ("category", self.category, ("published",), ("published",)),
@@ -183,28 +178,28 @@ class PrepareConfig(StageConfig):
         )
         for name, value, sources, needed in checks:
             if value and self.source not in sources:
-                raise ConfigError(
+                yield (
                     f"{name} is {value!r}, but source is {self.source!r}, which does not read it. "
                     f"Set source to {' or '.join(map(repr, sources))}, or leave {name} out."
                 )
             if not value and self.source in needed:
-                raise ConfigError(f"source is {self.source!r}, but {name} is {value!r}. Give --{name}.")
+                yield f"source is {self.source!r}, but {name} is {value!r}. Give --{name}."
 
-    def _check_published(self) -> None:
-        """Check that no setting contradicts how the published data were made."""
+    def _of_published(self) -> Iterator[str]:
+        """Settings that contradict how the published data were made."""
         if self.split != "global_time" or self.max_history != PUBLISHED_HISTORY:
-            raise ConfigError(
+            yield (
                 f"split is {self.split!r} and max_history {self.max_history}, but source 'published' is already "
                 f"split by global time with histories of {PUBLISHED_HISTORY}. Leave both out, or take source 'tables'."
             )
         if self.ties != "keep":
-            raise ConfigError(
+            yield (
                 f"ties is {self.ties!r}, but source 'published' holds no times, so simultaneous interactions are not "
                 "known. Leave ties out, or prepare the raw reviews (source 'amazon2018')."
             )
         for name in FILTERS:
             if value := getattr(self, name):
-                raise ConfigError(
+                yield (
                     f"{name} is {value!r}, but source 'published' is already filtered and split, and can only be "
                     f"read whole. Leave {name} out."
                 )
