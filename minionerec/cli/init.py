@@ -2,8 +2,6 @@
 
 import shlex
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import yaml
 
 from minionerec.cli.plan import plan_of
-from minionerec.cli.sizes import FEWEST_ITEMS, Shape, StepSettings, choose, history_length, seconds
+from minionerec.cli.sizes import FEWEST_ITEMS, Chosen, Shape, choose, history_length, seconds
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
@@ -145,7 +143,7 @@ def _time_text(time: float) -> str:
     return "a minute" if minutes <= 1 else f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
 
-def _steps(shape: Shape, minutes: float) -> tuple[dict[str, StepSettings], dict[str, float]]:
+def _steps(shape: Shape, minutes: float) -> tuple[dict[str, Chosen], dict[str, float]]:
     """The settings of each step, and its seconds; without the language model where that takes too long."""
     chosen = choose(shape)
     times = seconds(chosen, shape)
@@ -168,9 +166,11 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
     defaults = PrepareConfig.__dataclass_fields__
     own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
     own |= {key: getattr(config, key) for key in (*_COLUMNS, "max_bad_rows")}
-    own = {key: value for key, value in own.items() if value != defaults[key].default}
-    chosen["corpus"] = replace(chosen["corpus"], values={**own, **chosen["corpus"].values})
-    chosen["report"] = StepSettings({"title": name}, {})
+    chosen["corpus"] = {
+        **{key: (value, "") for key, value in own.items() if value != defaults[key].default},
+        **chosen["corpus"],
+    }
+    chosen["report"] = {"title": (name, "")}
     lines = [
         f"# {name}: {_size(shape)}.",
         f"# Written by minionerec init; it takes about {_time_text(sum(times.values()))} on one core.",
@@ -181,19 +181,13 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
     if "sft" not in chosen:
         lines.append(f"# No language model: with it the run would take more than {minutes:g} minutes.")
         lines.append(f"without: [{', '.join(_LANGUAGE)}]")
-        chosen["report"] = StepSettings({"title": name, "predictions": {"catalogue model": "{eval_catalogue}"}}, {})
+        chosen["report"]["predictions"] = ({"catalogue model": "{eval_catalogue}"}, "")
     lines.append("steps:")
     for step, settings in chosen.items():
-        lines += [f"  {step}:", *(f"    {line}" for line in _settings(settings))]
+        lines.append(f"  {step}:")
+        for key, (value, why) in settings.items():
+            lines += [f"    # {why}"] * bool(why) + [f"    {key}: {_yaml(value)}"]
     return "\n".join(lines) + "\n"
-
-
-def _settings(step: StepSettings) -> Iterator[str]:
-    """Settings of a step as lines, each reason above its setting."""
-    for key, value in step.values.items():
-        if key in step.why:
-            yield f"# {step.why[key]}"
-        yield f"{key}: {_yaml(value)}"
 
 
 def _yaml(value: Any) -> str:

@@ -46,17 +46,8 @@ class Shape:
     texts: bool = True
 
 
-@dataclass(frozen=True)
-class StepSettings:
-    """Settings of one step.
-
-    Attributes:
-        values: Setting to its value.
-        why: Setting to the reason, for some; it holds for the settings after it too.
-    """
-
-    values: Mapping[str, Any]
-    why: Mapping[str, str]
+Chosen = dict[str, tuple[Any, str]]
+"""Setting of a step → its value, and the reason, which holds for the settings without one after it too."""
 
 
 def history_length(before: float) -> int:
@@ -84,7 +75,7 @@ def epochs(windows: int, usual: int) -> int:
     return max(usual, min(40, -(-_SEEN // max(1, windows))))
 
 
-def choose(shape: Shape) -> dict[str, StepSettings]:
+def choose(shape: Shape) -> dict[str, Chosen]:
     """The settings of the steps `corpus`, `sids`, `catalogue`, `eval_catalogue` and `sft`.
 
     Args:
@@ -102,92 +93,85 @@ def choose(shape: Shape) -> dict[str, StepSettings]:
     }
 
 
-def _corpus(shape: Shape) -> StepSettings:
+def _corpus(shape: Shape) -> Chosen:
     share = "unknown" if shape.ties is None else f"{shape.ties:.0%}"
     agrees = "is that of the item ids, which users do not choose" if shape.listed else "is not that of the item ids"
-    values = {"ties": "shuffle" if shape.listed else "keep", "max_history": history_length(shape.before)}
-    why = {
-        "ties": f"{share} of a user's neighbouring pairs have equal times; their order {agrees}",
-        "max_history": f"half of the examples have {shape.before:,.0f} items or more before them",
+    return {
+        "ties": (
+            "shuffle" if shape.listed else "keep",
+            f"{share} of a user's neighbouring pairs have equal times; their order {agrees}",
+        ),
+        "max_history": (
+            history_length(shape.before),
+            f"half of the examples have {shape.before:,.0f} items or more before them",
+        ),
     }
-    return StepSettings(values, why)
 
 
-def _sids(shape: Shape) -> StepSettings:
+def _sids(shape: Shape) -> Chosen:
     from minionerec.sid.kmeans import most_codes
 
     codes = min(CODES, most_codes(LEVELS, shape.items))
-    values: dict[str, Any] = {"dimensions": dimensions(shape.items), "codebook_sizes": [codes] * LEVELS}
-    why = {
-        "dimensions": f"of the item vectors, by the {shape.items:,} items",
-        "codebook_sizes": "codes of each level: most are learned from several items, and SIDs suffice for all",
+    found: Chosen = {
+        "dimensions": (dimensions(shape.items), f"of the item vectors, by the {shape.items:,} items"),
+        "codebook_sizes": (
+            [codes] * LEVELS,
+            "codes of each level: most are learned from several items, and SIDs suffice for all",
+        ),
     }
-    if not shape.texts:
-        values["encoder"] = "interactions"
-        why["encoder"] = _NO_TEXT
-    return StepSettings(values, why)
+    return found if shape.texts else found | {"encoder": ("interactions", _NO_TEXT)}
 
 
-def _catalogue(shape: Shape) -> StepSettings:
+def _catalogue(shape: Shape) -> Chosen:
     wide, passes = width(shape.examples), epochs(shape.windows, 8)
-    size = batch(shape.windows)
     scores = shape.examples * shape.items * passes
     towers = 2 if wide == 128 and 2 * scores <= 2 * _SCORES else 1
-    values: dict[str, Any] = {
-        "hidden_size": wide,
-        "vector_width": wide,
-        "inner_size": 4 * wide,
-        "heads": 2 if wide < 64 else 4,
-        "towers": towers,
-        "dropout": 0.5 if wide == 128 else 0.4,
-        "learning_rate": {32: 0.003, 64: 0.002, 128: 0.001}[wide],
-        "epochs": passes,
-        "evals_per_epoch": 1 if passes <= 12 else 0.5 if passes <= 24 else 0.25,
-        "batch_size": size,
-        "eval_examples": 5000,
-        "eval_beams": _beams(shape.items, 20),
-    }
-    why = {
-        "hidden_size": f"by the {shape.examples:,} training examples",
-        "towers": "models whose probabilities are averaged: two where there are many examples, as far as time allows",
-        "epochs": "at most; it stops after four validations without a better one",
-        "batch_size": f"by the {shape.windows:,} training windows",
-        "eval_examples": "validation examples that are ranked, at most",
+    found: Chosen = {
+        "hidden_size": (wide, f"by the {shape.examples:,} training examples"),
+        "vector_width": (wide, ""),
+        "inner_size": (4 * wide, ""),
+        "heads": (2 if wide < 64 else 4, ""),
+        "towers": (
+            towers,
+            "models whose probabilities are averaged: two where there are many examples, as far as time allows",
+        ),
+        "dropout": (0.5 if wide == 128 else 0.4, ""),
+        "learning_rate": ({32: 0.003, 64: 0.002, 128: 0.001}[wide], ""),
+        "epochs": (passes, "at most; it stops after four validations without a better one"),
+        "evals_per_epoch": (1 if passes <= 12 else 0.5 if passes <= 24 else 0.25, ""),
+        "batch_size": (batch(shape.windows), f"by the {shape.windows:,} training windows"),
+        "eval_examples": (5000, "validation examples that are ranked, at most"),
+        "eval_beams": (_beams(shape.items, 20), ""),
     }
     if not shape.texts:
-        values["vectors"] = "interactions"
-        why["vectors"] = _NO_TEXT
+        found["vectors"] = ("interactions", _NO_TEXT)
     if scores * towers > 2 * _SCORES:
-        values |= {"loss": "sampled", "negatives": 1024}
-        why["loss"] = (
-            f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
-        )
-    return StepSettings(values, why)
+        why = f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
+        found |= {"loss": ("sampled", why), "negatives": (1024, "")}
+    return found
 
 
-def _evaluation(shape: Shape) -> StepSettings:
+def _evaluation(shape: Shape) -> Chosen:
     beams = _beams(shape.items, 50)
-    ks = [k for k in (1, 5, 10, 20, 50) if k <= beams]
-    return StepSettings({"beams": beams, "ks": ks}, {"beams": f"candidates per list, of {shape.items:,} items"})
+    return {
+        "beams": (beams, f"candidates per list, of {shape.items:,} items"),
+        "ks": ([k for k in (1, 5, 10, 20, 50) if k <= beams], ""),
+    }
 
 
-def _language(shape: Shape) -> StepSettings:
+def _language(shape: Shape) -> Chosen:
     wide, passes = (128, 4) if shape.examples >= _MANY else (96, 8)
     windows = 5 * shape.windows  # with the variants
-    size = min(64 if wide == 128 else 32, batch(windows))
-    values = {
-        "hidden_size": wide,
-        "layers": 2,
-        "inner_size": 3 * wide,
-        "text_vocabulary": 600,
-        "epochs": epochs(windows, passes),
-        "batch_size": size,
-        "eval_examples": 1000,
-        "eval_beams": _beams(shape.items, 20),
+    return {
+        "hidden_size": (wide, f"by the {shape.examples:,} training examples; small, since it is distilled"),
+        "layers": (2, ""),
+        "inner_size": (3 * wide, ""),
+        "text_vocabulary": (600, ""),
+        "epochs": (epochs(windows, passes), ""),
+        "batch_size": (min(64 if wide == 128 else 32, batch(windows)), ""),
+        "eval_examples": (1000, ""),
+        "eval_beams": (_beams(shape.items, 20), ""),
     }
-    return StepSettings(
-        values, {"hidden_size": f"by the {shape.examples:,} training examples; small, since it is distilled"}
-    )
 
 
 def _beams(items: int, most: int) -> int:
@@ -195,13 +179,13 @@ def _beams(items: int, most: int) -> int:
     return most if items >= 100 else 10
 
 
-def seconds(chosen: Mapping[str, StepSettings], shape: Shape) -> dict[str, float]:
+def seconds(chosen: Mapping[str, Chosen], shape: Shape) -> dict[str, float]:
     """Estimated time of each step on one core, from runs on a CPU of 2026.
 
     Returns:
         Step to seconds.
     """
-    model, language = chosen["catalogue"].values, chosen["sft"].values
+    model, language = ({key: value for key, (value, _) in chosen[step].items()} for step in ("catalogue", "sft"))
     columns = (
         model["negatives"] + shape.examples // max(1, shape.windows) * model["batch_size"] if "loss" in model else 0
     )
