@@ -170,8 +170,8 @@ def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
     assert (again.status, again.out) == (0, "corpus: runs/demo/corpus\n")
     assert "runs/demo/corpus is up to date." in again.err
     wrong = command(tmp_path, "prepare-data", "--source", "tables", "--output", "x")
-    assert wrong.reported == "error: source is 'tables', but interactions is None. Give --interactions."
-    assert wrong.out == ""
+    lost = [f"error: source is 'tables', but {name} is None. Give --{name}.\n" for name in ("interactions", "items")]
+    assert (wrong.status, wrong.out, wrong.err) == (2, "", "".join(lost))
 
 
 def test_industrial_through_the_stage(tmp_path, data_root):
