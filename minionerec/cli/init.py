@@ -15,6 +15,7 @@ from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.values import convert
 from minionerec.data.config import PrepareConfig
+from minionerec.data.names import COLUMNS
 
 if TYPE_CHECKING:
     from minionerec.data.build import BuiltCorpus
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "Write a recipe for two tables of your own, with all sizes derived from them"
 BASE = "own/_base"
-_COLUMNS = ("item_column", "title_column", "description_column", "user_column", "time_column")
 _LANGUAGE = ("sft", "eval_sft")
 
 
@@ -37,7 +37,7 @@ def init_arguments(program: str) -> CommandParser:
         help="csv, tsv or parquet with one row per interaction: user_id, item_id, timestamp; or a folder of such files",
     )
     parser.add_argument("name", metavar="NAME", help="the recipe to write: NAME.yaml, whose results go to runs/NAME")
-    for name in _COLUMNS:
+    for name in COLUMNS:
         text = str(described[name].metadata["setting"].help).removeprefix("tables, recbole: ")
         parser.add_argument(f"--{name}", default=described[name].default, metavar="COLUMN", help=text)
     parser.add_argument(
@@ -64,7 +64,7 @@ def run_init(program: str) -> None:
     if file.exists():
         raise ConfigError(f"{file}: exists already. Give another NAME, or remove it.")
     minutes = float(convert(given.minutes, float, "--minutes"))
-    columns = {name: getattr(given, name) for name in _COLUMNS}
+    columns = {name: getattr(given, name) for name in COLUMNS}
     config = PrepareConfig(
         source="tables",
         items=given.items,
@@ -165,7 +165,7 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
     chosen, times = _steps(shape, minutes)
     defaults = PrepareConfig.__dataclass_fields__
     own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
-    own |= {key: getattr(config, key) for key in (*_COLUMNS, "max_bad_rows")}
+    own |= {key: getattr(config, key) for key in (*COLUMNS, "max_bad_rows")}
     chosen["corpus"] = {
         **{key: (value, "") for key, value in own.items() if value != defaults[key].default},
         **chosen["corpus"],

@@ -12,6 +12,7 @@ from minionerec.data.engines.engine import parse_size
 from minionerec.data.files import check_file
 from minionerec.data.names import (
     AMAZON,
+    COLUMNS,
     ENGINES,
     FROM_FILES,
     OPTIONAL_ITEMS,
@@ -70,13 +71,13 @@ class PrepareConfig(StageConfig):
         "movies.csv or u.item; recbole: .item; user_items: JSON of item id → title (both may be left out)",
         input_kind="any",
     )
-    item_column: str = setting("item_id", "tables, recbole: column of item ids, in both")
-    title_column: str = setting("title", "tables, recbole: column of item titles")
+    item_column: str = setting(COLUMNS["item_column"], "tables, recbole: column of item ids, in both")
+    title_column: str = setting(COLUMNS["title_column"], "tables, recbole: column of item titles")
     description_column: str = setting(
-        "description", "tables, recbole: column of item descriptions; 'description' may be absent"
+        COLUMNS["description_column"], "tables, recbole: column of item descriptions; 'description' may be absent"
     )
-    user_column: str = setting("user_id", "tables, recbole: column of user ids")
-    time_column: str = setting("timestamp", "tables, recbole: column of times, all numbers or all ISO dates")
+    user_column: str = setting(COLUMNS["user_column"], "tables, recbole: column of user ids")
+    time_column: str = setting(COLUMNS["time_column"], "tables, recbole: column of times, all numbers or all ISO dates")
     max_title_words: int = setting(0, "amazon: items whose title has more words are left out; 0 sets no limit", least=0)
     start: str | None = setting(
         None,
@@ -174,7 +175,7 @@ class PrepareConfig(StageConfig):
         checks += tuple(
             (each.name, getattr(self, each.name), WITH_COLUMNS, ())
             for each in fields(self)
-            if each.name.endswith("_column") and getattr(self, each.name) != each.default
+            if each.name in COLUMNS and getattr(self, each.name) != each.default
         )
         for name, value, sources, needed in checks:
             if value and self.source not in sources:

@@ -4,6 +4,14 @@ OPTIONAL_ITEMS = ("user_items", "recbole")
 AMAZON = ("amazon2018", "amazon2023")
 WITH_COLUMNS = ("tables", "recbole")
 """Sources whose columns settings name."""
+COLUMNS = {
+    "item_column": "item_id",
+    "title_column": "title",
+    "description_column": "description",
+    "user_column": "user_id",
+    "time_column": "timestamp",
+}
+"""Settings that name columns, and their defaults; that of descriptions may be absent where it has its default name."""
 FROM_FILES = ("tables", *AMAZON, "movielens", *OPTIONAL_ITEMS)
 """Sources that are read from the paths `interactions` and `items`; those of `OPTIONAL_ITEMS` do without the latter."""
 SOURCES = ("demo", "published", *FROM_FILES)

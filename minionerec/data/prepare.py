@@ -14,7 +14,7 @@ from minionerec.data.build import build_corpus
 from minionerec.data.config import PrepareConfig
 from minionerec.data.engines.engine import started
 from minionerec.data.layout import item_records, layout_files, read_index, write_layout
-from minionerec.data.names import AMAZON, SPLITS
+from minionerec.data.names import AMAZON, COLUMNS, SPLITS
 from minionerec.data.published import published_numbers, read_published_files, with_times_by_order
 from minionerec.data.source import BadRows, InteractionSource
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon
@@ -166,13 +166,7 @@ def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> 
 
 
 def _columns(config: PrepareConfig) -> dict[str, Any]:
-    return {
-        "item_column": config.item_column,
-        "title_column": config.title_column,
-        "description_column": config.description_column,
-        "user_column": config.user_column,
-        "time_column": config.time_column,
-    }
+    return {name: getattr(config, name) for name in COLUMNS}
 
 
 READERS: dict[str, Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSource]] = {

@@ -44,7 +44,7 @@ def read_movielens(
         str(interactions),
         (films.assign(description=genres if Path(items).suffix != ".item" else ""), Path(items)),
         bad,
-        **COLUMNS,
+        COLUMNS,
     )
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.names import COLUMNS
 from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import broken_ids
-from minionerec.data.sources.tables import DESCRIPTION, TableSource, column_of, parse_tables
+from minionerec.data.sources.tables import TableSource, column_of, parse_tables
 from minionerec.data.sources.text import read_text_table
 
 
@@ -16,12 +17,7 @@ def read_recbole(
     interactions: str | os.PathLike[str],
     items: str | os.PathLike[str] | None = None,
     bad: BadRows | None = None,
-    *,
-    item_column: str = "item_id",
-    title_column: str = "title",
-    description_column: str = DESCRIPTION,
-    user_column: str = "user_id",
-    time_column: str = "timestamp",
+    **columns: str,
 ) -> TableSource:
     """Read one line an interaction, and items with their titles; see https://recbole.io/atomic_files.html.
 
@@ -29,16 +25,13 @@ def read_recbole(
         interactions: The `.inter` file.
         items: The `.item` file. Without it items are those of the interactions by first appearance, with no title.
         bad: Counts rows that cannot be used; one is an error if None.
-        item_column: Column of item ids in both, named without its type.
-        title_column: Column of titles.
-        description_column: Column of descriptions; may be absent if it is called "description".
-        user_column: Column of user ids.
-        time_column: Column of times.
+        columns: As of `minionerec.data.sources.tables.read_tables`, named without their types.
 
     Raises:
         DataError: As `minionerec.data.sources.tables.read_tables`.
     """
-    path, bad = Path(interactions), bad or BadRows()
+    path, bad, columns = Path(interactions), bad or BadRows(), COLUMNS | columns
+    item_column, title_column = columns["item_column"], columns["title_column"]
     if items is None and title_column == item_column:
         raise ConfigError(
             f"title_column is {title_column!r}, the column of item ids, but there is no file of items. Leave it out."
@@ -53,23 +46,11 @@ def read_recbole(
         column_of(purchases, path, item_column, "item_column")
         ids = pd.unique(purchases[item_column])
         ids = ids[~broken_ids(pd.Series(ids, dtype="str"))]
-        catalogue, source = (
-            pd.DataFrame({item_column: ids[ids != ""], title_column: "", description_column: ""}),
-            path,
-        )
+        blank = {title_column: "", columns["description_column"]: ""}
+        catalogue, source = pd.DataFrame({item_column: ids[ids != ""], **blank}), path
     else:
         catalogue, source = _read(Path(items), bad), Path(items)
-    return parse_tables(
-        [(path, purchases)],
-        str(path),
-        (catalogue, source),
-        bad,
-        item_column=item_column,
-        title_column=title_column,
-        description_column=description_column,
-        user_column=user_column,
-        time_column=time_column,
-    )
+    return parse_tables([(path, purchases)], str(path), (catalogue, source), bad, columns)
 
 
 def _read(path: Path, bad: BadRows) -> pd.DataFrame:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.data.files import check_file
+from minionerec.data.names import COLUMNS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import (
@@ -33,7 +34,7 @@ from minionerec.data.units import NANOSECOND, SMALL
 
 logger = get_logger(__name__)
 
-DESCRIPTION = "description"
+_OF_INTERACTIONS = ("user_column", "item_column", "time_column")
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
 ROWS = 1 << 18
 """Rows of a parquet file that are cleaned at a time."""
@@ -132,7 +133,7 @@ class TableSource:
         lines: Lines inside its quoted cells.
         where: The name of the interactions in messages.
         tables: The parts, each with its file.
-        columns: Flag → column of `user_column`, `item_column` and `time_column`.
+        columns: Flag → column, as of `read_tables`.
         bad: Counts the rows that cannot be used.
     """
 
@@ -233,12 +234,8 @@ def read_tables(
     items: str | os.PathLike[str],
     bad: BadRows | None = None,
     *,
-    item_column: str = "item_id",
-    title_column: str = "title",
-    description_column: str = DESCRIPTION,
-    user_column: str = "user_id",
-    time_column: str = "timestamp",
     size: int = PART,
+    **columns: str,
 ) -> TableSource:
     """Read items, and interactions part by part; item index i is row i of the items table.
 
@@ -251,12 +248,9 @@ def read_tables(
             names.
         items: csv, tsv or parquet with one row an item.
         bad: Counts rows that cannot be used; one is an error if None.
-        item_column: Column of item ids, in both tables.
-        title_column: Column of titles.
-        description_column: Column of descriptions; may be absent if it is called "description".
-        user_column: Column of user ids.
-        time_column: Column of times: numbers or ISO dates.
         size: Bytes of a part of a text table, about.
+        columns: Names of columns, by keys of `minionerec.data.names.COLUMNS`: item ids (in both tables), titles,
+            descriptions, user ids, and times (numbers or ISO dates).
 
     Raises:
         ArtefactError: If a folder holds no file to read, or a folder.
@@ -267,20 +261,11 @@ def read_tables(
     """
     bad = bad or BadRows()
     catalogue, files = read_table(Path(items), bad), TableFiles.at(interactions)
-    columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
     if files.suffix in SEPARATORS:
         tables = _text_parts(files, bad, size)
     else:
-        tables = _parquet_parts(files, columns)
-    return parse_tables(
-        tables,
-        files.where,
-        (catalogue, Path(items)),
-        bad,
-        title_column=title_column,
-        description_column=description_column,
-        **columns,
-    )
+        tables = _parquet_parts(files, {flag: (COLUMNS | columns)[flag] for flag in _OF_INTERACTIONS})
+    return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns)
 
 
 def parse_tables(
@@ -288,26 +273,19 @@ def parse_tables(
     where: str,
     items: tuple[pd.DataFrame, Path],
     bad: BadRows,
-    *,
-    item_column: str,
-    title_column: str,
-    user_column: str,
-    time_column: str,
-    description_column: str = DESCRIPTION,
+    columns: Mapping[str, str],
 ) -> TableSource:
     """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
-    table, lines = parse_items(
-        *items, bad, item_column=item_column, title_column=title_column, description_column=description_column
-    )
-    columns = {"user_column": user_column, "item_column": item_column, "time_column": time_column}
+    named = {**COLUMNS, **columns}
+    table, lines = parse_items(*items, bad, named)
 
     def checked() -> Iterator[tuple[Path, pd.DataFrame]]:
         for path, table in interactions:
-            for flag, name in columns.items():
-                column_of(table, path, name, flag)
+            for flag in _OF_INTERACTIONS:
+                column_of(table, path, named[flag], flag)
             yield path, table
 
-    return TableSource(table, items[1], lines, where, checked(), columns, bad)
+    return TableSource(table, items[1], lines, where, checked(), named, bad)
 
 
 def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Path, pd.DataFrame]]:
@@ -358,18 +336,18 @@ def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
         yield from progress(file.iter_batches(ROWS, columns=names), f"reading {path.name}", parts, unit="parts")
 
 
-def parse_items(
-    table: pd.DataFrame, path: Path, bad: BadRows, *, item_column: str, title_column: str, description_column: str
-) -> tuple[pd.DataFrame, int]:
+def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[str, str]) -> tuple[pd.DataFrame, int]:
     """The items of a table, each id once, texts without white space around them; and the lines inside its cells.
 
     Raises:
         DataError: If a column is missing, or rows cannot be used and `bad` does not allow it.
     """
+    names = ("item_column", "title_column", "description_column")
+    item_column, title_column, description_column = (columns[name] for name in names)
     for name, flag in ((item_column, "item_column"), (title_column, "title_column")):
         column_of(table, path, name, flag)
-    if description_column not in table.columns and description_column == DESCRIPTION:
-        table = table.assign(**{DESCRIPTION: ""})
+    if description_column not in table.columns and description_column == COLUMNS["description_column"]:
+        table = table.assign(**{description_column: ""})
     column_of(table, path, description_column, "description_column")
     if not len(table):
         raise DataError(f"{path}: holds a header and no item. Expected a row an item.")
