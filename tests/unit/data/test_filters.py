@@ -42,8 +42,6 @@ def test_core_is_the_fixpoint_that_a_slow_loop_finds(pairs, k):
     assert k_core(users[kept], items[kept], k).tolist() == list(range(len(kept)))
 
 
-
-
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("1970-01-02", 86_400), ("1970-02", 31 * 86_400), ("1970-01-01T01:00:00+01:00", 0), ("1970-01-01T00:00:07", 7)],
