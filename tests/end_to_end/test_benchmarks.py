@@ -22,6 +22,8 @@ COMMANDS = {
     "export_trie": "--items 2000 --size 16 --beams 10",
     "gpu": "--device cpu --small --page {output}",
     "grpo_step": "--layers 2 --width 64 --inner 128 --vocabulary 2000 --prompt-length 9 --prompts 4 --repeats 1 --json",
+    "grpo_step --zero-variance-share=0.5": "--layers 2 --width 64 --inner 96 --vocabulary 2000 --prompt-length 24 "
+    "--prompts 4 --at-once 2 --generations 8 --repeats 1 --items 500 --json",
     "item_vectors": "--corpus {corpus} --dimensions 8 --codes 16 --encoders tfidf interactions tfidf+",
     "linear": "--repeats 1 --hidden-size 64 --layers 1 --json",
     "prepare_data": "--reviews 20000 --json",
@@ -87,7 +89,10 @@ def test_a_benchmark_runs(name, tmp_path, tmp_path_factory, request):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     if "--json" in words:
-        json.loads(done.stdout.splitlines()[-1])
+        figures = json.loads(done.stdout.splitlines()[-1])
+        if script == "grpo_step":
+            assert figures["equal"] is True and figures["gradient_difference"] < 1e-5
+            assert {"ratio", "peak_memory_ratio"} <= figures.keys()
 
 
 def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):

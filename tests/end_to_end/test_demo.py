@@ -1,12 +1,8 @@
 """Every stage as a user runs it: on a part of the demo shop, with a model small enough for a few seconds a stage."""
 
-import hashlib
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import pandas as pd
 import pytest
@@ -15,7 +11,6 @@ from support.commands import command
 from support.paths import ROOT
 from support.preloaded import python
 
-from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--no_python"]  # for a process that is forked
@@ -92,14 +87,6 @@ def run(words, cwd, timeout=300):
     return subprocess.run(words, capture_output=True, text=True, cwd=cwd, check=False, timeout=timeout)
 
 
-def digests(folder):
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def left_in(folder):
     """Names in a folder, but for the empty lock files that stay between runs."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock" or path.stat().st_size)
@@ -166,35 +153,6 @@ def test_calc_level_agrees_on_both_forms_of_the_predictions(shop):
     assert first["rows"] == len(Corpus.load(shop / "runs/corpus").test)
     assert first["cumulative"]["50"][-1] == pytest.approx(first["independent"]["50"][-1])
     assert "beam search" in metrics["recommenders"]
-
-
-@pytest.mark.slow  # each trainer is killed in tests/stages
-def test_a_killed_training_resumes_and_ends_the_same(shop):
-    output = shop / "runs_killed/sft"
-    words = [python(), ROOT / "scripts/sft.py", "--config", "sft.yaml", "--output", "runs_killed/sft"]
-    process = subprocess.Popen(
-        list(map(str, words)), cwd=shop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    work = output.with_name("sft.partial")
-    deadline = time.monotonic() + 240
-    while len(list(work.glob("checkpoint-*/trainer_state.json"))) < 2:  # so the first of them is whole
-        assert process.poll() is None, "the training ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not output.exists()
-    assert work.is_dir()
-    done = run(words, shop)
-    assert done.returncode == 0, done.stderr
-    assert "Resuming from" in done.stderr
-    assert not work.exists()
-    ours, whole = digests(output), digests(shop / "runs/sft")
-    assert ours["model.safetensors"] == whole["model.safetensors"]
-    assert ours["training_log.json"] == whole["training_log.json"]
-    record = read_run_record(output)
-    assert record.parts == 2 and record.resumed_from > 0
-    assert sum(record.seconds[name] for name in ("train", "validate", "write")) < record.seconds["all"]
 
 
 def test_bad_input_is_one_line_and_leaves_nothing(shop):

@@ -34,6 +34,8 @@ from minionerec.preference.stage import run_preference
 
 OWN = {name: settings["output"] for name, settings in STAGES.items()}
 slow = pytest.mark.slow
+LONGER = dict.fromkeys(("sft", "dpo", "train-tiger", "train-catalogue", "train-sequential"), ("--epochs", "2"))
+LONGER["grpo"] = ("--max_steps", "8")
 
 
 def words_of(name):
@@ -45,9 +47,9 @@ def without(shop, tmp_path, name):
     return copied(shop, tmp_path / "shop", (OWN[name], f"{OWN[name]}.finished"))
 
 
-def ends_as_undisturbed(shop, folder, name):
+def ends_as_undisturbed(shop, folder, name, *more):
     """The same command again: the artefacts of a run that nothing disturbed, and no litter."""
-    done = on_machine(folder, words_of(name))
+    done = on_machine(folder, (*words_of(name), *more))
     assert done.status == 0, done
     assert _made(folder / OWN[name]) == _made(shop / OWN[name])
     assert not litter(folder)
@@ -111,17 +113,18 @@ def test_inputs_that_may_not_be_read(shop, tmp_path, name):
 
 
 @slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", STAGES)
 def test_killed_anywhere(shop, tmp_path, name):
-    folder = without(shop, tmp_path, name)
+    """Trainings of two epochs at twenty points, others at six."""
+    folder, more = without(shop, tmp_path, name), LONGER.get(name, ())
     run = partial(stage_in_child, run_words)
-    totals = run(folder, (folder, words_of(name)))
-    assert bytes_of(folder / OWN[name]) == bytes_of(shop / OWN[name])
-    for number, point in enumerate(random_points(totals, 6, seed=len(name))):
+    totals = run(folder, (folder, (*words_of(name), *more)))
+    assert more or bytes_of(folder / OWN[name]) == bytes_of(shop / OWN[name])
+    for number, point in enumerate(random_points(totals, 20 if more else 6, seed=len(name))):
         mine = without(shop, tmp_path / str(number), name)
-        # The first kill may be followed by another one.
-        run(mine, (mine, words_of(name)), point)
-        ends_as_undisturbed(shop, mine, name)
+        run(mine, (mine, (*words_of(name), *more)), point)
+        ends_as_undisturbed(folder, mine, name, *more)
         shutil.rmtree(mine)
 
 

@@ -1,9 +1,7 @@
 """SFT in two processes on CPUs: DDP and ZeRO-2 make the steps that one process makes."""
 
 import os
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from support.launched import by_zero_2
 from support.paths import ROOT
 from support.processes import stage_in_processes
 from support.training import in_parts, log_of, make_inputs, sft_config
@@ -47,7 +46,7 @@ def assert_same_run(config, one):
     assert_same_weights(config, one)
 
 
-def by_zero_2(config):
+def with_zero_2(config):
     """The stage as a process of `accelerate launch`, whose file says so; the slow test below launches it itself."""
     reported = yaml.safe_load((ROOT / "ds_configs/zero2_cpu.yaml").read_text())
     os.environ.update(
@@ -70,14 +69,14 @@ def test_parts_that_fit_the_memory_equal_micro_batches(one, tmp_path, limits, ca
 
 @pytest.mark.parametrize(
     ("run", "size"),
-    [(run_sft, 2), (by_zero_2, 2), (partial(in_parts, run_sft), 0), (partial(in_parts, by_zero_2), 0)],
+    [(run_sft, 2), (with_zero_2, 2), (partial(in_parts, run_sft), 0), (partial(in_parts, with_zero_2), 0)],
     ids=["DDP", "ZeRO-2", "DDP in parts", "ZeRO-2 in parts"],
 )
 def test_two_processes_equal_one(one, tmp_path, run, size):
     config = replace(one, output=str(tmp_path / "sft"), device_batch_size=size)
     stage_in_processes(run, config, 2)
     sharded = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()
-    assert sharded == (by_zero_2 in (run, *getattr(run, "args", ())))  # DeepSpeed was at work
+    assert sharded == (with_zero_2 in (run, *getattr(run, "args", ())))  # DeepSpeed was at work
     assert_same_run(config, one)
     records = [read_run_record(Path(folder.output)) for folder in (one, config)]
     batch = Batch(2, 2, 8) if size else Batch(4, 1, 8, tokens=24)
@@ -85,30 +84,15 @@ def test_two_processes_equal_one(one, tmp_path, run, size):
     assert all(record.seconds[name] > 0 for record in records for name in ("train", "validate", "write"))
 
 
-def launch(config, folder):
-    """`accelerate launch` with ZeRO-2 on two CPU processes, as a user types it."""
-    (folder / "sft.yaml").write_text(yaml.safe_dump(asdict(config)))
-    words = ["-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", "scripts/sft.py"]
-    done = subprocess.run(
-        [sys.executable, *words, "--config", folder / "sft.yaml"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
 @pytest.mark.slow
 def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
     constant = replace(one, schedule="constant", epochs=3)
     whole, config = (replace(constant, output=str(tmp_path / name)) for name in ("whole", "sft"))
     run_sft(whole)
-    launch(replace(config, epochs=2), tmp_path)
+    by_zero_2("scripts/sft.py", replace(config, epochs=2))
     (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
     state.write_bytes(state.read_bytes()[:100])
-    reported = launch(config, tmp_path)
+    reported = by_zero_2("scripts/sft.py", config)
     assert f"checkpoint-10 is incomplete ({state.name} is damaged)" in reported
     assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in reported
     assert_same_weights(config, whole)

@@ -1,11 +1,12 @@
-"""RPG from digits to predictions: what it reads, a run that was cut off, the model as a ranker, bad input."""
+"""RPG from digits to predictions: what it reads, the model as a ranker, bad input."""
 
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.training import interrupted_in_epoch
+from support.evaluation import config as eval_config
+from support.training import sequential_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -15,12 +16,10 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import item_ranks
 from minionerec.models.sequential.registry import load_sequential
-from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 
 
@@ -46,19 +45,8 @@ def trained(shop):
 
 
 def config_of(shop, output, **changes):
-    plain = {
-        "model": "rpg",
-        "corpus": str(shop / "corpus"),
-        "digits": str(shop / "digits"),
-        "protocol": "rows",
-        "output": str(output),
-        "hyper": {"hidden_size": 16, "inner_size": 16, "num_layers": 1},
-        "all_positions": True,
-        "epochs": 2,
-        "learning_rate": 1e-2,
-        "resamples": 50,
-    }
-    return SequentialConfig(**{**plain, **changes})
+    settings = {"model": "rpg", "digits": str(shop / "digits"), "all_positions": True, "epochs": 2}
+    return sequential_config(shop / "corpus", output, **{**settings, "learning_rate": 1e-2, **changes})
 
 
 def test_digits_are_an_input_and_lie_with_the_model(shop, trained):
@@ -76,10 +64,7 @@ def test_digits_are_an_input_and_lie_with_the_model(shop, trained):
 
 def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path):
     folder = shop / "rpg"
-    config = EvalConfig(
-        checkpoint=str(folder / "model"), corpus=str(shop / "corpus"), output=str(tmp_path / "eval"), resamples=50
-    )
-    result = run_eval(config)
+    result = run_eval(eval_config(shop, checkpoint=str(folder / "model"), output=str(tmp_path / "eval"), beams=50))
     ours, theirs = Predictions.load(result.output), Predictions.load(folder / "predictions")
     assert ours.items == theirs.items
     ranks = Ranked.load(folder / "predictions", "test").ranks["item"]
@@ -92,14 +77,6 @@ def test_a_model_of_a_seed_is_a_ranker_of_the_same_lists(shop, trained, tmp_path
         assert (np.diff(scores)[equal] == 0).all() and (np.diff(items)[equal] > 0).all()
         tied += int(equal.sum())
     assert tied > 100 or SidTable.load_index(shop / "digits").n_unique == len(numbers)
-
-
-def test_an_interrupted_run_resumes_to_the_same_bytes(shop, trained, tmp_path, monkeypatch):
-    cut = replace(trained, output=str(tmp_path / "cut"))
-    interrupted_in_epoch(monkeypatch, cut, 2)
-    run_sequential(cut)
-    for name in ("model/model.safetensors", "model/history.json", "predictions/ranks.parquet"):
-        assert (tmp_path / "cut" / name).read_bytes() == (shop / "rpg" / name).read_bytes()
 
 
 def test_other_digits_are_trained_on_again(shop, tmp_path):

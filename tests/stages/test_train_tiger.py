@@ -10,10 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
-from support.kill import Point, random_points, stage_in_child
+from support.evaluation import config as eval_config
+from support.kill import Point, stage_in_child
 from support.processes import stage_in_processes
 from support.training import (
     WAITS,
+    extend_config,
     grpo_config,
     in_parts,
     log_of,
@@ -37,7 +39,6 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.recommend.config import ExportConfig
-from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.explain import explain
 from minionerec.recommend.export import run_export
@@ -45,7 +46,7 @@ from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.sid.table import SidTable
 from minionerec.training import tiger
-from minionerec.training.config import ExtendConfig, TigerTrainConfig
+from minionerec.training.config import TigerTrainConfig
 from minionerec.training.extend import run_extend
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.tiger import TigerTrainer, collate, distinct_examples, row_losses, run_tiger
@@ -168,16 +169,8 @@ def test_every_search_measures_it_like_any_other(trained, tmp_path):
     folder, _ = trained
     found = {}
     for search in ("beam", "exact"):
-        config = EvalConfig(
-            checkpoint=str(folder / "tiger"),
-            corpus=str(folder / "corpus"),
-            sids=str(folder / "sids"),
-            output=str(tmp_path / search),
-            search=search,
-            beams=10,
-            ks=[1, 5, 10],
-            resamples=10,
-        )
+        settings = {"checkpoint": str(folder / "tiger"), "output": str(tmp_path / search), "search": search}
+        config = eval_config(folder, **settings, beams=10, ks=[1, 5, 10])
         assert run_eval(config).metrics["recommenders"]
         found[search] = Predictions.load(tmp_path / search)
     agree = [one[:3] == other[:3] for one, other in zip(found["beam"].items, found["exact"].items, strict=True)]
@@ -208,14 +201,7 @@ def test_what_needs_a_language_model_says_so(trained, tmp_path):
     with pytest.raises(ConfigError, match=words):
         run_export(ExportConfig(checkpoint=checkpoint, corpus=str(folder / "corpus"), output=str(tmp_path / "export")))
     with pytest.raises(ConfigError, match=words):
-        run_extend(
-            ExtendConfig(
-                checkpoint=checkpoint,
-                corpus=str(folder / "corpus"),
-                sids=str(folder / "sids"),
-                output=str(tmp_path / "extended"),
-            )
-        )
+        run_extend(extend_config(folder, checkpoint, tmp_path / "extended"))
 
 
 def test_weights_of_another_vocabulary_are_noticed(trained, tmp_path):
@@ -239,19 +225,15 @@ def test_the_learning_rate_falls_with_the_root_of_the_steps(trained, tmp_path):
         assert rate == pytest.approx(1e-2 * min((step - 1) / 4, (4 / max(step - 1, 1)) ** 0.5))
 
 
-@pytest.mark.parametrize("count", [pytest.param(10, marks=pytest.mark.slow), 1])
-def test_killed_it_ends_as_if_nothing_had_happened(tmp_path, count):
+def test_killed_it_ends_as_if_nothing_had_happened(tmp_path):
     make_inputs(tmp_path)
     often = partial(tiger_config, tmp_path, evals_per_epoch=2)
-    totals = stage_in_child(run_tiger, tmp_path, often())
-    points = [Point("step", totals["step"] - 1)] if count == 1 else random_points(totals, count, 3)
-    for position, point in enumerate(points):
-        mine = tmp_path / str(position)
-        run = partial(stage_in_child, run_tiger, mine, often(output=str(mine / "tiger")))
-        run(point)
-        assert not (mine / "tiger").exists() or point.kind == "write"
-        run()
-        assert same_weights(mine / "tiger", tmp_path / "tiger"), point
+    totals, mine = stage_in_child(run_tiger, tmp_path, often()), tmp_path / "killed"
+    run = partial(stage_in_child, run_tiger, mine, often(output=str(mine / "tiger")))
+    run(Point("step", totals["step"] - 1))
+    assert not (mine / "tiger").exists()
+    run()
+    assert same_weights(mine / "tiger", tmp_path / "tiger")
 
 
 def test_micro_batches_and_processes_add_up(trained, tmp_path):

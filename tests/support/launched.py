@@ -11,7 +11,11 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from support.kill import Point, counted
 from support.paths import ROOT
@@ -70,6 +74,23 @@ def launch(
     assert (notes / "died").exists(), done.stderr
     assert "in run_command" not in done.stderr, done.stderr  # a traceback of the others
     return []
+
+
+def by_zero_2(script: str, config: Any) -> str:
+    """Run a script as a user types it, by `accelerate launch` with DeepSpeed on two CPU processes; what it reported."""
+    path = Path(f"{config.output}.yaml")
+    path.write_text(yaml.safe_dump(asdict(config)))
+    words = ["-m", "accelerate.commands.launch", "--config_file", "ds_configs/zero2_cpu.yaml", script]
+    done = subprocess.run(
+        [sys.executable, *words, "--config", path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "DeepSpeed" in done.stderr
+    return done.stderr
 
 
 def main() -> None:

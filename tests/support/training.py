@@ -19,7 +19,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training import memory
-from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConfig
+from minionerec.training.config import CatalogueTrainConfig, ExtendConfig, GrpoConfig, SftConfig
 from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
@@ -96,6 +96,11 @@ def catalogue_config(folder: Path, **changes) -> CatalogueTrainConfig:
         "dropout": 0.1,
     }
     return CatalogueTrainConfig(**{**settings, **changes})
+
+
+def extend_config(folder: Path, checkpoint: Path, output: Path, **changes) -> ExtendConfig:
+    inputs = {"corpus": str(folder / "corpus"), "sids": str(folder / "sids"), "checkpoint": str(checkpoint)}
+    return ExtendConfig(**{**inputs, "output": str(output), **changes})
 
 
 def builder_of(folder: Path, wording: str = "compact") -> tuple[Bundle, ExampleBuilder, Corpus]:
@@ -186,6 +191,17 @@ def same_weights(one, two):
     return all(torch.equal(first[name], second[name]) for name in first) and first.keys() == second.keys()
 
 
+def check_same_run(one: str, two: str, names: tuple[str, ...]) -> None:
+    """Figures of two runs' logs, and their weights, are equal up to rounding."""
+    for first, second in zip(log_of(one), log_of(two), strict=True):
+        for name in names:
+            assert (name in first) == (name in second)
+            assert second.get(name, 0) == pytest.approx(first.get(name, 0), rel=1e-3, abs=1e-5), name
+    ours, theirs = (load_file(Path(path) / "model.safetensors") for path in (one, two))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(value, theirs[name], atol=1e-4) for name, value in ours.items())
+
+
 def mixed_sids(folder: Path, path: Path | None = None) -> str:
     """The SIDs of `make_inputs`, of which every second one is a code shorter; in its folder if no place is given."""
     table = SidTable.load_index(folder / "sids")
@@ -194,6 +210,14 @@ def mixed_sids(folder: Path, path: Path | None = None) -> str:
     with write_artefact(path or folder / "mixed", "sids", config={}, inputs={"corpus": folder / "corpus"}) as fresh:
         SidTable(codes, table.item_ids).save_index(fresh / "index.json")
     return str(path or folder / "mixed")
+
+
+TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
+
+
+def sequential_config(corpus: Path, output: Path, **changes) -> SequentialConfig:
+    settings = {"model": "sasrec", "corpus": str(corpus), "protocol": "rows", "output": str(output), "hyper": TINY}
+    return SequentialConfig(**{**settings, "epochs": 1, "resamples": 20, **changes})
 
 
 def interrupted_in_epoch(monkeypatch, config: SequentialConfig, epoch: int) -> None:
