@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.evaluation import config, interrupted, launch
+from support.evaluation import assistant_scores, by_name, config, interrupted, launch
+from support.training import sequential_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -15,13 +16,9 @@ from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.recommend.rankers.load import load_ranker
-from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 
-TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 ITEMS = 6
 
 
@@ -36,19 +33,7 @@ def shop(made, tmp_path_factory) -> Path:
     histories[:6] = [np.array(history, np.int32) for history in ([1], [4], [], [1, 3], [4, 3], [])]
     test = SplitExamples.of(corpus.test.users, histories, corpus.test.targets)
     replace(corpus, test=test).save(folder / "corpus", config={}, inputs={})
-    run_sequential(
-        SequentialConfig(
-            corpus=str(folder / "corpus"),
-            protocol="rows",
-            epochs=3,
-            learning_rate=0.05,
-            hyper=TINY,
-            output=str(folder / "sasrec"),
-            device="cpu",
-            seed=42,
-            resamples=20,
-        )
-    )
+    run_sequential(sequential_config(folder / "corpus", folder / "sasrec", epochs=3, learning_rate=0.05))
     return folder
 
 
@@ -65,29 +50,8 @@ def plain(shop, tmp_path, name="plain", **changes) -> Predictions:
 
 
 def of_assistant(shop, temperature=1.0):
-    """Log-probability of each SID for each test row, by softmax and sums in double precision."""
-    corpus = Corpus.load(shop / "corpus")
-    table = SidTable.load_index(shop / "sids")
-    histories = corpus.rows("test").histories.tolist()
-    ranking = load_ranker(assistant(shop), corpus).rank(Queries(histories), ITEMS)
-    counts = corpus.popularity() + 1.0
-    found = []
-    for history, items, scores in zip(histories, ranking.items, ranking.scores, strict=True):
-        shares = counts
-        if len(history):
-            shares = np.zeros(ITEMS)
-            shares[np.asarray(items)] = np.exp(np.asarray(scores, dtype=np.float64) / temperature)
-        sums = dict.fromkeys(table.sids, 0.0)
-        for item, sid in enumerate(table.sids):
-            sums[sid] += shares[item] / shares.sum()
-        found.append({sid: np.log(share) for sid, share in sums.items()})
-    return found
-
-
-def by_sid(predictions):
-    return [
-        dict(zip(sids, scores, strict=True)) for sids, scores in zip(predictions.sids, predictions.scores, strict=True)
-    ]
+    sids = SidTable.load_index(shop / "sids").sids
+    return assistant_scores(assistant(shop), Corpus.load(shop / "corpus"), sids, temperature)
 
 
 @pytest.mark.parametrize("changes", [{}, {"scores": "renormalised"}, {"search": "exact"}, {"combine": "rerank"}])
@@ -95,11 +59,11 @@ def test_every_score_is_the_weighted_sum_of_both(shop, tmp_path, changes):
     """The identity: summed over the items of an SID, rows with equal prompts and other histories apart."""
     alone = plain(shop, tmp_path, **{name: value for name, value in changes.items() if name != "combine"})
     result = run_eval(asked(shop, tmp_path, assistant_temperature=0.7, **changes))
-    mixed, second = by_sid(Predictions.load(result.output)), of_assistant(shop, 0.7)
-    for row, first in enumerate(by_sid(alone)):
+    mixed, second = by_name(Predictions.load(result.output)), of_assistant(shop, 0.7)
+    for row, first in enumerate(by_name(alone)):
         wanted = {sid: 0.6 * first[sid] + 0.4 * second[row][sid] for sid in first}
         assert mixed[row] == pytest.approx(wanted, abs=1e-4)
-    assert by_sid(alone)[0] == by_sid(alone)[1] and mixed[0] != pytest.approx(mixed[1], abs=1e-3)
+    assert by_name(alone)[0] == by_name(alone)[1] and mixed[0] != pytest.approx(mixed[1], abs=1e-3)
     assert mixed[2] == mixed[5]
     counts = read_manifest(result.output)["counts"]
     assert counts["empty_histories"] == 2
@@ -130,7 +94,7 @@ def test_reordering_keeps_what_the_checkpoint_found_and_the_search_finds_more(sh
 
 
 def test_what_was_seen_is_left_out_of_a_mixture_too(shop, tmp_path):
-    everything = by_sid(Predictions.load(run_eval(asked(shop, tmp_path, "all")).output))
+    everything = by_name(Predictions.load(run_eval(asked(shop, tmp_path, "all")).output))
     found = Predictions.load(run_eval(asked(shop, tmp_path, "masked", seen="mask", beams=3, ks=[1])).output)
     histories = Corpus.load(shop / "corpus").rows("test").histories.tolist()
     table = SidTable.load_index(shop / "sids")
@@ -143,8 +107,8 @@ def test_what_was_seen_is_left_out_of_a_mixture_too(shop, tmp_path):
 
 def test_a_checkpoint_assists_too(shop, tmp_path):
     """Its probabilities of all SIDs, normalised, whatever it is; here the searched one itself."""
-    alone = by_sid(plain(shop, tmp_path))
-    mixed = by_sid(
+    alone = by_name(plain(shop, tmp_path))
+    mixed = by_name(
         Predictions.load(run_eval(asked(shop, tmp_path, assistant=str(shop / "checkpoint"), share=0.5)).output)
     )
     for first, found in zip(alone, mixed, strict=True):
@@ -153,9 +117,9 @@ def test_a_checkpoint_assists_too(shop, tmp_path):
 
 
 def test_a_length_penalty_divides_the_scores(shop, tmp_path):
-    alone = by_sid(plain(shop, tmp_path))
+    alone = by_name(plain(shop, tmp_path))
     for name, changes in (("steps", {}), ("rerank", {"combine": "rerank"})):
-        mixed = by_sid(Predictions.load(run_eval(asked(shop, tmp_path, name, length_penalty=1.0, **changes)).output))
+        mixed = by_name(Predictions.load(run_eval(asked(shop, tmp_path, name, length_penalty=1.0, **changes)).output))
         second = of_assistant(shop)
         for row, first in enumerate(alone):
             wanted = {sid: (0.6 * first[sid] + 0.4 * second[row][sid]) / 2 for sid in first}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.evaluation import config, copy_artefact
 from support.runs import recommenders_of
+from support.training import TINY, sequential_config
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -17,10 +18,8 @@ from minionerec.recommend.rankers.baselines import EASE, POPULARITY, RECENT, TRA
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 
-TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 MINE = """
 import numpy as np
 from minionerec.recommend.rankers.protocol import Ranking
@@ -182,21 +181,9 @@ def test_what_is_no_recommender_is_reported(made, mine, tmp_path, name, changes,
 def trained(made, tmp_path_factory):
     """Two sequential models over the rows of the corpus, and their own predictions."""
     folder = tmp_path_factory.mktemp("trained")
+    sized = {"max_len": 3, "epochs": 2, "list_length": 5, "sids": str(made / "sids")}
     for model, hyper in (("sasrec", TINY), ("caser", {"hidden_size": 8})):
-        run_sequential(
-            SequentialConfig(
-                model=model,
-                corpus=str(made / "corpus"),
-                sids=str(made / "sids"),
-                protocol="rows",
-                hyper=hyper,
-                max_len=3,
-                epochs=2,
-                list_length=5,
-                resamples=10,
-                output=str(folder / model),
-            )
-        )
+        run_sequential(sequential_config(made / "corpus", folder / model, model=model, hyper=hyper, **sized))
     return folder
 
 

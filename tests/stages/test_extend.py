@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from support.checkpoints import save_checkpoint
-from support.training import catalogue_config, make_inputs, sft_config
+from support.training import catalogue_config, extend_config, make_inputs, sft_config
 
 from minionerec.core.artefacts import read_manifest, verify_files, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -27,7 +27,6 @@ from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.texts import item_texts, nearest_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.config import ExtendConfig
 from minionerec.training.extend import run_extend
 from minionerec.training.sft import run_sft
 
@@ -60,9 +59,10 @@ def sid_config(folder, name, corpus, **changes):
     return SidConfig(**{**settings, "output": str(folder / name), **changes})
 
 
-def extend_config(folder, kind, **changes):
-    settings = {"checkpoint": str(folder / kind), "corpus": str(folder / "after"), "sids": str(folder / "sids_after")}
-    return ExtendConfig(**{**settings, "output": str(folder / f"{kind}_after"), **changes})
+def extension(folder, kind, **changes):
+    """Settings that extend a model to the items that came later."""
+    settings = {"checkpoint": folder / kind, "output": folder / f"{kind}_after", "corpus": str(folder / "after")}
+    return extend_config(folder, **{**settings, "sids": str(folder / "sids_after"), **changes})
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def shop(tmp_path_factory):
     run_sft(sft_config(folder, corpus=str(folder / "before")))
     run_catalogue(catalogue_config(folder, corpus=str(folder / "before")))
     for kind in ("sft", "catalogue"):
-        run_extend(extend_config(folder, kind, lift=1.5 if kind == "sft" else 0.0))
+        run_extend(extension(folder, kind, lift=1.5 if kind == "sft" else 0.0))
     return folder
 
 
@@ -112,7 +112,7 @@ def test_the_manifest(shop):
     assert read_manifest(shop / "sft_after", "checkpoint")["counts"]["lift"] == 1.5
     assert set(manifest["inputs"]) == {"checkpoint", "corpus", "sids"}
     verify_files(shop / "sft_after")
-    again = run_extend(extend_config(shop, "sft", lift=1.5))
+    again = run_extend(extension(shop, "sft", lift=1.5))
     assert again.lines == [f"3 of 24 items are new: {shop / 'sft_after'}"]
 
 
@@ -166,7 +166,7 @@ def test_counts_come_from_the_new_rows_as_soon_as_there_are_some(shop, tmp_path)
     assert all(model.pairs.totals[number[item]] == 0 for item in ("i4", "i11", "i17"))
     corpus = Corpus.load(shop / "corpus")  # whose training rows hold all items
     corpus.save(tmp_path / "after", config={}, inputs={})
-    config = extend_config(shop, "catalogue", corpus=str(tmp_path / "after"), output=str(tmp_path / "counted"))
+    config = extension(shop, "catalogue", corpus=str(tmp_path / "after"), output=str(tmp_path / "counted"))
     run_extend(config)
     counted = load_bundle(tmp_path / "counted").model
     assert all(counted.pairs.totals[number[item]] > 0 for item in ("i4", "i11", "i17"))
@@ -188,7 +188,7 @@ def test_extending_again_has_the_same_text(shop, tmp_path):
     fitted = json.loads((tmp_path / "s" / "fitted_items.json").read_text())
     assert fitted == {"items": list(SidTable.load_index(shop / "sids").item_ids), "gone": {}}
     changes = {"corpus": str(tmp_path / "more"), "sids": str(tmp_path / "s"), "output": str(tmp_path / "twice")}
-    run_extend(extend_config(shop, "catalogue", **changes, checkpoint=str(shop / "catalogue_after")))
+    run_extend(extension(shop, "catalogue", **changes, checkpoint=str(shop / "catalogue_after")))
     twice, once, first = (
         load_bundle(path) for path in (tmp_path / "twice", shop / "catalogue_after", shop / "catalogue")
     )
@@ -204,18 +204,16 @@ def test_other_text_and_start(shop, tmp_path):
     with pytest.raises(DataError, match=r"differ from what it was trained with by \d+% of their squared length"):
         vectors = np.random.default_rng(0).normal(size=(24, 8)).astype(np.float32)
         np.save(tmp_path / "other.npy", vectors)
-        run_extend(extend_config(shop, "catalogue", vectors=str(tmp_path / "other.npy"), output=str(tmp_path / "no")))
+        run_extend(extension(shop, "catalogue", vectors=str(tmp_path / "other.npy"), output=str(tmp_path / "no")))
     np.save(tmp_path / "narrow.npy", vectors[:, :4])
     with pytest.raises(DataError, match=r"narrow\.npy are 4 wide, but .*catalogue was trained with vectors 8 wide"):
-        run_extend(extend_config(shop, "catalogue", vectors=str(tmp_path / "narrow.npy"), output=str(tmp_path / "no")))
+        run_extend(extension(shop, "catalogue", vectors=str(tmp_path / "narrow.npy"), output=str(tmp_path / "no")))
     bundle = load_bundle(shop / "catalogue_after")
     folder = dict(zip(bundle.table.item_ids, bundle.table.sid_numbers.tolist(), strict=True))
     ready = bundle.model.text.numpy()[[folder[item] for item in bundle.table.item_ids]] / np.sqrt(8, dtype=np.float32)
     np.save(tmp_path / "ready.npy", ready)
     run_extend(
-        extend_config(
-            shop, "catalogue", vectors=str(tmp_path / "ready.npy"), start="zero", output=str(tmp_path / "zero")
-        )
+        extension(shop, "catalogue", vectors=str(tmp_path / "ready.npy"), start="zero", output=str(tmp_path / "zero"))
     )
     zero = load_bundle(tmp_path / "zero").model
     torch.testing.assert_close(zero.text, bundle.model.text)
@@ -235,35 +233,33 @@ def test_what_is_refused(shop, tmp_path):
     changes = {"output": str(tmp_path / "out")}
     with pytest.raises(DataError, match=r"item 'i2' has the SID <a_9><b_9><c_9>, but in .*sft <a_.*Append to the"):
         sids = table_at(tmp_path / "moved", moved, after.item_ids)
-        run_extend(extend_config(shop, "sft", sids=sids, **changes))
+        run_extend(extension(shop, "sft", sids=sids, **changes))
     Corpus.load(shop / "before").save(tmp_path / "fewer", config={}, inputs={})
     with pytest.raises(DataError, match=r"3 of the 24 items of .*sft_after, such as 'i4', are missing"):
         here = {"corpus": str(tmp_path / "fewer"), "sids": str(shop / "sids"), "checkpoint": str(shop / "sft_after")}
-        run_extend(extend_config(shop, "sft", **here, **changes))
+        run_extend(extension(shop, "sft", **here, **changes))
     longer = np.concatenate([after.codes, np.full((24, 1), -1)], axis=1)
     longer[4] = [*after.codes[0], 0]
     sids = table_at(tmp_path / "longer", longer, after.item_ids)
     with pytest.raises(ConfigError, match="the catalogue model has SIDs of 3 codes, but one of the new table has 4"):
-        run_extend(extend_config(shop, "catalogue", sids=sids, **changes))
-    run_extend(extend_config(shop, "sft", sids=sids, output=str(tmp_path / "four")))
+        run_extend(extension(shop, "catalogue", sids=sids, **changes))
+    run_extend(extension(shop, "sft", sids=sids, output=str(tmp_path / "four")))
     assert "<d_0>" in load_bundle(tmp_path / "four").table.tokens
     with pytest.raises(ArtefactError, match="sids: holds a 'sids', expected a 'checkpoint'"):
-        run_extend(extend_config(shop, "sft", checkpoint=str(shop / "sids"), **changes))
+        run_extend(extension(shop, "sft", checkpoint=str(shop / "sids"), **changes))
     corpus = Corpus.load(shop / "after")
     alone = SplitExamples.of(corpus.train.users[:3], [[]] * 3, corpus.train.targets[:3])
     replace(corpus, train=alone).save(tmp_path / "alone", config={}, inputs={})
     with pytest.raises(DataError, match="no training example with a history, so there is no pair to count"):
-        run_extend(extend_config(shop, "catalogue", corpus=str(tmp_path / "alone"), **changes))
+        run_extend(extension(shop, "catalogue", corpus=str(tmp_path / "alone"), **changes))
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ConfigError, match="sids is empty"):
-        ExtendConfig(checkpoint="a", corpus="b", output="c")
 
 
 def test_a_model_without_text_or_counts(shop, tmp_path):
     bundle = load_bundle(shop / "catalogue")
     changes = {"vectors": "", "transitions": False, "corpus": str(shop / "before"), "output": str(tmp_path / "plain")}
     run_catalogue(catalogue_config(shop, epochs=0.1, experts=True, **changes))
-    run_extend(extend_config(shop, "x", checkpoint=str(tmp_path / "plain"), output=str(tmp_path / "more")))
+    run_extend(extension(shop, "x", checkpoint=str(tmp_path / "plain"), output=str(tmp_path / "more")))
     model = load_bundle(tmp_path / "more").model
     assert model.pairs is None and not model.config.text_width and model.config.num_sids == 24
     assert not (tmp_path / "more" / "fitted_items.json").exists()
@@ -272,7 +268,7 @@ def test_a_model_without_text_or_counts(shop, tmp_path):
     with torch.no_grad():
         assert model.leaf_log_probs(torch.tensor([[1, 2]])).exp().sum() == pytest.approx(1, abs=1e-5)
     save_checkpoint(bundle, tmp_path / "saved")  # its corpus is not recorded, its items are all there
-    run_extend(extend_config(shop, "x", checkpoint=str(tmp_path / "saved"), output=str(tmp_path / "from_saved")))
+    run_extend(extension(shop, "x", checkpoint=str(tmp_path / "saved"), output=str(tmp_path / "from_saved")))
 
 
 def test_experts_compare_the_vectors_of_another_encoder(shop, tmp_path):
@@ -285,7 +281,7 @@ def test_experts_compare_the_vectors_of_another_encoder(shop, tmp_path):
     changes = {"corpus": str(shop / "before"), "output": str(tmp_path / "trained")}
     run_catalogue(catalogue_config(shop, epochs=0.1, experts=True, vectors=ready, **changes))
     ready, output = str(tmp_path / "after.npy"), str(tmp_path / "grown")
-    run_extend(extend_config(shop, "x", checkpoint=str(tmp_path / "trained"), vectors=ready, output=output))
+    run_extend(extension(shop, "x", checkpoint=str(tmp_path / "trained"), vectors=ready, output=output))
     for folder, name in (("trained", "before"), ("grown", "after")):
         bundle, corpus = load_bundle(tmp_path / folder), Corpus.load(shop / name)
         texts, vectors = [""] * bundle.table.n_unique, np.zeros((bundle.table.n_unique, 8), np.float32)

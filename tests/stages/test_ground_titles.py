@@ -9,6 +9,7 @@ import torch
 from support.checkpoints import save_checkpoint
 from support.encoders import save_encoder
 from support.evaluation import copy_artefact, interrupted
+from support.training import sequential_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -28,7 +29,6 @@ from minionerec.recommend.rankers.grounding import row_min_max
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 
 TITLES = ["red lamp", "blue lamp", "red lamp", '"oak table"', "oak table", "", "steel bolt", "long bolt"]
@@ -206,20 +206,7 @@ def test_validation_rows_may_be_drawn_and_an_exponent_given(made, tmp_path, writ
 
 def train_sasrec(corpus, output, **changes):
     """SASRec of one epoch; where its model lies."""
-    run_sequential(
-        SequentialConfig(
-            model="sasrec",
-            corpus=str(corpus),
-            protocol="rows",
-            hyper={"hidden_size": 16, "inner_size": 16, "num_layers": 1},
-            max_len=3,
-            epochs=1,
-            list_length=5,
-            resamples=10,
-            output=str(output),
-            **changes,
-        )
-    )
+    run_sequential(sequential_config(corpus, output, max_len=3, list_length=5, **changes))
     return output / "model"
 
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from support.evaluation import assistant_scores, by_name
+from support.evaluation import config as eval_config
 from support.examples import tokenised_windows, user_windows
-from support.training import grpo_config, logged, make_inputs, sft_config
+from support.training import grpo_config, logged, make_inputs, sequential_config, sft_config
 
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -17,7 +18,6 @@ from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.explain import explain
 from minionerec.recommend.rankers.language import TitleRanker
@@ -27,7 +27,6 @@ from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.rows import tokenise_examples
-from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
 
@@ -49,48 +48,18 @@ def shop(tmp_path_factory) -> Path:
     replace(corpus, items=corpus.items.assign(title=titles)).save(folder / "corpus", config={}, inputs={})
     shutil.copytree(made / "sids", folder / "sids")
     run_sft(sft_config(folder, **TITLES, epochs=10, evals_per_epoch=0.5, output=str(folder / "sft")))
-    run_sequential(
-        SequentialConfig(
-            corpus=str(folder / "corpus"),
-            protocol="rows",
-            epochs=3,
-            learning_rate=0.05,
-            hyper={"hidden_size": 16, "inner_size": 16, "num_layers": 1},
-            output=str(folder / "sasrec"),
-            device="cpu",
-            seed=42,
-            resamples=20,
-        )
-    )
+    run_sequential(sequential_config(folder / "corpus", folder / "sasrec", epochs=3, learning_rate=0.05))
     return folder
 
 
 def evaluate(shop, output, **changes):
-    settings = {"checkpoint": str(shop / "sft"), "corpus": str(shop / "corpus"), "output": str(output), "beams": 23}
-    return run_eval(EvalConfig(**{**settings, "ks": [1, 10], "resamples": 20, **changes}))
+    settings = {"checkpoint": str(shop / "sft"), "output": str(output), "beams": 23, "ks": [1, 10], "resamples": 20}
+    return run_eval(eval_config(shop, **{**settings, **changes}))
 
 
 def assisted(shop, output, **changes):
     model = str(shop / "sasrec" / "model")
     return Predictions.load(evaluate(shop, output, assistant=model, **changes).output)
-
-
-def by_title(predictions):
-    return [
-        dict(zip(sids, scores, strict=True)) for sids, scores in zip(predictions.sids, predictions.scores, strict=True)
-    ]
-
-
-def of_sasrec(shop, titles):
-    """Log-probability of each title for each test row, by sums in double precision."""
-    corpus = Corpus.load(shop / "corpus")
-    ranking = load_ranker(shop / "sasrec" / "model", corpus).rank(Queries(corpus.rows("test").histories.tolist()), N)
-    found = []
-    for items, scores in zip(ranking.items, ranking.scores, strict=True):
-        shares = np.exp(np.asarray(scores, dtype=np.float64))
-        sums = pd.Series(shares / shares.sum(), index=[titles[item] for item in items]).groupby(level=0).sum()
-        found.append(np.log(sums).to_dict())
-    return found
 
 
 def test_it_learns_to_generate_titles(shop):
@@ -146,13 +115,13 @@ def test_it_is_measured_by_title_and_by_item(shop, tmp_path):
         assert sorted(items) == list(range(N)) and items.index(pair[1]) == items.index(pair[0]) + 1
     assert read_json(result.output / "predictions.json")[0]["output"].strip() in titles
     renormalised = Predictions.load(evaluate(shop, tmp_path / "renormalised", scores="renormalised").output)
-    for row in by_title(renormalised):
+    for row in by_name(renormalised):
         assert sum(np.exp(list(row.values()))) == pytest.approx(1, abs=1e-4)  # D3, first half: every leaf is reached
 
 
 def test_exact_search_and_a_beam_of_all_titles_agree(shop, tmp_path):
     one, two = (Predictions.load(evaluate(shop, tmp_path / how, search=how).output) for how in ("beam", "exact"))
-    for first, second in zip(by_title(one), by_title(two), strict=True):
+    for first, second in zip(by_name(one), by_name(two), strict=True):
         assert first == pytest.approx(second, abs=1e-4)
 
 
@@ -160,9 +129,10 @@ def test_exact_search_and_a_beam_of_all_titles_agree(shop, tmp_path):
 def test_mixed_scores_are_the_weighted_sum_of_both(shop, tmp_path, changes):
     """D1 over titles, items of a title summed."""
     alone = evaluate(shop, tmp_path / "alone", **{k: v for k, v in changes.items() if k != "combine"})
-    mixed = by_title(assisted(shop, tmp_path / "mixed", share=0.6, **changes))
-    second = of_sasrec(shop, Corpus.load(shop / "corpus").items["title"].tolist())
-    for row, first in enumerate(by_title(Predictions.load(alone.output))):
+    mixed = by_name(assisted(shop, tmp_path / "mixed", share=0.6, **changes))
+    corpus = Corpus.load(shop / "corpus")
+    second = assistant_scores(shop / "sasrec" / "model", corpus, corpus.items["title"].tolist())
+    for row, first in enumerate(by_name(Predictions.load(alone.output))):
         assert mixed[row] == pytest.approx({t: 0.6 * first[t] + 0.4 * second[row][t] for t in first}, abs=1e-4)
 
 

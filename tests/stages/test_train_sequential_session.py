@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.evaluation import config as eval_config
 from support.session import LATER_ON, make_session_corpus
 from support.small_shop import sign
-from support.training import N_ITEMS, interrupted_in_epoch
+from support.training import N_ITEMS, interrupted_in_epoch, sequential_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -19,11 +20,9 @@ from minionerec.metrics.ranked import Ranked
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.sequential.rank import rank_rows
 from minionerec.models.sequential.registry import load_sequential
-from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 
 SMALL = {"hidden_size": 32, "inner_size": 32, "num_layers": 1, "hidden_dropout": 0.0, "attention_dropout": 0.0}
@@ -42,12 +41,9 @@ MODELS = {
 
 
 def config_of(folder, output, corpus="corpus", **changes):
-    plain = {
-        "model": "sasrec", "corpus": str(folder / corpus), "protocol": "rows", "output": str(output), "hyper": SMALL,
-        "epochs": 12, "batch_size": 16, "learning_rate": 2e-2, "resamples": 10, "list_length": 10,
-        "session_context": True, "all_positions": True,
-    }  # fmt: skip
-    return SequentialConfig(**{**plain, **changes})
+    settings = {"hyper": SMALL, "epochs": 12, "batch_size": 16, "learning_rate": 2e-2, "list_length": 10}
+    settings |= {"session_context": True, "all_positions": True}
+    return sequential_config(folder / corpus, output, **{**settings, **changes})
 
 
 def ndcg(result):
@@ -159,10 +155,8 @@ def test_eval_beam_tells_it_too(made, tmp_path):
     """The lists of eval-beam are those that training wrote, told as there; told nothing, they are worse."""
     found = {}
     for tell in (True, False):
-        config = EvalConfig(
-            checkpoint=str(model_of(made / "conditioned")), corpus=str(made / "corpus"),
-            output=str(tmp_path / str(tell)), beams=10, ks=[1, 10], resamples=10, session_context=tell,
-        )  # fmt: skip
+        settings = {"checkpoint": str(model_of(made / "conditioned")), "beams": 10, "ks": [1, 10]}
+        config = eval_config(made, **settings, output=str(tmp_path / str(tell)), session_context=tell)
         metrics = run_eval(config).metrics["recommenders"]["sasrec"]["item"]
         found[tell] = metrics["NDCG@10"][0], read_manifest(config.output)["counts"]["rows_with_context"]
     assert (found[True][1], found[False][1]) == (60, 0)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from support.examples import from_files, in_files, keep_in_files
 from support.kill import Point, stage_in_child
+from support.training import sequential_config
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
@@ -16,11 +17,8 @@ from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.metrics.predictions import Predictions
-from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sequential.train import TrainingExamples
-
-TINY = {"hidden_size": 16, "inner_size": 16, "num_layers": 1}
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +32,8 @@ def demo(tmp_path_factory):
 
 
 def config_of(demo, output, **changes):
-    settings = {
-        "model": "sasrec", "corpus": str(demo), "protocol": "rows", "output": str(output), "hyper": TINY, "max_len": 8,
-        "epochs": 2, "resamples": 50, "shuffle_examples": 4096, "eval_examples": 300, "stop_after": 5,
-    }  # fmt: skip
-    return SequentialConfig(**{**settings, **changes})
+    settings = {"max_len": 8, "epochs": 2, "shuffle_examples": 4096, "eval_examples": 300, "stop_after": 5}
+    return sequential_config(demo, output, **{**settings, **changes})
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from support.training import (
     N_ITEMS,
     Killed,
     catalogue_config,
+    extend_config,
     kill_after,
     make_inputs,
     same_weights,
@@ -33,7 +34,6 @@ from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.catalogue.objectives import CatalogueTrainer
 from minionerec.training.catalogue.stage import WEIGHTS
-from minionerec.training.config import ExtendConfig
 from minionerec.training.extend import run_extend
 
 USERS = 120  # each with one example of validation and one of test
@@ -249,13 +249,7 @@ def test_a_corpus_too_large_for_memory_tells_the_same(made, tmp_path, monkeypatc
 
 
 def test_what_is_extended_keeps_session_contexts_and_popularity(made, tmp_path):
-    config = ExtendConfig(
-        checkpoint=str(made / "conditioned"),
-        corpus=str(made / "corpus"),
-        sids=str(made / "sids"),
-        output=str(tmp_path / "x"),
-    )
-    run_extend(config)
+    run_extend(extend_config(made, made / "conditioned", tmp_path / "x"))
     before, after = (load_bundle(folder) for folder in (made / "conditioned", tmp_path / "x"))
     assert after.wording == before.wording
     histories, contexts = torch.tensor([[1, 2], [5, 0]]), torch.tensor([SAME, LATER])

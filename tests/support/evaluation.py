@@ -12,12 +12,15 @@ import pytest
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
+from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.decoding import shards
 from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.evaluation.config import EvalConfig
+from minionerec.recommend.rankers.load import load_ranker
+from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import SidTable
 from support.checkpoints import save_checkpoint
 from support.paths import ROOT
@@ -116,3 +119,32 @@ def launch(processes, folder, output, **environment):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def by_name(predictions: Predictions) -> list[dict[str, float]]:
+    """Scores of each example's list by SID, or title."""
+    return [
+        dict(zip(sids, scores, strict=True)) for sids, scores in zip(predictions.sids, predictions.scores, strict=True)
+    ]
+
+
+def assistant_scores(model: Path, corpus: Corpus, names: list[str], temperature: float = 1.0) -> list[dict[str, float]]:
+    """Log-probability of each SID, or title, for each test example, by softmax and sums in double precision.
+
+    Args:
+        model: A sequential recommender; after an empty history items are as probable as they are popular.
+        corpus: That of the examples.
+        names: SID or title of each item; probabilities of items that share one are added up.
+        temperature: Of the softmax.
+    """
+    histories = corpus.rows("test").histories.tolist()
+    ranking = load_ranker(model, corpus).rank(Queries(histories), corpus.n_items)
+    found = []
+    for history, items, scores in zip(histories, ranking.items, ranking.scores, strict=True):
+        shares = corpus.popularity() + 1.0
+        if len(history):
+            shares = np.zeros(corpus.n_items)
+            shares[np.asarray(items)] = np.exp(np.asarray(scores, dtype=np.float64) / temperature)
+        sums = pd.Series(shares / shares.sum(), index=names).groupby(level=0).sum()
+        found.append(np.log(sums).to_dict())
+    return found
