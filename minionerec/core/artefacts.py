@@ -328,7 +328,7 @@ def unchanged_input(path: str | os.PathLike[str], name: str) -> Path | None:
     return Path(record["path"])
 
 
-def manifests_behind(
+def source_manifests(
     paths: Iterable[str | os.PathLike[str]], changed: bool = False
 ) -> Iterator[tuple[Path, dict[str, Any], bool]]:
     """The manifests of artefacts and of everything that they were made from, each once, the nearest first.

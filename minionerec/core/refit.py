@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import manifests_behind, read_manifest
+from minionerec.core.artefacts import read_manifest, source_manifests
 from minionerec.core.errors import ArtefactError
 
 
@@ -19,8 +19,8 @@ def refitted_ancestor(path: str | os.PathLike[str]) -> Path | None:
         path: An artefact, or any other path, which has no inputs. Of the inputs of an artefact those are followed that
             are still at their paths; one that was changed is not itself taken for refitted.
     """
-    behind = manifests_behind([path], changed=True)
-    return next((artefact for artefact, manifest, same in behind if same and is_refit(manifest)), None)
+    sources = source_manifests([path], changed=True)
+    return next((artefact for artefact, manifest, same in sources if same and is_refit(manifest)), None)
 
 
 def is_refit(manifest: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import file_sha256, fingerprint, manifests_behind
+from minionerec.core.artefacts import file_sha256, fingerprint, source_manifests
 from minionerec.metrics.tables import MISSING
 from minionerec.reports.document import Block, Cell, Details, Section, Table
 
@@ -14,7 +14,7 @@ _KEPT = ("config", "inputs", "counts", "seed", "versions")
 
 def manifests(inputs: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     """Path to manifest of the inputs and, recursively, of their inputs, where these still exist unchanged."""
-    return {str(path): manifest for path, manifest, _ in manifests_behind(inputs.values())}
+    return {str(path): manifest for path, manifest, _ in source_manifests(inputs.values())}
 
 
 def configuration(inputs: Mapping[str, Path]) -> Section:
