@@ -1,8 +1,7 @@
 """Recipes run whole, on little data and for few steps: those of published baselines, and of Office_Products."""
 
 import json
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,13 +46,6 @@ SHORT = {
 def run_short(steps: Iterable[Job], **changes: dict) -> None:
     for step in steps:
         step.spec.function()(replace(step.settings, **{**SHORT, **changes}.get(step.spec.name, {})))
-
-
-@pytest.fixture(autouse=True)
-def same_log_level() -> Iterator[None]:
-    before = logging.getLogger("transformers").level
-    yield
-    logging.getLogger("transformers").setLevel(before)
 
 
 @pytest.fixture(scope="module")

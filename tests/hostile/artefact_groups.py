@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,22 +33,10 @@ from minionerec.recommend.stage import read_histories
 from minionerec.sid.embed.stored import load_vector_table, load_vectors
 from minionerec.sid.table import SidTable
 
-
-def _make_shop(folder: Path) -> None:
-    """The shop of the other hostile tests, as far as these groups read it."""
-    models = ("sft", "train-catalogue", "train-sequential", "train-tiger")
-    made = make_shop(folder / "made", ("prepare-data", "build-sids", *models, "eval-beam"))
-    for path in made.iterdir():
-        path.rename(folder / path.name)
-    made.rmdir()
-
-
-def _make_small_shop(folder: Path) -> None:
-    """Its corpus and SIDs alone."""
-    made = make_shop(folder / "made", ("prepare-data", "build-sids"))
-    for path in made.iterdir():
-        path.rename(folder / path.name)
-    made.rmdir()
+_MODELS = ("sft", "train-catalogue", "train-sequential", "train-tiger")
+_SHOP = partial(make_shop, names=("prepare-data", "build-sids", *_MODELS, "eval-beam"))
+_SMALL_SHOP = partial(make_shop, names=("prepare-data", "build-sids"))
+"""The shop of the other hostile tests, as far as these groups read it, and its corpus and SIDs alone."""
 
 
 def _make_vectors(folder: Path) -> None:
@@ -257,7 +246,7 @@ def _forged(name: str, read: Callable[[Path], Any], folders: tuple[str, ...], sh
         path = rng.choice(folders)
         return _strike_file(read, path, spoilers[Path(path).suffix])(rng, clean, folder)
 
-    return Group(name, _make_small_shop if name == "corpus" else _make_shop, strike, share)
+    return Group(name, _SMALL_SHOP if name == "corpus" else _SHOP, strike, share)
 
 
 _LANGUAGE = tuple(f"sft/{name}" for name in ("model.safetensors", "config.json", "tokenizer.json", "index.json"))
@@ -271,8 +260,8 @@ GROUPS = {
         *PATHS,
         *PAGES,
         Group("vectors", _make_vectors, _strike_vectors, 4),
-        Group("index", _make_small_shop, _strike_index, 4),
-        Group("manifest", _make_small_shop, _strike_manifest, 3),
+        Group("index", _SMALL_SHOP, _strike_index, 4),
+        Group("manifest", _SMALL_SHOP, _strike_manifest, 3),
         Group("histories", _make_histories, _strike_histories, 4),
         Group("requests", _make_request, _strike_request, 3),
         _forged("corpus", _load_corpus, ("corpus/items.parquet", "corpus/sequences/00000.parquet"), 3),

@@ -45,10 +45,7 @@ BEHIND = {"grpo": "sft", "predictions": "sft", "of-grpo": "grpo", "sequential/pr
 
 
 def _make_pages(folder: Path) -> None:
-    made = make_shop(folder / "made", RUN)
-    for path in made.iterdir():
-        path.rename(folder / path.name)
-    made.rmdir()
+    make_shop(folder, RUN)
     done = stage(folder, "eval-beam", "--checkpoint", "grpo", "--output", "of-grpo")
     holds(done.status == 0, done.err)
     names = ("NDCG@5", "HR@5", "MRR@5")

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -98,10 +99,6 @@ def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
 # Links and homes
 
 
-def _make_tables(folder: Path) -> None:
-    write_shop(folder)
-
-
 def _strike_paths(rng: Random, clean: Path, folder: Path) -> str:
     """prepare-data from and to paths that are links, or lie under ~, or are something else."""
     os.environ["HOME"] = str(folder / "home")
@@ -174,10 +171,6 @@ def _seen(folder: Path) -> dict[str, Any]:
 # Disks that fill
 
 FULL = ("prepare-data", "embed-items", "build-sids")
-
-
-def _make_full(folder: Path) -> None:
-    make_shop(folder, FULL)
 
 
 def _strike_disk(rng: Random, clean: Path, folder: Path) -> str:
@@ -306,7 +299,7 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
 
 PATHS = (
     Group("units", lambda folder: None, _strike_units, 1.2),
-    Group("paths", _make_tables, _strike_paths, 0.4),
-    Group("full disk", _make_full, _strike_disk, 0.2),
+    Group("paths", write_shop, _strike_paths, 0.4),
+    Group("full disk", partial(make_shop, names=FULL), _strike_disk, 0.2),
     Group("servers", lambda folder: None, _strike_server, 0.4),
 )

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 
 import pandas as pd
 import pyarrow as pa
@@ -139,32 +138,19 @@ FLAWS = {
 }
 
 
-@pytest.mark.parametrize("content", MANIFESTS, ids=range(len(MANIFESTS)))
 @pytest.mark.parametrize("artefact", ["corpus", "sft", "predictions"])
-def test_a_manifest_that_is_none_is_one_line(shop, tmp_path, artefact, content):
+def test_half_a_manifest_or_none_is_one_line(shop, tmp_path, artefact):
     folder = copied(shop, tmp_path / "shop")
-    (folder / artefact / "manifest.json").write_bytes(content)
-    for name in (READERS[artefact], OWN[artefact]):
-        assert f"{artefact}/manifest.json" in stage(folder, name).reported
-
-
-@pytest.mark.parametrize("flaw", FLAWS)
-@pytest.mark.parametrize("artefact", ["corpus", "sft", "predictions"])
-def test_half_a_manifest_is_one_line(shop, tmp_path, artefact, flaw):
-    folder = copied(shop, tmp_path / "shop")
-    spoil_manifest(folder / artefact, FLAWS[flaw])
-    for name in (READERS[artefact], OWN[artefact]):
-        assert f"{artefact}/manifest.json" in stage(folder, name).reported
-
-
-def test_a_manifest_of_very_many_missing_files_is_refused_in_no_time(tmp_path):
-    files = {f"{number}.parquet": "0" * 64 for number in range(300_000)}
-    content = {"kind": "corpus", "files": files, "config": {}, "inputs": {}, "counts": {}, "versions": {}, "seed": None}
-    (tmp_path / "manifest.json").write_text(json.dumps(content))
-    before = time.process_time()
-    with pytest.raises(ArtefactError, match=r"0\.parquet: listed in manifest\.json but missing"):
-        Corpus.load(tmp_path)
-    assert time.process_time() - before < 3
+    file = folder / artefact / "manifest.json"
+    before = file.read_bytes()
+    for flaw in (*MANIFESTS, *FLAWS):
+        if isinstance(flaw, bytes):
+            file.write_bytes(flaw)
+        else:
+            spoil_manifest(folder / artefact, FLAWS[flaw])
+        for name in (READERS[artefact], OWN[artefact]):
+            assert f"{artefact}/manifest.json" in stage(folder, name).reported, flaw
+        file.write_bytes(before)
 
 
 def test_a_directory_or_a_circle_of_links_instead_of_a_manifest_is_one_line(shop, tmp_path):
@@ -286,13 +272,9 @@ INDEXES = {
     f'{{"i0": ["<a_{LARGEST_CODE + 1}>"]}}': "codes are at most",
     '{"i0": ["<a_01>"]}': "expected token strings",
     '{"i0": ["<a_٣>"]}': "expected token strings",
-    '{"i0": ["<a_1>", "<a_2>"]}': "expected token strings",
     '{"i0": ["<A_1>"]}': "expected token strings",
-    '{"i0": []}': "expected token strings",
-    '{"i0": "<a_1>"}': "expected token strings",
     '{"i0": [["<a_1>"]]}': "expected token strings",
     '{"i0": ["<a_1>"], "i0": ["<a_2>"]}': "is given twice",
-    "[]": "expected an object",
     "{}": "empty",
     "[" * 100_000: "not valid JSON",
     '{"i0": ["\\ud800"]}': "lone surrogate",

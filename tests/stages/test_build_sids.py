@@ -13,8 +13,8 @@ from support.small_corpus import bought_together, save_corpus, shop_titles
 from minionerec.core.artefacts import read_json, read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.published import default_root
-from minionerec.sid.build import MAKERS, run_build_sids
-from minionerec.sid.config import METHODS, SidConfig
+from minionerec.sid.build import run_build_sids
+from minionerec.sid.config import SidConfig
 from minionerec.sid.embed.config import EmbedConfig
 from minionerec.sid.embed.texts import tfidf_svd
 from minionerec.sid.embed.vectors import run_embed
@@ -484,10 +484,6 @@ def test_what_a_method_reads(shop, tmp_path):
     assert append.inputs() == {"corpus": shop, "append_to": tmp_path / "base"}
     with pytest.raises(ArtefactError, match="corpus: holds a 'corpus', expected a 'sids'"):
         run_build_sids(config_for(shop, tmp_path / "sids", method="append", append_to=str(shop)))
-
-
-def test_every_method_has_its_maker():
-    assert tuple(MAKERS) == METHODS
 
 
 def test_the_command(shop, tmp_path):

@@ -17,7 +17,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.sid.embed.config import EmbedConfig, encoder_inputs
 from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.embed.texts import item_texts, tfidf_svd
-from minionerec.sid.embed.vectors import VectorCache, run_embed
+from minionerec.sid.embed.vectors import run_embed
 
 
 @pytest.fixture(scope="module")
@@ -133,30 +133,6 @@ def test_the_stage_keeps_vectors_beside_its_output(tmp_path, model_path, encoded
     assert len(encoded_texts) == 10 and (tmp_path / "own").is_dir() and not (tmp_path / "second.cache").exists()
     vectors = [(tmp_path / name / "vectors.npy").read_bytes() for name in ("out", "second")]
     assert vectors[0] == vectors[1]
-
-
-def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
-    corpus = save_corpus(tmp_path / "corpus", shop_titles(20))
-    config = EmbedConfig(
-        corpus=str(corpus), output=str(tmp_path / "out"), encoder=model_path, device="cpu", batch_size=3
-    )
-    plain = VectorCache.write
-    written = []
-
-    def write(self, texts, encoded):
-        if len(written) == 2:
-            raise KeyboardInterrupt
-        written.append(len(texts))
-        plain(self, texts, encoded)
-
-    monkeypatch.setattr(VectorCache, "write", write)
-    with pytest.raises(KeyboardInterrupt):
-        run_embed(config)
-    assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(VectorCache, "write", plain)
-    encoded_texts.clear()
-    run_embed(config)
-    assert written == [6, 6] and len(encoded_texts) == 8
 
 
 def test_texts_without_any_token(tmp_path, model_path):

@@ -137,42 +137,43 @@ def test_one_row_cannot_give_the_session_contexts_of_all_its_items(made, tmp_pat
     assert not (tmp_path / "bad").exists()
 
 
-def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeypatch):
-    """Each row's context, with its prompt, reaches the teacher from disk."""
-    asked, answer = [], Teacher.soft_targets
+@pytest.fixture
+def asked(monkeypatch):
+    """Histories and contexts of what a teacher is asked from now on."""
+    found, answer = [], Teacher.soft_targets
 
     def note(self, batch):
-        asked.extend(zip(batch["histories"][batch["rows"]].tolist(), batch["contexts"].tolist(), strict=True))
+        histories = [[sid for sid in history if sid] for history in batch["histories"][batch["rows"]].tolist()]
+        found.extend(zip(histories, batch["contexts"].tolist(), strict=True))
         return answer(self, batch)
 
+    monkeypatch.setattr(Teacher, "soft_targets", note)
+    return found
+
+
+def beyond_training(made, asked):
+    """What was asked that is no training example with its context, or more often than it is one."""
     corpus, number = Corpus.load(made / "corpus").train, load_bundle(made / "sft").table.sid_numbers + 1
     contexts = row_contexts(corpus.times, len(corpus)).tolist()
-    wanted = [(number[row].tolist(), context) for row, context in zip(corpus.histories, contexts, strict=True)]
+    examples = [(number[row].tolist(), context) for row, context in zip(corpus.histories, contexts, strict=True)]
+    return Counter(map(str, asked)) - Counter(map(str, examples))
+
+
+def test_rows_of_a_large_corpus_are_conditioned_the_same(made, tmp_path, monkeypatch, asked):
+    """Each row's context, with its prompt, reaches the teacher from disk."""
     keep_in_files(monkeypatch)
-    monkeypatch.setattr(Teacher, "soft_targets", note)
     settings = {"epochs": 1, "evals_per_epoch": 1, "keep_state": False, "shuffle_examples": 16}
     settings |= {"teacher": str(made / "catalogue")}
     result = run_sft(conditioned(made, output=str(tmp_path / "stream"), **settings))
     assert result.counts["rows"] == {"next_sid": 300}
     # A step fewer than there are rows for, as an epoch has no smaller steps.
-    found = [([sid for sid in history if sid], context) for history, context in asked]
-    assert len(found) >= 280 and not Counter(map(str, found)) - Counter(map(str, wanted))
+    monkeypatch.undo()
+    assert len(asked) >= 280 and not beyond_training(made, asked)
 
 
-def test_grpo_gives_the_teacher_what_its_prompts_give(made, tmp_path, monkeypatch):
-    asked, answer = [], Teacher.soft_targets
-
-    def note(self, batch):
-        histories = [[sid for sid in history if sid] for history in batch["histories"][batch["rows"]].tolist()]
-        asked.extend(zip(histories, batch["contexts"].tolist(), strict=True))
-        return answer(self, batch)
-
-    corpus, number = Corpus.load(made / "corpus").train, load_bundle(made / "sft").table.sid_numbers + 1
-    contexts = row_contexts(corpus.times, len(corpus)).tolist()
-    wanted = [(number[row].tolist(), context) for row, context in zip(corpus.histories, contexts, strict=True)]
-    monkeypatch.setattr(Teacher, "soft_targets", note)
+def test_grpo_gives_the_teacher_what_its_prompts_give(made, tmp_path, asked):
     changes = {"tasks": {"next_sid": 1.0}, "max_steps": 8, "beta": 0.0, "sync_reference": False}
     changes |= {"loss_terms": {"likelihood": 1.0}, "teacher": str(made / "catalogue")}
     run_grpo(grpo_config(made, output=str(tmp_path / "grpo"), **changes))
     assert len(asked) == 64 and len({context for _, context in asked}) > 1
-    assert not Counter(map(str, asked)) - Counter(map(str, wanted))
+    assert not beyond_training(made, asked)

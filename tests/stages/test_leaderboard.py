@@ -315,17 +315,9 @@ def test_mistakes_in_what_the_rows_name(shop):
 
     assert "none of 1 has predictions, e.g. nowhere" in findings(rows={"later": "nowhere"})
     assert "sft: holds a 'checkpoint', expected a 'predictions'" in findings(rows={"A": "sft"})
-    assert "K = 50 is larger than the lists, which hold 20 candidates" in findings(ks=[10, 50])
-    assert "S: has no ranks at level sid" in findings(rows={"S": "sasrec"}, sids="", level="sid")
     save(Predictions.load("eval_grpo"), "copy")
     save(Predictions.load("eval_grpo"), "twin")
     assert "A: twin has the same files as copy" in findings(rows={"A": ["copy", "twin"]})
-    corpus = Corpus.load("corpus")
-    save(lists_of(np.ones(20, int), corpus.valid.targets, 20, 40), "short")
-    assert "short (A): 20 examples, but the test split of corpus has 120" in findings(rows={"A": "short"})
-    with Path("eval_grpo", FILE).open("ab") as file:
-        file.write(b" ")
-    assert "differs from manifest.json" in findings()
 
 
 def test_settings_come_from_a_file_and_the_command_line(shop):

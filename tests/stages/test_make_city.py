@@ -208,21 +208,10 @@ def test_items_may_lie_in_several_pieces(small):
     pieces = replace(corpus, items=pd.concat([corpus.items[:90], corpus.items[90:]], ignore_index=True))
     check_corpus(pieces, read_manifest(small / "city")["counts"], ceiling(small))
     other = replace(corpus, items=pd.concat([corpus.items[90:], corpus.items[:90]], ignore_index=True))
-    with pytest.raises(ConfigError, match="its items differ"):
+    with pytest.raises(ConfigError, match=r"was not made from .*city: its items differ"):
         check_corpus(other, read_manifest(small / "city")["counts"], ceiling(small))
 
 
-def test_a_corpus_of_something_else_and_too_long_lists_are_refused(small, tmp_path):
+def test_too_long_lists_are_refused(small):
     with pytest.raises(ConfigError, match=r"ks is \[1, 500\], but there are 200 items. Give smaller ks."):
         run_city_ceiling(ceiling(small, output="refused", ks=[1, 500]))
-    table = pd.read_parquet(small / "city" / "items.parquet")
-    table["item_id"] = table["item_id"].str.replace("p", "q")
-    table.to_parquet(tmp_path / "items.parquet")
-    bought = pd.read_parquet(small / "city" / "interactions.parquet")
-    bought["item_id"] = bought["item_id"].str.replace("p", "q")
-    bought.to_parquet(tmp_path / "bought.parquet")
-    tables = {"items": str(tmp_path / "items.parquet"), "interactions": str(tmp_path / "bought.parquet")}
-    run_prepare(PrepareConfig(source="tables", **tables, output=str(tmp_path / "corpus")))
-    config = CeilingConfig(city=str(small / "city"), corpus=str(tmp_path / "corpus"), output=str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match=r"was not made from .*city: its items differ"):
-        run_city_ceiling(config)

@@ -127,7 +127,6 @@ def test_an_error_leaves_nothing_of_an_engine(tmp_path, tables):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine": "memory"}, "unknown engine 'memory'; known: duckdb, spark."),
         ({"engine_memory": "4 apples"}, "must be a size in bytes such as 4GB or 512MiB"),
         ({"engine_memory": "-4GB"}, "must be a size in bytes"),
         ({"engine": "spark", "engine_memory": "4MB"}, "engine_memory is '4MB'; it must be at least 256MiB"),

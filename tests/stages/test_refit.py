@@ -1,15 +1,16 @@
 """Training on all rows for service: which rows, how long, that nothing is measured, and that no figure comes of it."""
 
-import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import yaml
 from support.builder import build
+from support.commands import command
 from support.evaluation import config as eval_config
 from support.examples import user_windows
 from support.kill import Point, stage_in_child
@@ -17,6 +18,7 @@ from support.small_shop import sign, spoil_manifest
 from support.training import (
     Killed,
     catalogue_config,
+    extend_config,
     grpo_config,
     kill_after,
     log_of,
@@ -26,7 +28,6 @@ from support.training import (
     sft_config,
 )
 
-from minionerec.cli.main import main
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.refit import refitted_ancestor, require_held_out
@@ -44,7 +45,6 @@ from minionerec.reports.config import LevelsConfig, ReportConfig
 from minionerec.reports.levels import run_levels
 from minionerec.reports.report import run_report
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.config import ExtendConfig
 from minionerec.training.extend import run_extend
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
@@ -273,13 +273,7 @@ def test_newer_rows_are_welcome(made, tmp_path):
 
 def test_what_is_extended_stays_a_refit(made, tmp_path):
     """Its counts of pairs are those of all rows, and nothing measures it, wherever the refit lies by then."""
-    config = ExtendConfig(
-        checkpoint=str(made / "catalogue_all"),
-        corpus=str(made / "corpus"),
-        sids=str(made / "sids"),
-        output=str(tmp_path / "more"),
-    )
-    run_extend(config)
+    run_extend(extend_config(made, made / "catalogue_all", tmp_path / "more"))
     assert counts_of(tmp_path / "more")["refit"] is True
     before, after = (load_bundle(folder).model for folder in (made / "catalogue_all", tmp_path / "more"))
     assert before.config.num_transitions == after.config.num_transitions
@@ -351,19 +345,12 @@ def test_how_a_step_is_computed_may_differ(made, tmp_path):
     assert counts["steps"] == counts_of(made / "sft_all")["steps"]
 
 
-def test_the_command_says_what_it_is(made, tmp_path, capsys, monkeypatch):
+def test_the_command_says_what_it_is(made, tmp_path):
     """A second run of the same command does nothing, and says the same."""
-    config = {"corpus": made / "corpus", "sids": made / "sids", "refit": made / "catalogue", "output": tmp_path / "all"}
-    shape = {"hidden_size": 16, "layers": 1, "heads": 2, "inner_size": 24, "vector_width": 8, "epochs": 3}
-    shape |= {"batch_size": 8, "device_batch_size": 8, "learning_rate": 3e-3, "eval_examples": 20, "eval_beams": 10}
-    file = tmp_path / "catalogue.yaml"
-    file.write_text(json.dumps({name: str(value) for name, value in config.items()} | shape | {"dropout": 0.1}))
+    config = catalogue_config(made, epochs=3, refit=str(made / "catalogue"), output=str(tmp_path / "all"))
+    (tmp_path / "catalogue.yaml").write_text(yaml.safe_dump(asdict(config)))
     for _ in range(2):
-        monkeypatch.setattr("sys.argv", ["minionerec", "train-catalogue", "--config", str(file)])
-        try:
-            main()
-        except SystemExit as done:
-            assert not done.code
-        assert "trained on all examples: for deployment, not for evaluation" in capsys.readouterr().out
+        done = command(tmp_path, "train-catalogue", "--config", "catalogue.yaml")
+        assert done.status == 0 and "trained on all examples: for deployment, not for evaluation" in done.out
     assert same_weights(tmp_path / "all", made / "catalogue_all")
     assert torch.isfinite(next(iter(load_bundle(tmp_path / "all").model.parameters()))).all()

@@ -166,7 +166,6 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, cap
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
         ({"tasks": {"next_sid": 1.0, "sing": 1.0}}, "unknown task 'sing'"),
         ({"tasks": {"title_to_sid": 1.0}}, "all_positions applies to the tasks next_sid and .* the tasks title_to_sid"),
         ({"select_by": "ndcg", "eval_examples": 0}, "select_by is ndcg but eval_examples is 0"),

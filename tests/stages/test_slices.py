@@ -13,12 +13,12 @@ from support.evaluation import config as eval_config
 from support.measuring import paired_bootstrap
 from support.pages import Page
 from support.runs import recommenders_of, write_run
+from support.trained_shop import N, make_rows
 
 from minionerec.core.artefacts import read_json, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, read_examples
-from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranking import item_ranks, ranking_metrics, sid_ranks
@@ -28,13 +28,8 @@ from minionerec.reports.levels import run_levels
 from minionerec.reports.report import run_report
 from minionerec.sid.table import SidTable
 
-N, ROWS = 40, 120
+ROWS = 120
 LATE = np.arange(ROWS) % 3 == 0
-
-
-def rows_of(rng, count):
-    histories = [rng.integers(0, N, rng.integers(1, 6)) for _ in range(count)]
-    return SplitExamples.of([f"u{n}" for n in range(count)], histories, rng.integers(0, N, count))
 
 
 def lists(rows, table, ranks):
@@ -59,7 +54,7 @@ def shop(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     items = pd.DataFrame({"item_id": [f"i{n}" for n in range(N)], "title": "thing", "description": ""})
-    corpus = Corpus(items, rows_of(rng, 200), rows_of(rng, 40), rows_of(rng, ROWS), "global time 8:1:1", 10)
+    corpus = Corpus(items, make_rows(rng, 200), make_rows(rng, 40), make_rows(rng, ROWS), "global time 8:1:1", 10)
     corpus.save("corpus", config={}, inputs={})
     table = SidTable(np.stack([np.arange(N) // 8, np.arange(N) % 8], axis=1), items["item_id"])
     with write_artefact("sids", "sids", config={}, inputs={"corpus": "corpus"}) as folder:
