@@ -1,15 +1,10 @@
-"""What the project takes from others: imports are declared, versions pinned, licences among those that are allowed."""
+"""What the project takes from others: versions are pinned, licences among those that are allowed."""
 
-import ast
 import re
-import sys
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CODE = ("minionerec", "tests", "scripts", "benchmarks", "studies")
 ALLOWED = re.compile(
     r"MIT|MIT License|MIT-CMU|0?BSD|BSD License|(3-Clause )?BSD( License)?|BSD-[23]-Clause|Apache[ -]2\.0|"
     r"Apache 2\.0 License|Apache Software License( 2\.0)?|Apache-2\.0 WITH LLVM-exception|PSF-2\.0|"
@@ -23,43 +18,9 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def declared() -> set[str]:
-    named = [*PROJECT["dependencies"], *(name for extra in PROJECT["optional-dependencies"].values() for name in extra)]
-    return {normal(re.match(r"[\w.-]+", name)[0]) for name in named}
-
-
 def pinned() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return {normal(line.partition("==")[0]): line.partition("==")[2] for line in lines if "==" in line}
-
-
-def imported() -> dict[str, str]:
-    """First part of every absolute import beside the package (tests/unit/test_project.py) → a file that has it."""
-    found: dict[str, str] = {}
-    for path in [file for folder in CODE[1:] for file in sorted((ROOT / folder).rglob("*.py"))] + [
-        ROOT / "calc_level.py"
-    ]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level and node.module else []
-            found |= {name.partition(".")[0]: str(path.relative_to(ROOT)) for name in names}
-    return found
-
-
-def test_every_import_is_declared():
-    local = {path.stem for folder in CODE for path in (ROOT / folder).rglob("*.py")}
-    local |= {path.name for folder in CODE for path in (ROOT / folder).rglob("*") if path.is_dir()} | set(CODE)
-    provided = metadata.packages_distributions()
-    missing = {}
-    for name, file in imported().items():
-        if name in sys.stdlib_module_names or (name in local and name not in provided):
-            continue
-        if name in ("minionerec", "tests"):
-            continue
-        owners = {normal(owner) for owner in provided.get(name, [name])}
-        if not owners & declared():
-            missing[name] = file
-    assert missing == {}
 
 
 def test_what_is_installed_is_what_is_pinned():

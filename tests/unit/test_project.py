@@ -56,16 +56,22 @@ def imported(path):
             yield module.split(".")[0], id(node) not in late
 
 
-@pytest.fixture(scope="module")
-def imports():
-    """Every import of the package that is not its own: (file, module, whether it is early, distributions)."""
+def imports_of(paths, local):
+    """Imports of others' modules: (file, module, whether it is early, distributions)."""
     owners = metadata.packages_distributions()
     return [
         (path, module, early, {normal(owner) for owner in owners.get(module, [module])})
-        for path in SOURCES
+        for path in paths
         for module, early in imported(path)
-        if module not in sys.stdlib_module_names and module != "minionerec"
+        if module not in sys.stdlib_module_names and (module in owners or module not in local)
+        if module not in ("minionerec", "tests")
     ]
+
+
+@pytest.fixture(scope="module")
+def imports():
+    """Those of the package."""
+    return imports_of(SOURCES, ())
 
 
 def test_every_import_is_declared(imports):
@@ -75,6 +81,18 @@ def test_every_import_is_declared(imports):
         f"{path.relative_to(ROOT)}: {module}"
         for path, module, early, given in imports
         if not given & (needed if early else needed | extra)
+    ]
+    assert wrong == []
+
+
+def test_what_tests_and_scripts_import_is_declared():
+    files = [*LOOSE, *(ROOT / "tests").rglob("*.py")]
+    local = {file.stem for file in files} | {folder.name for folder in (ROOT / "tests").iterdir()}
+    every = names(itertools.chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()))
+    wrong = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path, module, _, given in imports_of(files, local)
+        if not given & every
     ]
     assert wrong == []
 
