@@ -30,16 +30,17 @@ from minionerec.cli.plan import (
     plan_of,
 )
 from minionerec.cli.recipes import Recipe, all_steps, at, read_recipe
-from minionerec.cli.runner import Outcome, Runner, check_launch, losses, print_line, words_of
+from minionerec.cli.runner import Outcome, Runner, losses, print_line, words_of
 from minionerec.cli.search import check_search, search_settings, with_winner
 from minionerec.core.artefacts import seed_folders
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import shown_path
+from minionerec.core.paths import find_path, shown_path
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
 from minionerec.core.settings import Settings, typed_values
 from minionerec.core.stages import STAGES
+from minionerec.core.values import read_yaml
 from minionerec.data.config import PrepareConfig
 
 # The final jobs of a recipe with cases: comparisons of its cases and the experiment log.
@@ -288,7 +289,13 @@ def with_changes(recipe: Recipe, jobs: int | None, threads: int | None) -> Recip
     settings = replace(
         before, jobs=before.jobs if jobs is None else jobs, threads=before.threads if threads is None else threads
     )
-    check_launch(settings.jobs, settings.launch, recipe.name)
+    launch = settings.launch if settings.jobs > 1 else None
+    processes = read_yaml(find_path(launch)).get("num_processes", 1) if launch else 1
+    if processes != 1:
+        raise ConfigError(
+            f"{recipe.name}: jobs is {settings.jobs}, but each launch by {launch} starts {processes} processes; set "
+            "jobs to 1."
+        )
     return replace(recipe, settings=settings)
 
 

@@ -13,10 +13,8 @@ from types import FrameType
 
 from minionerec.cli.launch import shown_command, started_words
 from minionerec.cli.plan import Job, Key
-from minionerec.core.errors import ConfigError
-from minionerec.core.paths import find_path, shown_path
+from minionerec.core.paths import shown_path
 from minionerec.core.records import duration
-from minionerec.core.values import read_yaml
 
 _PAUSE = 0.05
 _PATIENCE = 20.0
@@ -154,24 +152,6 @@ class Runner:
             self._end_all()
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def check_launch(jobs: int, launch: str | os.PathLike[str] | None, where: str | os.PathLike[str]) -> None:
-    """Check that several steps at a time do not each start processes on all devices.
-
-    Args:
-        jobs: Steps at a time.
-        launch: File for `accelerate launch --config_file`, if one is named.
-        where: The file with the setting.
-
-    Raises:
-        ConfigError: If they would.
-    """
-    processes = read_yaml(find_path(launch)).get("num_processes", 1) if launch and jobs > 1 else 1
-    if processes != 1:
-        raise ConfigError(
-            f"{where}: jobs is {jobs}, but each launch by {launch} starts {processes} processes; set jobs to 1."
-        )
 
 
 def _start(job: Job) -> tuple[Popen[bytes], float, ExitStack]:

@@ -62,7 +62,10 @@ def this_machine() -> Machine:
     torch = _torch()
     limit = os.environ.get("OMP_NUM_THREADS", "")
     threads = torch.get_num_threads() if torch else int(limit) if limit.isdecimal() and int(limit) else cores
-    return Machine(_processor(), cores, threads, memory(), tuple(_gpus()))
+    cuda = _used_cuda()
+    cards = map(cuda.get_device_properties, range(cuda.device_count())) if cuda else ()
+    gpus = tuple(Gpu(card.name, card.total_memory) for card in cards)
+    return Machine(_processor(), cores, threads, memory(), gpus)
 
 
 def usable_cores() -> int:
@@ -98,12 +101,6 @@ def _used_cuda() -> Any:
     """`torch.cuda` where this process has computed with it, else None."""
     torch = _torch()
     return torch.cuda if torch and torch.cuda.is_initialized() else None
-
-
-def _gpus() -> list[Gpu]:
-    cuda = _used_cuda()
-    cards = [cuda.get_device_properties(number) for number in range(cuda.device_count())] if cuda else []
-    return [Gpu(card.name, card.total_memory) for card in cards]
 
 
 def peak_gpu_memory() -> int | None:

@@ -4,7 +4,7 @@ import ast
 import glob
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -286,7 +286,10 @@ def read_published_files(files: Mapping[str, Path]) -> Corpus:
         train, valid, test = (_read_rows(files[split], index_of, sids) for split in SPLITS)
     corpus = Corpus(items, train, valid, test, split="published, global time 8:1:1", max_history=PUBLISHED_HISTORY)
     check_filled({split: len(rows) for split, rows in corpus.splits().items()}, str(files["info"].parent.parent))
-    first = {user: length for rows in (test, valid, train) for user, length in _first_lengths(rows)}
+    first: dict[str, int] = {}  # of each user, the length of the first example's history
+    for rows in (test, valid, train):
+        firsts = np.unique(rows.user_numbers, return_index=True)[1]
+        first.update(zip(rows.users[firsts].tolist(), rows.lengths[firsts].tolist(), strict=True))
     _, sharing = np.unique(np.array(sids), return_counts=True)
     counts = {
         **corpus_counts(corpus),
@@ -316,9 +319,3 @@ def with_times_by_order(corpus: Corpus) -> Corpus:
             targets[user] = target
     train, valid, test = (replace(rows, times=own) for rows, own in zip(parts, times, strict=True))
     return replace(corpus, train=train, valid=valid, test=test)
-
-
-def _first_lengths(rows: SplitExamples) -> Iterator[tuple[str, int]]:
-    """Each user and the length of the history of the user's first example."""
-    _, firsts = np.unique(rows.user_numbers, return_index=True)
-    return zip(rows.users[firsts].tolist(), rows.lengths[firsts].tolist(), strict=True)

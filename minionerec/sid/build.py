@@ -143,24 +143,24 @@ def _make_kmeans(given: MethodInputs, balanced: bool) -> CodesAndPoints:
         from minionerec.sid.on_device import torch_device
 
         device = str(torch_device(config.device))
+    if not balanced:
+        return _fitted(given, vectors, partial(fit_residual, device=device), device)
     sizes = _sizes(vectors, config)
-    trained, size = given.sample(vectors, sizes)
-    if balanced:
-        codes, codebooks = residual_kmeans(
-            vectors,
-            sizes,
-            config.seed,
-            config.iterations,
-            balanced=True,
-            train_rows=size,
-            threads=config.threads,
-            device=device,
-        )
-        return CodesAndPoints(codes, vectors, Quantiser(codebooks))
+    how: dict[str, Any] = {"train_rows": given.sample(vectors, sizes)[1], "threads": config.threads, "device": device}
+    codes, codebooks = residual_kmeans(vectors, sizes, config.seed, config.iterations, balanced=True, **how)
+    return CodesAndPoints(codes, vectors, Quantiser(codebooks))
+
+
+def _fitted(
+    given: MethodInputs, vectors: VectorRows, fit: Callable[..., list[np.ndarray]], device: str = "cpu"
+) -> CodesAndPoints:
+    """Codes of the nearest codes of codebooks that were fitted on a sample."""
+    config, sizes = given.config, _sizes(vectors, given.config)
+    trained, _ = given.sample(vectors, sizes)
     check_vectors(vectors, sizes)
     with given.clock.phase("fit"):
         points = np.asarray(vectors[trained], dtype=np.float32)  # a copy that each level reduces
-        codebooks = fit_residual(points, sizes, config.seed, config.iterations, threads=config.threads, device=device)
+        codebooks = fit(points, sizes, config.seed, config.iterations, threads=config.threads)
         del points
     return _assigned(given, vectors, Quantiser(codebooks), device)
 
@@ -170,18 +170,6 @@ def _assigned(given: MethodInputs, points: VectorRows, quantiser: Quantiser, dev
     with given.clock.phase("assign"):
         codes, left = assign(points, quantiser.codebooks, given.config.threads, device)
     return CodesAndPoints(codes, points, quantiser, left=None if isinstance(points, np.ndarray) else left)
-
-
-def _make_opq(given: MethodInputs) -> CodesAndPoints:
-    config, vectors = given.config, given.rows()
-    sizes = _sizes(vectors, config)
-    trained, _ = given.sample(vectors, sizes)
-    check_vectors(vectors, sizes)
-    with given.clock.phase("fit"):
-        points = np.asarray(vectors[trained], dtype=np.float32)
-        codebooks = product_kmeans(points, sizes, config.seed, config.iterations, threads=config.threads)
-        del points
-    return _assigned(given, vectors, Quantiser(codebooks))
 
 
 def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
@@ -334,7 +322,7 @@ def _points_by_text(
 MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
     "residual_kmeans": partial(_make_kmeans, balanced=False),
     "balanced_kmeans": partial(_make_kmeans, balanced=True),
-    "opq": _make_opq,
+    "opq": lambda given: _fitted(given, given.rows(), product_kmeans),
     "rq_vae": partial(_make_rq_vae, plus=False),
     "rq_vae_plus": partial(_make_rq_vae, plus=True),
     "published": _make_published,

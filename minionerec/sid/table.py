@@ -142,28 +142,8 @@ def hashed_ids(item_ids: Sequence[str]) -> "hashlib._Hash":
     return digest
 
 
-def write_codes(path: str | os.PathLike[str], item_ids: ItemIds, codes: np.ndarray, levels: Sequence[str]) -> None:
-    """Write `codes.parquet`: column `item_id` and, for each level, a column of its name, int32, -1 where there is none.
-
-    Args:
-        path: The file.
-        item_ids: N ids.
-        codes: int32 (N, L).
-        levels: Names of the L levels.
-    """
-    columns = {"item_id": item_ids.column, **{name: codes[:, level] for level, name in enumerate(levels)}}
-    pq.write_table(pa.table(columns), path, compression="zstd", row_group_size=_BLOCK)
-
-
-def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[ItemIds, np.ndarray]:
-    """Read a table that `write_codes` wrote.
-
-    Args:
-        path: The file.
-        levels: Names that levels may have, in their order.
-
-    Returns:
-        N item ids, and codes, int32 (N, L).
+def read_codes(path: Path) -> tuple[ItemIds, np.ndarray]:
+    """The N item ids and the codes, int32 (N, L), of a `codes.parquet` of `SidTable.save_index`.
 
     Raises:
         ArtefactError: If the file cannot be read or has other columns, gaps, or codes below -1.
@@ -173,7 +153,7 @@ def read_codes(path: str | os.PathLike[str], levels: Sequence[str]) -> tuple[Ite
         names, types = file.schema_arrow.names, file.schema_arrow.types
         width = len(names) - 1
         text = bool(names) and (pa.types.is_large_string(types[0]) or pa.types.is_string(types[0]))
-        fits = names == ["item_id", *levels[:width]] and text and all(kind == pa.int32() for kind in types[1:])
+        fits = names == ["item_id", *LEVELS[:width]] and text and all(kind == pa.int32() for kind in types[1:])
         if not fits or width < 1:
             raise ValueError(f"it has columns {', '.join(names)[:100]}; expected item_id, text, and a, b, ..., int32")
         ids = file.read(columns=["item_id"])["item_id"]
@@ -374,13 +354,16 @@ class SidTable:
     def save_index(self, path: str | os.PathLike[str]) -> None:
         """Write the published form: a JSON object of item id → list of token strings, in item order.
 
-        Of more than `LARGE` items `codes.parquet` is written beside it instead (`minionerec.sid.table.write_codes`).
+        Of more than `LARGE` items `codes.parquet` is written beside it instead: column `item_id` and, for each level,
+        a column of its name, int32, -1 where there is none.
 
         Args:
             path: Path of `index.json`.
         """
         if isinstance(self.item_ids, ItemIds):
-            write_codes(Path(path).with_name(CODES_FILE), self.item_ids, self.codes, LEVELS[: self.levels])
+            columns = {"item_id": self.item_ids.column, **dict(zip(LEVELS, self.codes.T, strict=False))}
+            file = Path(path).with_name(CODES_FILE)
+            pq.write_table(pa.table(columns), file, compression="zstd", row_group_size=_BLOCK)
             return
         content = {item_id: list(tokens) for item_id, tokens in zip(self.item_ids, self.token_tuples, strict=True)}
         write_text_atomic(path, json.dumps(content))
@@ -424,7 +407,7 @@ class SidTable:
 
     @classmethod
     def _from_codes(cls, path: Path, item_ids: Sequence[str] | None) -> "SidTable":
-        ids, codes = read_codes(path, LEVELS)
+        ids, codes = read_codes(path)
         wanted = ids if item_ids is None else ItemIds(item_ids)
         if wanted is not ids and not ids.same(wanted):
             positions = ids.positions_of(wanted)
@@ -444,7 +427,7 @@ def index_path(path: Path) -> Path:
 
 def index_size(path: Path) -> int:
     """Number of items of an `index.json` or `codes.parquet`, which `SidTable.load_index` has read before."""
-    return len(read_codes(path, LEVELS)[0]) if path.suffix == ".parquet" else len(read_json(path))
+    return len(read_codes(path)[0]) if path.suffix == ".parquet" else len(read_json(path))
 
 
 def _without_sid(path: Path, item_id: str) -> DataError:

@@ -88,11 +88,11 @@ def test_a_run_that_was_interrupted_resumes_with_the_blocks_that_are_missing(blo
     write = make.write_block
 
     def write_until(last):
-        def until(people, block, path, form):
+        def until(settings, block, path):
             if block == last:
                 raise KeyboardInterrupt
             written.append(block)
-            write(people, block, path, form)
+            write(settings, block, path)
 
         return until
 

@@ -51,7 +51,7 @@ def run_make_city(config: MakeCityConfig) -> StageResult:
     people = city_people(stage.settings)
     counts: dict[str, Any] = {"items": people.world.items, "shelves": people.world.shelves, "users": people.users}
     with stage.work() as work:
-        parts = _make_parts(config, people, work)
+        parts = _make_parts(config.processes, people.blocks, work)
         with work.finish(seed=config.seed, counts=counts) as folder:
             if config.form == SHOP:
                 counts["interactions"] = _write_shop(people.world, parts, folder)
@@ -67,35 +67,31 @@ def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
     return StageResult(output, [summary, f"city: {output}"], counts)
 
 
-def _make_parts(config: MakeCityConfig, people: People, work: Work) -> list[Path]:
+def _make_parts(processes: int, blocks: int, work: Work) -> list[Path]:
     """One file a block, in order; those of an interrupted run are kept."""
     folder = work.folder / _PARTS
     folder.mkdir(exist_ok=True)
-    parts = [folder / f"{block:06d}.parquet" for block in range(people.blocks)]
+    parts = [folder / f"{block:06d}.parquet" for block in range(blocks)]
     missing = [block for block, part in enumerate(parts) if not part.is_file()]
     done = len(parts) - len(missing)
     work.reached(done)
     with work.phase("choose"):
-        if config.processes == 1:
-            made = _in_turn(people, missing, parts, config.form)
-        else:
-            made = _at_once(config.processes, work.stage.settings, missing, parts)
+        made = _written(processes, [(work.stage.settings, block, parts[block]) for block in missing])
         for _ in progress(made, "generating users", total=len(missing), unit="block"):
             done += 1
             work.reached(done)
     return parts
 
 
-def _in_turn(people: People, missing: list[int], parts: list[Path], form: str) -> Iterator[None]:
-    for block in missing:
-        write_block(people, block, parts[block], form)
-        yield
-
-
-def _at_once(processes: int, settings: Mapping[str, Any], missing: list[int], parts: list[Path]) -> Iterator[None]:
-    workers = min(processes, max(1, len(missing)))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(_write_block_of, settings, block, parts[block]) for block in missing]
+def _written(processes: int, blocks: list[tuple[Mapping[str, Any], int, Path]]) -> Iterator[None]:
+    """Write blocks in turn, or several at a time."""
+    if processes == 1:
+        for block in blocks:
+            write_block(*block)
+            yield
+        return
+    with ProcessPoolExecutor(min(processes, max(1, len(blocks))), mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(write_block, *block) for block in blocks]
         try:
             for job in as_completed(jobs):
                 yield job.result()
@@ -103,20 +99,15 @@ def _at_once(processes: int, settings: Mapping[str, Any], missing: list[int], pa
             pool.shutdown(cancel_futures=True)
 
 
-def _write_block_of(settings: Mapping[str, Any], block: int, path: Path) -> None:
-    """The same as `write_block` in another process, which makes the world once."""
-    write_block(city_people(settings), block, path, settings.get("form", PARQUET))
-
-
-def write_block(people: People, block: int, path: Path, form: str = PARQUET) -> None:
-    """Draw the purchases of one block and write them atomically.
+def write_block(settings: Mapping[str, Any], block: int, path: Path) -> None:
+    """Draw the purchases of one block and write them atomically; a process makes the world of its settings once.
 
     Args:
-        people: The city and its users.
+        settings: As for `city_people`.
         block: Number of the block.
         path: The parquet file.
-        form: Whose ids it holds.
     """
+    people, form = city_people(settings), settings.get("form", PARQUET)
     users, rows, times = purchases_of(people, block)
     table = pa.table(
         {

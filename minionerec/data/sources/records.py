@@ -11,7 +11,6 @@ import numpy as np
 
 BOM = b"\xef\xbb\xbf"
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
     positions = np.flatnonzero(buffer == _QUOTE)
     if not len(positions):
         return positions, positions
-    borders = _borders(separator)
+    borders = np.zeros(256, dtype=bool)  # the bytes allowed before an opening quote and after a closing one
+    borders[[ord(separator), _NEWLINE, _RETURN, _QUOTE]] = True
     first = len(BOM) if content.startswith(BOM) else 0
     before, after = borders[buffer[positions - 1]], borders[buffer[np.minimum(positions + 1, len(buffer) - 1)]]
     before[positions == first] = True
@@ -58,13 +58,6 @@ def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
     spans = [(match.start(1), match.end(1) if match[2] else len(buffer)) for match in cell.finditer(content)]
     table = np.array(spans, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
-
-
-def _borders(separator: str) -> np.ndarray:
-    """The bytes allowed before an opening quote and after a closing one: bool (256,)."""
-    borders = np.zeros(256, dtype=bool)
-    borders[[ord(separator), _NEWLINE, _RETURN, _QUOTE]] = True
-    return borders
 
 
 def line_ends(content: bytes) -> np.ndarray:
@@ -136,31 +129,7 @@ def unclosed_quote(content: bytes, separator: str) -> int | None:
 
 def spans_lines(content: bytes, separator: str) -> bool:
     """Whether any quoted cell spans lines, or is never closed."""
-    if b'"' not in content:
-        return False
-    return not _is_plain(content, separator) and bool(_inside(line_ends(content), *quoted(content, separator)).any())
-
-
-def _is_plain(content: bytes, separator: str) -> bool:
-    """Whether every quote is at the border of a cell, and every line holds an even number of them."""
-    borders = _borders(separator)
-    ends = np.zeros(256, dtype=bool)
-    ends[[_NEWLINE, _RETURN]] = True
-    first = len(BOM) if content.startswith(BOM) else 0
-    many = 0
-    for start in range(first, len(content), _CHUNK):
-        # One byte more on each side; beyond the content counts as the end of a line.
-        left = content[start - 1 : start] if start > first else b"\n"
-        around = np.frombuffer(left + content[start : start + _CHUNK + 1].ljust(_CHUNK + 1, b"\n"), np.uint8)
-        positions = np.flatnonzero(around[1:-1] == _QUOTE) + 1
-        opening, closing = positions[many % 2 :: 2], positions[1 - many % 2 :: 2]
-        if not (borders[around[opening - 1]].all() and borders[around[closing + 1]].all()):
-            return False
-        stops = np.flatnonzero(ends[around[1:-1]]) + 1
-        if ((np.searchsorted(positions, stops) + many) & 1).any():
-            return False
-        many += len(positions)
-    return many % 2 == 0
+    return b'"' in content and bool(_inside(line_ends(content), *quoted(content, separator)).any())
 
 
 def split_cells(text: str, separator: str, *, quotes: bool = True) -> Iterator[list[str]]:

@@ -64,7 +64,7 @@ def _swallows(
     text = file.text(row)
     cells = next(split_cells(text, file.separator), [])
     for name in (*ids, *([time] if time else [])):
-        cell = "".join(cells[position : position + 1]) if (position := _column_of(file, name)) is not None else ""
+        cell = next((cell for column, cell in zip(file.header, cells, strict=False) if column == name), "")
         if "\n" in cell or "\r" in cell:
             return f"column {name!r} is {shown(cell, 40)}"
     for line in text.splitlines()[1:]:
@@ -78,7 +78,3 @@ def _swallows(
             if timed or listed:
                 return f"the row holds {shown(line, 40)}, which is a row itself"
     return ""
-
-
-def _column_of(file: TextFile, name: str) -> int | None:
-    return file.header.index(name) if name in file.header else None

@@ -270,15 +270,10 @@ def _parsed(file: TextFile, content: bytes, options: dict[str, Any], bad: BadRow
             raise DataError(f"{file.path}: is empty. Expected a header and a row a line.") from None
         if "EOF inside string" in reason:
             raise _never_closed(file.path, unclosed_quote(content, file.separator)) from None
-        if not _TOO_MANY.search(reason):
+        if "on_bad_lines" in options or not _TOO_MANY.search(reason):
             raise DataError(f"{file.path}: cannot be read ({reason}). Check its separators and quotes.") from None
     _drop_long(file, content, bad)
-    try:
-        table = pd.read_csv(io.BytesIO(content), on_bad_lines="skip", **options)
-        return table
-    except (OSError, ValueError) as error:
-        reason = one_line(error)
-        raise DataError(f"{file.path}: cannot be read ({reason}). Check its separators and quotes.") from None
+    return _parsed(file, content, {**options, "on_bad_lines": "skip"}, bad)
 
 
 def _without_long(file: TextFile, content: bytes, bad: BadRows) -> bytes:

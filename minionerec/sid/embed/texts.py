@@ -279,8 +279,8 @@ class FittedTexts:
             fitted = read_json(folder / FITTED_FILE)
         known = _texts(corpus)
         lost = [item for item in fitted["items"] if item not in known and item not in fitted["gone"]]
-        before = _corpus_before(folder) if lost else None
-        earlier = {} if before is None else _texts(before)
+        before = unchanged_input(folder, "corpus") if lost else None
+        earlier = {} if before is None else _texts(load_items(before))
         missing = [item for item in lost if item not in earlier]
         if missing:
             raise DataError(
@@ -295,9 +295,3 @@ class FittedTexts:
 
 def _texts(corpus: Corpus) -> dict[str, str]:
     return dict(zip(corpus.items["item_id"].astype(str).tolist(), item_texts(corpus), strict=True))
-
-
-def _corpus_before(folder: Path) -> Corpus | None:
-    """The corpus that an artefact was made from; None where it has changed."""
-    corpus = unchanged_input(folder, "corpus")
-    return None if corpus is None else load_items(corpus)
