@@ -23,7 +23,7 @@ from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon, read_blocks
 
 
-def visits_of(source):
+def interactions_of(source):
     """(user, item, seconds) of the interactions of a source, in the order of its file."""
     users = source.user_ids.take(pa.array(source.users)).to_pylist()
     items = source.items["item_id"].to_numpy()[source.item_index].tolist()
@@ -38,7 +38,7 @@ def test_raw_files_of_a_known_corpus_come_back(tmp_path, edition, suffix):
     config = PrepareConfig(source=edition, **paths, core=5, output=str(tmp_path / "out"), max_history=4)
     counts = run_prepare(config).counts
     corpus, source = Corpus.load(tmp_path / "out"), read_amazon(edition, **paths)
-    assert visits_of(source) == interactions
+    assert interactions_of(source) == interactions
     rows = corpus_rows(check(source, core=5, max_history=4).corpus())
     assert corpus_rows(corpus) == rows
     known = {item: (title, description) for item, title, description in ITEMS}
@@ -73,7 +73,7 @@ def test_seconds_of_2023_are_ties_only_when_asked(tmp_path):
     assert source.times.tolist() == [record["timestamp"] for record in records] and source.ticks == 1000
     fine, published = check(source), check(source, quirks=["published_order"])
     assert corpus_rows(fine.corpus()) != corpus_rows(published.corpus())
-    assert visits_of(source) == interactions
+    assert interactions_of(source) == interactions
 
 
 def test_the_window_and_its_widening(tmp_path):
@@ -115,7 +115,7 @@ def test_items_without_a_title_take_their_reviews_along(tmp_path):
     source = read(tmp_path, items=items, max_title_words=3)
     assert source.items["item_id"].tolist() == ["B0", "B1", "B4", "B5", "B6"]
     kept = [visit for visit in random_interactions() if visit[1] in set(source.items["item_id"])]
-    assert visits_of(source) == kept
+    assert interactions_of(source) == kept
     assert source.counts == {
         "reviews": 160,
         "reviews_without_item": 160 - len(kept),
@@ -179,7 +179,7 @@ def test_a_bad_line_is_named_and_may_be_dropped(tmp_path, name, change, kind, me
         del interactions[change[0]]
     else:
         interactions = [visit for visit in interactions if visit[1] != "B1"]
-    assert visits_of(source) == interactions
+    assert interactions_of(source) == interactions
 
 
 def test_two_bad_lines_are_too_many_for_one(tmp_path):
