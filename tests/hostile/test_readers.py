@@ -148,8 +148,7 @@ def _by_hand(text: str) -> tuple[bool, int | None]:
     return spans, text.count("\n", 0, opened) + 1 if state == "quoted" else None
 
 
-def test_quotes_are_found_as_letter_by_letter(monkeypatch):
-    monkeypatch.setattr("minionerec.data.sources.records._CHUNK", 7)
+def test_quotes_are_found_as_letter_by_letter():
     rng = np.random.default_rng(0)
     for _ in range(3000):
         text = "".join(rng.choice(list('ab",,"\n\r"'), rng.integers(1, 24)))
