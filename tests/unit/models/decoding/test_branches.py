@@ -8,7 +8,8 @@ from support.decoding import VOCABULARY, tiny_model, token_ids
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding import branches
 from minionerec.models.decoding.beam import beam_search
-from minionerec.models.decoding.branches import candidate_scores, prefill, prefill_groups
+from minionerec.models.decoding.branches import OpensBranches, candidate_scores, evaluating, prefill, prefill_groups
+from minionerec.models.decoding.leaves import LeafModel
 from minionerec.models.decoding.trie import Trie
 
 
@@ -133,3 +134,22 @@ def test_not_a_number_names_the_row_of_the_first_prompt_that_has_it():
         model.get_input_embeddings().weight[50] = float("nan")
     with pytest.raises(DataError, match="scores for prompt 3 of the batch are not numbers"):
         beam_search(model, [[1], [2], [1], [50, 1], [50, 1]], trie, 2)
+
+
+def test_a_model_must_open_branches_to_be_one_that_does():
+    class Forgetful(OpensBranches):
+        device = torch.device("cpu")
+        vocab_size = 5
+
+    with pytest.raises(TypeError, match=r"abstract method '?branches"):
+        Forgetful()
+
+
+def test_models_are_held_in_evaluation_mode_and_left_as_they_were():
+    model = tiny_model().train()
+    model.model.layers[0].eval()
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert model.training
+    with evaluating(LeafModel(torch.zeros(1, 2), VOCABULARY)):  # which is no module
+        pass

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.decoding import VOCABULARY, lists, random_trie, token_ids
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.models.decoding.beam import beam_search
+from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.leaves import LeafBranches, LeafModel, node_log_probs, sum_to_leaves
 from minionerec.models.decoding.trie import Trie
@@ -97,6 +97,14 @@ def test_probabilities_of_items_of_one_leaf_are_summed():
         assert torch.allclose(found[:, leaf].double(), wanted, atol=1e-4)
 
 
+def test_a_distribution_is_sampled():
+    trie, _ = random_trie(np.random.default_rng(1), n=30)
+    leaves = spread(trie, 3, 3.0).float()
+    drawn = sample_search(LeafModel(leaves[:1], VOCABULARY), [[3]], trie, trie.n_sids, generator=torch.Generator())
+    assert sorted(drawn.sids[0].tolist()) == list(range(trie.n_sids))
+    assert float(drawn.log_probs.exp().sum()) == pytest.approx(1, abs=1e-5)
+
+
 @pytest.mark.parametrize("search", [beam_search, exact_search])
 def test_searches_find_the_order_of_the_distribution_and_keep_rows_apart(search):
     """Equal prompts are different rows."""
@@ -113,6 +121,11 @@ def test_what_does_not_fit_is_reported():
         beam_search(LeafModel(torch.zeros(1, 4), VOCABULARY), [[1]], trie, 2)
     with pytest.raises(DataError, match="2 prompts, but 1 distributions are given"):
         beam_search(LeafModel(torch.zeros(1, trie.n_sids), VOCABULARY), [[1], [1]], trie, 2)
+    foreign = Trie.build(np.array([[0, 1]]), np.array([[5, 6], [7, VOCABULARY]]))
+    with pytest.raises(ConfigError, match=f"has token {VOCABULARY}, but the model has {VOCABULARY} tokens"):
+        beam_search(LeafModel(torch.zeros(1, 1), VOCABULARY), [[1]], foreign, 1)
+    with pytest.raises(DataError, match="prompt 0 of the batch is empty"):
+        exact_search(LeafModel(torch.zeros(1, trie.n_sids), VOCABULARY), [[]], trie, 1)
     mixed = Trie.build(np.array([[0, -1], [0, 1]]), token_ids(2, 2))
     with pytest.raises(ConfigError, match="some SIDs begin other SIDs"):
         beam_search(LeafModel(torch.zeros(1, 2), VOCABULARY), [[1]], mixed, 2)

@@ -72,15 +72,6 @@ def test_samples_are_valid_distinct_and_in_the_order_of_their_keys():
             assert torch.isinf(keys[size:]).all() and torch.isinf(logs[size:]).all()
 
 
-def test_log_probabilities_are_those_of_the_constrained_policy():
-    model = tiny(3)
-    trie = Trie.build(np.random.default_rng(2).integers(0, 6, (80, 3)), token_ids(3, 6))
-    result = draw(model, [8, 9], trie, 10, 1, seed=0)
-    listed = dict(lists(beam_search(model, [[8, 9]], trie, 200, "renormalised"))[0])
-    for sid, log_prob in zip(result.sids[0].tolist(), result.log_probs[0].tolist(), strict=True):
-        assert log_prob == pytest.approx(listed[sid], abs=1e-4)
-
-
 def test_what_cannot_be_sampled_is_refused():
     model, trie = tiny(), Trie.build(np.array([[0, 1], [0, -1]]), token_ids(2, 4))
     with pytest.raises(ConfigError, match="some SIDs begin other SIDs"):

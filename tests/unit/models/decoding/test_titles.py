@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from support.decoding import lists, sid_scores, tiny_model
+from support.decoding import tiny_model
 
 from minionerec.models.decoding import branches as opening
 from minionerec.models.decoding.beam import beam_search
@@ -94,14 +94,6 @@ def test_forced_tokens_at_once_change_nothing(seed, normaliser, monkeypatch):
         assert after.passes <= before.passes
         if normaliser == "renormalised":
             assert after.tokens < 0.7 * before.tokens
-
-
-def test_a_beam_over_titles_scores_whole_sequences():
-    titles = Titles.build(*random_titles(np.random.default_rng(3)))
-    model, prompt = tiny_model(), [12, 13]
-    (found,) = lists(beam_search(model, [prompt], titles.trie, 60))
-    wanted = sid_scores(model, prompt, titles.trie)
-    assert len(found) == titles.n_unique and dict(found) == pytest.approx(dict(enumerate(wanted.tolist())), abs=1e-4)
 
 
 def test_what_is_forgotten_is_not_seen():
