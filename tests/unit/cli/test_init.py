@@ -10,7 +10,6 @@ import yaml
 from support.examples import user_windows
 from support.paths import ROOT
 
-from minionerec.cli import main as cli
 from minionerec.cli.init import recipe_text, run_init, shape_of
 from minionerec.cli.plan import plan_of
 from minionerec.cli.recipes import read_recipe
@@ -227,10 +226,3 @@ def test_serve_names_a_step(tmp_path):
     file.write_text("output: runs/x\nserve: catalogue\nsteps:\n  data: {stage: prepare-data}\n")
     with pytest.raises(ConfigError, match=r"line 2: serve is 'catalogue', which is no step; its steps: data"):
         read_recipe(file)
-
-
-def test_the_command_is_known(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["minionerec", "init", "--help"])
-    with pytest.raises(SystemExit):
-        cli.dispatch()
-    assert "--user_column" in capsys.readouterr().out

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from support.checkpoints import save_checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from support.decoding import tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.models.backbone.build import (
@@ -31,6 +32,7 @@ from minionerec.sid.table import SidTable
 
 TITLES = ["red cup", "blue cup", "green lamp", "lamp"]
 TABLE = SidTable(np.array([[0, 1, -1], [0, 2, -1], [7, 1, 0], [7, 1, 3]]), ["p", "q", "r", "s"])
+QWEN = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24}
 SHAPE = ScratchShape(hidden_size=16, layers=1, heads=2, kv_heads=1, inner_size=24, text_vocabulary=300)
 
 
@@ -75,18 +77,8 @@ def test_a_tokenizer_that_splits_a_code_is_refused():
 @pytest.mark.parametrize("tied", [True, False])
 def test_new_rows_start_from_the_words_of_their_items(tied):
     tokenizer = train_tokenizer(TITLES, 300)
-    torch.manual_seed(0)
     rows = len(tokenizer) + 3  # spare rows, as pretrained matrices have them
-    config = Qwen2Config(
-        vocab_size=rows,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=24,
-        tie_word_embeddings=tied,
-    )
-    model = Qwen2ForCausalLM(config)
+    model = tiny_model(tied=tied, vocab_size=rows, **QWEN, num_hidden_layers=1, initializer_range=0.02).train()
     before = model.get_input_embeddings().weight.detach().clone()
     add_code_tokens(tokenizer, TABLE)
     initialise_code_rows(model, tokenizer, TABLE, TITLES, seed=1)
@@ -113,18 +105,7 @@ def test_new_rows_start_from_the_words_of_their_items(tied):
 
 def _wordy_model(tokenizer, tied):
     """A small model that gives words all probability, as pretrained ones do, and new tokens none."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=24,
-        tie_word_embeddings=tied,
-        initializer_range=0.2,
-    )
-    model = Qwen2ForCausalLM(config)
+    model = tiny_model(tied=tied, vocab_size=len(tokenizer), **QWEN, initializer_range=0.2).train()
     with torch.no_grad():
         model.model.norm.weight.mul_(10)
         model.get_input_embeddings().weight += 0.5  # a direction in common, which hidden states then have too
@@ -238,6 +219,8 @@ def test_pretrained_from_a_directory_gets_codes(tmp_path):
     train_tokenizer(TITLES, 300).save_pretrained(tmp_path / "hub")
     model, tokenizer = load_pretrained(str(tmp_path / "hub"), torch.float32)
     assert tokenizer.padding_side == "left"
+    for each in (bundle.model, model):
+        assert all(type(m) is Linear for m in each.modules() if isinstance(m, torch.nn.Linear))
     add_code_tokens(tokenizer, TABLE)
     initialise_code_rows(model, tokenizer, TABLE, TITLES, 0)
     verify_code_tokens(tokenizer, TABLE)

@@ -110,14 +110,3 @@ def test_replacing_keeps_weights_names_and_ties(tmp_path):
     model.save_pretrained(tmp_path)
     again = Qwen2ForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(again.lm_head.weight, model.lm_head.weight)
-
-
-def test_language_models_are_built_and_read_with_it(tmp_path):
-    from minionerec.models.backbone.build import ScratchShape, load_pretrained, scratch_model, train_tokenizer
-
-    tokenizer = train_tokenizer(["some text", "another"], 300)
-    model = scratch_model(tokenizer, ScratchShape(hidden_size=32, layers=1, heads=2, kv_heads=2, inner_size=64), 0)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    for each in (model, load_pretrained(str(tmp_path), torch.float32)[0]):
-        assert all(type(m) is Linear for m in each.modules() if isinstance(m, nn.Linear))

@@ -60,14 +60,6 @@ def test_the_ranking_preset_is_the_function_of_its_name():
     assert ranking(rollouts)[0].astype(np.float32).tolist() == total({"ranking": 1}, GROUP, GROUP[2])
 
 
-def test_position_counts_codes_from_the_left():
-    codes = np.array([[1, 2, 3], [1, 2, 4], [1, 9, 3], [9, 2, 3], [1, 2, -1], [7, -1, -1]])
-    table = SidTable(codes, list("abcdef"))
-    rollouts = rollouts_of(table, [table.sids, table.sids], ["<a_1><b_2><c_3>", "<a_1><b_2>"])
-    # A missing code matches nothing, not even another missing one.
-    assert position(rollouts).tolist() == [[3, 2, 1, 0, 2, 0], [2, 2, 1, 0, 2, 0]]
-
-
 @given(
     st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=2, max_size=12, unique=True),
     st.randoms(use_true_random=False),
