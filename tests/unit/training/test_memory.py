@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from support.decoding import tiny_model
 from trl.trainer.sft_config import SFTConfig
 
 from minionerec.core.errors import ConfigError
@@ -19,17 +19,8 @@ TOKENS = 48
 
 
 def model_of(layers=2, dtype=torch.float32):
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=50,
-            hidden_size=96,
-            num_hidden_layers=layers,
-            num_attention_heads=6,
-            num_key_value_heads=2,
-            intermediate_size=320,
-            use_sliding_window=False,
-        )
-    ).to(dtype)
+    shape = {"hidden_size": 96, "num_attention_heads": 6, "head_dim": 16, "intermediate_size": 320}
+    return tiny_model(vocab_size=50, num_hidden_layers=layers, **shape).train().to(dtype)
 
 
 def kept_bytes(model):

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
+from support.decoding import tiny_model
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -17,19 +18,8 @@ VOCABULARY = 12
 
 
 def model_of(attention="sdpa", vocabulary=VOCABULARY):
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=vocabulary,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=24,
-        attn_implementation=attention,
-        use_sliding_window=False,
-        initializer_range=0.4,
-    )
-    return Qwen2ForCausalLM(config).double()
+    shape = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24}
+    return tiny_model(attention=attention, vocab_size=vocabulary, **shape).train().double()
 
 
 def example(prompt, completion):

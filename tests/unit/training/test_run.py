@@ -7,11 +7,12 @@ import time
 
 import numpy as np
 import pytest
+from support.training import make_inputs, sft_config
 from torch.utils.file_baton import FileBaton
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from minionerec.core.errors import ConfigError
-from minionerec.training.config import RunConfig, SftConfig
+from minionerec.training.config import RunConfig
 from minionerec.training.run import accumulation_steps, check_builds, choose_examples, plan_steps, training_stage
 from minionerec.training.trainer import LogLines
 
@@ -60,13 +61,8 @@ def test_a_lock_that_a_killed_build_left_is_named(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"deepspeed_shm_comm/lock: is 25 minutes old .* Remove the file\."):
         check_builds()
     (tmp_path / "deepspeed_shm_comm" / "lock").unlink()
-    check_builds()
-
-
-def test_a_young_lock_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     let_go(make_lock(tmp_path / "op", 9))
-    check_builds()
+    check_builds()  # a young one is left alone
 
 
 def test_locks_are_looked_for_where_torch_keeps_them(tmp_path, monkeypatch):
@@ -85,29 +81,19 @@ def test_locks_are_looked_for_where_torch_keeps_them(tmp_path, monkeypatch):
         check_builds()
 
 
-def test_a_launch_of_deepspeed_asks_before_it_begins(tmp_path, monkeypatch):
-    from support.training import make_inputs
-
+@pytest.mark.parametrize(
+    ("mixed_bf16", "message"),
+    [(False, "op/lock"), (True, r"bfloat16 on GPUs alone\. Give --mixed_bf16 false --dtype float32")],
+)
+def test_a_launch_of_deepspeed_asks_before_it_begins(tmp_path, monkeypatch, mixed_bf16, message):
     make_inputs(tmp_path)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "built"))
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    let_go(make_lock(tmp_path / "built" / "op", 30))
-    config = SftConfig(corpus=str(tmp_path / "corpus"), sids=str(tmp_path / "sids"), output=str(tmp_path / "sft"))
-    with pytest.raises(ConfigError, match="op/lock"):
-        training_stage(lambda *_: pytest.fail("it began"))(config)
-    assert not (tmp_path / "sft.partial").exists()
-
-
-def test_deepspeed_without_a_gpu_is_not_asked_for_bfloat16(tmp_path, monkeypatch):
-    from support.training import make_inputs
-
-    make_inputs(tmp_path)
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    config = SftConfig(
-        corpus=str(tmp_path / "corpus"), sids=str(tmp_path / "sids"), output=str(tmp_path / "sft"), mixed_bf16=True
-    )
-    with pytest.raises(ConfigError, match=r"bfloat16 on GPUs alone\. Give --mixed_bf16 false --dtype float32"):
+    if not mixed_bf16:
+        let_go(make_lock(tmp_path / "built" / "op", 30))
+    config = sft_config(tmp_path, mixed_bf16=mixed_bf16)
+    with pytest.raises(ConfigError, match=message):
         training_stage(lambda *_: pytest.fail("it began"))(config)
     assert not (tmp_path / "sft.partial").exists()
 

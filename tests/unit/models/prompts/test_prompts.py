@@ -4,14 +4,12 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
 from support.examples import user_windows
+from support.small_corpus import corpus_of, make_corpus
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.build import train_tokenizer
@@ -23,20 +21,9 @@ from minionerec.training.rows import check_all_positions
 SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 
 
-def rows(*triples):
-    return SplitExamples.of(
-        [user for user, _, _ in triples],
-        [history for _, history, _ in triples],
-        [target for _, _, target in triples],
-    )
-
-
 def small_corpus(train=(("u", [0], 1), ("u", [0, 1], 2)), max_history=10):
-    items = pd.DataFrame(
-        {"item_id": ["x", "y", "z"], "title": ["Red {cup}", "Blue cup", ""], "description": ["for tea", "", "nothing"]}
-    )
-    one = rows(("v", [1], 0))
-    return Corpus(items, rows(*train), one, one, "leave-last-out", max_history)
+    items = make_corpus(["Red {cup}", "Blue cup", ""], ["for tea", "", "nothing"], ["x", "y", "z"]).items
+    return replace(corpus_of(train, [("v", [1], 0)], [("v", [1], 0)], 3, max_history), items=items)
 
 
 def small_table():
@@ -135,32 +122,6 @@ def change(**tasks):
     return content
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"name": "x"}, "a wording has the keys"),
-        (change(next_item={"prompt": "", "completion": ""}), "unknown task 'next_item'; known tasks: next_sid"),
-        (change(next_sid={"prompt": "{histroy}", "completion": "{sid}"}), r"unknown placeholder \{histroy\}; allowed"),
-        (change(next_sid={"prompt": "{bos}", "completion": "{sid}"}), r"placeholder \{history\} is missing"),
-        (change(next_sid={"prompt": "{history}", "completion": "next {sid}"}), r"must begin with \{sid\}"),
-        (
-            change(title_history_to_title={"prompt": "{bos}", "completion": "{title}"}),
-            r"placeholder \{history_titles\} is missing",
-        ),
-        (
-            change(title_history_to_title={"prompt": "{titles}", "completion": "{title}"}),
-            "allowed: history_titles, closed_titles, bos, eos",
-        ),
-        (change(next_sid={"prompt": "{history}"}), "needs exactly the keys prompt and completion"),
-        (change(next_sid={"prompt": "{history", "completion": "{sid}"}), "for plain braces"),
-    ],
-)
-def test_bad_wordings(content, message, tmp_path):
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(ConfigError, match=message):
-        load_wording(tmp_path / "w.yaml")
-
-
 def session_content(contexts=("<|now|>", "<|then|>"), **tasks):
     content = change(**tasks)
     return {**content, "session_context": list(contexts) if isinstance(contexts, tuple) else contexts}
@@ -183,6 +144,34 @@ def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ({"name": "x"}, "a wording has the keys"),
+        (change(next_item={"prompt": "", "completion": ""}), "unknown task 'next_item'; known tasks: next_sid"),
+        (change(next_sid={"prompt": "{histroy}", "completion": "{sid}"}), r"unknown placeholder \{histroy\}; allowed"),
+        (change(next_sid={"prompt": "{bos}", "completion": "{sid}"}), r"placeholder \{history\} is missing"),
+        (change(next_sid={"prompt": "{history}", "completion": "next {sid}"}), r"must begin with \{sid\}"),
+        (
+            change(title_history_to_title={"prompt": "{bos}", "completion": "{title}"}),
+            r"placeholder \{history_titles\} is missing",
+        ),
+        (
+            change(title_history_to_title={"prompt": "{titles}", "completion": "{title}"}),
+            "allowed: history_titles, closed_titles, bos, eos",
+        ),
+        (change(next_sid={"prompt": "{history}"}), "needs exactly the keys prompt and completion"),
+        (change(next_sid={"prompt": "{history", "completion": "{sid}"}), "for plain braces"),
+        (change(next_sid={"prompt": [], "completion": "{sid}"}), "'next_sid', prompt: is an empty list"),
+        (change(next_sid={"prompt": ["{history}", 3], "completion": "{sid}"}), "is 3; expected a text"),
+        (
+            change(next_sid={"prompt": ["{history}", "{title}"], "completion": "{sid}"}),
+            r"unknown placeholder \{title\}; allowed: history, bos, eos",
+        ),
+        (
+            change(sid_to_text={"prompt": "{sid}", "completion": "{title}"}),
+            r"completion: the placeholder \{description\} is missing",
+        ),
+        ({**change(), "longest_description": -1}, "longest_description is -1; expected a number of characters"),
+        ({**change(), "longest_description": True}, "longest_description is True; expected a number of characters"),
+        # Session contexts are given after histories alone.
         (session_content(), r"session_context is given, but no prompt has \{session_context\}"),
         (session_content(("now", "now")), "session_context: both texts are 'now'; make them differ"),
         (
@@ -203,7 +192,7 @@ def test_bad_session_contexts_of_a_wording(contexts, tmp_path):
         ),
     ],
 )
-def test_session_contexts_are_given_after_histories_alone(content, message, tmp_path):
+def test_bad_wordings(content, message, tmp_path):
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError, match=message):
         load_wording(tmp_path / "w.yaml")
@@ -271,34 +260,6 @@ def test_tokens_are_cut_on_the_left_and_completions_stand_alone():
     assert tokenizer.convert_ids_to_tokens(ids) == ["<a_0>", "<b_3>", "<|eos|>"]
     with pytest.raises(DataError, match=r"prompt 1 \(''\) has no token"):
         encode_prompt(tokenizer, ["red", ""], None)
-
-
-def chain(user, items, max_history):
-    return [
-        (user, items[max(0, position - max_history) : position], items[position]) for position in range(1, len(items))
-    ]
-
-
-@pytest.mark.parametrize("length", [2, 3, 4, 5, 6, 9, 23])
-def test_windows_cover_each_target_once_with_its_history(length):
-    items = [position % 3 for position in range(length)]
-    corpus = small_corpus(chain("u", items, 4), max_history=4)
-    windows = user_windows(corpus)
-    found, rows = [], []
-    for window in windows:
-        assert len(window.items) <= 5
-        for position in range(window.first_target, len(window.items)):
-            found.append((tuple(window.items[:position].tolist()), int(window.items[position])))
-            assert corpus.train.targets[window.rows[position]] == window.items[position]
-            rows.append(int(window.rows[position]))
-    assert rows == list(range(length - 1))
-    wanted = [(tuple(history), target) for _, history, target in chain("u", items, 4)]
-    assert [target for _, target in found] == [target for _, target in wanted]
-    for (seen, _), (history, _) in zip(found, wanted, strict=True):
-        assert seen == history[len(history) - len(seen) :]
-        assert len(seen) >= min(len(history), 2)
-    if length <= 5:
-        assert found == wanted
 
 
 def test_windows_do_not_join_what_does_not_continue():

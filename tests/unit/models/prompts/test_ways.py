@@ -1,13 +1,12 @@
 """The tasks that tie codes to language, and several ways to ask for one."""
 
+from dataclasses import replace
+
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
+from support.small_corpus import make_corpus, rows_of
 
-from minionerec.core.errors import ConfigError
-from minionerec.data.corpus import Corpus
-from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder, encode_completion, special_texts
@@ -33,9 +32,8 @@ SPECIALS = {"bos": "<|bos|>", "eos": "<|eos|>"}
 
 
 def corpus():
-    items = pd.DataFrame({"item_id": list("abcde"), "title": TITLES, "description": DESCRIPTIONS})
-    rows = SplitExamples.of(["u"] * 4, [np.array([0], np.int32)] * 4, [1, 2, 3, 4])
-    return Corpus(items, rows, rows.take(slice(1)), rows.take(slice(1)), "leave-last-out", 10)
+    rows = rows_of([("u", [0], target) for target in (1, 2, 3, 4)])
+    return replace(make_corpus(TITLES, DESCRIPTIONS, list("abcde")), train=rows, valid=rows.take(slice(1)))
 
 
 def build(wording, specials=SPECIALS):
@@ -102,26 +100,3 @@ def test_long_descriptions_end_with_a_word(tmp_path):
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(content))
     cut = build(tmp_path / "w.yaml")
     assert [cut.completion("sid_to_description", item) for item in (0, 4)] == ["for\n<|eos|>", "It\n<|eos|>"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tasks": {"next_sid": {"prompt": [], "completion": "{sid}"}}}, "'next_sid', prompt: is an empty list"),
-        ({"tasks": {"next_sid": {"prompt": ["{history}", 3], "completion": "{sid}"}}}, "is 3; expected a text"),
-        (
-            {"tasks": {"next_sid": {"prompt": ["{history}", "{title}"], "completion": "{sid}"}}},
-            r"unknown placeholder \{title\}; allowed: history, bos, eos",
-        ),
-        (
-            {"tasks": {"sid_to_text": {"prompt": "{sid}", "completion": "{title}"}}},
-            r"completion: the placeholder \{description\} is missing",
-        ),
-        ({"longest_description": -1}, "longest_description is -1; expected a number of characters"),
-        ({"longest_description": True}, "longest_description is True; expected a number of characters"),
-    ],
-)
-def test_bad_wordings(change, message, tmp_path):
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump(yaml.safe_load(load_wording("compact").to_yaml()) | change))
-    with pytest.raises(ConfigError, match=message):
-        load_wording(tmp_path / "w.yaml")
