@@ -5,10 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.catalogue import OFF, random_catalogue
 from support.decoding import stock_generate, token_ids
 from transformers import AutoModelForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.data.session import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import Transitions, count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.decoding.beam import beam_search, sample_search
@@ -16,39 +18,20 @@ from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.trie import Trie
 
-SIZES = (3, 3, 4)
 CODES = np.array([[0, 0, 0], [0, 0, 1], [0, 0, 3], [0, 1, 0], [0, 2, 2], [1, 0, 1], [1, 0, 2], [1, 2, 0], [2, 1, 1]])
 N = len(CODES)
 TOKENS = token_ids(3, 4)  # vocabulary ids from 5 on
 VOCABULARY = 20
 WORDS = (1, 2, 3, 4)  # tokens that are no codes
 REACH, DECAY = 4, 0.6
-OFF = ("learned_vectors", "code_vectors", "vectors", "pointer", "transitions")
+MARKS = {UNKNOWN: [], SAME: [18], LATER: [19]}
+CONDITIONED = {"session_tokens": [18, 19]}
 SEEN = np.array([[1, 2, 3, 4, 5], [3, 2, 1, 0, 0], [5, 5, 2, 8, 1], [8, 6, 7, 2, 0]])
 FOLLOWED = np.array([[2, 3, 4, 5, 6], [2, 1, 8, 0, 0], [5, 2, 8, 1, 3], [6, 7, 2, 5, 0]])
 
 
-def tiny(transitions=None, seed=0, codes=CODES, off=(), **changes):
-    """A small model whose weights are all drawn at random, so that every part has a say."""
-    torch.manual_seed(seed)
-    shape = {
-        "vocab_size": VOCABULARY,
-        "max_history": 6,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "reach": REACH,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-        "decay": DECAY,
-    }
-    switches = {name: False for name in off if name not in ("vectors", "transitions")}
-    text = None if "vectors" in off else np.random.default_rng(0).normal(size=(len(codes), 5)).astype(np.float32)
-    counts = None if "transitions" in off else transitions
-    model = build_catalogue(CatalogueConfig(**{**shape, **switches, **changes}), codes, TOKENS, text, counts)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.3)
-    return model.eval()
+def tiny(transitions=None, codes=CODES, **changes):
+    return random_catalogue(codes, TOKENS, transitions, **{"vocab_size": VOCABULARY, **changes})
 
 
 def counts_of(histories, targets, reverse=0.3, size=N):
@@ -62,6 +45,12 @@ def counting(**changes):
 @pytest.fixture(scope="module")
 def model():
     return counting(towers=2)
+
+
+@pytest.fixture(scope="module", params=[{}, CONDITIONED], ids=["plain", "conditioned"])
+def either(request):
+    """That model, and one that is conditioned on the session context; marks are words to the plain one."""
+    return counting(towers=2, **request.param)
 
 
 def histories(*rows, width=None):
@@ -258,39 +247,46 @@ def test_a_prefix_has_the_mass_below_it(model):
         assert torch.allclose(nodes[:, node], leaves[:, torch.from_numpy(below)].logsumexp(1), atol=1e-5)
 
 
-PROMPTS = [prompt(1, 2, 3), prompt(9, words=True), prompt(), prompt(5, 5, 2, 8, words=True)]
-HISTORIES = [[1, 2, 3], [9], [], [5, 5, 2, 8]]
+HISTORIES = [[1, 2, 3], [9], [], [5, 5, 2, 8], [1, 2, 3], [1, 2, 3], [], [9, 1]]
+CONTEXTS = [UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, SAME, LATER, SAME, LATER]
+PROMPTS = [
+    [*prompt(*history, words=row in (1, 3)), *MARKS[context]]
+    for row, (history, context) in enumerate(zip(HISTORIES, CONTEXTS, strict=True))
+]
 
 
-def ranked(model, rows=HISTORIES):
+def ranked(model):
     with torch.no_grad():
-        return model.leaf_log_probs(histories(*rows, width=6)).sort(1, descending=True)
+        asked = histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)
+        return model.leaf_log_probs(*asked).sort(1, descending=True)
 
 
 @pytest.mark.parametrize("normaliser", ["full", "renormalised"])
-def test_searches_with_room_for_all_give_the_models_own_ranking(model, normaliser):
-    wanted = ranked(model)
+def test_searches_with_room_for_all_give_the_models_own_ranking(either, normaliser):
+    wanted = ranked(either)
     for found in (
-        beam_search(model, PROMPTS, trie(), N, normaliser),
-        exact_search(model, PROMPTS, trie(), N, normaliser, at_once=2),
-        exact_search(model, PROMPTS, trie(), N, normaliser),
+        beam_search(either, PROMPTS, trie(), N, normaliser),
+        exact_search(either, PROMPTS, trie(), N, normaliser, at_once=2),
+        exact_search(either, PROMPTS, trie(), N, normaliser),
     ):
         assert torch.equal(found.sids, wanted.indices)
         assert torch.allclose(found.scores, wanted.values, atol=1e-5)
-    best = exact_search(model, PROMPTS, trie(), 3, normaliser, at_once=1)
+    log_probs = either.sid_log_probs(PROMPTS, trie())
+    assert torch.allclose(log_probs.sort(1, descending=True).values, wanted.values, atol=1e-6)
+    best = exact_search(either, PROMPTS, trie(), 3, normaliser, at_once=1)
     assert torch.equal(best.sids, wanted.indices[:, :3])
-    sids, scores = decode_prompts(model, PROMPTS, trie(), N, batch_size=2, normaliser=normaliser)
+    sids, scores = decode_prompts(either, PROMPTS, trie(), N, batch_size=2, normaliser=normaliser)
     assert np.array_equal(sids, wanted.indices.numpy())
     assert np.allclose(scores, wanted.values.numpy(), atol=1e-5)
 
 
-def test_a_trie_of_some_sids_is_searched_among_them(model):
+def test_a_trie_of_some_sids_is_searched_among_them(either):
     some = np.array([0, 2, 5, 8])
-    wanted = ranked(model)
+    wanted = ranked(either)
     for normaliser in ("full", "renormalised"):
-        found = beam_search(model, PROMPTS[:1], Trie.build(CODES[some], TOKENS), 4, normaliser)
+        found = beam_search(either, PROMPTS[:1], Trie.build(CODES[some], TOKENS), 4, normaliser)
         numbers = torch.from_numpy(some)[found.sids[0]]
-        own = model.leaf_log_probs(histories([1, 2, 3]))[0]
+        own = either.leaf_log_probs(histories([1, 2, 3]))[0]
         if normaliser == "full":
             assert numbers.tolist() == [sid for sid in wanted.indices[0].tolist() if sid in some]
             assert torch.allclose(found.scores[0], own[numbers], atol=1e-5)
@@ -298,54 +294,61 @@ def test_a_trie_of_some_sids_is_searched_among_them(model):
             assert found.scores[0].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_samples_have_the_models_probabilities(model):
+def test_samples_have_the_models_probabilities(either):
     generator = torch.Generator().manual_seed(0)
-    own = model.leaf_log_probs(histories([1, 2, 3]))[0].double()
-    found = sample_search(model, PROMPTS[:1], trie(), N, generator=generator)
+    own = either.leaf_log_probs(histories([1, 2, 3]))[0].double()
+    found = sample_search(either, PROMPTS[:1], trie(), N, generator=generator)
     assert sorted(found.sids[0].tolist()) == list(range(N))
     assert torch.allclose(found.log_probs[0], own[found.sids[0]], atol=1e-5)
-    first = sample_search(model, [PROMPTS[0]] * 4000, trie(), 1, generator=generator)
+    first = sample_search(either, [PROMPTS[0]] * 4000, trie(), 1, generator=generator)
     shares = torch.bincount(first.sids[:, 0], minlength=N) / 4000
     assert torch.allclose(shares.double(), own.exp(), atol=4 * 0.5 / 4000**0.5)
-    cold = sample_search(model, PROMPTS[:1], trie(), N, temperature=0.5, generator=generator)
+    cold = sample_search(either, PROMPTS[:1], trie(), N, temperature=0.5, generator=generator)
     assert cold.log_probs[0].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
     assert cold.log_probs[0].max() > own.max()
 
 
+@pytest.mark.parametrize("row", [0, 4, 5])
 @pytest.mark.parametrize("cache", [{}, {"use_cache": False}])
-def test_stock_generate_says_the_same(model, cache):
-    output = stock_generate(model, PROMPTS[:1], N, 3, **cache)
+def test_stock_generate_says_the_same(either, cache, row):
+    output = stock_generate(either, [PROMPTS[row]], N, 3, **cache)
     number = {tuple(prompt(sid)): sid - 1 for sid in range(1, N + 1)}
-    found = [number[tuple(row)] for row in output.sequences[:, len(PROMPTS[0]) :].tolist()]
-    wanted = ranked(model, HISTORIES[:1])
-    assert found == wanted.indices[0].tolist()
-    assert torch.allclose(output.sequences_scores, wanted.values[0], atol=1e-4)
+    found = [number[tuple(ids)] for ids in output.sequences[:, len(PROMPTS[row]) :].tolist()]
+    wanted = ranked(either)
+    assert found == wanted.indices[row].tolist()
+    assert torch.allclose(output.sequences_scores, wanted.values[row], atol=1e-4)
 
 
-def test_logits_after_a_prompt_are_the_steps_through_the_trie(model):
-    """At every position, for prompts of different lengths in one batch, padded on the left or not."""
+def test_logits_after_a_prompt_are_the_steps_through_the_trie(either):
+    """At every position, for prompts of different lengths in one batch, padded on the left or not.
+
+    Behind the SID, nothing more is told of the session context.
+    """
     sid = 7
     generated = [[*ids, *prompt(sid)] for ids in PROMPTS]
     width = max(map(len, generated))
     padded = torch.tensor([[0] * (width - len(ids)) + ids for ids in generated])
     mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in generated])
-    together = model(input_ids=padded, attention_mask=mask).logits
-    assert together.shape == (4, width, VOCABULARY)
-    nodes = model.node_log_probs(model.leaf_log_probs(histories(*HISTORIES, width=6)))
-    path = model.trie.paths[sid - 1].tolist()
+    together = either(input_ids=padded, attention_mask=mask).logits
+    assert together.shape == (len(PROMPTS), width, VOCABULARY)
+    nodes = either.node_log_probs(either.leaf_log_probs(histories(*HISTORIES, width=6), torch.tensor(CONTEXTS)))
+    behind = either.node_log_probs(either.leaf_log_probs(histories(*([*row, sid] for row in HISTORIES))))
+    path = either.trie.paths[sid - 1].tolist()
     for row, ids in enumerate(generated):
-        alone = model(input_ids=torch.tensor([ids])).logits[0]
+        alone = either(input_ids=torch.tensor([ids])).logits[0]
         assert torch.allclose(alone, together[row, width - len(ids) :], atol=1e-5)
         assert torch.allclose(alone.exp().sum(1), torch.ones(len(ids)), atol=1e-5)
         for depth in range(3):
             logits = alone[len(ids) - 4 + depth]
-            children, present = model.trie.children(torch.tensor([path[depth]]))
+            children, present = either.trie.children(torch.tensor([path[depth]]))
             below = children[0][present[0]]
-            tokens = model.trie.tokens(below)
+            tokens = either.trie.tokens(below)
             assert torch.allclose(logits[tokens], nodes[row, below] - nodes[row, path[depth]], atol=1e-5)
             others = torch.ones(VOCABULARY, dtype=torch.bool)
             others[tokens] = False
             assert (logits[others] == torch.finfo(torch.float32).min).all()
+        first = torch.arange(1, either.trie.level_start[2])
+        assert torch.allclose(alone[-1, either.trie.tokens(first)], behind[row, first], atol=1e-5)
 
 
 def test_prompts_are_read_as_histories(model):
@@ -392,25 +395,37 @@ def test_items_that_share_an_sid_are_one_leaf():
     assert torch.equal(tiny(codes=twice, off=["vectors"]).codes, torch.from_numpy(CODES).int())
 
 
-@pytest.mark.parametrize("off", [(), *((name,) for name in OFF), ("learned_vectors", "vectors"), OFF[:1] + OFF[3:]])
-def test_every_source_can_be_left_out_and_comes_back_from_disk(off, tmp_path):
-    model = counting(off=off, towers=2)
+LEFT_OUT = [(), *((name,) for name in OFF), ("learned_vectors", "vectors"), OFF[:1] + OFF[3:]]
+
+
+@pytest.mark.parametrize("changes", [*({"off": off} for off in LEFT_OUT), CONDITIONED])
+def test_every_source_can_be_left_out_and_comes_back_from_disk(changes, tmp_path):
+    model = counting(towers=2, **changes)
     seen, labels = histories([1, 2, 3], [4, 5]), torch.tensor([[2, -100, 9], [1, 7, -100]])
-    loss = model(histories=seen, labels=labels, leave_out=True).loss
+    asked = {"labels": labels, "contexts": torch.tensor([[SAME, 0, LATER], [UNKNOWN, SAME, 0]]), "leave_out": True}
+    loss = model(histories=seen, **asked).loss
     loss.backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
     assert all(parameter.grad.any() for name, parameter in model.named_parameters() if "attention_norm" not in name)
     names = " ".join(name for name, _ in model.named_parameters())
     for name, part in zip(OFF, ("items", "codes", "text_map", "pointer", "gain"), strict=True):
-        assert (f".{part}." in f"{names}".replace(" ", ".")) == (name not in off)
+        assert (f".{part}." in f"{names}".replace(" ", ".")) == (name not in changes.get("off", ()))
     assert model.num_parameters() == sum(parameter.numel() for parameter in model.parameters())
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(again) is type(model) and not again.training
+    assert again.config.session_tokens == changes.get("session_tokens", []) and again.flaw(CODES) is None
+    assert set(again.state_dict()) == set(model.state_dict())
     for key, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[key], value), key
-    assert torch.equal(again.leaf_log_probs(seen), model.leaf_log_probs(seen))
-    assert torch.equal(again(histories=seen, labels=labels, leave_out=True).loss, loss)
+    for contexts in (None, torch.tensor([SAME, LATER])):
+        assert torch.equal(again.leaf_log_probs(seen, contexts), model.leaf_log_probs(seen, contexts))
+    assert torch.equal(again(histories=seen, **asked).loss, loss)
+    of_sessions = [key for key in model.state_dict() if any(part in key for part in ("session", "contexts", "popul"))]
+    if "off" in changes:
+        assert not of_sessions
+    else:
+        assert of_sessions and again.popularity.weights.tolist() == pytest.approx([0.3, 0.8, 1.5])
 
 
 def test_a_new_model_trusts_its_counts_from_the_start():

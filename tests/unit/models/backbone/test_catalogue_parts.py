@@ -5,10 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.catalogue import OFF, random_catalogue
 from support.decoding import token_ids
 
+from minionerec.data.session import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import count_transitions
-from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
+from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.sampled import Sample
 from minionerec.models.backbone.catalogue.tower import SidBlock
 from minionerec.models.decoding.beam import beam_search, sample_search
@@ -22,58 +24,41 @@ RNG = np.random.default_rng(0)
 CODES = np.unique(RNG.integers(0, (3, 4, 6), size=(40, 3)), axis=0)
 N = len(CODES)
 TOKENS = token_ids(3, 6)
-VOCABULARY = int(TOKENS.max()) + 1
-OFF = ("learned_vectors", "code_vectors", "vectors", "pointer", "transitions")
+MARKS = {UNKNOWN: [], SAME: [2], LATER: [3]}
+CONDITIONED = {"session_tokens": [2, 3]}
 SEEN = RNG.integers(1, N + 1, size=(12, 5))
 FOLLOWED = np.concatenate([SEEN[:, 1:], RNG.integers(1, N + 1, size=(12, 1))], axis=1)
 SEEN[3, 2:], FOLLOWED[3, 2:] = 0, 0
-LABELS = torch.from_numpy(np.where(FOLLOWED > 0, FOLLOWED, -100))
-HISTORIES = torch.from_numpy(SEEN)
+HISTORIES, LABELS = torch.from_numpy(SEEN), torch.from_numpy(np.where(FOLLOWED > 0, FOLLOWED, -100))
+CONTEXTS = torch.from_numpy(np.where(FOLLOWED > 0, RNG.integers(0, 3, FOLLOWED.shape), 0))
 
 
-def built(off=(), towers=2):
-    torch.manual_seed(0)
-    config = CatalogueConfig(
-        vocab_size=VOCABULARY,
-        max_history=6,
-        hidden_size=16,
-        num_attention_heads=2,
-        intermediate_size=24,
-        towers=towers,
-        reach=4,
-        reverse=0.3,
-        **{name: False for name in off if name not in ("vectors", "transitions")},
-    )
-    text = None if "vectors" in off else RNG.normal(size=(N, 5)).astype(np.float32)
-    counts = None if "transitions" in off else count_transitions([(SEEN, FOLLOWED)], N, 4, 0.6, 0.3)
-    model = build_catalogue(config, CODES, TOKENS, text, counts)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.3)
-    return model.eval()
+def built(**changes):
+    counts = count_transitions([(SEEN, FOLLOWED)], N, 4, 0.6, 0.3)
+    return random_catalogue(CODES, TOKENS, counts, **{"towers": 2, "reverse": 0.3, **changes})
 
 
-@pytest.fixture(scope="module")
-def model():
-    return built()
+@pytest.fixture(scope="module", params=[{}, CONDITIONED], ids=["plain", "conditioned"])
+def model(request):
+    return built(**request.param)
 
 
-def positions(labels=LABELS):
-    return (labels > 0).nonzero(as_tuple=True)
-
-
-@pytest.mark.parametrize("off", [(), *((name,) for name in OFF)])
+@pytest.mark.parametrize("changes", [{}, CONDITIONED, *({"off": (name,)} for name in OFF)])
 @pytest.mark.parametrize("leave_out", [False, True])
-def test_scores_of_some_sids_are_those_columns_of_the_dense_scores(off, leave_out):
-    model = built(off)
-    row, slot = positions()
-    counted = LABELS if leave_out else None
-    dense = model._scores(HISTORIES, model._positions(HISTORIES, row, slot, counted))
+def test_scores_of_some_sids_are_those_columns_of_the_dense_scores(changes, leave_out):
+    model = built(**changes)
+    row, slot = (LABELS > 0).nonzero(as_tuple=True)
+    contexts, counted = CONTEXTS[row, slot], LABELS if leave_out else None
+    dense = model._scores(HISTORIES, model._positions(HISTORIES, row, slot, counted, contexts))
+    if not leave_out:
+        for one, other in zip(model.tower_scores(HISTORIES, row, slot, contexts), dense, strict=True):
+            assert torch.equal(one, other)
     for numbers in ([0, 1, 5, 9, N - 1], list(range(N)), [7], (SEEN[0] - 1).tolist()):
         columns = ColumnSubset(torch.tensor(numbers).unique())
-        part = SidBlock.of(HISTORIES, columns, model.positions_at(HISTORIES, row, slot, columns, counted))
+        part = SidBlock.of(HISTORIES, columns, model.positions_at(HISTORIES, row, slot, columns, counted, contexts))
         for whole, tower in zip(dense, model.each_tower(), strict=True):
-            found = tower.scores_at(part, *model.given())
+            scores = tower.scores_at(part, *model.given())
+            found = model.with_popularity(scores, part.positions.known_contexts, columns.numbers)
             assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
 
 
@@ -83,7 +68,7 @@ def test_scores_of_some_sids_are_those_columns_of_the_dense_scores(off, leave_ou
     st.sets(st.integers(0, N - 1), min_size=1),
 )
 def test_counts_of_any_windows_are_looked_up_among_any_columns(rows, numbers):
-    model = built(("learned_vectors", "code_vectors"), towers=1)
+    model = built(off=("learned_vectors", "code_vectors"), towers=1)
     width = max(map(len, rows))
     histories = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
     row, slot = (histories > 0).nonzero(as_tuple=True)
@@ -94,13 +79,15 @@ def test_counts_of_any_windows_are_looked_up_among_any_columns(rows, numbers):
     assert torch.allclose(tower.scores_at(part, *model.given()), whole[:, columns.numbers], atol=1e-5)
 
 
-def test_with_every_sid_there_for_certain_the_sampled_loss_is_the_exact_one(model):
+@pytest.mark.parametrize("leave_out", [False, True])
+def test_with_every_sid_there_for_certain_the_sampled_loss_is_the_exact_one(model, leave_out):
+    asked = {"histories": HISTORIES, "labels": LABELS, "contexts": CONTEXTS, "leave_out": leave_out}
     sample = Sample(ColumnSubset(torch.arange(N)), torch.zeros(len(LABELS), N))
     for weights in (None, torch.rand(LABELS.shape)):
         both = []
         for given_sample in (None, sample):
             model.zero_grad()
-            loss = model(histories=HISTORIES, labels=LABELS, weights=weights, leave_out=True, sample=given_sample).loss
+            loss = model(**asked, weights=weights, sample=given_sample).loss
             loss.backward()
             both.append((loss.detach(), {name: each.grad.to_dense() for name, each in model.named_parameters()}))
         (exact, wanted), (sampled, found) = both
@@ -133,11 +120,15 @@ def test_rows_are_taken_with_the_gradient_of_an_index():
     assert found.is_sparse and torch.equal(found.to_dense(), wanted)
 
 
-def prompt(history):
-    return [int(TOKENS[level, code]) for sid in history for level, code in enumerate(CODES[sid - 1])] or [1]
+def prompt(history, context):
+    """A word, the SIDs, and the mark of the session context, which a plain model reads as one more word."""
+    codes = [int(TOKENS[level, code]) for sid in history for level, code in enumerate(CODES[sid - 1])]
+    return [1, *codes, *MARKS[context]]
 
 
-PROMPTS = [prompt(history) for history in ([1, 2, 3], [9], [], [5, 5, 2, 8], [N, 1])]
+ASKED = [[1, 2, 3], [9], [], [5, 5, 2, 8], [N, 1], [1, 2, 3], [1, 2, 3]]
+REPORTED = [SAME, LATER, SAME, UNKNOWN, LATER, LATER, UNKNOWN]
+PROMPTS = [prompt(*each) for each in zip(ASKED, REPORTED, strict=True)]
 
 
 def trie(codes=CODES):
@@ -199,15 +190,16 @@ def test_some_of_the_sids_are_searched_by_blocks(model, small_blocks, monkeypatc
 
 def test_samples_by_blocks_have_the_models_probabilities(model, small_blocks):
     found = sample_search(model, PROMPTS[:2], trie(), 4, generator=torch.Generator().manual_seed(0))
-    log_probs = model.leaf_log_probs(torch.tensor([[1, 2, 3], [9, 0, 0]]))
+    log_probs = model.leaf_log_probs(torch.tensor([[1, 2, 3], [9, 0, 0]]), torch.tensor(REPORTED[:2]))
     assert torch.allclose(found.log_probs.float(), log_probs.gather(1, found.sids), atol=1e-4)
 
 
-def test_the_loss_of_validation_is_the_same_by_blocks(model, small_blocks, monkeypatch):
+@pytest.mark.parametrize("contexts", [None, CONTEXTS])
+def test_the_loss_of_validation_is_the_same_by_blocks(model, small_blocks, monkeypatch, contexts):
     with torch.no_grad():
-        found = model(histories=HISTORIES, labels=LABELS).loss
+        found = model(histories=HISTORIES, labels=LABELS, contexts=contexts).loss
         monkeypatch.setattr(blocks, "SIDS_AT_ONCE", N)
-        wanted = model(histories=HISTORIES, labels=LABELS).loss
+        wanted = model(histories=HISTORIES, labels=LABELS, contexts=contexts).loss
     assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
 
 

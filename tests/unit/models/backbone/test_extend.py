@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.catalogue import random_catalogue
 from support.decoding import token_ids
 
 from minionerec.core.errors import ConfigError
@@ -38,25 +39,9 @@ def texts(rows, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, 5)).astype(np.float32)
 
 
-def trained(towers=2, **off):
-    """A small model of KNOWN whose weights are all drawn at random."""
-    torch.manual_seed(0)
-    config = CatalogueConfig(
-        vocab_size=40,
-        max_history=4,
-        hidden_size=16,
-        num_attention_heads=2,
-        intermediate_size=24,
-        towers=towers,
-        reach=3,
-        reverse=0.3,
-        **off,
-    )
-    model = build_catalogue(config, KNOWN, TOKENS, texts(len(KNOWN)), counted(KNOWN))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.3)
-    return model.eval()
+def trained(towers=2, **changes):
+    shape = {"vocab_size": 40, "max_history": 4, "reach": 3, "reverse": 0.3, "towers": towers}
+    return random_catalogue(KNOWN, TOKENS, counted(KNOWN), **shape, **changes)
 
 
 def extended(model, start="neighbours"):
