@@ -504,18 +504,16 @@ class FeedForward(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention, then the position-wise network, each followed by its norm (post-norm)."""
+    """Attention, then the position-wise network, each followed by its norm (post-norm)."""
 
-    def __init__(
-        self, hidden_size: int, num_heads: int, inner_size: int, hidden_dropout: float, attention_dropout: float
-    ):
+    def __init__(self, attention: nn.Module, feed_forward: FeedForward):
         super().__init__()
-        self.attention = SelfAttention(hidden_size, num_heads, hidden_dropout, attention_dropout)
-        self.feed_forward = FeedForward(hidden_size, inner_size, hidden_dropout)
+        self.attention = attention
+        self.feed_forward = feed_forward
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None, at: torch.Tensor | None = None) -> torch.Tensor:
-        """As `SelfAttention`: float (B, L, D), or (B, 1, D) with `at`."""
-        result: torch.Tensor = self.feed_forward(self.attention(x, mask, at))
+    def forward(self, *inputs: Any) -> torch.Tensor:
+        """Inputs and shape of the result are those of the attention."""
+        result: torch.Tensor = self.feed_forward(self.attention(*inputs))
         return result
 
 

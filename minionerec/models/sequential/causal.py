@@ -1,7 +1,7 @@
 """The project's own baseline: a causal transformer with a full softmax; item text, repeats and counts if wanted."""
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,61 +13,14 @@ from minionerec.models.nn.layers import (
     CausalLayer,
     Dropout,
     Linear,
+    check_heads,
     init_weights,
     readout_slots,
     slot_range,
 )
-from minionerec.models.sequential.model import AttentionShape, CausalEncoder
+from minionerec.models.sequential.model import CausalEncoder
 
 POSITIONS = ("rotary", "learned", "none")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CausalShape(AttentionShape):
-    """Shape of a `Causal`.
-
-    Attributes:
-        dropout: Dropout of item vectors at the input, and after each part of a layer.
-        label_smoothing: Share of the target's probability that is spread over all rows of the table.
-        positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
-            padding it counts from the newest item) or "none".
-        text_width: Width T of the text vectors; 0 for none. `Causal.set_text` gives them.
-        pointer: Whether items of the history get an additional score by how long ago they occurred.
-        reach: Items back that counts of pairs are looked up; 0 for no counts. `Causal.set_transitions` gives them.
-        decay: Weight of each further step back in the counts.
-        reverse: Weight of a pair in the other direction in the counts.
-        num_transitions: Stored counts.
-
-    Raises:
-        ConfigError: If `positions` is unknown, or a setting of the counts is out of range.
-    """
-
-    hidden_size: int = 128
-    num_heads: int = 4
-    inner_size: int = 512
-    dropout: float = 0.3
-    attention_dropout: float = 0.0
-    label_smoothing: float = 0.0
-    positions: str = "rotary"
-    text_width: int = 0
-    pointer: bool = False
-    reach: int = 0
-    decay: float = 0.6
-    reverse: float = 0.3
-    num_transitions: int = 0
-
-    def __post_init__(self) -> None:
-        """Check heads, counts and positions."""
-        super().__post_init__()
-        if self.reach < 0 or not 0 < self.decay <= 1 or self.reverse < 0:
-            raise ConfigError(
-                f"reach is {self.reach}, decay {self.decay} and reverse {self.reverse}; reach and reverse must be at "
-                "least 0, decay above 0 and at most 1."
-            )
-        if self.positions not in POSITIONS:
-            raise ConfigError(f"unknown positions {self.positions!r}; known: {', '.join(POSITIONS)}.")
-        if self.positions == "rotary" and self.hidden_size // self.num_heads % 2:
-            raise ConfigError(f"rotary positions need an even width a head, not {self.hidden_size // self.num_heads}.")
 
 
 class Causal(CausalEncoder):
@@ -78,36 +31,71 @@ class Causal(CausalEncoder):
     the product of the last state, after a LayerNorm, with their vectors, and, if enabled, by what
     `minionerec.models.nn.history` adds: a pointer to the history, and item transitions of training,
     from which a training position leaves out its own target and later ones. It is meant to be trained at all positions.
+
+    Args:
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        attention_dropout: Dropout of attention weights.
+        dropout: Dropout of item vectors at the input, and after each part of a layer.
+        label_smoothing: Share of the target's probability that is spread over all rows of the table.
+        positions: "rotary" (Su et al. 2021, base 10,000, all of a head's width), "learned" (a table of slots; with left
+            padding it counts from the newest item) or "none".
+        text_width: Width T of the text vectors; 0 for none. `set_text` gives them.
+        pointer: Whether items of the history get an additional score by how long ago they occurred.
+        reach: Items back that counts of pairs are looked up; 0 for no counts. `set_transitions` gives them.
+        decay: Weight of each further step back in the counts.
+        reverse: Weight of a pair in the other direction in the counts.
+        num_transitions: Stored counts.
     """
 
-    shape_type = CausalShape
     text: torch.Tensor
 
-    def __init__(self, shape: CausalShape):
-        super().__init__(shape)
-        num_items, hidden_size, text_width = shape.num_items, shape.hidden_size, shape.text_width
-        reach, decay, positions = shape.reach, shape.decay, shape.positions
-        self.label_smoothing = shape.label_smoothing
-        self.items = nn.Embedding(num_items + 1, hidden_size, padding_idx=0)
-        self.slots = nn.Embedding(shape.max_len, hidden_size) if positions == "learned" else None
-        self.dropout = Dropout(shape.dropout)
-        self.layers = nn.ModuleList(
-            CausalLayer(
-                hidden_size,
-                shape.num_heads,
-                shape.inner_size,
-                shape.dropout,
-                shape.attention_dropout,
-                positions == "rotary",
+    def __init__(
+        self,
+        *,
+        hidden_size: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        inner_size: int = 512,
+        attention_dropout: float = 0.0,
+        dropout: float = 0.3,
+        label_smoothing: float = 0.0,
+        positions: str = "rotary",
+        text_width: int = 0,
+        pointer: bool = False,
+        reach: int = 0,
+        decay: float = 0.6,
+        reverse: float = 0.3,
+        num_transitions: int = 0,
+        **sizes: Any,
+    ):
+        super().__init__(hidden_size=hidden_size, **sizes)
+        check_heads(hidden_size, num_heads)
+        if reach < 0 or not 0 < decay <= 1 or reverse < 0:
+            raise ConfigError(
+                f"reach is {reach}, decay {decay} and reverse {reverse}; reach and reverse must be at least 0, decay "
+                "above 0 and at most 1."
             )
-            for _ in range(shape.num_layers)
+        if positions not in POSITIONS:
+            raise ConfigError(f"unknown positions {positions!r}; known: {', '.join(POSITIONS)}.")
+        rotary = positions == "rotary"
+        if rotary and hidden_size // num_heads % 2:
+            raise ConfigError(f"rotary positions need an even width a head, not {hidden_size // num_heads}.")
+        self.label_smoothing = label_smoothing
+        self.items = nn.Embedding(self.num_items + 1, hidden_size, padding_idx=0)
+        self.slots = nn.Embedding(self.max_len, hidden_size) if positions == "learned" else None
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList(
+            CausalLayer(hidden_size, num_heads, inner_size, dropout, attention_dropout, rotary)
+            for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(hidden_size)
         self.text_map = Linear(text_width, hidden_size, bias=False) if text_width else None
         if text_width:
-            self.register_buffer("text", torch.zeros(num_items + 1, text_width))
-        self.pairs = PairCounts(num_items, shape.num_transitions, reach, decay, shape.reverse) if reach else None
-        self.history = HistoryScores(hidden_size, shape.max_len if shape.pointer else 0, reach, first=1)
+            self.register_buffer("text", torch.zeros(self.num_items + 1, text_width))
+        self.pairs = PairCounts(self.num_items, num_transitions, reach, decay, reverse) if reach else None
+        self.history = HistoryScores(hidden_size, self.max_len if pointer else 0, reach, first=1)
         self.apply(init_weights)
         if reach:
             self.history.start_counts(decay)

@@ -1,7 +1,6 @@
 """The classic sequential recommenders: GRU4Rec, Caser, SASRec and BERT4Rec."""
 
-from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -10,10 +9,13 @@ from minionerec.core.errors import ConfigError
 from minionerec.models.nn.layers import (
     NORM_EPS,
     Dropout,
+    FeedForward,
     ItemEmbedding,
     Linear,
+    SelfAttention,
     TransformerLayer,
     by_length,
+    check_heads,
     full_width,
     init_weights,
     item_mask,
@@ -23,26 +25,9 @@ from minionerec.models.nn.layers import (
     slot_range,
     take_slots,
 )
-from minionerec.models.sequential.model import CausalEncoder, ModelShape, SequentialModel, TransformerShape, check_share
+from minionerec.models.sequential.model import CausalEncoder, SequentialModel, check_share
 
 # GRU4Rec: a recurrent network over items.
-
-
-@dataclass(frozen=True, kw_only=True)
-class GRU4RecShape(ModelShape):
-    """Shape of a `GRU4Rec`.
-
-    Attributes:
-        embedding_size: Width of the item vectors, D.
-        hidden_size: Width of the GRU.
-        num_layers: Layers of the GRU.
-        dropout: Dropout of the item vectors.
-    """
-
-    embedding_size: int = 64
-    hidden_size: int = 128
-    num_layers: int = 1
-    dropout: float = 0.3
 
 
 class GRU4Rec(SequentialModel):
@@ -58,18 +43,31 @@ class GRU4Rec(SequentialModel):
     With right padding the GRU stops at the newest item; with left padding it runs through the padding first. The
     forward pass of the WEARec code's variant is `embedding_size=64 hidden_size=64 num_layers=2 dropout=0.5`; it counts
     50 x 64 more parameters, a table of positions that nothing reads, and differs in loss and initialisation.
+
+    Args:
+        embedding_size: Width of the item vectors, D.
+        hidden_size: Width of the GRU.
+        num_layers: Layers of the GRU.
+        dropout: Dropout of the item vectors.
     """
 
     causal = True
-    shape_type = GRU4RecShape
 
-    def __init__(self, shape: GRU4RecShape):
-        super().__init__(shape)
-        self.masks_padding = shape.padding == "right"
-        self.items = nn.Embedding(shape.num_items + 1, shape.embedding_size, padding_idx=0)
-        self.dropout = Dropout(shape.dropout)
-        self.gru = nn.GRU(shape.embedding_size, shape.hidden_size, shape.num_layers, bias=False, batch_first=True)
-        self.out = Linear(shape.hidden_size, shape.embedding_size)
+    def __init__(
+        self,
+        *,
+        embedding_size: int = 64,
+        hidden_size: int = 128,
+        num_layers: int = 1,
+        dropout: float = 0.3,
+        **sizes: Any,
+    ):
+        super().__init__(hidden_size=hidden_size, **sizes)
+        self.masks_padding = self.padding == "right"
+        self.items = nn.Embedding(self.num_items + 1, embedding_size, padding_idx=0)
+        self.dropout = Dropout(dropout)
+        self.gru = nn.GRU(embedding_size, hidden_size, num_layers, bias=False, batch_first=True)
+        self.out = Linear(hidden_size, embedding_size)
         nn.init.xavier_normal_(self.items.weight)
         for weight in self.gru.parameters():
             nn.init.xavier_uniform_(weight)
@@ -98,27 +96,6 @@ class GRU4Rec(SequentialModel):
 # Caser: convolutions over the image of the newest items.
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaserShape(ModelShape):
-    """Shape of a `Caser`; the width D is that of item and user vectors.
-
-    Attributes:
-        num_users: Number of users; the table has one row more. Without `personal` it has no meaning.
-        vertical: Vertical filters.
-        horizontal: Horizontal filters of each height.
-        dropout: Dropout of the filters' outputs.
-        penalty: Weight of the norms in the loss.
-        personal: Whether users have vectors.
-    """
-
-    num_users: int
-    vertical: int = 4
-    horizontal: int = 8
-    dropout: float = 0.4
-    penalty: float = 1e-4
-    personal: bool = True
-
-
 class Caser(SequentialModel):
     """Convolutional sequence embedding (Tang & Wang, "Personalized Top-N Sequential Recommendation", 2018).
 
@@ -136,22 +113,38 @@ class Caser(SequentialModel):
 
     Without `personal` there are no user vectors, and h = ReLU(W' z + b'): for data many of whose users
     appear only after training, and where the vectors of the others learn the training examples by heart.
+
+    Args:
+        num_users: Number of users; the table has one row more. Without `personal` it has no meaning.
+        vertical: Vertical filters.
+        horizontal: Horizontal filters of each height.
+        dropout: Dropout of the filters' outputs.
+        penalty: Weight of the norms in the loss.
+        personal: Whether users have vectors.
     """
 
-    shape_type = CaserShape
-
-    def __init__(self, shape: CaserShape):
-        super().__init__(shape)
-        hidden_size, max_len, horizontal = shape.hidden_size, shape.max_len, shape.horizontal
-        self.penalty = shape.penalty
-        self.needs_users = shape.personal
-        self.users = nn.Embedding(shape.num_users + 1, hidden_size) if shape.personal else None
-        self.items = nn.Embedding(shape.num_items + 1, hidden_size, padding_idx=0)
-        self.vertical = Linear(max_len, shape.vertical)  # in the law of a convolution of height L
+    def __init__(
+        self,
+        *,
+        num_users: int,
+        vertical: int = 4,
+        horizontal: int = 8,
+        dropout: float = 0.4,
+        penalty: float = 1e-4,
+        personal: bool = True,
+        **sizes: Any,
+    ):
+        super().__init__(**sizes)
+        hidden_size, max_len = self.hidden_size, self.max_len
+        self.penalty = penalty
+        self.needs_users = personal
+        self.users = nn.Embedding(num_users + 1, hidden_size) if personal else None
+        self.items = nn.Embedding(self.num_items + 1, hidden_size, padding_idx=0)
+        self.vertical = Linear(max_len, vertical)  # in the law of a convolution of height L
         self.horizontal = nn.ModuleList(nn.Conv1d(hidden_size, horizontal, height + 1) for height in range(max_len))
-        self.dropout = Dropout(shape.dropout)
-        self.inner = Linear(shape.vertical * hidden_size + horizontal * max_len, hidden_size)
-        self.outer = Linear((1 + shape.personal) * hidden_size, hidden_size)
+        self.dropout = Dropout(dropout)
+        self.inner = Linear(vertical * hidden_size + horizontal * max_len, hidden_size)
+        self.outer = Linear((1 + personal) * hidden_size, hidden_size)
         for table in filter(None, (self.users, self.items)):
             nn.init.normal_(table.weight, std=1 / hidden_size)
         for layer in (self.inner, self.outer):
@@ -187,13 +180,21 @@ class Caser(SequentialModel):
 # SASRec: self-attention over the past.
 
 
-def transformer_layers(shape: TransformerShape) -> nn.ModuleList:
+def transformer_layers(
+    num_layers: int,
+    hidden_size: int,
+    num_heads: int,
+    inner_size: int,
+    hidden_dropout: float,
+    attention_dropout: float,
+) -> nn.ModuleList:
     """The post-norm layers of a transformer."""
     return nn.ModuleList(
         TransformerLayer(
-            shape.hidden_size, shape.num_heads, shape.inner_size, shape.hidden_dropout, shape.attention_dropout
+            SelfAttention(hidden_size, num_heads, hidden_dropout, attention_dropout),
+            FeedForward(hidden_size, inner_size, hidden_dropout),
         )
-        for _ in range(shape.num_layers)
+        for _ in range(num_layers)
     )
 
 
@@ -211,16 +212,32 @@ class SASRec(CausalEncoder):
        alone; the paper has binary cross-entropy with one negative at all positions (`sequence_loss` is the full
        softmax at all positions).
     5. Item vectors are not multiplied by √D.
+
+    Args:
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        attention_dropout: Dropout of attention weights.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
     """
 
-    shape_type = TransformerShape
-
-    def __init__(self, shape: TransformerShape):
-        super().__init__(shape)
-        self.embedding = ItemEmbedding(
-            shape.num_items, shape.max_len, shape.hidden_size, shape.hidden_dropout, shape.padding
+    def __init__(
+        self,
+        *,
+        num_layers: int = 2,
+        num_heads: int = 2,
+        inner_size: int = 256,
+        attention_dropout: float = 0.5,
+        hidden_dropout: float = 0.5,
+        **sizes: Any,
+    ):
+        super().__init__(**sizes)
+        hidden_size = self.hidden_size
+        check_heads(hidden_size, num_heads)
+        self.embedding = ItemEmbedding(self.num_items, self.max_len, hidden_size, hidden_dropout, self.padding)
+        self.layers = transformer_layers(
+            num_layers, hidden_size, num_heads, inner_size, hidden_dropout, attention_dropout
         )
-        self.layers = transformer_layers(shape)
         self.norm = nn.Identity()  # every layer ends with one
         self.apply(init_weights)
 
@@ -235,39 +252,6 @@ class SASRec(CausalEncoder):
 
 
 # BERT4Rec: items hidden from a transformer that sees both sides.
-
-
-@dataclass(frozen=True, kw_only=True)
-class BERT4RecShape(TransformerShape):
-    """Shape of a `BERT4Rec`.
-
-    Attributes:
-        mask_ratio: Share of masked items.
-        newest_ratio: Share of batches that mask the newest item alone.
-
-    Raises:
-        ConfigError: If a ratio is outside [0, 1], or no item would be scored.
-    """
-
-    hidden_dropout: float = 0.2
-    attention_dropout: float = 0.2
-    mask_ratio: float = 0.2
-    newest_ratio: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the ratios."""
-        super().__post_init__()
-        for name in ("mask_ratio", "newest_ratio"):
-            check_share(name, getattr(self, name))
-        if not self.most_scored:
-            raise ConfigError(
-                f"mask_ratio {self.mask_ratio} of max_len {self.max_len} is less than one item; raise it."
-            )
-
-    @property
-    def most_scored(self) -> int:
-        """Most masked items of a row that are scored."""
-        return int(self.mask_ratio * self.max_len)
 
 
 class BERT4Rec(SequentialModel):
@@ -287,23 +271,47 @@ class BERT4Rec(SequentialModel):
     4. For a prediction the mask is put after the history and then the first slot is dropped, however short the history
        is: its oldest item is always lost.
     5. The head has a norm, which eq. 7 has not, and the padding row is a class.
+
+    Args:
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        attention_dropout: Dropout of attention weights.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
+        mask_ratio: Share of masked items.
+        newest_ratio: Share of batches that mask the newest item alone.
     """
 
     masks_padding = True
     learns_next = False
-    shape_type = BERT4RecShape
 
-    def __init__(self, shape: BERT4RecShape):
-        super().__init__(shape)
-        self.most_scored = shape.most_scored
-        self.mask_ratio, self.newest_ratio = shape.mask_ratio, shape.newest_ratio
-        self.embedding = ItemEmbedding(
-            shape.num_items + 1, shape.max_len, shape.hidden_size, shape.hidden_dropout, shape.padding
+    def __init__(
+        self,
+        *,
+        num_layers: int = 2,
+        num_heads: int = 2,
+        inner_size: int = 256,
+        attention_dropout: float = 0.2,
+        hidden_dropout: float = 0.2,
+        mask_ratio: float = 0.2,
+        newest_ratio: float = 0.5,
+        **sizes: Any,
+    ):
+        super().__init__(**sizes)
+        hidden_size = self.hidden_size
+        check_heads(hidden_size, num_heads)
+        check_share("mask_ratio", mask_ratio)
+        check_share("newest_ratio", newest_ratio)
+        self.most_scored = int(mask_ratio * self.max_len)  # masked items of a row
+        if not self.most_scored:
+            raise ConfigError(f"mask_ratio {mask_ratio} of max_len {self.max_len} is less than one item; raise it.")
+        self.mask_ratio, self.newest_ratio = mask_ratio, newest_ratio
+        self.embedding = ItemEmbedding(self.num_items + 1, self.max_len, hidden_size, hidden_dropout, self.padding)
+        self.layers = transformer_layers(
+            num_layers, hidden_size, num_heads, inner_size, hidden_dropout, attention_dropout
         )
-        self.layers = transformer_layers(shape)
-        hidden_size = shape.hidden_size
         self.head = nn.Sequential(Linear(hidden_size, hidden_size), nn.GELU(), nn.LayerNorm(hidden_size, eps=NORM_EPS))
-        self.bias = nn.Parameter(torch.zeros(shape.num_items + 1))
+        self.bias = nn.Parameter(torch.zeros(self.num_items + 1))
         self.apply(init_weights)
 
     @property

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from minionerec.models.nn.layers import (
     linear,
     take_slots,
 )
-from minionerec.models.sequential.model import MixingLayer, ModelShape, UnmaskedEncoder, check_share
+from minionerec.models.sequential.model import MixingLayer, UnmaskedEncoder, check_share
 
 # FEARec: auto-correlation in place of attention.
 
@@ -92,40 +91,6 @@ class AutoCorrelation(nn.Module):
         return gram.gather(2, self.shifted.expand(len(gram), -1, -1)).sum(1).topk(self.num_delays).indices
 
 
-@dataclass(frozen=True, kw_only=True)
-class FEARecShape(ModelShape):
-    """Shape of a `FEARec`.
-
-    Attributes:
-        num_layers: Layers.
-        inner_size: Width of the position-wise network.
-        topk_factor: Delays per natural logarithm of `max_len`.
-        hidden_dropout: Dropout after the embedding and each part of a layer.
-
-    Raises:
-        ConfigError: If `topk_factor` makes no delay, or more than there are.
-    """
-
-    num_layers: int = 2
-    inner_size: int = 256
-    topk_factor: float = 1.0
-    hidden_dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the number of delays."""
-        super().__post_init__()
-        if not 1 <= self.num_delays <= self.max_len:
-            raise ConfigError(
-                f"topk_factor {self.topk_factor} makes {self.num_delays} delays of max_len {self.max_len}; take one "
-                f"that makes 1 to {self.max_len}."
-            )
-
-    @property
-    def num_delays(self) -> int:
-        """Delays that are mixed."""
-        return int(self.topk_factor * math.log(self.max_len))
-
-
 class FEARec(UnmaskedEncoder):
     """Auto-correlation in place of attention (Du et al., "Frequency Enhanced Hybrid Attention Network", 2023).
 
@@ -146,21 +111,38 @@ class FEARec(UnmaskedEncoder):
        both are the same.
     7. As correlations are averaged over heads, the number of heads changes nothing, and there is none here. The dropout
        of attention weights has nothing to act on.
+
+    Args:
+        num_layers: Layers.
+        inner_size: Width of the position-wise network.
+        topk_factor: Delays per natural logarithm of `max_len`.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
     """
 
-    shape_type = FEARecShape
-
-    def __init__(self, shape: FEARecShape):
-        super().__init__(shape)
-        self.embedding = ItemEmbedding(
-            shape.num_items, shape.max_len, shape.hidden_size, shape.hidden_dropout, shape.padding
-        )
+    def __init__(
+        self,
+        *,
+        num_layers: int = 2,
+        inner_size: int = 256,
+        topk_factor: float = 1.0,
+        hidden_dropout: float = 0.5,
+        **sizes: Any,
+    ):
+        super().__init__(**sizes)
+        max_len, hidden_size = self.max_len, self.hidden_size
+        num_delays = int(topk_factor * math.log(max_len))
+        if not 1 <= num_delays <= max_len:
+            raise ConfigError(
+                f"topk_factor {topk_factor} makes {num_delays} delays of max_len {max_len}; take one that makes 1 to "
+                f"{max_len}."
+            )
+        self.embedding = ItemEmbedding(self.num_items, max_len, hidden_size, hidden_dropout, self.padding)
         self.layers = nn.ModuleList(
             MixingLayer(
-                AutoCorrelation(shape.max_len, shape.hidden_size, shape.num_delays, shape.hidden_dropout),
-                FeedForward(shape.hidden_size, shape.inner_size, shape.hidden_dropout),
+                AutoCorrelation(max_len, hidden_size, num_delays, hidden_dropout),
+                FeedForward(hidden_size, inner_size, hidden_dropout),
             )
-            for _ in range(shape.num_layers)
+            for _ in range(num_layers)
         )
         self.apply(init_weights)
 
@@ -285,35 +267,6 @@ class WaveletFourierFilter(nn.Module):
         return (1 - self.alpha) * torch.where(alone, -take_slots(x, at), moved)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WEARecShape(ModelShape):
-    """Shape of a `WEARec`.
-
-    Attributes:
-        num_layers: Layers.
-        num_heads: Heads with filters of their own; D must be a multiple.
-        inner_size: Width of the position-wise network.
-        alpha: Share of the Fourier branch, in [0, 1].
-        hidden_dropout: Dropout after the embedding and each part of a layer.
-
-    Raises:
-        ConfigError: If `num_heads` does not divide `hidden_size`, or `alpha` is outside [0, 1].
-    """
-
-    padding: Side = "left"
-    num_layers: int = 2
-    num_heads: int = 2
-    inner_size: int = 256
-    alpha: float = 0.3
-    hidden_dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check heads and share."""
-        super().__post_init__()
-        check_heads(self.hidden_size, self.num_heads)
-        check_share("alpha", self.alpha)
-
-
 class WEARec(UnmaskedEncoder):
     """Adaptive Fourier and wavelet filters (Xu et al., arXiv 2511.07028).
 
@@ -328,17 +281,34 @@ class WEARec(UnmaskedEncoder):
        like the others and learns as a class, left padding tells the model how long the history is.
     4. All layers begin with the same detail weights, filters and biases; only the linear maps are redrawn.
     5. The loss is the full softmax over all V rows, the padding row included.
+
+    Args:
+        num_layers: Layers.
+        num_heads: Heads with filters of their own; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        alpha: Share of the Fourier branch, in [0, 1].
+        hidden_dropout: Dropout after the embedding and each part of a layer.
     """
 
-    shape_type = WEARecShape
-
-    def __init__(self, shape: WEARecShape):
-        super().__init__(shape)
-        hidden_size, max_len = shape.hidden_size, shape.max_len
-        self.embedding = ItemEmbedding(shape.num_items, max_len, hidden_size, shape.hidden_dropout, shape.padding)
+    def __init__(
+        self,
+        *,
+        padding: Side = "left",
+        num_layers: int = 2,
+        num_heads: int = 2,
+        inner_size: int = 256,
+        alpha: float = 0.3,
+        hidden_dropout: float = 0.5,
+        **sizes: Any,
+    ):
+        super().__init__(padding=padding, **sizes)
+        max_len, hidden_size = self.max_len, self.hidden_size
+        check_heads(hidden_size, num_heads)
+        check_share("alpha", alpha)
+        self.embedding = ItemEmbedding(self.num_items, max_len, hidden_size, hidden_dropout, padding)
         layer = MixingLayer(
-            WaveletFourierFilter(max_len, hidden_size, shape.num_heads, shape.alpha, shape.hidden_dropout),
-            FeedForward(hidden_size, shape.inner_size, shape.hidden_dropout),
+            WaveletFourierFilter(max_len, hidden_size, num_heads, alpha, hidden_dropout),
+            FeedForward(hidden_size, inner_size, hidden_dropout),
         )
-        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(shape.num_layers))
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
         self.apply(init_weights)

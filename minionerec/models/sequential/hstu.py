@@ -1,51 +1,18 @@
 """HSTU: pointwise attention without a softmax, gated, and no position-wise network."""
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.nn.layers import INIT_STD, Dropout, Linear, by_length, readout_slots, slot_range, take_slots
-from minionerec.models.sequential.model import ModelShape, SequentialModel
+from minionerec.models.sequential.model import SequentialModel
 
 _EXTRA_SLOTS = 11
 _NORM_EPS = 1e-6
 _REPEATED = -5e4
-
-
-@dataclass(frozen=True, kw_only=True)
-class HSTUShape(ModelShape):
-    """Shape of an `HSTU`.
-
-    Attributes:
-        num_layers: Blocks.
-        num_heads: Attention heads.
-        head_size: Width of a head's queries, keys and values.
-        dropout: Dropout of input and gated outputs.
-        temperature: Divisor of the cosines.
-        num_negatives: Negatives of the sampled softmax; 0 for the full one.
-
-    Raises:
-        ConfigError: If the temperature is not above 0, or the number of negatives is negative.
-    """
-
-    num_layers: int = 4
-    num_heads: int = 4
-    head_size: int = 16
-    dropout: float = 0.5
-    temperature: float = 0.05
-    num_negatives: int = 0
-
-    def __post_init__(self) -> None:
-        """Check temperature and negatives."""
-        super().__post_init__()
-        if self.temperature <= 0 or self.num_negatives < 0:
-            raise ConfigError(
-                f"temperature is {self.temperature} and num_negatives {self.num_negatives}; they must be above 0, and "
-                "0 or above."
-            )
 
 
 class HSTU(SequentialModel):
@@ -66,22 +33,42 @@ class HSTU(SequentialModel):
        softmax, negatives drawn uniformly for each position, those equal to the target struck out.
     6. The code truncates the normal initialisation of items and slots at two standard deviations; here it
        is at -2 and 2, which is hardly ever reached. The results on record were made so.
+
+    Args:
+        num_layers: Blocks.
+        num_heads: Attention heads.
+        head_size: Width of a head's queries, keys and values.
+        dropout: Dropout of input and gated outputs.
+        temperature: Divisor of the cosines.
+        num_negatives: Negatives of the sampled softmax; 0 for the full one.
     """
 
     causal = True
     masks_padding = True
-    shape_type = HSTUShape
 
-    def __init__(self, shape: HSTUShape):
-        super().__init__(shape)
-        self.temperature, self.num_negatives = shape.temperature, shape.num_negatives
-        slots, hidden_size = shape.max_len + _EXTRA_SLOTS, shape.hidden_size
-        self.items = nn.Embedding(shape.num_items + 1, hidden_size, padding_idx=0)
+    def __init__(
+        self,
+        *,
+        num_layers: int = 4,
+        num_heads: int = 4,
+        head_size: int = 16,
+        dropout: float = 0.5,
+        temperature: float = 0.05,
+        num_negatives: int = 0,
+        **sizes: Any,
+    ):
+        super().__init__(**sizes)
+        if temperature <= 0 or num_negatives < 0:
+            raise ConfigError(
+                f"temperature is {temperature} and num_negatives {num_negatives}; they must be above 0, and 0 or above."
+            )
+        self.temperature, self.num_negatives = temperature, num_negatives
+        slots, hidden_size = self.max_len + _EXTRA_SLOTS, self.hidden_size
+        self.items = nn.Embedding(self.num_items + 1, hidden_size, padding_idx=0)
         self.slots = nn.Embedding(slots, hidden_size)
-        self.dropout = Dropout(shape.dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
-            HSTUBlock(hidden_size, shape.num_heads, shape.head_size, shape.dropout, slots)
-            for _ in range(shape.num_layers)
+            HSTUBlock(hidden_size, num_heads, head_size, dropout, slots) for _ in range(num_layers)
         )
         nn.init.trunc_normal_(self.items.weight, std=INIT_STD)
         nn.init.trunc_normal_(self.slots.weight, std=math.sqrt(1 / hidden_size))

@@ -1,7 +1,7 @@
 """LightSANs: attention from items to a few interests."""
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,12 +12,14 @@ from minionerec.models.nn.layers import (
     Dropout,
     FeedForward,
     Linear,
+    TransformerLayer,
+    check_heads,
     full_width,
     init_weights,
     readout_slots,
     take_slots,
 )
-from minionerec.models.sequential.model import SequentialModel, TransformerShape
+from minionerec.models.sequential.model import SequentialModel
 
 
 class InterestAttention(nn.Module):
@@ -101,42 +103,6 @@ class InterestAttention(nn.Module):
         return (query @ key.transpose(1, 2) / (math.sqrt(2) * query.shape[-1])).softmax(1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LightSANsShape(TransformerShape):
-    """Shape of a `LightSANs`; `attention_dropout` is that of the weights of interests.
-
-    Attributes:
-        num_interests: Interests k.
-
-    Raises:
-        ConfigError: If there is no interest.
-    """
-
-    num_interests: int = 5
-
-    def __post_init__(self) -> None:
-        """Check the interests."""
-        super().__post_init__()
-        if self.num_interests < 1:
-            raise ConfigError(f"num_interests is {self.num_interests}; it must be at least 1.")
-
-
-class InterestLayer(nn.Module):
-    """Interest attention, then the position-wise network, each followed by its norm."""
-
-    def __init__(self, shape: LightSANsShape):
-        super().__init__()
-        self.attention = InterestAttention(
-            shape.hidden_size, shape.num_heads, shape.num_interests, shape.hidden_dropout, shape.attention_dropout
-        )
-        self.feed_forward = FeedForward(shape.hidden_size, shape.inner_size, shape.hidden_dropout)
-
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-        """As `InterestAttention`: float (B, L, D), or (B, D) with `at`."""
-        result: torch.Tensor = self.feed_forward(self.attention(x, positions, at))
-        return result
-
-
 class LightSANs(SequentialModel):
     """Low-rank decomposed self-attention (Fan et al., "Lighter and Better", SIGIR 2021).
 
@@ -152,18 +118,43 @@ class LightSANs(SequentialModel):
     4. Position queries are divided by √(2 d) and the scores by √d once more. The position part has no dropout, and
        multiplies values that are not pooled.
     5. The loss is the full softmax over all V rows, the padding row included.
+
+    Args:
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        attention_dropout: Dropout of the weights of interests.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
+        num_interests: Interests k.
     """
 
-    shape_type = LightSANsShape
-
-    def __init__(self, shape: LightSANsShape):
-        super().__init__(shape)
-        hidden_size = shape.hidden_size
-        self.items = nn.Embedding(shape.num_items + 1, hidden_size, padding_idx=0)
-        self.positions = nn.Embedding(shape.max_len, hidden_size)
+    def __init__(
+        self,
+        *,
+        num_layers: int = 2,
+        num_heads: int = 2,
+        inner_size: int = 256,
+        attention_dropout: float = 0.5,
+        hidden_dropout: float = 0.5,
+        num_interests: int = 5,
+        **sizes: Any,
+    ):
+        super().__init__(**sizes)
+        hidden_size = self.hidden_size
+        check_heads(hidden_size, num_heads)
+        if num_interests < 1:
+            raise ConfigError(f"num_interests is {num_interests}; it must be at least 1.")
+        self.items = nn.Embedding(self.num_items + 1, hidden_size, padding_idx=0)
+        self.positions = nn.Embedding(self.max_len, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=NORM_EPS)
-        self.dropout = Dropout(shape.hidden_dropout)
-        self.layers = nn.ModuleList(InterestLayer(shape) for _ in range(shape.num_layers))
+        self.dropout = Dropout(hidden_dropout)
+        self.layers = nn.ModuleList(
+            TransformerLayer(
+                InterestAttention(hidden_size, num_heads, num_interests, hidden_dropout, attention_dropout),
+                FeedForward(hidden_size, inner_size, hidden_dropout),
+            )
+            for _ in range(num_layers)
+        )
         self.apply(init_weights)
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,8 +1,6 @@
 """The interface of every sequential recommender, and the encoders that several of them share."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -18,75 +16,12 @@ from minionerec.models.nn.layers import (
     ItemEmbedding,
     by_length,
     causal_mask,
-    check_heads,
     full_width,
     length_groups,
     linear,
     readout_slots,
 )
 from minionerec.models.nn.session import SessionStates
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelShape:
-    """Sizes of a sequential model, and its other hyper-parameters; a subclass for each model has those of its own.
-
-    Attributes:
-        num_items: Number of items N.
-        max_len: Longest history that the model reads; one in which padding takes part fills shorter batches up to it.
-        padding: Side on which histories are padded.
-        hidden_size: Width D.
-
-    Raises:
-        ConfigError: If there is no item, or a history has no room.
-    """
-
-    num_items: int
-    max_len: int
-    padding: Side = "right"
-    hidden_size: int = 64
-
-    def __post_init__(self) -> None:
-        """Check the sizes."""
-        for name in ("num_items", "max_len"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionShape(ModelShape):
-    """Shape of a model of layers of attention.
-
-    Attributes:
-        num_layers: Layers.
-        num_heads: Attention heads; D must be a multiple.
-        inner_size: Width of the position-wise network.
-        attention_dropout: Dropout of attention weights.
-
-    Raises:
-        ConfigError: If `num_heads` does not divide `hidden_size`.
-    """
-
-    num_layers: int = 2
-    num_heads: int = 2
-    inner_size: int = 256
-    attention_dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the heads."""
-        super().__post_init__()
-        check_heads(self.hidden_size, self.num_heads)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerShape(AttentionShape):
-    """Shape of a transformer with an embedding block.
-
-    Attributes:
-        hidden_dropout: Dropout after the embedding and each part of a layer.
-    """
-
-    hidden_dropout: float = 0.5
 
 
 def check_share(name: str, value: float) -> None:
@@ -106,13 +41,19 @@ class SequentialModel(nn.Module):
     item first, padded on the side `padding`. Trailing (or leading) columns that are padding in every row may be dropped
     by a model where that leaves its result unchanged, and only there.
 
+    A model takes these and its own hyper-parameters by name, and passes on those that it has in common with its base.
+
     Args:
-        shape: The sizes, of the model's own `shape_type`.
+        num_items: Number of items N.
+        max_len: Longest history that the model reads; one in which padding takes part fills shorter batches up to it.
+        padding: Side on which histories are padded.
+        hidden_size: Width D.
+
+    Raises:
+        ConfigError: If there is no item, a history has no room, or a hyper-parameter is out of its range.
 
     Attributes:
         num_items: Number of items N; tables of items have V = N + 1 rows.
-        max_len: Longest history that the model reads.
-        padding: Side on which histories are padded.
         causal: Whether the state at a position depends on no later position, so that the model may be trained at all
             positions of a sequence at once (`position_vectors`).
         masks_padding: Whether a row's vectors stay the same when columns are dropped that are padding in it, so that
@@ -127,11 +68,13 @@ class SequentialModel(nn.Module):
     masks_padding = False
     needs_users = False
     learns_next = True
-    shape_type: ClassVar[type[ModelShape]]
 
-    def __init__(self, shape: ModelShape):
+    def __init__(self, *, num_items: int, max_len: int, padding: Side = "right", hidden_size: int = 64):
+        for name, size in (("num_items", num_items), ("max_len", max_len)):
+            if size < 1:
+                raise ConfigError(f"{name} is {size}; it must be at least 1.")
         super().__init__()
-        self.num_items, self.max_len, self.padding = shape.num_items, shape.max_len, shape.padding
+        self.num_items, self.max_len, self.padding, self.hidden_size = num_items, max_len, padding, hidden_size
         self.label_smoothing = 0.0
         self.session_states: SessionStates | None = None
 

@@ -4,6 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,15 +17,17 @@ from minionerec.models.nn.layers import (
     AttentionFrame,
     FeedForward,
     ItemEmbedding,
+    TransformerLayer,
     attend,
     causal_mask,
+    check_heads,
     full_width,
     init_weights,
     length_groups,
     readout_slots,
     take_slots,
 )
-from minionerec.models.sequential.model import SequentialModel, TransformerShape
+from minionerec.models.sequential.model import SequentialModel
 
 # A bank of causal filters that gives every slot a phase and a magnitude in each of four bands.
 
@@ -322,51 +325,6 @@ def band_features(phases: Phases, weights: torch.Tensor) -> torch.Tensor:
     return angles[:, None] * (weights + 1e-8).sqrt().repeat(1, 2)[:, None]
 
 
-class PhaseLayer(nn.Module):
-    """Attention, then the position-wise network, each followed by its norm."""
-
-    def __init__(self, attention: PhaseAttention, feed_forward: FeedForward):
-        super().__init__()
-        self.attention = attention
-        self.feed_forward = feed_forward
-
-    def forward(
-        self, x: torch.Tensor, phases: Phases, mask: torch.Tensor, at: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """As `PhaseAttention`."""
-        result: torch.Tensor = self.feed_forward(self.attention(x, phases, mask, at))
-        return result
-
-
-@dataclass(frozen=True, kw_only=True)
-class PSWRecShape(TransformerShape):
-    """Shape of a PSWRec.
-
-    Attributes:
-        phase_aux_weight: Weight of the roughness of the phases in the loss; at least 0.
-
-    Raises:
-        ConfigError: If the weight is negative, or a model would use more bands than there are.
-    """
-
-    padding: Side = "left"
-    num_heads: int = NUM_BANDS
-    phase_aux_weight: float = 0.05
-
-    def __post_init__(self) -> None:
-        """Check bands and weight."""
-        super().__post_init__()
-        if not 1 <= self.used_bands <= NUM_BANDS:
-            raise ConfigError(f"the model would use {self.used_bands} bands of phases; there are 1 to {NUM_BANDS}.")
-        if self.phase_aux_weight < 0:
-            raise ConfigError(f"phase_aux_weight is {self.phase_aux_weight}; it must be at least 0.")
-
-    @property
-    def used_bands(self) -> int:
-        """Bands in use, one for each head; the parameters of all four exist."""
-        return self.num_heads
-
-
 class PSWRec(SequentialModel):
     """Base of the PSWRec models, transformers whose attention reads the phases of a filter bank over their input.
 
@@ -383,28 +341,56 @@ class PSWRec(SequentialModel):
        0.5 only a quarter of the entries survive in training.
     2. The bank reads the padding before a history, so left padding takes part in the phases.
     3. The guard for rows without a visible key can never act and is left out: padding is masked with -10000.
+
+    Args:
+        attention: Builds the attention of one layer, from width, heads, and the dropouts of vectors and of weights.
+        num_bands: Bands in use, one for each head if None; the parameters of all four exist.
+        padding: Side on which histories are padded.
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        attention_dropout: Dropout of attention weights.
+        hidden_dropout: Dropout after the embedding and each part of a layer.
+        phase_aux_weight: Weight of the roughness of the phases in the loss; at least 0.
     """
 
     causal = True
     silence: Silence = "kept"
     embedding_passes = 2
 
-    def __init__(self, shape: PSWRecShape):
-        super().__init__(shape)
-        self.phase_aux_weight = shape.phase_aux_weight
-        self.embedding = ItemEmbedding(
-            shape.num_items, shape.max_len, shape.hidden_size, shape.hidden_dropout, shape.padding
-        )
-        self.bank = PhaseBank(shape.hidden_size, shape.used_bands, self.silence)
+    def __init__(
+        self,
+        attention: Callable[[int, int, float, float], PhaseAttention],
+        num_bands: int | None = None,
+        /,
+        *,
+        padding: Side = "left",
+        num_layers: int = 2,
+        num_heads: int = NUM_BANDS,
+        inner_size: int = 256,
+        attention_dropout: float = 0.5,
+        hidden_dropout: float = 0.5,
+        phase_aux_weight: float = 0.05,
+        **sizes: Any,
+    ):
+        super().__init__(padding=padding, **sizes)
+        hidden_size, used_bands = self.hidden_size, num_heads if num_bands is None else num_bands
+        check_heads(hidden_size, num_heads)
+        if not 1 <= used_bands <= NUM_BANDS:
+            raise ConfigError(f"the model would use {used_bands} bands of phases; there are 1 to {NUM_BANDS}.")
+        if phase_aux_weight < 0:
+            raise ConfigError(f"phase_aux_weight is {phase_aux_weight}; it must be at least 0.")
+        self.phase_aux_weight = phase_aux_weight
+        self.embedding = ItemEmbedding(self.num_items, self.max_len, hidden_size, hidden_dropout, padding)
+        self.bank = PhaseBank(hidden_size, used_bands, self.silence)
         self.layers = nn.ModuleList(
-            PhaseLayer(self.attention(shape), FeedForward(shape.hidden_size, shape.inner_size, shape.hidden_dropout))
-            for _ in range(shape.num_layers)
+            TransformerLayer(
+                attention(hidden_size, num_heads, hidden_dropout, attention_dropout),
+                FeedForward(hidden_size, inner_size, hidden_dropout),
+            )
+            for _ in range(num_layers)
         )
         self.apply(init_weights)
-
-    @abstractmethod
-    def attention(self, shape: Any) -> PhaseAttention:
-        """Build the attention of one layer."""
 
     def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
         """Additive mask of the scores of all layers: float (B, 1 or H, L, L)."""
@@ -529,7 +515,7 @@ class ScaledAttention(PhaseAttention):
     """
 
     def __init__(
-        self, hidden_size: int, num_heads: int, num_bands: int, hidden_dropout: float, attention_dropout: float
+        self, hidden_size: int, num_heads: int, hidden_dropout: float, attention_dropout: float, num_bands: int
     ):
         super().__init__(hidden_size, num_heads, hidden_dropout, attention_dropout)
         self.band_logits = nn.Parameter(initial_band_logits(num_heads, num_bands))
@@ -569,18 +555,6 @@ class ScaledAttention(PhaseAttention):
 # The versions.
 
 
-@dataclass(frozen=True, kw_only=True)
-class PSWRecV5Shape(PSWRecShape):
-    """Shape of a `PSWRecV5`, in which every head uses all bands."""
-
-    num_heads: int = 2
-
-    @property
-    def used_bands(self) -> int:
-        """All bands."""
-        return NUM_BANDS
-
-
 class PSWRecV5(PSWRec):
     """Attention with a bias and a gate from the phases of four bands; see `SyncAttention` for the equations.
 
@@ -591,38 +565,14 @@ class PSWRecV5(PSWRec):
     3. Norm and dropout of the embedding are applied once.
     """
 
-    shape_type = PSWRecV5Shape
     silence = "no phase"
     embedding_passes = 1
 
-    def attention(self, shape: PSWRecV5Shape) -> PhaseAttention:
-        """See `PSWRec`."""
-        return SyncAttention(shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout)
+    def __init__(self, *, num_heads: int = 2, **sizes: Any):
+        super().__init__(SyncAttention, NUM_BANDS, num_heads=num_heads, **sizes)
 
 
 _OUT_OF_STEP = -1e9
-
-
-@dataclass(frozen=True, kw_only=True)
-class PSWRecV12Shape(PSWRecShape):
-    """Shape of a `PSWRecV12`.
-
-    Attributes:
-        sync_threshold: Least cosine of a phase difference across which a head sees.
-
-    Raises:
-        ConfigError: If `num_heads` is not 4, one for each band.
-    """
-
-    sync_threshold: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check the heads."""
-        if self.num_heads != NUM_BANDS:
-            raise ConfigError(
-                f"num_heads is {self.num_heads}; PSWRec V12 has one head for each of its {NUM_BANDS} bands."
-            )
-        super().__post_init__()
 
 
 class PSWRecV12(PSWRec):
@@ -634,18 +584,19 @@ class PSWRecV12(PSWRec):
     1. All dimensions of a head turn by one angle, that of the slot's content; there is no angle of the slot's number.
     2. A slot whose magnitude is at most 0.001 has angle 0. An angle is atan2(V, U + 1e-8), because the gradient of
        atan2(0, 0) is not defined.
+
+    Args:
+        num_heads: 4, one for each band.
+        sync_threshold: Least cosine of a phase difference across which a head sees.
     """
 
-    shape_type = PSWRecV12Shape
     silence = "zero angle"
 
-    def __init__(self, shape: PSWRecV12Shape):
-        super().__init__(shape)
-        self.sync_threshold = shape.sync_threshold
-
-    def attention(self, shape: PSWRecV12Shape) -> PhaseAttention:
-        """See `PSWRec`."""
-        return RotatedAttention(shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout)
+    def __init__(self, *, num_heads: int = NUM_BANDS, sync_threshold: float = 0.0, **sizes: Any):
+        if num_heads != NUM_BANDS:
+            raise ConfigError(f"num_heads is {num_heads}; PSWRec V12 has one head for each of its {NUM_BANDS} bands.")
+        super().__init__(RotatedAttention, num_heads=num_heads, **sizes)
+        self.sync_threshold = sync_threshold
 
     @torch.no_grad()
     def mask(self, histories: torch.Tensor, phases: Phases) -> torch.Tensor:
@@ -664,14 +615,10 @@ class PSWRecV13(PSWRec):
     have parameters that nothing uses. D / num_heads must be even.
     """
 
-    shape_type = PSWRecShape
     gamma_init = 0.0
 
-    def attention(self, shape: PSWRecShape) -> PhaseAttention:
-        """See `PSWRec`."""
-        return RotatedAttention(
-            shape.hidden_size, shape.num_heads, shape.hidden_dropout, shape.attention_dropout, self.gamma_init
-        )
+    def __init__(self, **sizes: Any):
+        super().__init__(partial(RotatedAttention, gamma=self.gamma_init), **sizes)
 
 
 class PSWRecV14(PSWRecV13):
@@ -680,29 +627,12 @@ class PSWRecV14(PSWRecV13):
     gamma_init = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
-class PSWRecV13UnrotatedShape(PSWRecShape):
-    """Shape of a `PSWRecV13Unrotated`.
+class PSWRecV13Unrotated(PSWRec):
+    """PSWRec V13 without phase rotation ("V13withoutphaserot"); see `ScaledAttention` for the equations.
 
-    Attributes:
+    Args:
         num_bands: Bands in use, 1 to 4; the parameters of all four exist.
     """
 
-    num_bands: int = NUM_BANDS
-
-    @property
-    def used_bands(self) -> int:
-        """Bands in use."""
-        return self.num_bands
-
-
-class PSWRecV13Unrotated(PSWRec):
-    """PSWRec V13 without phase rotation ("V13withoutphaserot"); see `ScaledAttention` for the equations."""
-
-    shape_type = PSWRecV13UnrotatedShape
-
-    def attention(self, shape: PSWRecV13UnrotatedShape) -> PhaseAttention:
-        """See `PSWRec`."""
-        return ScaledAttention(
-            shape.hidden_size, shape.num_heads, shape.num_bands, shape.hidden_dropout, shape.attention_dropout
-        )
+    def __init__(self, *, num_bands: int = NUM_BANDS, **sizes: Any):
+        super().__init__(partial(ScaledAttention, num_bands=num_bands), num_bands, **sizes)

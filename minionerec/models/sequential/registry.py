@@ -1,7 +1,7 @@
 """The sequential recommenders by name: how one is built, saved and loaded."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,19 @@ _SET_BY_DATA = ("padding", "num_users", "text_width", "num_transitions", "num_di
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
-    """Hyper-parameters of a model and their defaults; `dataclasses.MISSING` where there is none.
+    """Hyper-parameters of a model and their defaults, of its constructor and those of its bases.
+
+    Where there is no default it is `inspect.Parameter.empty`.
 
     Raises:
         ConfigError: If there is no model of that name.
     """
     if name not in MODELS:
         raise ConfigError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}.")
-    return {field.name: field.default for field in fields(MODELS[name].shape_type) if field.name not in _FIXED}
+    makers = (vars(kind)["__init__"] for kind in reversed(MODELS[name].__mro__) if "__init__" in vars(kind))
+    named = (found for maker in makers for found in signature(maker).parameters.values())
+    known = {found.name: found.default for found in named if found.kind is Parameter.KEYWORD_ONLY}
+    return {key: value for key, value in known.items() if key not in _FIXED}
 
 
 def check_hyper(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -
         name: Key of `MODELS`.
         num_items: Number of items; they are numbered 1 to `num_items`, 0 is padding.
         max_len: Longest history that the model reads.
-        **hyper: Hyper-parameters of the model, as the class of its shape documents them.
+        **hyper: Hyper-parameters of the model, as its class documents them.
 
     Raises:
         ConfigError: If the name or a hyper-parameter is unknown, one without a default is missing, or a value does not
@@ -106,10 +111,9 @@ def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -
         if key not in known:
             raise ConfigError(f"model {name} has no hyper-parameter {key!r}; known: {', '.join(known)}.")
     for key, default in known.items():
-        if default is MISSING and key not in hyper:
+        if default is Parameter.empty and key not in hyper:
             raise ConfigError(f"model {name} needs the hyper-parameter {key!r}; give it a value.")
-    model = MODELS[name]
-    return model(model.shape_type(num_items=num_items, max_len=max_len, **hyper))
+    return MODELS[name](num_items=num_items, max_len=max_len, **hyper)
 
 
 # Trained sequential recommenders on disk: weights, and what to build around them.

@@ -1,53 +1,18 @@
 """RPG: an item is a set of digits, and all digits of the next item are predicted at once."""
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from minionerec.core.errors import ConfigError
-from minionerec.models.nn.layers import INIT_STD, CausalLayer, Dropout, Linear, init_weights, slot_range
-from minionerec.models.sequential.model import AttentionShape, CausalEncoder
+from minionerec.models.nn.layers import INIT_STD, CausalLayer, Dropout, Linear, check_heads, init_weights, slot_range
+from minionerec.models.sequential.model import CausalEncoder
 
 _ITEMS_AT_ONCE = 1 << 16
 _SHORTEST = 1e-12
-
-
-@dataclass(frozen=True, kw_only=True)
-class RPGShape(AttentionShape):
-    """Shape of an `RPG`.
-
-    Attributes:
-        dropout: Dropout of the input vectors.
-        residual_dropout: Dropout after each part of a layer.
-        temperature: Divisor of the cosines.
-        num_digits: Digits of an item, M. `RPG.set_digits` gives them.
-        num_codes: Codes of a digit, C.
-
-    Raises:
-        ConfigError: If a number does not serve.
-    """
-
-    hidden_size: int = 448
-    num_heads: int = 4
-    inner_size: int = 1024
-    dropout: float = 0.5
-    attention_dropout: float = 0.5
-    residual_dropout: float = 0.0
-    temperature: float = 0.03
-    num_digits: int = 32
-    num_codes: int = 256
-
-    def __post_init__(self) -> None:
-        """Check heads, temperature and digits."""
-        super().__post_init__()
-        if self.temperature <= 0 or self.num_digits < 1 or self.num_codes < 1:
-            raise ConfigError(
-                f"temperature is {self.temperature}, num_digits {self.num_digits} and num_codes {self.num_codes}; they "
-                "must be above 0, and 1 or above."
-            )
 
 
 class RPG(CausalEncoder):
@@ -66,32 +31,54 @@ class RPG(CausalEncoder):
     3. W_m and b_m start at 0, so that heads start as the identity; there b_m is drawn.
     4. Code vectors start √M times as wide as the vectors of slots, so that items, which are means of M, are not lost
        beside those; there both start alike, and a long warm-up makes up for it.
+
+    Args:
+        num_layers: Layers.
+        num_heads: Attention heads; D must be a multiple.
+        inner_size: Width of the position-wise network.
+        attention_dropout: Dropout of attention weights.
+        dropout: Dropout of the input vectors.
+        residual_dropout: Dropout after each part of a layer.
+        temperature: Divisor of the cosines.
+        num_digits: Digits of an item, M. `set_digits` gives them.
+        num_codes: Codes of a digit, C.
     """
 
-    shape_type = RPGShape
     digits: torch.Tensor
 
-    def __init__(self, shape: RPGShape):
-        super().__init__(shape)
-        hidden_size, num_digits = shape.hidden_size, shape.num_digits
-        self.temperature, self.num_digits, self.num_codes = shape.temperature, num_digits, shape.num_codes
-        self.codes = nn.Embedding(num_digits * shape.num_codes, hidden_size)
-        self.slots = nn.Embedding(shape.max_len, hidden_size)
-        self.dropout = Dropout(shape.dropout)
-        self.layers = nn.ModuleList(
-            CausalLayer(
-                hidden_size,
-                shape.num_heads,
-                shape.inner_size,
-                shape.residual_dropout,
-                shape.attention_dropout,
-                rotary=False,
+    def __init__(
+        self,
+        *,
+        hidden_size: int = 448,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        inner_size: int = 1024,
+        attention_dropout: float = 0.5,
+        dropout: float = 0.5,
+        residual_dropout: float = 0.0,
+        temperature: float = 0.03,
+        num_digits: int = 32,
+        num_codes: int = 256,
+        **sizes: Any,
+    ):
+        super().__init__(hidden_size=hidden_size, **sizes)
+        check_heads(hidden_size, num_heads)
+        if temperature <= 0 or num_digits < 1 or num_codes < 1:
+            raise ConfigError(
+                f"temperature is {temperature}, num_digits {num_digits} and num_codes {num_codes}; they must be above "
+                "0, and 1 or above."
             )
-            for _ in range(shape.num_layers)
+        self.temperature, self.num_digits, self.num_codes = temperature, num_digits, num_codes
+        self.codes = nn.Embedding(num_digits * num_codes, hidden_size)
+        self.slots = nn.Embedding(self.max_len, hidden_size)
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList(
+            CausalLayer(hidden_size, num_heads, inner_size, residual_dropout, attention_dropout, rotary=False)
+            for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(hidden_size)
         self.heads = Linear(hidden_size, num_digits * hidden_size)
-        self.register_buffer("digits", torch.zeros(shape.num_items + 1, num_digits, dtype=torch.int32))
+        self.register_buffer("digits", torch.zeros(self.num_items + 1, num_digits, dtype=torch.int32))
         self.apply(init_weights)
         self.scale_residual_maps()
         nn.init.normal_(self.codes.weight, std=INIT_STD * math.sqrt(num_digits))

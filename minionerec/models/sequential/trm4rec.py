@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,26 +22,9 @@ from minionerec.models.nn.layers import (
     readout_slots,
     slot_range,
 )
-from minionerec.models.sequential.model import ModelShape, SequentialModel
+from minionerec.models.sequential.model import SequentialModel
 
 # A batch of histories without its padding: one token after another, laid out as a grid for attention alone.
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Rows of similar length, padded to the longest of them.
-
-    Attributes:
-        rows: Number of rows, b.
-        width: Length of the longest, w.
-        positions: int64 (n,), index of each token of these rows among the b w slots.
-        mask: float (b, 1, w, w), `causal_mask` of the rows.
-    """
-
-    rows: int
-    width: int
-    positions: torch.Tensor
-    mask: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -52,12 +36,13 @@ class Packed:
 
     Attributes:
         positions: int64 (N,), index of each token among the B L slots of the batch.
-        grids: At most three.
+        grids: At most three, each of b rows of similar length, padded to the longest of them, w: int64 (n,), index of
+            each token among the b w slots, and float (b, 1, w, w), `causal_mask` of the rows.
         newest: int64 (B,), number of the token at which each row is read.
     """
 
     positions: torch.Tensor
-    grids: list[Grid]
+    grids: list[tuple[torch.Tensor, torch.Tensor]]
     newest: torch.Tensor
 
     @classmethod
@@ -70,7 +55,7 @@ class Packed:
         for positions, columns in length_groups(histories, padding):
             rows = histories[positions, columns]
             inside = kept[positions, columns].flatten().nonzero()[:, 0]
-            grids.append(Grid(rows.shape[0], rows.shape[1], inside, causal_mask(rows)))
+            grids.append((inside, causal_mask(rows)))
             parts.append(every[positions, columns].flatten()[inside])
         tokens = torch.cat(parts)
         numbers = torch.empty_like(every).flatten()
@@ -88,14 +73,15 @@ class Packed:
         Returns:
             float (N, H, d).
         """
-        sizes = [len(grid.positions) for grid in self.grids]
+        sizes = [len(positions) for positions, _ in self.grids]
         given = torch.stack((q, k, v), 1)  # (N, 3, H, d)
         contexts = []
-        for grid, part in zip(self.grids, given.split(sizes), strict=True):
-            cells = part.new_zeros(grid.rows * grid.width, *part.shape[1:]).index_copy(0, grid.positions, part)
-            laid = cells.unflatten(0, (grid.rows, grid.width)).transpose(1, 3)  # (b, H, 3, w, d)
-            context = attend(laid[:, :, 0], laid[:, :, 1], laid[:, :, 2], grid.mask).transpose(1, 2)
-            contexts.append(context.flatten(0, 1).index_select(0, grid.positions))
+        for (positions, mask), part in zip(self.grids, given.split(sizes), strict=True):
+            rows, width = len(mask), mask.shape[-1]
+            cells = part.new_zeros(rows * width, *part.shape[1:]).index_copy(0, positions, part)
+            laid = cells.unflatten(0, (rows, width)).transpose(1, 3)  # (b, H, 3, w, d)
+            context = attend(laid[:, :, 0], laid[:, :, 1], laid[:, :, 2], mask).transpose(1, 2)
+            contexts.append(context.flatten(0, 1).index_select(0, positions))
         return torch.cat(contexts)
 
 
@@ -160,45 +146,6 @@ class RecursiveBlock(nn.Module):
         return turned[:, :heads], turned[:, heads:], qkv[:, 2 * width :].unflatten(-1, (heads, -1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TRM4RecShape(ModelShape):
-    """Shape of a `TRM4Rec`.
-
-    Attributes:
-        num_heads: Attention heads; D must be a multiple.
-        num_steps: Cycles, T.
-        num_blocks: Blocks of a cycle.
-        expansion: The SwiGLU's width is 2/3 of `expansion` · D, rounded up to a multiple of 256.
-        use_rope: Rotate queries and keys by their slots.
-        use_positions: Add learned vectors of the slots to the input.
-        full_backprop: Train through all cycles, and not through the last alone.
-
-    Raises:
-        ConfigError: If a number does not serve: no step or block, or an odd width of heads with `use_rope`.
-    """
-
-    num_heads: int = 2
-    num_steps: int = 4
-    num_blocks: int = 1
-    expansion: float = 4.0
-    use_rope: bool = True
-    use_positions: bool = False
-    full_backprop: bool = False
-
-    def __post_init__(self) -> None:
-        """Check heads, steps and blocks."""
-        super().__post_init__()
-        check_heads(self.hidden_size, self.num_heads)
-        for name in ("num_steps", "num_blocks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.use_rope and self.hidden_size // self.num_heads % 2:
-            raise ConfigError(
-                f"hidden_size {self.hidden_size} with num_heads {self.num_heads} makes heads of odd width, but "
-                "use_rope turns pairs of channels. Change num_heads, or leave use_rope out."
-            )
-
-
 class TRM4Rec(SequentialModel):
     """Recursion of tiny blocks over items (after "Less is More: Recursive Reasoning with Tiny Networks", 2025).
 
@@ -218,28 +165,54 @@ class TRM4Rec(SequentialModel):
 
     The published rows are `use_positions` off and `use_rope` on ("vanilla", and "FullBP" with `full_backprop`), then
     `use_positions` with `use_rope` off ("pos-only") or on ("pos+RoPE").
+
+    Args:
+        num_heads: Attention heads; D must be a multiple.
+        num_steps: Cycles, T.
+        num_blocks: Blocks of a cycle.
+        expansion: The SwiGLU's width is 2/3 of `expansion` · D, rounded up to a multiple of 256.
+        use_rope: Rotate queries and keys by their slots.
+        use_positions: Add learned vectors of the slots to the input.
+        full_backprop: Train through all cycles, and not through the last alone.
     """
 
     causal = True
     masks_padding = True
-    shape_type = TRM4RecShape
 
-    def __init__(self, shape: TRM4RecShape):
-        super().__init__(shape)
-        hidden_size, num_heads, max_len = shape.hidden_size, shape.num_heads, shape.max_len
-        self.num_steps, self.full_backprop = shape.num_steps, shape.full_backprop
-        self.items = nn.Embedding(shape.num_items + 1, hidden_size, padding_idx=0)
-        self.positions = nn.Embedding(max_len, hidden_size) if shape.use_positions else None
+    def __init__(
+        self,
+        *,
+        num_heads: int = 2,
+        num_steps: int = 4,
+        num_blocks: int = 1,
+        expansion: float = 4.0,
+        use_rope: bool = True,
+        use_positions: bool = False,
+        full_backprop: bool = False,
+        **sizes: Any,
+    ):
+        super().__init__(**sizes)
+        hidden_size, max_len = self.hidden_size, self.max_len
+        check_heads(hidden_size, num_heads)
+        for name, count in (("num_steps", num_steps), ("num_blocks", num_blocks)):
+            if count < 1:
+                raise ConfigError(f"{name} is {count}; it must be at least 1.")
+        width = hidden_size // num_heads
+        if use_rope and width % 2:
+            raise ConfigError(
+                f"hidden_size {hidden_size} with num_heads {num_heads} makes heads of odd width, but use_rope turns "
+                "pairs of channels. Change num_heads, or leave use_rope out."
+            )
+        self.num_steps, self.full_backprop = num_steps, full_backprop
+        self.items = nn.Embedding(self.num_items + 1, hidden_size, padding_idx=0)
+        self.positions = nn.Embedding(max_len, hidden_size) if use_positions else None
         self.answer = nn.Parameter(INIT_STD * torch.randn(hidden_size))
         self.reasoning = nn.Parameter(INIT_STD * torch.randn(hidden_size))
-        inner_size = _INNER_MULTIPLE * math.ceil(round(shape.expansion * hidden_size * 2 / 3) / _INNER_MULTIPLE)
-        self.blocks = nn.ModuleList(RecursiveBlock(hidden_size, num_heads, inner_size) for _ in range(shape.num_blocks))
-        width = hidden_size // num_heads
+        inner_size = _INNER_MULTIPLE * math.ceil(round(expansion * hidden_size * 2 / 3) / _INNER_MULTIPLE)
+        self.blocks = nn.ModuleList(RecursiveBlock(hidden_size, num_heads, inner_size) for _ in range(num_blocks))
         rates = ROPE_THETA ** (-torch.arange(0, width, 2) / width)
         self.angles: torch.Tensor | None
-        self.register_buffer(
-            "angles", torch.arange(max_len)[:, None] * rates if shape.use_rope else None, persistent=False
-        )
+        self.register_buffer("angles", torch.arange(max_len)[:, None] * rates if use_rope else None, persistent=False)
         self.apply(init_weights)
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:

@@ -13,7 +13,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.ranking import ranking_metrics
-from minionerec.models.sequential.model import ModelShape, SequentialModel
+from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import build_model
 from minionerec.training.sequential import train
@@ -50,7 +50,7 @@ class Table(SequentialModel):
     needs_users = True
 
     def __init__(self, scores):
-        super().__init__(ModelShape(num_items=scores.shape[1] - 1, max_len=4, padding="left"))
+        super().__init__(num_items=scores.shape[1] - 1, max_len=4, padding="left")
         self.table = scores
 
     def user_vectors(self, histories, users=None):
