@@ -135,10 +135,7 @@ def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: s
     Returns:
         An SVG image that stands by itself.
     """
-    import matplotlib
-
-    with matplotlib.rc_context({**plots.STYLE, "axes.grid.axis": "both"}):
-        figure = plots.new_figure(7.2, 4.6)
+    with plots.drawing(7.2, 4.6, {"axes.grid.axis": "both"}) as figure:
         axes = figure.add_subplot()
         for number, (name, points) in enumerate(series.items()):
             sizes = sorted(points)

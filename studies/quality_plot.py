@@ -61,10 +61,7 @@ def quality_against_cost(
     Returns:
         An SVG image that stands by itself.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(plots.STYLE):
-        figure = plots.new_figure(7.2, 4.2)
+    with plots.drawing(7.2, 4.2) as figure:
         axes = figure.add_subplot()
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda spent, _: f"{spent:g}")

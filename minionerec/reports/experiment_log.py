@@ -31,7 +31,6 @@ from minionerec.reports.reference import (
     UNKNOWN,
     PublishedGap,
     ReferenceRow,
-    SettingLine,
     load_reference,
     setting_lines,
     spread,
@@ -143,7 +142,7 @@ class DataSetLog:
         """Hit rates by level of the compared stage."""
         return self.results.analyses.get(self.compared)
 
-    def settings_beside(self, stage: str, row: ReferenceRow) -> list[SettingLine]:
+    def settings_beside(self, stage: str, row: ReferenceRow) -> list[dict[str, Any]]:
         """The settings of a published result, with ours."""
         results, lineage = self.results, self.stages[stage]
         theirs: Mapping[str, Value] = results.reference.settings.get(row.group, {}) if results.reference else {}
@@ -284,7 +283,7 @@ class DataSetLog:
             blocks.append(Paragraph("None of these stages is comparable with a published result."))
         for name, row in self.beside:
             lines: list[Row] = [
-                [line.name, shown_setting(line.theirs), shown_setting(line.ours), "differs" if line.differs else ""]
+                [line["name"], *(shown_setting(line[of]) for of in ("paper", "ours")), "differs" * line["differs"]]
                 for line in self.settings_beside(name, row)
             ]
             headers = ["Setting", f"theirs: {row.group}", f"ours: {name}", ""]
@@ -311,10 +310,7 @@ class DataSetLog:
                 {
                     "stage": name,
                     "row": f"{row.name} ({row.group})",
-                    "lines": [
-                        {"name": line.name, "paper": line.theirs, "ours": line.ours, "differs": line.differs}
-                        for line in self.settings_beside(name, row)
-                    ],
+                    "lines": self.settings_beside(name, row),
                 }
                 for name, row in self.beside
             ],

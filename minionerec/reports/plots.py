@@ -1,7 +1,8 @@
 """Plots as SVG text with the colours of the surrounding page; the only module that imports matplotlib."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from io import StringIO
 from typing import Any
@@ -55,11 +56,15 @@ def svg(figure: Any, name: str) -> str:
     return text.replace(_INK, "currentColor").strip()
 
 
-def new_figure(width: float, height: float) -> Any:
-    """An empty figure of a size in inches."""
+@contextmanager
+def drawing(width: float, height: float, more: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    """An empty figure of a size in inches, drawn and written in the style of pages, and in settings of its own."""
+    import matplotlib
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    settings: Any = {**STYLE, **(more or {})}
+    with matplotlib.rc_context(settings):
+        yield Figure(figsize=(width, height), layout="constrained")
 
 
 def hit_rate_curves(
@@ -74,10 +79,7 @@ def hit_rate_curves(
     Returns:
         An SVG element.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure = new_figure(7.2, 4.0)
+    with drawing(7.2, 4.0) as figure:
         axes = figure.add_subplot()
         ks = sorted({k for points in [*series.values(), *dashed.values()] for k in points})
         for number, (name, points) in enumerate(series.items()):
@@ -109,11 +111,8 @@ def learning_curves(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[floa
     Returns:
         An SVG element.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        lines = -(-len(panels) // 2)
-        figure = new_figure(7.2, 2.4 * lines)
+    lines = -(-len(panels) // 2)
+    with drawing(7.2, 2.4 * lines) as figure:
         for index, (title, series) in enumerate(panels):
             axes = figure.add_subplot(lines, 2, index + 1)
             for number, (name, points) in enumerate(series.items()):
@@ -134,10 +133,7 @@ def level_bars(panels: Mapping[str, Mapping[str, Sequence[float]]], levels: Sequ
     Returns:
         An SVG element.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure = new_figure(7.2, 3.3)
+    with drawing(7.2, 3.3) as figure:
         for index, (title, bars) in enumerate(panels.items()):
             axes = figure.add_subplot(1, len(panels), index + 1)
             width = 0.8 / len(bars)
@@ -161,10 +157,7 @@ def codebook_use(counts: Sequence[np.ndarray]) -> str:
     Returns:
         An SVG element.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure = new_figure(7.2, 2.6)
+    with drawing(7.2, 2.6) as figure:
         for level, used in enumerate(counts):
             axes = figure.add_subplot(1, len(counts), level + 1)
             heights = np.sort(used)[::-1]
@@ -193,10 +186,7 @@ def use_curves(levels: Sequence[Mapping[str, Sequence[int]]]) -> str:
     Returns:
         An SVG element.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure = new_figure(7.2, 3.0)
+    with drawing(7.2, 3.0) as figure:
         names = list(dict.fromkeys(name for level in levels for name in level))
         for index, level in enumerate(levels):
             axes = figure.add_subplot(1, len(levels), index + 1)
@@ -226,10 +216,7 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
     Returns:
         An SVG element.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure = new_figure(7.2, 3.0)
+    with drawing(7.2, 3.0) as figure:
         for index, (title, lines) in enumerate(panels.items()):
             axes = figure.add_subplot(1, len(panels), index + 1)
             for number, (name, values) in enumerate(lines.items()):
@@ -260,10 +247,7 @@ def reliability(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     Returns:
         An SVG element.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure = new_figure(4.6, 4.0)
+    with drawing(4.6, 4.0) as figure:
         axes = figure.add_subplot()
         axes.plot([0, 1], [0, 1], linestyle="--", color=COLOURS[5], label="perfect")
         for number, (name, bins) in enumerate(series.items()):
@@ -286,10 +270,7 @@ def user_points(rows: Sequence[tuple[str, float, float, float, float | None]]) -
     Returns:
         An SVG element.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure = new_figure(7.2, 3.2)
+    with drawing(7.2, 3.2) as figure:
         axes = figure.add_subplot()
         x = np.arange(len(rows))
         middle, low, high = np.array([row[1:4] for row in rows], dtype=float).reshape(-1, 3).T

@@ -270,21 +270,17 @@ def spread(found: Sequence[PublishedGap]) -> tuple[float, float] | None:
     return (min(known), max(known)) if known else None
 
 
-@dataclass(frozen=True)
-class SettingLine:
-    """One setting, theirs and ours."""
+def setting_lines(
+    theirs: Mapping[str, str | int | float], ours: Mapping[str, str | int | float]
+) -> list[dict[str, Any]]:
+    """All settings known on either side, each with its label as `name`, `paper`, `ours` and `differs`.
 
-    name: str
-    theirs: str | int | float
-    ours: str | int | float
-
-    @property
-    def differs(self) -> bool:
-        """Whether both are known, and differ."""
-        return UNKNOWN not in (self.theirs, self.ours) and shown_setting(self.theirs) != shown_setting(self.ours)
-
-
-def setting_lines(theirs: Mapping[str, str | int | float], ours: Mapping[str, str | int | float]) -> list[SettingLine]:
-    """All settings known on either side, with their labels."""
-    lines = [SettingLine(label, theirs.get(key, UNKNOWN), ours.get(key, UNKNOWN)) for key, label in SETTINGS.items()]
-    return [line for line in lines if line.theirs != UNKNOWN or line.ours != UNKNOWN]
+    Two differ if both are known and pages show them differently.
+    """
+    lines = []
+    for key, label in SETTINGS.items():
+        paper, own = theirs.get(key, UNKNOWN), ours.get(key, UNKNOWN)
+        if not paper == own == UNKNOWN:
+            differs = UNKNOWN not in (paper, own) and shown_setting(paper) != shown_setting(own)
+            lines.append({"name": label, "paper": paper, "ours": own, "differs": differs})
+    return lines

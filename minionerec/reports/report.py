@@ -17,7 +17,6 @@ from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.metrics.ranked import splits_of
 from minionerec.metrics.results import RecommenderResults
-from minionerec.metrics.statistics import Estimate
 from minionerec.metrics.tables import format_metrics_table
 from minionerec.reports import sections
 from minionerec.reports.config import COMPARED, COMPARISON, LEADERBOARD, LEVELS, REPORT, ReportConfig
@@ -288,7 +287,9 @@ def _recommender_json(results: PageResults, recommender: RecommenderResults, cos
         "predictions": [str(path) for path in recommender.paths],
         "about": dict(recommender.about),
         "counted_by": recommender.counted_by or None,
-        "metrics": {level: estimates_json(results.estimates(level)[name]) for level in levels},
+        "metrics": {
+            level: {metric: of.to_json() for metric, of in results.estimates(level)[name].items()} for level in levels
+        },
         "by_seed": {
             level: {metric: of.mean(1).tolist() for metric, of in results.values(name, level, results.metrics).items()}
             for level in levels
@@ -308,11 +309,6 @@ def _recommender_json(results: PageResults, recommender: RecommenderResults, cos
     }
     effort = results.effort(name) if cost and name not in results.baselines else None
     return found | ({} if effort is None else {"effort": _effort_json(effort)})
-
-
-def estimates_json(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
-    """Metric to mean, sd and interval."""
-    return {metric: found.to_json() for metric, found in estimates.items()}
 
 
 def _effort_json(effort: Effort) -> dict[str, Any]:

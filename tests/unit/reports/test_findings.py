@@ -180,7 +180,7 @@ def test_gaps_and_settings_beside_published_ones():
         {"learning_rate": 0.0003, "batch": "1,024", "beams": 20, "backbone": "mine"},
     )
     differ = {"Backbone": False, "Beams": True, "Learning rate": False, "Examples per step": False}
-    assert {line.name: line.differs for line in lines} == differ
+    assert {line["name"]: line["differs"] for line in lines} == differ
 
 
 def test_cold_targets_are_reported_with_what_to_change_where_they_are_many():
