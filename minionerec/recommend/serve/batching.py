@@ -22,18 +22,8 @@ from minionerec.recommend.serve.writing import answered, to_json
 
 logger = get_logger(__name__)
 
-
-@dataclass(frozen=True)
-class CallOutcome:
-    """The result of one call.
-
-    Attributes:
-        served: The model, the same for the whole call.
-        values: For each of its requests the answer as JSON, or its error.
-    """
-
-    served: Served
-    values: list[bytes | Exception]
+CallOutcome = tuple[Served, list[bytes | Exception]]
+"""The model of a call, the same for the whole of it; and for each of its requests the answer as JSON, or its error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -226,16 +216,16 @@ class Batcher:
         outcomes: list[tuple[QueuedCall, CallOutcome | Exception]] = []
         start = 0
         for job in jobs:
-            outcomes.append((job, CallOutcome(served, list(values[start : start + len(job.requests)]))))
+            outcomes.append((job, (served, values[start : start + len(job.requests)])))
             start += len(job.requests)
         return outcomes
 
 
 def _try(served: Served, work: Callable[[Served], bytes]) -> CallOutcome:
     try:
-        return CallOutcome(served, [work(served)])
+        return served, [work(served)]
     except Exception as error:
-        return CallOutcome(served, [error])
+        return served, [error]
 
 
 def _deliver(outcomes: list[tuple[QueuedCall, CallOutcome | Exception]]) -> None:

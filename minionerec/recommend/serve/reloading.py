@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,6 @@ from minionerec.recommend.serve.reading import Refusal, shown
 logger = get_logger(__name__)
 
 FIELDS = ("checkpoint", "items", "back")
-
-
-@dataclass(frozen=True)
-class ReloadRequest:
-    """The request of a reload: paths to load instead of the current ones, or the previous model."""
-
-    checkpoint: Path | None = None
-    items: Path | None = None
-    back: bool = False
 
 
 class Reloader:
@@ -58,8 +49,8 @@ class Reloader:
         # A single thread: libraries keep some state per thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
 
-    def read(self, value: Any) -> ReloadRequest:
-        """Parse the body of a call.
+    def read(self, value: Any) -> dict[str, Path] | None:
+        """The paths that the body of a call asks for, by their names in `Sources`; None for the previous model.
 
         Raises:
             Refusal: 422, naming the field.
@@ -74,12 +65,11 @@ class Reloader:
             raise Refusal(422, f"is {shown(back)}; expected true or false.", "back")
         if back and len(value) > 1:
             raise Refusal(422, "returns to the previous model and cannot be combined with paths.", "back")
-        return ReloadRequest(self._path(value, "checkpoint"), self._path(value, "items"), back)
-
-    def _path(self, value: dict[str, Any], field: str) -> Path | None:
-        if field not in value:
+        if back:
             return None
-        name = value[field]
+        return {name: self._path(value[name], name) for name in ("checkpoint", "items") if name in value}
+
+    def _path(self, name: Any, field: str) -> Path:
         if type(name) is not str or not 0 < len(name) <= 1000:
             raise Refusal(422, f"is {shown(name)}; expected a path.", field)
         if self._root is None:
@@ -99,24 +89,19 @@ class Reloader:
         """
         return await self._load(self.sources)
 
-    async def run(self, request: ReloadRequest) -> Served:
-        """Reload as requested; paths not given stay the same.
+    async def run(self, paths: dict[str, Path] | None) -> Served:
+        """Reload as `read` returned; paths not given stay the same.
 
         Raises:
             MinioneRecError: If the inputs do not belong together; the model in service is unchanged.
             Refusal: 409, if there is no previous model, or another is being loaded.
         """
-        if request.back:
+        if paths is None:
             served = self._shelf.back()
             self._record("back", served)
             return served
         current = self._shelf.current
-        sources = self.sources if current is None else current.sources
-        if request.checkpoint is not None:
-            sources = replace(sources, checkpoint=request.checkpoint)
-        if request.items is not None:
-            sources = replace(sources, items=request.items)
-        return await self._bring(sources)
+        return await self._bring(replace(self.sources if current is None else current.sources, **paths))
 
     async def _bring(self, sources: Sources) -> Served:
         try:

@@ -86,22 +86,17 @@ class Parts:
     begun: Callable[[], Awaitable[None]] | None = None
 
 
-@dataclass(frozen=True)
-class StaticFile:
-    """One file: its content, its type, and its ETag."""
-
-    content: bytes
-    kind: str
-    mark: str
+StaticFile = tuple[bytes, str, str]
+"""One file: its content, its type, and its ETag."""
 
 
-def read_files(folder: Path = PAGE) -> dict[str, StaticFile]:
-    """Files of known types of a folder, by name; empty without the folder."""
+def read_files() -> dict[str, StaticFile]:
+    """Files of known types of the page, by name; none without its folder."""
     found = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+    for path in sorted(PAGE.iterdir()) if PAGE.is_dir() else []:
         if path.is_file() and path.suffix in _TYPES:
             content = path.read_bytes()
-            found[path.name] = StaticFile(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+            found[path.name] = content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     return found
 
 
@@ -130,7 +125,11 @@ def create_app(parts: Parts) -> Guard:
     app = Starlette(
         routes=[*routes, *_pages(parts)],
         lifespan=lifespan,
-        exception_handlers={404: _nowhere, 405: _otherwise, Refusal: _refusal},
+        exception_handlers={
+            404: lambda call, _: _refused(Refusal(404, "unknown path; see GET /docs.")),
+            405: lambda call, _: _refused(Refusal(405, f"method {call.method[:20]} is not allowed for this path.")),
+            Refusal: lambda call, error: _refused(cast(Refusal, error)),
+        },
     )
     app.router.redirect_slashes = False
     paths = [path for route in app.routes if "{" not in (path := str(getattr(route, "path", "{")))]
@@ -169,10 +168,11 @@ def _pages(parts: Parts) -> "list[Route]":
     def send(request: "Request", file: StaticFile | None) -> Response:
         if file is None:
             raise Refusal(404, "no such file.")
-        headers = {"etag": file.mark, "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == file.mark:
+        content, kind, mark = file
+        headers = {"etag": mark, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == mark:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.kind, headers=headers)
+        return Response(content, media_type=kind, headers=headers)
 
     def described() -> dict[str, Any]:
         return document(parts.shelf.current, parts.limits)
@@ -191,18 +191,6 @@ def _pages(parts: Parts) -> "list[Route]":
         page("/", lambda request: send(request, files.get(INDEX))),
         page("/page/{name}", lambda request: send(request, files.get(request.path_params["name"]))),
     ]
-
-
-def _nowhere(request: "Request", error: Exception) -> "Response":
-    return _refused(Refusal(404, "unknown path; see GET /docs."))
-
-
-def _otherwise(request: "Request", error: Exception) -> "Response":
-    return _refused(Refusal(405, f"method {request.method[:20]} is not allowed for this path."))
-
-
-def _refusal(request: "Request", error: Exception) -> "Response":
-    return _refused(cast(Refusal, error))
 
 
 def _refused(refusal: Refusal) -> "Response":
@@ -252,12 +240,6 @@ def address_of(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def sources_of(config: ServeConfig) -> Sources:
-    """The sources of the first model."""
-    corpus, items = (Path(path) if path else None for path in (config.corpus, config.items))
-    return Sources(Path(config.checkpoint), corpus, items)
-
-
 def loader_of(config: ServeConfig) -> Callable[[Sources], Recommender]:
     """The function that loads a model."""
 
@@ -279,8 +261,9 @@ def make_parts(config: ServeConfig, keys: list[bytes], load: Callable[[Sources],
         timeout_s=config.timeout_s,
         metrics=metrics,
     )
-    root = Path(config.reload_root) if config.reload_root else None
-    reloader = Reloader(shelf, metrics, sources_of(config), config.reload != "off", root)
+    corpus, items, root = (Path(path) if path else None for path in (config.corpus, config.items, config.reload_root))
+    sources = Sources(Path(config.checkpoint), corpus, items)
+    reloader = Reloader(shelf, metrics, sources, config.reload != "off", root)
     return Parts(
         shelf,
         batcher,
@@ -405,55 +388,55 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
     if not keys and config.host not in LOOPBACK:
         logger.warning("anyone who can reach %s may call; set --api_key_file to require a key", config.host)
     try:
-        _Process(config, parts, listening, announce).run()
+        _run(config, parts, listening, announce)
     finally:
         listening.close()
         writer.finish()
 
 
-class _Process:
-    """One run of the server."""
+def _run(config: ServeConfig, parts: Parts, listening: socket.socket, announce: Callable[[str], None]) -> None:
+    """One run of the server.
 
-    def __init__(self, config: ServeConfig, parts: Parts, listening: socket.socket, announce: Callable[[str], None]):
-        self._config, self._parts, self._listening, self._announce = config, parts, listening, announce
-        self._failed: MinioneRecError | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        parts.begun = self._begin
-        self._server = make_server(parts)
+    Raises:
+        MinioneRecError: If the first model cannot be loaded.
+    """
+    failed: list[MinioneRecError] = []
+    tasks: set[asyncio.Task[Any]] = set()
 
-    def run(self) -> None:
-        # uvicorn raises the signal again after shutdown; a requested shutdown is not a failure
-        before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            self._server.run(sockets=[self._listening])
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        if self._failed is not None:
-            raise self._failed
+    def reload() -> None:
+        task = asyncio.ensure_future(parts.reloader.reload_quietly())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
-    async def _begin(self) -> None:
+    async def begin() -> None:
         """Load the first model, then watch its files; stop the server if it cannot be loaded."""
-        if self._config.reload != "off" and hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        if config.reload != "off" and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         try:
-            served = await self._parts.reloader.start()
+            served = await parts.reloader.start()
         except MinioneRecError as error:
-            self._failed = error
-            self._server.should_exit = True
+            failed.append(error)
+            server.should_exit = True
             return
         name, count = served.recommender.name, len(served.recommender.items)
         try:
-            self._announce(f"{name}, {count:,} items: {address_of(self._listening)}")
+            announce(f"{name}, {count:,} items: {address_of(listening)}")
         except (OSError, ValueError) as error:  # standard output is closed; serve anyway
             logger.warning("the address cannot be printed: %s", error)
-        if self._config.reload == "watch":
-            await self._parts.reloader.watch(self._config.watch_s)
+        if config.reload == "watch":
+            await parts.reloader.watch(config.watch_s)
 
-    def _reload(self) -> None:
-        task = asyncio.ensure_future(self._parts.reloader.reload_quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    parts.begun = begin
+    server = make_server(parts)
+    # uvicorn raises the signal again after shutdown; a requested shutdown is not a failure
+    before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run(sockets=[listening])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if failed:
+        raise failed[0]
 
 
 def _ignore(number: int, frame: object) -> None:

@@ -1,7 +1,6 @@
 """The handlers of the paths."""
 
 import asyncio
-import functools
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -61,14 +60,14 @@ class Service:
         body = await read_body(call.scope["headers"], call.receive, self.limits)
         requests, single = read_call(read_json(body), self.limits)
         self._remember(call, requests)
-        outcome = await self._submit(call, requests)
+        served, values = await self._submit(call, requests)
         lists: list[bytes] = []
-        for index, value in enumerate(outcome.values):
+        for index, value in enumerate(values):
             if isinstance(value, Exception):
                 raise self._as_refusal(value, "" if single else f"requests[{index}].")
             lists.append(value)
         self.metrics.rows.inc(len(lists))
-        model = to_json(outcome.served.model)
+        model = to_json(served.model)
         if single:
             return 200, b'%b,"model":%b}' % (lists[0][:-1], model)
         return 200, b'{"results":[%b],"model":%b}' % (b",".join(lists), model)
@@ -78,11 +77,15 @@ class Service:
         body = await read_body(call.scope["headers"], call.receive, self.limits)
         request = read_request(read_json(body), self.limits)
         self._remember(call, [request])
-        outcome = await self._submit(call, [request], functools.partial(_explained, request=request))
-        value = outcome.values[0]
+
+        def work(served: Served) -> bytes:
+            found = explain(served.recommender, request)
+            return to_json(finite({"tree": found.tree, "reasons": found.reasons}))
+
+        served, (value,) = await self._submit(call, [request], work)
         if isinstance(value, Exception):
             raise self._as_refusal(value)
-        return 200, b'%b,"model":%b}' % (value[:-1], to_json(outcome.served.model))
+        return 200, b'%b,"model":%b}' % (value[:-1], to_json(served.model))
 
     async def items(self, call: "Call") -> tuple[int, bytes]:
         """`GET /v1/items`."""
@@ -114,12 +117,12 @@ class Service:
         if not self._reloader.allowed:
             raise Refusal(404, "reloading is disabled; start the server with --reload request.", close=True)
         body = await read_body(call.scope["headers"], call.receive, self.limits)
-        request = self._reloader.read(read_json(body))
+        paths = self._reloader.read(read_json(body))
         before = self.shelf.current
-        known = [*self._reloader.paths(), request.checkpoint, request.items]
+        known = [*self._reloader.paths(), *(paths or {}).values()]
         begin = time.perf_counter()
         try:
-            served = await asyncio.shield(self._reloader.run(request))
+            served = await asyncio.shield(self._reloader.run(paths))
         except MinioneRecError as error:
             raise Refusal(
                 409, f"refused; the model in service is unchanged: {without_paths(str(error), known)}"
@@ -180,11 +183,6 @@ class Service:
         if isinstance(error, MinioneRecError):
             return Refusal(422, without_paths(str(error), self._reloader.paths()))
         return error
-
-
-def _explained(served: Served, request: Request) -> bytes:
-    found = explain(served.recommender, request)
-    return to_json(finite({"tree": found.tree, "reasons": found.reasons}))
 
 
 def _read_search(given: Sequence[tuple[str, str]]) -> tuple[str, list[str], int]:

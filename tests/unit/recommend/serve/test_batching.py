@@ -45,7 +45,7 @@ class Bench:
 
 
 def lists(outcome):
-    return [[item["item_id"] for item in json.loads(value)["items"]] for value in outcome.values]
+    return [[item["item_id"] for item in json.loads(value)["items"]] for value in outcome[1]]
 
 
 async def until(condition):
@@ -91,7 +91,7 @@ def test_callers_of_one_batch_keep_their_own_session_contexts(telling):
             assert bench.count("minionerec_batch_requests_count") == 1
             return outcomes
 
-    found = [json.loads(outcome.values[0])["items"] for outcome in asyncio.run(play())]
+    found = [json.loads(values[0])["items"] for _, values in asyncio.run(play())]
     for request, items in zip(requests, found, strict=True):
         wanted = recommender.answer([request])[0].items
         scores = {item["item_id"]: item["score"] for item in items}
@@ -113,7 +113,7 @@ def test_a_call_of_more_than_a_batch_has_one_model():
 
     first, second = asyncio.run(play())
     assert recommender.ranker.batches == [4, 4, 2]
-    assert first.served.recommender is recommender and second.served.recommender is later
+    assert first[0].recommender is recommender and second[0].recommender is later
     assert lists(first) == [expected([item_id], 3) for item_id in IDS[:10]]
     assert lists(second) == [expected(["i3"], 3, shift=5)]
 
@@ -171,7 +171,7 @@ def test_a_full_queue_refuses_at_once():
             assert bench.metrics.registry.get_sample_value("minionerec_refused_total", {"reason": "queue"}) == 1
             return outcomes
 
-    assert [len(outcome.values) for outcome in asyncio.run(play())] == [1, 4, 1]
+    assert [len(values) for _, values in asyncio.run(play())] == [1, 4, 1]
 
 
 def test_what_could_not_be_answered_in_time_is_refused():
@@ -240,8 +240,8 @@ def test_work_of_another_kind_is_done_alone_and_its_error_is_given_back():
             others = [bench.ask(["i2"]), bench.ask(["i3"])]
             recommender.ranker.hold.set()
             await asyncio.gather(first, *others)
-            assert (await work.future).values == [b"model"]
-            assert isinstance((await bad.future).values[0], ZeroDivisionError)
+            assert (await work.future)[1] == [b"model"]
+            assert isinstance((await bad.future)[1][0], ZeroDivisionError)
 
     asyncio.run(play())
     assert recommender.ranker.batches == [1, 2]

@@ -11,8 +11,6 @@ import pytest
 from support.scripts import benchmark
 from support.serving import IDS, counted, expected, fake_parts, running, talk, until
 
-from minionerec.recommend.serve.reloading import ReloadRequest
-
 http_load = benchmark("http_load")
 
 
@@ -151,11 +149,7 @@ def test_models_are_exchanged_under_traffic_without_failures_or_mixtures(parts, 
         loop = parts.batcher._loop
         await asyncio.sleep(0.1)
         for round_ in range(12):
-            asked = (
-                ReloadRequest(back=True)
-                if round_ % 3 == 2
-                else ReloadRequest(checkpoint=tmp_path / f"shift-{round_ % 2 + 1}")
-            )
+            asked = None if round_ % 3 == 2 else {"checkpoint": tmp_path / f"shift-{round_ % 2 + 1}"}
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(parts.reloader.run(asked), loop))
             await asyncio.sleep(0.05)
         return await traffic
