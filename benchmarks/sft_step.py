@@ -74,7 +74,7 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     from trl.trainer.sft_trainer import SFTTrainer
 
     from minionerec.data.corpus import Corpus
-    from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+    from minionerec.models.backbone.build import scratch_model, train_tokenizer
     from minionerec.models.backbone.bundle import quiet_libraries
     from minionerec.models.backbone.vocabulary import add_code_tokens
     from minionerec.sid.table import SidTable
@@ -93,15 +93,16 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
     texts = [*corpus.items["title"], *corpus.items["description"]]
     tokenizer = train_tokenizer(texts, args.vocabulary - len(table.tokens))
     add_code_tokens(tokenizer, table)
-    shape = ScratchShape(
-        hidden_size=args.width,
-        layers=args.layers,
-        heads=args.heads or args.width // 64,
-        kv_heads=args.kv_heads,
-        inner_size=args.inner or (4864 if args.width == 896 else 3 * args.width),
-    )
     with torch.device(args.device):
-        model = scratch_model(tokenizer, shape, args.seed)
+        model = scratch_model(
+            tokenizer,
+            args.seed,
+            hidden_size=args.width,
+            layers=args.layers,
+            heads=args.heads or args.width // 64,
+            kv_heads=args.kv_heads,
+            inner_size=args.inner or (4864 if args.width == 896 else 3 * args.width),
+        )
     model.resize_token_embeddings(args.vocabulary, mean_resizing=False)
     common = {
         "output_dir": str(folder / "run"),

@@ -28,7 +28,7 @@ from trl.trainer.utils import add_fused_lm_head
 from minionerec.core.commands import run_command
 from minionerec.core.machine import keep_freed_memory
 from minionerec.data.corpus import Corpus
-from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.decoding.trie import Trie
@@ -74,9 +74,9 @@ def load(args: argparse.Namespace) -> tuple[Bundle, list[dict[str, Any]], Teache
     config = SftConfig(corpus="none", sids="none", output="none", all_positions=True, teacher=args.teacher)
     maker = SftExamples(tokenizer, builder, corpus, config)
     rows = listed(maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))[0])
-    shape = ScratchShape(args.width, args.layers, args.heads, args.kv_heads, args.inner)
+    shape = {"hidden_size": args.width, "layers": args.layers, "heads": args.heads, "kv_heads": args.kv_heads}
     with torch.device(args.device):
-        model: Any = scratch_model(tokenizer, shape, 0)
+        model: Any = scratch_model(tokenizer, 0, inner_size=args.inner, **shape)
     if args.vocabulary:
         model.resize_token_embeddings(args.vocabulary, mean_resizing=False)
     add_fused_lm_head(model)

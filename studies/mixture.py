@@ -37,7 +37,7 @@ def prompts_of(bundle: Bundle, corpus: Corpus, split: str) -> tuple[list[list[in
     """Token ids of the rows' prompts in a checkpoint's own wording, and SID numbers of their targets."""
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     examples = builder.build("next_sid", split)
-    ids = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length).ids
+    ids = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length)[0]
     return ids, bundle.table.sid_numbers[[example.target for example in examples]]
 
 
@@ -63,8 +63,8 @@ def language_scores(bundle: Bundle, prompts: list[list[int]], sids: torch.Tensor
     for start in progress(range(0, len(prompts), AT_ONCE), "language model", unit="batches"):
         part = slice(start, start + AT_ONCE)
         packed = pack_groups(prompts[part], tokens[sids[part]].tolist(), ROW_TOKENS)
-        logits = picked_logits(bundle.model, bundle.model, vars(packed))
-        own = logits.float().log_softmax(-1).gather(1, packed.labels[:, None])
+        logits = picked_logits(bundle.model, bundle.model, packed)
+        own = logits.float().log_softmax(-1).gather(1, packed["labels"][:, None])
         scores.append(own.view(-1, WIDTH, len(levels)).sum(-1))
     return torch.cat(scores)
 

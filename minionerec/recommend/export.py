@@ -11,15 +11,14 @@ from safetensors.numpy import save_file
 
 from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST
-from minionerec.core.errors import ArtefactError, ConfigError, one_line
+from minionerec.core.errors import ArtefactError, one_line
 from minionerec.core.log import get_logger, progress
 from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS
-from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, clean_generation_config, load_bundle
-from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.bundle import Bundle, clean_generation_config, load_language_model
 from minionerec.models.decoding.decoder import decode_prompts, decoding_device
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
@@ -51,7 +50,13 @@ def run_export(config: ExportConfig) -> StageResult:
     with stage.work() as work:
         steps = progress(("load", "search", "write"), "exporting", unit="steps")
         next(steps)
-        bundle = load_language_model(stage.config.checkpoint, config.dtype)
+        instead = (
+            "which engines for language models cannot load. Serve it with minionerec serve, or distil it into a "
+            "language model (minionerec sft --teacher) and export that."
+        )
+        dtype = None if config.dtype == "saved" else getattr(torch, config.dtype)
+        bundle = load_language_model(stage.config.checkpoint, dtype, instead)
+        torch.nn.Module.to(bundle.model, decoding_device())
         corpus = Corpus.load(stage.config.corpus)
         refit = refitted_ancestor(stage.config.checkpoint) is not None
         corpus = corpus.with_every_row() if refit else corpus
@@ -73,7 +78,9 @@ def run_export(config: ExportConfig) -> StageResult:
         }
         next(steps)
         with work.finish(counts=counts) as folder:
-            write_model(bundle, folder)
+            bundle.model.generation_config = clean_generation_config(bundle.tokenizer)
+            bundle.model.save_pretrained(folder)
+            bundle.tokenizer.save_pretrained(folder)
             write_trie(trie, folder / TRIE_FILE)
             _write_json(folder / ITEMS_FILE, sid_to_item(bundle.table, items_of))
             _write_json(folder / PROMPTS_FILE, about, indent=1)
@@ -115,27 +122,6 @@ def _pushed(folder: Path, config: ExportConfig) -> str:
             "Check the name, the connection and `hf auth login`, and run the same command again."
         ) from None
     return str(made)
-
-
-def load_language_model(checkpoint: str, dtype: str) -> Bundle:
-    """The checkpoint, on this process's device.
-
-    Args:
-        checkpoint: Its directory.
-        dtype: Weights' dtype, or "saved".
-
-    Raises:
-        ConfigError: If it is a catalogue model.
-    """
-    bundle = load_bundle(checkpoint, dtype=None if dtype == "saved" else getattr(torch, dtype))
-    check_decoder_alone(bundle)
-    if isinstance(bundle.model, CatalogueModel):
-        raise ConfigError(
-            f"{checkpoint}: is a catalogue model, which engines for language models cannot load. Serve it with "
-            "minionerec serve, or distil it into a language model (minionerec sft --teacher) and export that."
-        )
-    torch.nn.Module.to(bundle.model, decoding_device())
-    return bundle
 
 
 def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
@@ -183,7 +169,7 @@ def make_examples(
     contexts = [position % len(SESSION_CONTEXTS) * conditioned for position in range(len(histories))]
     queries = zip(histories, contexts, strict=True)
     texts = [builder.prompt("next_sid", history=history, context=context) for history, context in queries]
-    prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length).ids
+    prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length)[0]
     beams = min(config.beams, trie.n_sids)
     numbers, scores = decode_prompts(bundle.model, prompts, trie, beams)
     ids = bundle.table.item_ids
@@ -205,13 +191,6 @@ def make_examples(
             }
         )
     return {"beams": beams, "examples": examples}
-
-
-def write_model(bundle: Bundle, folder: Path) -> None:
-    """Write weights, configuration, tokenizer and a generation config for greedy search."""
-    bundle.model.generation_config = clean_generation_config(bundle.tokenizer)
-    bundle.model.save_pretrained(folder)
-    bundle.tokenizer.save_pretrained(folder)
 
 
 def write_trie(trie: Trie, file: Path) -> None:

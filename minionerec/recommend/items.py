@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from minionerec.core.errors import shown
 from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import item_columns
 from minionerec.recommend.requests import RequestError
@@ -88,7 +89,7 @@ class Column:
         expected = {CHOICE: str, SWITCH: bool}.get(self.kind)
         if expected is not None and not isinstance(value, expected):
             form = "a text" if expected is str else "true or false"
-            raise RequestError(where, f"is {_shown(value)}; expected {form}, or a list of them.")
+            raise RequestError(where, f"is {shown(value)}; expected {form}, or a list of them.")
         if self.kind == NUMBER:
             value = _real(value, where)
         wanted = np.array(value, dtype=self.values.dtype)  # as text numpy would drop NUL characters at its end
@@ -111,11 +112,6 @@ class Column:
 
 def _wanted(kind: str) -> str:
     return {CHOICE: "a text or a list of texts", SWITCH: "true or false"}[kind]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _empty(cell: Any) -> bool:
@@ -143,7 +139,7 @@ def _real(value: Any, where: str) -> float:
             number = math.inf
         if math.isfinite(number):
             return number
-    raise RequestError(where, f"is {_shown(value)}; expected a number.")
+    raise RequestError(where, f"is {shown(value)}; expected a number.")
 
 
 class CatalogueItems:

@@ -33,28 +33,6 @@ BEAMS = 50
 """Minimum number of beams of a language model."""
 
 
-class Understood(NamedTuple):
-    """A request in item indices.
-
-    Attributes:
-        query: The ranker's query: the newest items of the history that it reads, and the context.
-        mask: bool (N,), the items that may be listed; None for all.
-        without: Items that may not be listed, regardless of the mask.
-        unknown: Unknown ids.
-    """
-
-    query: Queries
-    mask: np.ndarray | None
-    without: Collection[int]
-    unknown: tuple[str, ...]
-
-    @property
-    def session_context(self) -> int:
-        """Index of the query's session context, into `SESSION_CONTEXTS`."""
-        contexts = self.query.session_context
-        return UNKNOWN if contexts is None else int(contexts[0])
-
-
 class Listed(NamedTuple):
     """A list in item indices.
 
@@ -219,12 +197,13 @@ class Recommender:
         found: dict[int, Listed] = {}
         for k, indices in self._by_beams([request.k for request in requests]).items():
             group = [understood[index] for index in indices]
-            allowed = Allowed.of_masks([each.mask for each in group], [each.without for each in group], len(self.items))
-            queries = Queries.joined([each.query for each in group])
+            asked, masks, without, unknown = zip(*group, strict=True)
+            allowed, queries = Allowed.of_masks(masks, without, len(self.items)), Queries.joined(asked)
             ranking = self.ranker.rank(queries, k, None if allowed.unrestricted else allowed)
-            for index, each, items, scores in zip(indices, group, ranking.items, ranking.scores, strict=True):
-                length = requests[index].k
-                found[index] = Listed(items[:length], scores[:length], each.unknown, each.session_context)
+            for row, (index, items, scores) in enumerate(zip(indices, ranking.items, ranking.scores, strict=True)):
+                length, contexts = requests[index].k, queries.session_context
+                context = UNKNOWN if contexts is None else int(contexts[row])
+                found[index] = Listed(items[:length], scores[:length], unknown[row], context)
         return [found[index] for index in range(len(requests))]
 
     @property
@@ -254,8 +233,12 @@ class Recommender:
             groups.setdefault(min(max(k, least), len(self.items)), []).append(index)
         return groups
 
-    def understand(self, request: Request) -> Understood:
+    def understand(self, request: Request) -> tuple[Queries, np.ndarray | None, Collection[int], tuple[str, ...]]:
         """A request in item indices.
+
+        Returns:
+            The ranker's query: the newest items of the history that it reads, and the context; the items that may be
+            listed, bool (N,), None for all; items that may not be listed, regardless of these; and unknown ids.
 
         Raises:
             RequestError: If it is invalid, with the field.
@@ -272,7 +255,7 @@ class Recommender:
         if request.exclude_seen:
             without = [*without, *history]
         newest = np.array(history[-self.max_history :], dtype=np.int32)
-        return Understood(Queries([newest], context), mask, without, tuple(missing))
+        return Queries([newest], context), mask, without, tuple(missing)
 
     def _session_context(self, request: Request) -> np.ndarray:
         """The session context of a request: int8 (1,), an index into `SESSION_CONTEXTS`.

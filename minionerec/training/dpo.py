@@ -34,8 +34,8 @@ from minionerec.core.processes import is_main_process
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import resolve_dtype
-from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
-from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.bundle import Bundle, load_language_model
+from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import decoding_device, fitting_batch_size, search_of
 from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.trie import Trie
@@ -44,10 +44,11 @@ from minionerec.training.config import DpoConfig
 from minionerec.training.grpo.figures import Figures
 from minionerec.training.grpo.rollouts import TrainingPrompts, grpo_examples
 from minionerec.training.memory import Share
-from minionerec.training.packing import shared_prefix_logps
+from minionerec.training.packing import shared_prefix_scores
 from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
+    log_truncated,
     plan_steps,
     training_stage,
     warn_of_rounding,
@@ -195,7 +196,7 @@ def completion_sums(
         prompts: Token ids of P prompts.
         completions: Token ids of the C completions of each.
     """
-    logps, _ = shared_prefix_logps(model, backbone, prompts, completions)
+    logps = shared_prefix_scores(model, backbone, prompts, completions)[0]
     lengths = torch.tensor([len(ids) for group in completions for ids in group], device=logps.device)
     mask = torch.arange(int(lengths.max()), device=logps.device) < lengths.unsqueeze(1)  # (P * C, T)
     return logps.new_zeros(mask.shape).masked_scatter(mask, logps).sum(1).view(len(prompts), -1)
@@ -345,16 +346,13 @@ def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
     with run.work.phase("load"):
         prompts = grpo_examples(builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows)
     logger.info(
-        "S-DPO on %s prompts (%s), %d filled up; %d negatives each (%s), beta %g.",
-        f"{sum(prompts.counts.values()):,}",
-        ", ".join(f"{task} {count:,}" for task, count in prompts.counts.items()),
-        prompts.filled_up,
+        "S-DPO on %s; %d negatives each (%s), beta %g.",
+        prompts.described(),
         config.negatives,
         config.negatives_from,
         config.beta,
     )
-    if prompts.truncated:
-        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.truncated:,}")
+    log_truncated(prompts.truncated)
     trainer = _trainer(config, run, bundle, builder, prompts)
     warn_of_rounding(trainer, config)
     if not config.prompts_per_device:
@@ -372,13 +370,11 @@ def load_start(config: DpoConfig) -> Bundle:
     Raises:
         ConfigError: If it is a catalogue model, or has too few SIDs for so many negatives.
     """
-    bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
-    check_decoder_alone(bundle)
-    if isinstance(bundle.model, CatalogueModel):
-        raise ConfigError(
-            f"{config.checkpoint}: is a catalogue model, whose softmax already compares a target with the whole "
-            "catalogue. Train it with minionerec train-catalogue --objective expected or grpo."
-        )
+    instead = (
+        "whose softmax already compares a target with the whole catalogue. Train it with minionerec train-catalogue "
+        "--objective expected or grpo."
+    )
+    bundle = load_language_model(config.checkpoint, resolve_dtype(config.dtype), instead)
     if bundle.table.n_unique <= config.negatives:
         raise ConfigError(
             f"negatives is {config.negatives}, but the catalogue has {bundle.table.n_unique} distinct SIDs; ask for "
@@ -391,7 +387,6 @@ def _trainer(
     config: DpoConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, prompts: TrainingPrompts
 ) -> SidDpoTrainer:
     """The trainer with everything that a step needs."""
-    table, vocabulary = bundle.table, bundle.tokenizer.get_vocab()
     names = "prompts_per_step and prompts_per_device"
     plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
     args = TrainingArguments(
@@ -403,10 +398,9 @@ def _trainer(
         ddp_find_unused_parameters=False,
         eval_on_start=run.checkpoint is None,
     )
-    trie = Trie.build(table.codes, bundle.code_ids)
+    trie = Trie.build(bundle.table.codes, bundle.code_ids)
     with run.work.phase("negatives"):
         negatives = negatives_of(config, run, bundle, builder.corpus, prompts, trie)
-    tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
     return SidDpoTrainer(
         bundle.model,
         args,
@@ -415,7 +409,7 @@ def _trainer(
         reference=copy.deepcopy(bundle.model),
         negatives=negatives,
         beta=config.beta,
-        sid_tokens=[[vocabulary[token] for token in tokens[number]] for number in range(table.n_unique)],
+        sid_tokens=bundle.sid_tokens,
         steps_per_epoch=plan.steps_per_epoch,
         validation=validation_set(config, bundle, builder, trie),
         callbacks=early_stopping(config),
@@ -455,6 +449,7 @@ def searched_negatives(
     if is_main_process():
         folder.mkdir(exist_ok=True)
     search, fits = search_of(model, prompts, trie, beams), partial(fitting_batch_size, model, trie, prompts, beams)
-    found, _ = decode_in_shards(folder, prompts, beams, fits, search, model.device, "searching negatives")
+    with evaluating(model):
+        found, _ = decode_in_shards(folder, prompts, beams, fits, search, model.device, "searching negatives")
     negatives = without_targets(found, targets)
     return lambda epoch: negatives

@@ -13,7 +13,7 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -297,55 +297,18 @@ class ExampleMaker(ABC):
 
 
 @dataclass(frozen=True)
-class Written:
-    """Examples of one part.
-
-    Attributes:
-        part: The part.
-        arrays: Their columns.
-        tally: Their counts.
-    """
-
-    part: ExamplePart
-    arrays: Mapping[str, np.ndarray]
-    tally: Mapping[str, int]
-
-    @classmethod
-    def open(cls, part: ExamplePart) -> "Written":
-        """Open what was finished.
-
-        Raises:
-            ArtefactError: If it was not, or is damaged.
-        """
-        arrays, state = open_columns(part.folder)
-        return cls(part, arrays, state["tally"])
-
-    def table(self, lists: Iterable[str], scalars: Iterable[str]) -> pa.Table:
-        """The columns as a table over the mapped arrays; lists that no example has are left out."""
-        columns: dict[str, pa.Array] = {name: pa.array(self.arrays[name]) for name in scalars}
-        for name in lists:
-            offsets, values = self.arrays[name + _ENDS], pa.array(self.arrays[name])
-            if not len(offsets):
-                continue
-            found = pa.LargeListArray.from_arrays(pa.array(offsets), values)
-            if len(found) > self.tally["rows"]:  # several lists an example
-                outer = np.arange(self.tally["rows"] + 1) * (len(found) // self.tally["rows"])
-                found = pa.LargeListArray.from_arrays(pa.array(outer), found)
-            columns[name] = found
-        return pa.table(columns)
-
-
-@dataclass(frozen=True)
 class TrainingSet:
     """All examples of a training.
 
     Attributes:
-        written: The parts.
+        parts: The parts.
+        stored: Columns of each, mapped from files, and a state whose `tally` are their counts.
         lists: Columns with a list an example.
         scalars: Columns with one value an example.
     """
 
-    written: Sequence[Written]
+    parts: Sequence[ExamplePart]
+    stored: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
     lists: Sequence[str]
     scalars: Sequence[str]
 
@@ -355,15 +318,30 @@ class TrainingSet:
         Args:
             again: int64 (A,), examples that are repeated after all others.
         """
-        tables = [part.table(self.lists, self.scalars) for part in self.written if part.tally["rows"]]
-        times = [part.part.times for part in self.written if part.tally["rows"]]
-        repeated = [table for table, count in zip(tables, times, strict=True) for _ in range(count)]
-        whole = pa.concat_tables(repeated, promote_options="default")
+        tables = []
+        for part, (arrays, state) in zip(self.parts, self.stored, strict=True):
+            if state["tally"]["rows"]:
+                tables += [self._table(arrays, state["tally"]["rows"])] * part.times
+        whole = pa.concat_tables(tables, promote_options="default")
         for name in set(self.lists) - set(whole.column_names):
             whole = whole.append_column(name, pa.nulls(len(whole), pa.large_list(pa.int32())))
         if again is not None and len(again):
             whole = pa.concat_tables([whole, whole.take(pa.array(again))])
         return Dataset(InMemoryTable(whole), fingerprint="training-examples")  # its own would read all of them
+
+    def _table(self, arrays: Mapping[str, np.ndarray], rows: int) -> pa.Table:
+        """One part as a table over the mapped arrays; lists that no example has are left out."""
+        columns: dict[str, pa.Array] = {name: pa.array(arrays[name]) for name in self.scalars}
+        for name in self.lists:
+            offsets, values = arrays[name + _ENDS], pa.array(arrays[name])
+            if not len(offsets):
+                continue
+            found = pa.LargeListArray.from_arrays(pa.array(offsets), values)
+            if len(found) > rows:  # several lists an example
+                outer = np.arange(rows + 1) * (len(found) // rows)
+                found = pa.LargeListArray.from_arrays(pa.array(outer), found)
+            columns[name] = found
+        return pa.table(columns)
 
     def __len__(self) -> int:
         """Number of examples of an epoch."""
@@ -373,13 +351,14 @@ class TrainingSet:
     def counts(self) -> dict[str, int]:
         """Task → number of examples of an epoch."""
         counts: dict[str, int] = {}
-        for part in self.written:
-            counts[part.part.task] = counts.get(part.part.task, 0) + part.part.times * part.tally["rows"]
+        for part, (_, state) in zip(self.parts, self.stored, strict=True):
+            counts[part.task] = counts.get(part.task, 0) + part.times * state["tally"]["rows"]
         return counts
 
     def total(self, name: str) -> int:
         """Sums of the counts of all examples of an epoch."""
-        return sum(part.part.times * part.tally.get(name, 0) for part in self.written)
+        stored = zip(self.parts, self.stored, strict=True)
+        return sum(part.times * state["tally"].get(name, 0) for part, (_, state) in stored)
 
 
 def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> TrainingSet:
@@ -404,7 +383,7 @@ def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> Trai
     while not all(are_finished(part.folder) for part in parts):
         time.sleep(_LOOK_AGAIN)
     wait_for_everyone()
-    found = TrainingSet([Written.open(part) for part in parts], list(maker.lists), list(maker.scalars))
+    found = TrainingSet(parts, [open_columns(part.folder) for part in parts], list(maker.lists), list(maker.scalars))
     for task, count in found.counts.items():
         if not count and max_tokens:
             raise DataError(f"task {task!r}: max_tokens has no room for a single window. Give more tokens.")

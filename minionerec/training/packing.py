@@ -47,26 +47,6 @@ from minionerec.training.memory import Share, in_tiles
 ROW_TOKENS = {"sdpa": 512, "eager": 512, "flex_attention": 8192}
 
 
-@dataclass(frozen=True)
-class PackedGroups:
-    """Groups packed into rows.
-
-    Attributes:
-        input_ids: int64 (B, T), 0 at padding.
-        position_ids: int64 (B, T), rotary positions, counted from each prompt's first token.
-        ends: int64 (B, T), the position after the last one that sees this one; a padding position sees itself alone.
-        positions: int64 (N,), for each completion token, in the order of groups, completions and tokens, the position
-            that predicts it, counted through all rows.
-        labels: int64 (N,), the completion tokens themselves.
-    """
-
-    input_ids: torch.Tensor
-    position_ids: torch.Tensor
-    ends: torch.Tensor
-    positions: torch.Tensor
-    labels: torch.Tensor
-
-
 def _lay_out(prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
     """One group: tokens, positions and ends; and the positions that predict each completion's tokens."""
     tokens, positions = list(prompt), list(range(len(prompt)))
@@ -110,7 +90,7 @@ def _fill_rows(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
 
 def pack_groups(
     prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[Sequence[int]]], row_tokens: int
-) -> PackedGroups:
+) -> dict[str, torch.Tensor]:
     """Pack prompts and the completions of each into rows.
 
     Args:
@@ -118,14 +98,20 @@ def pack_groups(
         completions: Token ids of each prompt's completions; equal ones and empty ones are allowed.
         row_tokens: Groups share a row up to this many tokens; a longer group has a row of its own.
 
+    Returns:
+        `input_ids` int64 (B, T), 0 at padding; `position_ids` (B, T), rotary positions, counted from each prompt's
+        first token; `ends` (B, T), the position after the last one that sees this one (a padding position sees itself
+        alone); `positions` (N,), for each completion token, in the order of groups, completions and tokens, the
+        position that predicts it, counted through all rows; and `labels` (N,), the completion tokens themselves.
+
     Raises:
         DataError: If a prompt is empty, or there is none.
 
     Example:
         >>> packed = pack_groups([[1, 2], [3]], [[[4, 5], [4, 6]], [[7]]], row_tokens=8)
-        >>> packed.input_ids.tolist(), packed.ends.tolist()
+        >>> packed["input_ids"].tolist(), packed["ends"].tolist()
         ([[1, 2, 4, 3]], [[3, 3, 3, 4]])
-        >>> packed.positions.tolist(), packed.labels.tolist()
+        >>> packed["positions"].tolist(), packed["labels"].tolist()
         ([1, 2, 1, 2, 3], [4, 5, 4, 6, 7])
     """
     if not prompts or not all(len(prompt) for prompt in prompts):
@@ -133,7 +119,7 @@ def pack_groups(
     groups = [_lay_out(prompt, answers) for prompt, answers in zip(prompts, completions, strict=True)]
     rows = _fill_rows([len(layout[0]) for layout, _ in groups], row_tokens)
     width = max(sum(len(groups[number][0][0]) for number in row) for row in rows)
-    columns: list[list[list[int]]] = [[], [], []]
+    columns: dict[str, list[list[int]]] = {"input_ids": [], "position_ids": [], "ends": []}
     starts = [0] * len(groups)
     for row, numbers in enumerate(rows):
         tokens: list[int] = []
@@ -150,24 +136,20 @@ def pack_groups(
         tokens += [0] * len(padding)
         positions += [0] * len(padding)
         ends += [position + 1 for position in padding]
-        for column, values in zip(columns, (tokens, positions, ends), strict=True):
+        for column, values in zip(columns.values(), (tokens, positions, ends), strict=True):
             column.append(values)
-    input_ids, position_ids, all_ends = (torch.tensor(column) for column in columns)
-    return PackedGroups(
-        input_ids=input_ids,
-        position_ids=position_ids,
-        ends=all_ends,
-        positions=torch.tensor(
-            [
-                start + position
-                for start, (_, indices) in zip(starts, groups, strict=True)
-                for own in indices
-                for position in own
-            ],
-            dtype=torch.long,
-        ),
-        labels=torch.tensor([token for answers in completions for one in answers for token in one], dtype=torch.long),
-    )
+    predicting = [
+        start + position
+        for start, (_, indices) in zip(starts, groups, strict=True)
+        for own in indices
+        for position in own
+    ]
+    labels = [token for answers in completions for one in answers for token in one]
+    return {
+        **{name: torch.tensor(column) for name, column in columns.items()},
+        "positions": torch.tensor(predicting, dtype=torch.long),
+        "labels": torch.tensor(labels, dtype=torch.long),
+    }
 
 
 def tree_mask(ends: torch.Tensor, backbone: PreTrainedModel) -> Any:
@@ -234,7 +216,7 @@ def picked_logits(model: Any, backbone: PreTrainedModel, batch: Mapping[str, tor
     Args:
         model: Causal language model, or a distributed wrapper of one.
         backbone: The model itself, without wrapper.
-        batch: `input_ids`, `position_ids`, `ends` and `positions`, see `PackedGroups`.
+        batch: `input_ids`, `position_ids`, `ends` and `positions`, see `pack_groups`.
 
     Returns:
         float (N, V).
@@ -315,21 +297,10 @@ def shared_prefix_scores(
     """
     attention = backbone.config._attn_implementation
     packed = pack_groups(prompts, completions, ROW_TOKENS.get(attention, 512) if row_tokens is None else row_tokens)
-    batch = {name: values.to(backbone.device) for name, values in vars(packed).items()}
+    batch = {name: values.to(backbone.device) for name, values in packed.items()}
     outputs, hidden = _run(model, backbone, batch, shift_labels=batch["labels"].unsqueeze(0), fused_lm_head=True)
     entropies = None if outputs.entropy is None else outputs.entropy[0]
     return outputs.log_probs[0], entropies, partial(_token_logits, backbone, hidden)
-
-
-def shared_prefix_logps(
-    model: Any,
-    backbone: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    completions: Sequence[Sequence[Sequence[int]]],
-    row_tokens: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The log-probabilities and entropies of `shared_prefix_scores`."""
-    return shared_prefix_scores(model, backbone, prompts, completions, row_tokens)[:2]
 
 
 # A common beginning of fewer tokens is not worth tying two examples to one row for.
@@ -387,12 +358,24 @@ class TreeCollator:
         """Pack one batch.
 
         Returns:
-            `input_ids`, `position_ids` and `ends` int64 (B, T), see `PackedGroups`; `positions` int64 (N,), of the
+            `input_ids`, `position_ids` and `ends` int64 (B, T), see `pack_groups`; `positions` int64 (N,), of the
             tokens that predict a labelled one, counted through all rows; `labels` and `shift_labels` int64 (1, N),
             those tokens; `weights` float32 (N,), of each one's loss; and, for a teacher, `histories`, `rows`, `slots`,
             `contexts` and `levels` (`teacher_questions`).
         """
         return self.pack(*self.in_order(examples))
+
+    def share(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Collate a device's share of a step without packing it: in order, and its labels, which are counted.
+
+        Returns:
+            `share`, a `Share` whose parts are packed batches, and int64 (1, N) twice: `labels` and `shift_labels`.
+        """
+        found, shared = self.in_order(examples)
+        new = [len(example["input_ids"]) - prefix for example, prefix in zip(found, shared, strict=True)]
+        labels = torch.tensor([[label for example in found for label in example["labels"][1:] if label >= 0]])
+        share = Share(new, lambda part: self.pack(found[part], [0, *shared[part][1:]]))
+        return {"share": share, "labels": labels, "shift_labels": labels}
 
     def pack(self, examples: Sequence[dict[str, Any]], shared: Sequence[int]) -> dict[str, torch.Tensor]:
         """Pack examples that are in order already.
@@ -420,13 +403,11 @@ class TreeCollator:
             used, row_before = used + tokens, row
         packed = pack_groups(prompts, completions, int(total / rows * _SLACK))
         labelled = torch.tensor([label >= 0 for example in examples for label in example["labels"][1:]])
-        labels = packed.labels[labelled].unsqueeze(0)
+        labels = packed["labels"][labelled].unsqueeze(0)
         weights = torch.tensor([weight for example in examples for weight in example["weights"][1:]])
         return {
-            "input_ids": packed.input_ids,
-            "position_ids": packed.position_ids,
-            "ends": packed.ends,
-            "positions": packed.positions[labelled],
+            **packed,
+            "positions": packed["positions"][labelled],
             "labels": labels,
             "shift_labels": labels,  # else the trainer's count leaves out the first
             "weights": weights[labelled],
@@ -439,29 +420,6 @@ class TreeCollator:
         found.sort(key=lambda example: example["input_ids"])
         pairs = pairwise(example["input_ids"] for example in found)
         return found, [0, *(common_prefix(one, two) for one, two in pairs)]
-
-
-@dataclass
-class ShareCollator:
-    """Collates a device's share of a step without packing it.
-
-    Attributes:
-        collate: Packs its batches.
-    """
-
-    collate: TreeCollator
-
-    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """The share, with its examples in the order of `TreeCollator.in_order`, and its labels, which are counted.
-
-        Returns:
-            `share`, a `Share` whose parts are packed batches, and int64 (1, N) twice: `labels` and `shift_labels`.
-        """
-        found, shared = self.collate.in_order(examples)
-        new = [len(example["input_ids"]) - prefix for example, prefix in zip(found, shared, strict=True)]
-        labels = torch.tensor([[label for example in found for label in example["labels"][1:] if label >= 0]])
-        share = Share(new, lambda part: self.collate.pack(found[part], [0, *shared[part][1:]]))
-        return {"share": share, "labels": labels, "shift_labels": labels}
 
 
 class SetEpoch(TrainerCallback):

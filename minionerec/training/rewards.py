@@ -192,12 +192,6 @@ def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
 # the first ten of a list they are its value, its rare items, its distinct brands.
 
 
-def _means_by_sid(table: "SidTable", values: np.ndarray) -> np.ndarray:
-    """Mean over the items of each SID: float64 (S,), of float (N,)."""
-    found: np.ndarray = np.bincount(table.sid_numbers, values) / np.bincount(table.sid_numbers)
-    return found
-
-
 def item_values(column: "pd.Series", path: str) -> np.ndarray:
     """What each item is worth, of a column of an items' table: float64 (N,).
 
@@ -236,7 +230,8 @@ def make_value(table: "SidTable", values: np.ndarray) -> Reward:
         table: SIDs of the N items.
         values: float (N,), such as prices or margins, none negative and not all 0.
     """
-    worth = _means_by_sid(table, values / values.mean())  # (S,)
+    sums, counts = np.bincount(table.sid_numbers, values / values.mean()), np.bincount(table.sid_numbers)
+    worth = sums / counts  # (S,)
 
     def value(rollouts: Rollouts) -> np.ndarray:
         found: np.ndarray = rollouts.hits * worth[rollouts.targets][:, None]
@@ -316,35 +311,14 @@ COLUMN_REWARDS = ("value", "diversity")
 # Names of several rewards.
 PRESETS: dict[str, dict[str, float]] = {"ranking": {"rule": 1.0, "ndcg": 1.0}, "ranking_only": {"ndcg": 1.0}}
 _SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
-# Makers of rewards that need a source, the attribute of `RewardSources` that holds it, and what to give.
-_OF_SOURCE: dict[str, tuple[Callable[["SidTable", Any], Reward], str, str]] = {
-    "semantic": (make_semantic, "vectors", "item vectors; give --reward_vectors the output of embed-items"),
-    "collaborative": (make_collaborative, "scorer", "a trained sequential model; give --reward_model its directory"),
-    "value": (make_value, "values", "a number of each item; give --reward_items and --reward_columns"),
-    "rare": (make_rare, "purchases", "the training purchases of each item; give a corpus that has some"),
+# Makers of rewards that need a source, and what to give.
+_OF_SOURCE: dict[str, tuple[Callable[["SidTable", Any], Reward], str]] = {
+    "semantic": (make_semantic, "item vectors; give --reward_vectors the output of embed-items"),
+    "collaborative": (make_collaborative, "a trained sequential model; give --reward_model its directory"),
+    "value": (make_value, "a number of each item; give --reward_items and --reward_columns"),
+    "rare": (make_rare, "the training purchases of each item; give a corpus that has some"),
 }
 _PLUS = " + "
-
-
-@dataclass(frozen=True)
-class RewardSources:
-    """Sources of rewards.
-
-    Attributes:
-        table: SIDs of the N items.
-        vectors: float (N, D), item vectors, for `semantic`.
-        scorer: A sequential model, for `collaborative`.
-        values: float (N,), what each item is worth, for `value`.
-        purchases: int (N,), training purchases of each item, for `rare`.
-        labels: Label of each of the N items, for `diversity`; the first code if None.
-    """
-
-    table: "SidTable"
-    vectors: np.ndarray | None = None
-    scorer: Scorer | None = None
-    values: np.ndarray | None = None
-    purchases: np.ndarray | None = None
-    labels: Sequence[object] | None = None
 
 
 def reward_weights(rewards: Mapping[str, float]) -> dict[str, float]:
@@ -402,8 +376,13 @@ def check_histories(
         )
 
 
-def make_reward(name: str, sources: RewardSources) -> Reward:
+def make_reward(name: str, table: "SidTable", source: Any = None) -> Reward:
     """One reward function.
+
+    Args:
+        name: Its name, or the dotted path of a user's own.
+        table: SIDs of the N items.
+        source: What it reads besides: the second argument of its maker, such as item vectors for `semantic`.
 
     Raises:
         ConfigError: If the reward needs a source that is missing, or a user's own cannot be found.
@@ -411,13 +390,12 @@ def make_reward(name: str, sources: RewardSources) -> Reward:
     if name in _SIMPLE:
         return _SIMPLE[name]
     if name in _OF_SOURCE:
-        make, attribute, needed = _OF_SOURCE[name]
-        source = getattr(sources, attribute)
+        make, needed = _OF_SOURCE[name]
         if source is None:
             raise ConfigError(f"reward {name!r} needs {needed}.")
-        return make(sources.table, source)
+        return make(table, source)
     if name == "diversity":
-        return make_diversity(sources.table, sources.labels)
+        return make_diversity(table, source)
     own: Reward = function_at(name, "rewards")
     return own
 

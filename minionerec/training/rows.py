@@ -124,19 +124,19 @@ def tokenise_examples(
     ways = [encode_prompt(tokenizer, texts, max_prompt_length) for texts in templates]
     whole = encode_completion(tokenizer, [example.completion for example in examples])
     completions = [ids[:LONGEST_COMPLETION] for ids in whole]
-    ids = [p + c for p, c in zip(ways[0].ids, completions, strict=True)]
+    ids = [p + c for p, c in zip(ways[0][0], completions, strict=True)]
     drawn = np.random.default_rng(seed).integers(len(ways), size=len(ids) if positions is None else count)
     begins = (drawn if positions is None else drawn[positions]).tolist()
     turns = range(len(ways) if len(ways) > 1 else 0)
     return TokenizedExamples(
         input_ids=ids,
-        labels=[[NO_LABEL] * len(p) + c for p, c in zip(ways[0].ids, completions, strict=True)],
+        labels=[[NO_LABEL] * len(p) + c for p, c in zip(ways[0][0], completions, strict=True)],
         weights=[[1.0] * len(row) for row in ids],
         histories=[[] for _ in ids],
         slots=[[] for _ in ids],
         contexts=[[] for _ in ids],
-        prompts=[[ways[(begin + turn) % len(ways)].ids[row] for turn in turns] for row, begin in enumerate(begins)],
-        truncated=sum(way.truncated for way in ways),
+        prompts=[[ways[(begin + turn) % len(ways)][0][row] for turn in turns] for row, begin in enumerate(begins)],
+        truncated=sum(cut for _, cut in ways),
         truncated_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
     )
 
@@ -170,20 +170,6 @@ def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
         )
 
 
-def window_texts(
-    tokenizer: PreTrainedTokenizerBase, builder: ExampleBuilder, task: str
-) -> tuple[list[int], list[list[int]], int]:
-    """Token ids of windows: of their beginning and of each item, and how many items were truncated.
-
-    Raises:
-        ConfigError: See `check_all_positions`.
-    """
-    check_all_positions(builder, task)
-    start = encode_prompt(tokenizer, [builder.prompt(task, history=[])], None).ids[0]
-    whole = encode_completion(tokenizer, [builder.completion(task, item) for item in range(len(builder.titles))])
-    return start, [ids[:LONGEST_COMPLETION] for ids in whole], sum(len(ids) > LONGEST_COMPLETION for ids in whole)
-
-
 # Windows of items as token ids with a loss at every target, without a loop over items.
 
 
@@ -212,10 +198,13 @@ class WindowTexts:
         Raises:
             ConfigError: If the wording's prompt is not the bare history (`check_all_positions`).
         """
-        start, items, truncated = window_texts(tokenizer, builder, task)
-        flat = Ragged.of([*items, start])
+        check_all_positions(builder, task)
+        start = encode_prompt(tokenizer, [builder.prompt(task, history=[])], None)[0][0]
+        whole = encode_completion(tokenizer, [builder.completion(task, item) for item in range(len(builder.titles))])
+        flat = Ragged.of([*(ids[:LONGEST_COMPLETION] for ids in whole), start])
         scored = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
         offsets = np.concatenate([[0], np.cumsum(flat.lengths)])
+        truncated = sum(len(ids) > LONGEST_COMPLETION for ids in whole)
         return cls(flat.values, offsets, scored, (builder.table.sid_numbers + 1).astype(np.int32), truncated)
 
 

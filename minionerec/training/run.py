@@ -148,6 +148,12 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
     return plan
 
 
+def log_truncated(prompts: int) -> None:
+    """Log how many prompts lost their first tokens, if any."""
+    if prompts:
+        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts:,}")
+
+
 def choose_examples(count: int, weight: float, seed: int) -> np.ndarray:
     """Which of a task's examples an epoch sees, for a task weight: each floor(weight) times, and a random rest.
 
@@ -355,13 +361,6 @@ def best_epoch(chosen: Path, manifest: Mapping[str, Any]) -> float:
             "Refit what it began with."
         )
     return float(epochs[0])
-
-
-def without_validation(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a trainer (`minionerec.training.run.trainer_arguments`) that measures and chooses nothing."""
-    chooses = ("eval_steps", "load_best_model_at_end", "metric_for_best_model", "greater_is_better")
-    kept = {name: value for name, value in arguments.items() if name not in chooses}
-    return {**kept, "eval_strategy": "no"}
 
 
 # How a training stage ends: the best weights as a checkpoint, with what was measured.
@@ -633,10 +632,14 @@ class TrainingRun:
         return replace(corpus.only_items(), valid=sample)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
-        """Arguments of the trainer (`trainer_arguments`); of a refit without validation."""
+        """Arguments of the trainer (`trainer_arguments`); that of a refit measures and chooses nothing."""
         self.work.log_batch(plan.per_device, plan.accumulation, plan.total)
         found = trainer_arguments(self.config, plan, select_by, self.folder)
-        return found if self.refit is None else without_validation(found)
+        if self.refit is not None:
+            for name in ("eval_steps", "load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
+                del found[name]
+            found["eval_strategy"] = "no"
+        return found
 
     def callbacks(self, plan: StepPlan) -> list[TrainerCallback]:
         """Callbacks that end the run before its last step: early stopping, or the number of steps of a refit."""

@@ -21,7 +21,6 @@ from minionerec.data.names import SPLITS
 from minionerec.data.order import SHUFFLED
 from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.build import (
-    ScratchShape,
     load_pretrained,
     resolve_dtype,
     scratch_model,
@@ -40,9 +39,9 @@ from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.examples import BlockSampler, TrainingSet, training_set
 from minionerec.training.memory import TokenLimit
-from minionerec.training.packing import SetEpoch, ShareCollator, TreeCollator, good_row_length, picked_losses
+from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
-from minionerec.training.run import StepPlan, TrainingRun, plan_steps, training_stage
+from minionerec.training.run import StepPlan, TrainingRun, log_truncated, plan_steps, training_stage
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
@@ -162,7 +161,7 @@ def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
     needed, free = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing), free_memory()
     logger.info("A process needs about %s for micro-batches of %s tokens.", needed, f"{tokens:,}")
     if trainer.limit is not None:
-        trainer.data_collator = ShareCollator(cast(TreeCollator, trainer.data_collator))
+        trainer.data_collator = cast(TreeCollator, trainer.data_collator).share
     if needed.total > free:
         logger.warning(
             "That is more than the %.2f GB that are free: %s.",
@@ -201,9 +200,8 @@ def _backbone(
         tokenizer = train_tokenizer(read, config.text_vocabulary)
         add_code_tokens(tokenizer, table)
         add_session_tokens(tokenizer, wording.session_context)
-        names = ("hidden_size", "layers", "heads", "kv_heads", "inner_size", "text_vocabulary", "tied")
-        shape = ScratchShape(**{name: getattr(config, name) for name in names})
-        scratch: Any = scratch_model(tokenizer, shape, config.seed)
+        names = ("hidden_size", "layers", "heads", "kv_heads", "inner_size", "tied")
+        scratch: Any = scratch_model(tokenizer, config.seed, **{name: getattr(config, name) for name in names})
         return scratch.to(resolve_dtype(config.dtype)), tokenizer
     if config.dropout:
         logger.warning(
@@ -296,10 +294,7 @@ def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, in
         f"{counts['tokens']:,}",
         f"{counts['losses']:,}",
     )
-    if counts["truncated_prompts"]:
-        logger.info(
-            "%s prompts were too long and were truncated to their last tokens.", f"{counts['truncated_prompts']:,}"
-        )
+    log_truncated(counts["truncated_prompts"])
     if counts["truncated_completions"]:
         logger.info(
             "%s completions were too long and were truncated to their first %d tokens.",

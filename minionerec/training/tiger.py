@@ -18,8 +18,8 @@ from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.config import TigerTrainConfig
-from minionerec.training.memory import MOST_TOKENS, RowShares, TokenLimit
-from minionerec.training.run import TrainingRun, plan_steps, training_stage
+from minionerec.training.memory import RowShares, TokenLimit
+from minionerec.training.run import TrainingRun, log_truncated, plan_steps, training_stage
 from minionerec.training.trainer import RankingEvaluation, StepInParts, validation_set
 
 logger = get_logger(__name__)
@@ -41,15 +41,15 @@ def distinct_examples(
         many prompts were truncated.
     """
     examples = builder.build("next_sid", split)
-    prompts = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
+    prompts, truncated = encode_prompt(tokenizer, [example.prompt for example in examples], max_prompt_length)
     targets = encode_completion(tokenizer, [example.completion for example in examples])
-    times = Counter(zip(map(tuple, prompts.ids), map(tuple, targets), strict=True))
+    times = Counter(zip(map(tuple, prompts), map(tuple, targets), strict=True))
     mean = len(examples) / len(times)
     return {
         "input_ids": [list(prompt) for prompt, _ in times],
         "labels": [list(target) for _, target in times],
         "weights": [count / mean for count in times.values()],
-    }, prompts.truncated
+    }, truncated
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -165,8 +165,7 @@ def _trainer(
         optimizers=(adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
     )
     if not config.device_batch_size:  # the model is small: as much as is faster, or what memory turns out to hold
-        most = MOST_TOKENS.get(bundle.model.device.type, MOST_TOKENS["cuda"])
-        trainer.set_limit(TokenLimit(most, checkpointing=False))
+        trainer.set_limit(TokenLimit.of(lambda tokens, again: 0, 0, bundle.model.device.type, checkpointing=False))
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     trainer.validation = validation_set(config, bundle, builder, trie)
     return trainer
@@ -187,8 +186,7 @@ def run_tiger(config: TigerTrainConfig, run: TrainingRun) -> StageResult:
         f"{counts['rows']:,}",
         f"{counts['distinct_examples']:,}",
     )
-    if truncated:
-        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{truncated:,}")
+    log_truncated(truncated)
     trainer = _trainer(run, config, bundle, rows, builder)
     run.train(trainer)
     return run.finish(trainer, bundle, counts)

@@ -88,7 +88,7 @@ def validation_set(
     if 0 < config.eval_examples < len(examples):
         chosen = np.sort(np.random.default_rng(config.seed).permutation(len(examples))[: config.eval_examples])
         examples = [examples[position] for position in chosen]
-    prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length).ids
+    prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length)[0]
     numbers = bundle.table.sid_numbers if numbers is None else numbers
     targets = numbers[[example.target for example in examples]]
     return ValidationSet(prompts, targets, trie, config.eval_beams, numbers=chosen)

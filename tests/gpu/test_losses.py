@@ -19,7 +19,7 @@ from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.config import TigerTrainConfig
 from minionerec.training.distillation import Teacher, soften
 from minionerec.training.grpo.loss import completion_scores, make_groups, policy_loss
-from minionerec.training.packing import TreeCollator, picked_logits, shared_prefix_logps
+from minionerec.training.packing import TreeCollator, picked_logits, shared_prefix_scores
 from minionerec.training.tiger import adafactor, collate, row_losses
 
 SIZE = 64
@@ -72,7 +72,7 @@ def test_completions_that_share_a_prompt(device, attention):
         model.to(folder)
 
         def loss(model=model):
-            logps, entropy = shared_prefix_logps(model, model, prompts, completions, 60)
+            logps, entropy, _ = shared_prefix_scores(model, model, prompts, completions, 60)
             entropies.append(entropy.detach().cpu())
             return logps @ weights.to(logps.device)
 
@@ -100,7 +100,7 @@ def test_a_slice_of_grpo(device, kind):
         model.to(folder)
 
         def loss(model=model, groups=groups):
-            return policy_loss(completion_scores(model, model, groups).logps, groups, kind=kind).loss
+            return policy_loss(completion_scores(model, model, groups).logps, groups, kind=kind)[0]
 
         found.append(gradients(model, loss))
     assert near(*found)

@@ -147,7 +147,7 @@ def test_its_lists_are_those_of_the_cpu(shop, device, tmp_path, name):
         bundle, corpus = load_bundle(output), Corpus.load(shop / "corpus")
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         texts = [example.prompt for example in builder.build("next_sid", "test")]
-        prompts = encode_prompt(bundle.tokenizer, texts, 512).ids
+        prompts = encode_prompt(bundle.tokenizer, texts, 512)[0]
         trie = Trie.build(bundle.table.codes, code_token_ids(bundle.tokenizer, bundle.table))
         model = bundle.model.to(folder)
         found.append([search(model, prompts, trie, 10) for search in (decode_prompts, exact_prompts)])

@@ -195,6 +195,6 @@ def test_what_cannot_be_is_refused(trained, tmp_path, changes, words):
 def test_a_catalogue_model_is_refused(trained, tmp_path, monkeypatch):
     bundle = load_bundle(trained / "sft")
     other = replace(bundle, model=CatalogueModel.__new__(CatalogueModel))
-    monkeypatch.setattr(dpo, "load_bundle", lambda *_, **__: other)
+    monkeypatch.setattr("minionerec.models.backbone.bundle.load_bundle", lambda *_, **__: other)
     with pytest.raises(ConfigError, match=r"is a catalogue model.*minionerec train-catalogue --objective"):
         run_dpo(dpo_config(trained, output=str(tmp_path / "bad")))

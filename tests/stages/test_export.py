@@ -25,7 +25,7 @@ from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS
-from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens
 from minionerec.models.decoding.trie import Trie
@@ -115,7 +115,7 @@ def save_scratch(made, folder, seed, wording="compact", table=None):
     add_code_tokens(tokenizer, table)
     if wording.session_context:
         add_session_tokens(tokenizer, wording.session_context)
-    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=seed)
+    model = scratch_model(tokenizer, seed, hidden_size=32, layers=2, heads=2, kv_heads=1, inner_size=48)
     for parameter in model.parameters():
         parameter.data *= 4
     save_checkpoint(Bundle(model, tokenizer, table, wording, 64), folder)

@@ -18,7 +18,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import RowTimes
 from minionerec.metrics.predictions import Predictions
-from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.prompts.wording import NEXT_TITLE, load_wording
@@ -52,7 +52,7 @@ def made(tmp_path_factory):
     table = SidTable(np.array([[position // 4, position % 4] for position in range(8)]), list("abcdefgh"))
     tokenizer = train_tokenizer(TITLES, 300)
     add_code_tokens(tokenizer, table)
-    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=0)
+    model = scratch_model(tokenizer, 0, hidden_size=32, layers=2, heads=2, kv_heads=1, inner_size=48)
     for parameter in model.parameters():
         parameter.data *= 3
     bundle = Bundle(model, tokenizer, table, load_wording("compact"), 64, task=NEXT_TITLE)

@@ -382,7 +382,9 @@ def test_skipped_groups_lose_their_kl_term_alone(trained, tmp_path, watch):
 
 
 def test_a_batch_without_any_signal(trained, tmp_path, watch, monkeypatch):
-    monkeypatch.setattr(stage, "make_reward", lambda name, sources: lambda rollouts: np.full(rollouts.sids.shape, 0.1))
+    monkeypatch.setattr(
+        stage, "make_reward", lambda name, table, source: lambda rollouts: np.full(rollouts.sids.shape, 0.1)
+    )
     seen = watch(one_step(trained, tmp_path / "none"))
     assert seen.advantages == [0.0] * 8 * GROUP
     assert seen.losses == [0.0, 0.0]
@@ -680,7 +682,7 @@ def sid_tokens_of(bundle):
 
 def test_a_poisoned_generation_config_has_no_say(trained, tmp_path, watch):
     clean = watch(one_step(trained, tmp_path / "clean"))
-    load = stage.load_bundle
+    load = stage.load_language_model
 
     def poisoned(*args, **kwargs):
         bundle = load(*args, **kwargs)
@@ -688,7 +690,7 @@ def test_a_poisoned_generation_config_has_no_say(trained, tmp_path, watch):
         return bundle
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "load_bundle", poisoned)
+        patch.setattr(stage, "load_language_model", poisoned)
         dirty = watch(one_step(trained, tmp_path / "dirty"))
     assert dirty.completions == clean.completions
     assert torch.equal(dirty.gradient, clean.gradient)

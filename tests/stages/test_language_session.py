@@ -55,7 +55,7 @@ def test_prompts_hold_the_mark_as_one_token(made):
         first = next(position for position, label in enumerate(labels) if label >= 0)
         assert ids[first - 1] == marks[context - 1] and sum(token in marks for token in ids) == 1
         assert len(ids) - first == sid
-    asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], context=SAME)], None).ids[0]
+    asked = encode_prompt(bundle.tokenizer, [builder.prompt("next_sid", history=[3], context=SAME)], None)[0][0]
     assert len(asked) == 1 + sid + 1 and asked[-1] == marks[0]
 
 

@@ -87,7 +87,7 @@ def test_rows_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch, all_posit
     )  # fmt: skip
     same_rows(memory, disk)
     values = disk.data.column("input_ids").chunk(0).values.to_numpy()
-    assert np.shares_memory(values, ours.written[0].arrays["input_ids"])  # mapped, and nothing copied
+    assert np.shares_memory(values, ours.stored[0][0]["input_ids"])  # mapped, and nothing copied
 
 
 @pytest.mark.parametrize("all_positions", [False, True])
@@ -145,8 +145,8 @@ def test_an_epoch_has_as_many_tokens_as_are_asked_for(shards_of, tmp_path, monke
     longest = max(map(len, memory["input_ids"]))
     read.clear()
     _, disk, ours = both_of(shards_of, tmp_path / "some", max_tokens=tokens, **LIMITED)
-    parts = [part.tally["tokens"] for part in ours.written]
-    shares = [part.part.most for part in ours.written]
+    parts = [state["tally"]["tokens"] for _, state in ours.stored]
+    shares = [part.most for part in ours.parts]
     assert sum(shares) == tokens and max(shares) - min(shares) <= 1
     for share, taken in zip(shares, parts, strict=True):
         assert share - longest < taken <= share

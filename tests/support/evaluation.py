@@ -13,7 +13,7 @@ from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
-from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.decoding import shards
@@ -50,7 +50,7 @@ def made(tmp_path_factory) -> Path:
         table.save_index(sids_folder / "index.json")
     tokenizer = train_tokenizer(["thing 0 1 2 3 4 5"], 300)
     add_code_tokens(tokenizer, table)
-    model = scratch_model(tokenizer, ScratchShape(32, 2, 2, 1, 48, 300), seed=0)
+    model = scratch_model(tokenizer, 0, hidden_size=32, layers=2, heads=2, kv_heads=1, inner_size=48)
     for parameter in model.parameters():
         parameter.data *= 4
     bundle = Bundle(model, tokenizer, table, load_wording("compact"), 64)

@@ -1,7 +1,6 @@
 """Building language models: a pretrained one by name or path, or a small Qwen2 from scratch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +26,6 @@ from minionerec.sid.table import split_sid
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@dataclass(frozen=True)
-class ScratchShape:
-    """Shape of a Qwen2 with random weights.
-
-    Attributes:
-        hidden_size: Width D.
-        layers: Number of transformer blocks.
-        heads: Attention heads; divides `hidden_size`.
-        kv_heads: Key and value heads; divides `heads`.
-        inner_size: Width of the feed-forward layer.
-        text_vocabulary: Tokens of the tokenizer trained on the corpus, SID tokens not counted.
-        max_positions: Longest sequence.
-        tied: Whether the output head shares the input embedding.
-    """
-
-    hidden_size: int = 256
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 4
-    inner_size: int = 768
-    text_vocabulary: int = 1000
-    max_positions: int = 1024
-    tied: bool = True
-
-    def __post_init__(self) -> None:
-        for whole, part in (("hidden_size", "heads"), ("heads", "kv_heads")):
-            a, b = getattr(self, whole), getattr(self, part)
-            if b < 1 or a % b:
-                raise ConfigError(f"{whole} {a} is not a multiple of {part} {b}; change one of them.")
-        if self.text_vocabulary < 300:
-            raise ConfigError(
-                f"text_vocabulary {self.text_vocabulary} is below 300: bytes and special tokens alone take 259."
-            )
 
 
 def resolve_dtype(name: str) -> torch.dtype:
@@ -93,7 +57,12 @@ def train_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTok
     """A byte-level BPE tokenizer trained on the corpus's own texts: every text encodes, and decodes back exactly.
 
     Of each text the first `LONGEST_TEXT` characters are read: a word that long takes quadratic time.
+
+    Raises:
+        ConfigError: If bytes and special tokens alone leave no room for words.
     """
+    if vocabulary_size < 300:
+        raise ConfigError(f"text_vocabulary {vocabulary_size} is below 300: bytes and special tokens alone take 259.")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -114,18 +83,47 @@ def train_tokenizer(texts: Sequence[str], vocabulary_size: int) -> PreTrainedTok
     )
 
 
-def scratch_model(tokenizer: PreTrainedTokenizerBase, shape: ScratchShape, seed: int) -> PreTrainedModel:
-    """A randomly initialised Qwen2 whose vocabulary is exactly the tokenizer's (SID tokens already added)."""
+def scratch_model(
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int,
+    *,
+    hidden_size: int = 256,
+    layers: int = 4,
+    heads: int = 4,
+    kv_heads: int = 4,
+    inner_size: int = 768,
+    max_positions: int = 1024,
+    tied: bool = True,
+) -> PreTrainedModel:
+    """A randomly initialised Qwen2 whose vocabulary is exactly the tokenizer's (SID tokens already added).
+
+    Args:
+        tokenizer: Its tokenizer.
+        seed: Seed of the weights.
+        hidden_size: Width D.
+        layers: Number of transformer blocks.
+        heads: Attention heads; divides `hidden_size`.
+        kv_heads: Key and value heads; divides `heads`.
+        inner_size: Width of the feed-forward layer.
+        max_positions: Longest sequence.
+        tied: Whether the output head shares the input embedding.
+
+    Raises:
+        ConfigError: If a number of heads divides badly.
+    """
+    for whole, a, part, b in (("hidden_size", hidden_size, "heads", heads), ("heads", heads, "kv_heads", kv_heads)):
+        if b < 1 or a % b:
+            raise ConfigError(f"{whole} {a} is not a multiple of {part} {b}; change one of them.")
     set_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=shape.hidden_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        intermediate_size=shape.inner_size,
-        max_position_embeddings=shape.max_positions,
-        tie_word_embeddings=shape.tied,
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=inner_size,
+        max_position_embeddings=max_positions,
+        tie_word_embeddings=tied,
         use_sliding_window=False,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -76,6 +76,13 @@ class Bundle:
         """Vocabulary ids of codes, int64 (L, C) (`code_token_ids`)."""
         return code_token_ids(self.tokenizer, self.table)
 
+    @cached_property
+    def sid_tokens(self) -> list[list[int]]:
+        """Vocabulary ids of the codes of each SID, by its number."""
+        vocabulary, tokens = self.tokenizer.get_vocab(), self.table.token_tuples
+        _, items = np.unique(self.table.sid_numbers, return_index=True)
+        return [[vocabulary[token] for token in tokens[item]] for item in items]
+
 
 def clean_generation_config(tokenizer: PreTrainedTokenizerBase, start: int | None = None) -> GenerationConfig:
     """A generation config of greedy search without penalties.
@@ -128,6 +135,25 @@ def check_decoder_alone(bundle: Bundle) -> None:
             f"{bundle.path}: is an encoder-decoder, which only train-tiger trains. Give a language model (minionerec "
             "sft)."
         )
+
+
+def load_language_model(path: str | os.PathLike[str], dtype: torch.dtype | None, instead: str) -> Bundle:
+    """Read a checkpoint of a language model over SIDs.
+
+    Args:
+        path: See `load_bundle`.
+        dtype: See `load_bundle`.
+        instead: Why a catalogue model does not serve, and what to do with one.
+
+    Raises:
+        ArtefactError: As of `load_bundle`.
+        ConfigError: If it is an encoder-decoder or a catalogue model.
+    """
+    bundle = load_bundle(path, dtype=dtype)
+    check_decoder_alone(bundle)
+    if isinstance(bundle.model, CatalogueModel):
+        raise ConfigError(f"{path}: is a catalogue model, {instead}")
+    return bundle
 
 
 def load_bundle(
@@ -215,12 +241,10 @@ _TIED = (
 )
 
 
-class _TiedHead(logging.Filter):
-    """Drops the warning that what is tied to the input embedding is not in a checkpoint."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        return not any(f"missing keys in the checkpoint model loaded: {names}." in message for names in _TIED)
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record is anything but the warning that what is tied to the input embedding is not in a checkpoint."""
+    message = record.getMessage()
+    return not any(f"missing keys in the checkpoint model loaded: {names}." in message for names in _TIED)
 
 
 def quiet_libraries() -> None:
@@ -228,8 +252,6 @@ def quiet_libraries() -> None:
     if not shows_bars():
         transformers_logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message=r".*is deprecated and will be removed in v6", category=FutureWarning)
-    trainer_logger = logging.getLogger("transformers.trainer")
-    if not any(isinstance(known, _TiedHead) for known in trainer_logger.filters):
-        trainer_logger.addFilter(_TiedHead())
+    logging.getLogger("transformers.trainer").addFilter(_is_news)  # the same filter is added once
     if not torch.accelerator.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -118,8 +118,10 @@ def _check_config(path: str | os.PathLike[str], error: type[MinioneRecError], re
     if not (folder / CONFIG_FILE).is_file():
         return  # a name of the hub, or nothing: the library reports it
     config = _read(folder / CONFIG_FILE, error, remedy)
+    from transformers import CONFIG_MAPPING
+
     kind = config.get("model_type")
-    if not isinstance(kind, str) or not _is_known(kind):
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         code = f", and code of its own ({_CODE}) is never run" if _CODE in config else ""
         raise error(f"{folder / CONFIG_FILE}: model_type is {kind!r}, which transformers does not know{code}. {remedy}")
     named = next((key for key in _KERNELS if isinstance(config.get(key), str) and "/" in config[key]), None)
@@ -150,12 +152,6 @@ def _check_weight_files(folder: Path, error: type[MinioneRecError], remedy: str)
         for name in named.values() if isinstance(named, dict) else [named]:
             if not isinstance(name, str) or name != Path(name).name or not (folder / name).is_file():
                 raise error(f"{file}: names the weights {shown(name)}, which are no file of its folder. {remedy}")
-
-
-def _is_known(kind: str) -> bool:
-    from transformers import CONFIG_MAPPING
-
-    return kind in CONFIG_MAPPING
 
 
 def _read(path: Path, error: type[MinioneRecError], remedy: str) -> dict[str, Any]:

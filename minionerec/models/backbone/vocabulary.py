@@ -91,17 +91,10 @@ def initialise_code_rows(
         generated: Whether the model is to generate SIDs; one that generates titles has their tokens all the same.
     """
     embedding: Any = model.get_input_embeddings()
-    old_size = embedding.weight.shape[0]
-    if len(tokenizer) > old_size:
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-        embedding = model.get_input_embeddings()
+    old_size, matrices = len(embedding.weight), _grown_matrices(model, len(tokenizer))
     ids = code_token_ids(tokenizer, table)
     new = {int(i) for i in ids[ids >= 0]}
     encoded = tokenizer(list(titles), add_special_tokens=False)["input_ids"]
-    matrices: list[Any] = [embedding.weight]
-    head = model.get_output_embeddings()
-    if head is not None and head.weight is not matrices[0]:
-        matrices.append(head.weight)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in matrices:
@@ -118,8 +111,18 @@ def initialise_code_rows(
                         noise = torch.randn(values.shape[1], generator=generator) * (0.1 * spread)
                         row = item_means[codes == code].mean(0) + noise
                         weight[int(ids[level, code])] = row.to(weight.dtype).to(weight.device)
-    if head is not None and generated:
+    if model.get_output_embeddings() is not None and generated:
         lift_code_rows(model, tokenizer, table, seed)
+
+
+def _grown_matrices(model: PreTrainedModel, size: int) -> list[Any]:
+    """The embedding, with a row for each token of a vocabulary at least, and an untied head's matrix."""
+    embedding: Any = model.get_input_embeddings()
+    if size > len(embedding.weight):
+        model.resize_token_embeddings(size, mean_resizing=False)
+        embedding = model.get_input_embeddings()
+    head: Any = model.get_output_embeddings()
+    return [embedding.weight] if head is None or head.weight is embedding.weight else [embedding.weight, head.weight]
 
 
 @torch.no_grad()
@@ -145,13 +148,7 @@ def extend_code_rows(
     add_code_tokens(tokenizer, table)
     if not new:
         return 0
-    embedding: Any = model.get_input_embeddings()
-    if len(tokenizer) > len(embedding.weight):
-        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-        embedding = model.get_input_embeddings()
-    vocabulary = tokenizer.get_vocab()
-    head: Any = model.get_output_embeddings()
-    matrices = [embedding.weight] + [head.weight] * (head is not None and head.weight is not embedding.weight)
+    matrices, vocabulary = _grown_matrices(model, len(tokenizer)), tokenizer.get_vocab()
     of_level: dict[str, list[int]] = {}
     for token in before.tokens:
         of_level.setdefault(token[1], []).append(vocabulary[token])

@@ -9,7 +9,6 @@ encoder-decoder, a mixture of two) inherits from `OpensBranches` and opens its o
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -161,36 +160,6 @@ _PADDING_SHARE = 0.1
 _FULL_PASS = {"cpu": 128, "cuda": 4096}
 
 
-@dataclass
-class PromptState:
-    """A batch of prompts after prefill.
-
-    Attributes:
-        cache: Keys and values of the prompts, and of the branch tokens that are run after them.
-        mask: bool (B, P), True at prompt tokens (prompts are padded on the left).
-        lengths: int64 (B,), prompt lengths.
-        hidden: (B, D), last hidden state of each prompt's last token.
-    """
-
-    cache: DynamicCache
-    mask: torch.Tensor
-    lengths: torch.Tensor
-    hidden: torch.Tensor
-
-    def keep(self, order: torch.Tensor) -> None:
-        """Keep some of the branch tokens after the prompts, in a given order.
-
-        Args:
-            order: int64 (B, W), their indices among the branch tokens.
-        """
-        layer: Any
-        for layer in self.cache.layers:
-            index = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
-            for name in ("keys", "values"):
-                prompt, branches = getattr(layer, name).tensor_split([self.mask.shape[1]], 2)
-                setattr(layer, name, torch.cat([prompt, branches.gather(2, index)], 2))
-
-
 def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
     """Split prompts into groups that are prefilled together, so that little is spent on padding.
 
@@ -221,7 +190,9 @@ def prefill_groups(lengths: Sequence[int], full_pass: int) -> list[list[int]]:
     return groups
 
 
-def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptState:
+def prefill(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]]
+) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
     """Run each prompt once.
 
     Prompts of very different length are run in several passes, so that padding costs little.
@@ -231,41 +202,34 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptS
         prompts: B token id lists, none empty.
 
     Returns:
-        The state that branches continue from.
+        What branches continue from: keys and values of the prompts; bool (B, P), True at their tokens (they are padded
+        on the left); and (B, D), the last hidden state of each prompt's last token.
     """
     device = torch.device(model.device)
     groups = prefill_groups([len(prompt) for prompt in prompts], _FULL_PASS.get(device.type, 4096))
-    states = [_prefill_together(model, [prompts[position] for position in group]) for group in groups]
+    passes = [_prefill_together(model, [prompts[position] for position in group]) for group in groups]
     order = torch.tensor([position for group in groups for position in group], device=device).argsort()
-    if len(states) == 1:
-        (state,) = states
+    caches, masks, states = zip(*passes, strict=True)
+    width = max(mask.shape[1] for mask in masks)
+    mask = torch.cat([torch.nn.functional.pad(mask, (width - mask.shape[1], 0)) for mask in masks])[order]
+    hidden = torch.cat(states)[order]
+    if len(passes) == 1:
         if groups[0] != list(range(len(prompts))):
-            state.cache.batch_select_indices(order)
-        return PromptState(state.cache, state.mask[order], state.lengths[order], state.hidden[order])
-    return _joined(model, states, order)
-
-
-def _joined(model: PreTrainedModel, states: Sequence[PromptState], order: torch.Tensor) -> PromptState:
-    """Several passes as one batch.
-
-    Args:
-        model: Causal language model.
-        states: The passes, each padded to its own longest prompt.
-        order: int64 (B,), index of each prompt in the passes one after another.
-    """
-    width = max(state.mask.shape[1] for state in states)
+            caches[0].batch_select_indices(order)
+        return caches[0], mask, hidden
 
     def together(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat([torch.nn.functional.pad(part, (0, 0, width - part.shape[2], 0)) for part in parts])[order]
 
     cache = DynamicCache(config=model.config)
-    for number, layers in enumerate(zip(*(state.cache.layers for state in states), strict=True)):
+    for number, layers in enumerate(zip(*(each.layers for each in caches), strict=True)):
         cache.update(together([layer.keys for layer in layers]), together([layer.values for layer in layers]), number)
-    mask = torch.cat([torch.nn.functional.pad(state.mask, (width - state.mask.shape[1], 0)) for state in states])[order]
-    return PromptState(cache, mask, mask.sum(-1), torch.cat([state.hidden for state in states])[order])
+    return cache, mask, hidden
 
 
-def _prefill_together(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> PromptState:
+def _prefill_together(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]]
+) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
     """One pass over a batch of prompts, padded to the longest."""
     ids, mask = pad_left(prompts, model.device)
     cache = DynamicCache(config=model.config)
@@ -276,7 +240,7 @@ def _prefill_together(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) 
         past_key_values=cache,
         use_cache=True,
     )
-    return PromptState(cache, mask, mask.sum(-1), output.last_hidden_state[:, -1])
+    return cache, mask, output.last_hidden_state[:, -1]
 
 
 _HEAD_EXTRAS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -313,8 +277,8 @@ class CausalBranches:
 
     def __init__(self, model: PreTrainedModel, prompts: Sequence[Sequence[int]], levels: int):
         self.model = model
-        self.state = prefill(model, prompts)
-        self.hidden = self.state.hidden
+        self.cache, self._mask, self.hidden = prefill(model, prompts)
+        self._lengths = self._mask.sum(-1)
         self.count = 0
         # Slots of the ancestors of each branch token, by depth; -1 where there is none.
         self.paths = torch.full((len(prompts), 0, levels), -1, dtype=torch.long, device=self.hidden.device)
@@ -349,7 +313,15 @@ class CausalBranches:
         ancestors = seen.scatter_(2, paths.masked_fill(paths < 0, self.count), True)[..., :-1]
         if sees is None:
             sees = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
-        hidden = _extend(self.model, self.state, tokens, torch.cat([ancestors, sees], -1), depth)
+        prompt = self._mask.unsqueeze(1).expand(*tokens.shape, -1)
+        output = self.model.get_decoder()(
+            input_ids=tokens,
+            attention_mask=attention_mask_4d(torch.cat([prompt, ancestors, sees], -1), self.model),
+            position_ids=(self._lengths.unsqueeze(1) + depth).expand_as(tokens),
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        hidden: torch.Tensor = output.last_hidden_state
         self.paths = torch.cat([self.paths, paths], dim=1)
         self.count += tokens.shape[1]
         return hidden
@@ -372,7 +344,12 @@ class CausalBranches:
         paths = self.paths.gather(1, order.unsqueeze(-1).expand(-1, -1, self.paths.shape[2]))
         named = numbers.gather(1, paths.clamp(min=0).flatten(1)).view_as(paths)
         self.paths = named.masked_fill(paths < 0, -1)
-        self.state.keep(order)
+        layer: Any
+        for layer in self.cache.layers:
+            index = order[:, None, :, None].expand(-1, layer.keys.shape[1], -1, layer.keys.shape[3])
+            for name in ("keys", "values"):
+                prompt, branches = getattr(layer, name).tensor_split([self._mask.shape[1]], 2)
+                setattr(layer, name, torch.cat([prompt, branches.gather(2, index)], 2))
         self.count = width
         return numbers
 
@@ -398,36 +375,6 @@ class CausalBranches:
         """
         states, ids, exist = (part.flatten(0, 1) for part in (hidden, tokens, present))
         return candidate_scores(self.model, states, ids, exist, normaliser, temperature).view(tokens.shape)
-
-
-def _extend(
-    model: PreTrainedModel, state: PromptState, tokens: torch.Tensor, sees: torch.Tensor, depth: int | torch.Tensor
-) -> torch.Tensor:
-    """Run one more token for each branch of each prompt, in place on the cache.
-
-    Args:
-        model: Causal language model.
-        state: Prefilled prompts; its cache grows by K positions.
-        tokens: int64 (B, K), one token a branch.
-        sees: bool (B, K, E + K), which of the E branch positions added before, and of these, each token sees.
-        depth: Number of branch tokens between the prompt and these (0 for the first call); int64 (B, K) where they
-            differ.
-
-    Returns:
-        Hidden states (B, K, D).
-    """
-    batch, beams = tokens.shape
-    prompt = state.mask.unsqueeze(1).expand(batch, beams, -1)
-    visible = torch.cat([prompt, sees], dim=-1)
-    output = model.get_decoder()(
-        input_ids=tokens,
-        attention_mask=attention_mask_4d(visible, model),
-        position_ids=(state.lengths.unsqueeze(1) + depth).expand(batch, beams),
-        past_key_values=state.cache,
-        use_cache=True,
-    )
-    hidden: torch.Tensor = output.last_hidden_state
-    return hidden
 
 
 # Deep tries: what is forced is run at once, and nothing of it stays.

@@ -113,7 +113,6 @@ def decode_prompts(
     *,
     batch_size: int = 0,
     normaliser: str = "full",
-    description: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank SIDs for many prompts, batching those of similar length so that little is spent on padding.
 
@@ -124,14 +123,14 @@ def decode_prompts(
         num_beams: Number of beams, K.
         batch_size: Prompts decoded at a time; 0: as many as memory holds, see `fitting_batch_size`.
         normaliser: "full" or "renormalised", see `beam_search`.
-        description: Label of a progress bar; none if None.
 
     Returns:
         SID numbers int64 (R, K), -1 after the end of shorter lists, and scores float32 (R, K), in prompt order.
     """
     decode = search_of(model, prompts, trie, num_beams, normaliser)
     batch_size = batch_size or fitting_batch_size(model, trie, prompts, num_beams)
-    return decode_batches(decode, prompts, num_beams, batch_size, description)
+    with evaluating(model):
+        return decode_batches(decode, prompts, num_beams, batch_size)
 
 
 def search_of(
@@ -139,13 +138,12 @@ def search_of(
 ) -> Decode:
     """Beam search for some of these prompts at a time; the arguments are those of `decode_prompts`.
 
-    The model is put into evaluation mode for the time of a search.
+    The model is in evaluation mode.
     """
     trie = trie.to(model.device)
 
     def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        with evaluating(model):
-            found = beam_search(model, [prompts[position] for position in positions], trie, num_beams, normaliser)
+        found = beam_search(model, [prompts[position] for position in positions], trie, num_beams, normaliser)
         return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
     return decode

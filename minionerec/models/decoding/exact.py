@@ -5,7 +5,6 @@ prefixes best first, some at a time, and stops when no unopened prefix beats the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -82,15 +81,19 @@ def _best_searched(
     guide: Guide,
 ) -> BeamResult:
     """The best SIDs, found by opening prefixes best first; see `exact_search`."""
+    batch, device = len(prompts), model.device
     branches = open_branches(model, prompts, trie)
-    done = _Complete.none(len(prompts), k, model.device)
-    waiting = _Waiting.none(len(prompts), model.device)
-    bounds = torch.tensor(trie.level_start[1:], device=model.device)
-    opened = torch.ones(len(prompts), dtype=torch.long, device=model.device)
+    bounds = torch.tensor(trie.level_start[1:], device=device)
+    opened = torch.ones(batch, dtype=torch.long, device=device)
+    # The best complete SIDs so far, (B, K): scores, descending, minus infinity where there is none yet; and numbers.
+    done_scores = torch.full((batch, k), -torch.inf, device=device)
+    done_sids = torch.full((batch, k), -1, dtype=torch.long, device=device)
     # The prefixes opened now, at first the empty one: score, node, and the slot of their own token.
-    scores = guide.start(len(prompts), model.device)
-    nodes = torch.zeros(len(prompts), 1, dtype=torch.long, device=model.device)
+    scores = guide.start(batch, device)
+    nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)
     slots = torch.full_like(nodes, -1)
+    # The prefixes not yet opened, (B, W): score, minus infinity where there is none, node, and their parent's slot.
+    waiting = [torch.full((batch, 0), -torch.inf, device=device), nodes[:, :0], nodes[:, :0]]
     hidden = branches.hidden.unsqueeze(1)
     while True:
         children, present = trie.children(nodes)  # (B, K, W)
@@ -99,12 +102,20 @@ def _best_searched(
         check_scores(steps)
         totals = (scores.unsqueeze(-1) + guide.steps(steps, nodes, children, present)).flatten(1)
         children, present = children.flatten(1), present.flatten(1)
-        done.add(*guide.ends(totals, trie.sid[children].long().masked_fill(~present, -1), children))
+        complete, sids = guide.ends(totals, trie.sid[children].long().masked_fill(~present, -1), children)
+        competing = torch.cat([done_scores, complete.masked_fill(sids < 0, -torch.inf)], 1)
+        done_scores, order = top_scores(competing, k)
+        done_sids = torch.cat([done_sids, sids], 1).gather(1, order)
         inner = present & (trie.first_child[children + 1] > trie.first_child[children])
-        waiting.add(totals.masked_fill(~inner, -torch.inf), children, slots.repeat_interleave(fan, dim=1))
-        if not waiting.keep_above(done.scores[:, -1:] - _SLACK):
-            return BeamResult(done.sids.masked_fill(done.scores == -torch.inf, -1), done.scores, opened)
-        scores, nodes, parents = waiting.take(at_once)
+        grown = totals.masked_fill(~inner, -torch.inf), children, slots.repeat_interleave(fan, dim=1)
+        waiting = [torch.cat(parts, 1) for parts in zip(waiting, grown, strict=True)]
+        hopeful = waiting[0] > done_scores[:, -1:] - _SLACK
+        most = int(hopeful.sum(1).max())
+        if most == 0:
+            return BeamResult(done_sids.masked_fill(done_scores == -torch.inf, -1), done_scores, opened)
+        best, order = top_scores(waiting[0].masked_fill(~hopeful, -torch.inf), most)
+        split = [part.tensor_split([at_once], 1) for part in (best, *(part.gather(1, order) for part in waiting[1:]))]
+        (scores, nodes, parents), waiting = (list(parts) for parts in zip(*split, strict=True))
         nodes = nodes.masked_fill(scores == -torch.inf, -1)
         opened = opened + (nodes >= 0).sum(1)
         safe = nodes.clamp(min=0)
@@ -129,75 +140,6 @@ def _of_length(scores: torch.Tensor, sids: torch.Tensor, k: int) -> BeamResult:
     scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
     sids = torch.nn.functional.pad(sids, (0, missing), value=-1).masked_fill(scores == -torch.inf, -1)
     return BeamResult(sids, scores, torch.ones(len(scores), dtype=torch.long, device=scores.device))
-
-
-@dataclass
-class _Complete:
-    """The best complete SIDs so far.
-
-    Attributes:
-        scores: float32 (B, K), descending; minus infinity where there is none yet.
-        sids: int64 (B, K).
-    """
-
-    scores: torch.Tensor
-    sids: torch.Tensor
-
-    @classmethod
-    def none(cls, batch: int, k: int, device: torch.device) -> "_Complete":
-        """No SID yet."""
-        sids = torch.full((batch, k), -1, dtype=torch.long, device=device)
-        return cls(torch.full((batch, k), -torch.inf, device=device), sids)
-
-    def add(self, scores: torch.Tensor, sids: torch.Tensor) -> None:
-        """Add (B, W) SIDs; -1 is no SID."""
-        competing = torch.cat([self.scores, scores.masked_fill(sids < 0, -torch.inf)], 1)
-        self.scores, order = top_scores(competing, self.scores.shape[1])
-        self.sids = torch.cat([self.sids, sids], 1).gather(1, order)
-
-
-@dataclass
-class _Waiting:
-    """Prefixes not yet opened.
-
-    Attributes:
-        scores: float32 (B, W), minus infinity where there is none.
-        nodes: int64 (B, W).
-        slots: int64 (B, W), slots of the tokens before theirs.
-    """
-
-    scores: torch.Tensor
-    nodes: torch.Tensor
-    slots: torch.Tensor
-
-    @classmethod
-    def none(cls, batch: int, device: torch.device) -> "_Waiting":
-        """No prefix yet."""
-        empty = torch.zeros(batch, 0, dtype=torch.long, device=device)
-        return cls(torch.full((batch, 0), -torch.inf, device=device), empty, empty)
-
-    def add(self, scores: torch.Tensor, nodes: torch.Tensor, slots: torch.Tensor) -> None:
-        """Append (B, W) prefixes."""
-        self.scores = torch.cat([self.scores, scores], 1)
-        self.nodes = torch.cat([self.nodes, nodes], 1)
-        self.slots = torch.cat([self.slots, slots], 1)
-
-    def keep_above(self, bar: torch.Tensor) -> bool:
-        """Drop what does not exceed (B, 1); whether anything is left. The rest stays in the order of scores."""
-        hopeful = self.scores > bar
-        most = int(hopeful.sum(1).max())
-        if most == 0:
-            return False
-        self.scores, order = top_scores(self.scores.masked_fill(~hopeful, -torch.inf), most)
-        self.nodes, self.slots = self.nodes.gather(1, order), self.slots.gather(1, order)
-        return True
-
-    def take(self, at_once: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Remove and return the first `at_once`: scores, nodes, slots."""
-        scores, self.scores = self.scores.tensor_split([at_once], dim=1)
-        nodes, self.nodes = self.nodes.tensor_split([at_once], dim=1)
-        slots, self.slots = self.slots.tensor_split([at_once], dim=1)
-        return scores, nodes, slots
 
 
 def _tokens(trie: Trie, nodes: torch.Tensor) -> torch.Tensor:

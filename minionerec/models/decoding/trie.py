@@ -104,13 +104,8 @@ class Trie:
     @cached_property
     def token(self) -> torch.Tensor:
         """Vocabulary id of each node, -1 at the root: int64 (M,)."""
-        return torch.cat(
-            [self.code[:1].long()] + [self.tokens(nodes, level + 1) for level, nodes in enumerate(self._level_nodes())]
-        )
-
-    def _level_nodes(self) -> list[torch.Tensor]:
-        bounds = self.level_start[1:]
-        return [torch.arange(a, b, device=self.code.device) for a, b in pairwise(bounds)]
+        levels = [torch.arange(a, b, device=self.code.device) for a, b in pairwise(self.level_start[1:])]
+        return torch.cat([self.code[:1].long(), *(self.tokens(nodes, depth) for depth, nodes in enumerate(levels, 1))])
 
     @cached_property
     def max_token(self) -> int:

@@ -549,19 +549,18 @@ class CausalLayer(nn.Module):
         return result
 
 
-def rotate(x: torch.Tensor, base: float = 10000.0) -> torch.Tensor:
-    """Rotary position embedding: the two halves of a head's width turn by slot · base^(-2i / d).
+def rotate(x: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding: the two halves of a head's width turn by slot · 10,000^(-2i / d).
 
     Args:
         x: float (B, H, L, d), slots 0 to L - 1; only differences of slots matter to attention.
-        base: Base of the angles.
 
     Returns:
         float (B, H, L, d).
     """
     half = x.shape[-1] // 2
     dtype = torch.promote_types(x.dtype, torch.float32)
-    speed = base ** (-torch.arange(half, device=x.device, dtype=dtype) / half)
+    speed = 10000.0 ** (-torch.arange(half, device=x.device, dtype=dtype) / half)
     angle = torch.arange(x.shape[-2], device=x.device)[:, None] * speed  # (L, d / 2)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x[..., :half], x[..., half:]

@@ -200,21 +200,10 @@ class ExampleBuilder:
         return examples
 
 
-@dataclass(frozen=True)
-class EncodedPrompts:
-    """Tokenised prompts.
-
-    Attributes:
-        ids: Token ids of each prompt.
-        truncated: How many prompts were too long and lost their first tokens; stages report it in their counts and log.
-    """
-
-    ids: list[list[int]]
-    truncated: int
-
-
-def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None) -> EncodedPrompts:
-    """Token ids of prompts, truncated to their last `max_length` ids.
+def encode_prompt(
+    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int | None
+) -> tuple[list[list[int]], int]:
+    """Token ids of prompts, truncated to their last `max_length` ids; and how many prompts lost some.
 
     Raises:
         DataError: If a prompt has no token at all.
@@ -226,8 +215,8 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], ma
                 f"prompt {index} ({texts[index]!r}) has no token; the wording must not leave prompts empty."
             )
     if not max_length:
-        return EncodedPrompts(encoded, 0)
-    return EncodedPrompts([ids[-max_length:] for ids in encoded], sum(len(ids) > max_length for ids in encoded))
+        return encoded, 0
+    return [ids[-max_length:] for ids in encoded], sum(len(ids) > max_length for ids in encoded)
 
 
 def encode_completion(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:

@@ -17,7 +17,7 @@ from minionerec.core.parquet import read_parquet
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.baselines import EASE, NAMES, Chosen, by_rank
-from minionerec.recommend.rankers.candidates import CandidateGroups
+from minionerec.recommend.rankers.candidates import CandidateGroups, first_candidates
 
 FILE = "baselines.parquet"
 CONSTANTS_FILE = "baselines.json"
@@ -71,17 +71,6 @@ def read_baseline_lists(
     numbers = np.arange(n_items) if table is None else table.sid_numbers
     lists, sids = dict[str, Predictions](), None if table is None else table.sids
     for name in names:
-        ranking = by_rank([_first(items, numbers, list_length) for items in frame[name]])
+        ranking = by_rank([first_candidates(items.tolist(), numbers, list_length) for items in frame[name]])
         lists[name] = Predictions.of(rows, ranking.items, ranking.scores, sids)
     return lists, chosen
-
-
-def _first(items: np.ndarray, numbers: np.ndarray, list_length: int) -> list[int]:
-    """The items of the first `list_length` candidates of a list."""
-    items_kept, known = list[int](), set[int]()
-    for item, number in zip(items.tolist(), numbers[items].tolist(), strict=True):
-        if number not in known and len(known) == list_length:
-            break
-        known.add(number)
-        items_kept.append(item)
-    return items_kept

@@ -29,7 +29,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, encode_completion
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.recommend.evaluation.grounding_config import OWN, GroundingConfig
 from minionerec.recommend.evaluation.measuring import measure, measured
-from minionerec.recommend.rankers.candidates import list_items, ranked_items
+from minionerec.recommend.rankers.candidates import candidate_maxima, list_items, ranked_items
 from minionerec.recommend.rankers.grounding import (
     best_titles,
     choose_gamma,
@@ -37,7 +37,6 @@ from minionerec.recommend.rankers.grounding import (
     reweight,
     row_min_max,
     title_distances,
-    title_weights,
 )
 from minionerec.recommend.rankers.lists import split_queries
 from minionerec.recommend.rankers.load import load_sequential_ranker
@@ -88,9 +87,9 @@ def write_texts(
     """
     keys = [(split, int(row)) for split, rows in wanted.items() for row in rows]
     prompts = [text for split, rows in wanted.items() for text in prompt_texts(builder, split, rows.tolist())]
-    encoded = encode_prompt(bundle.tokenizer, prompts, bundle.max_prompt_length)
+    encoded, truncated = encode_prompt(bundle.tokenizer, prompts, bundle.max_prompt_length)
     written = _earlier(config, work)
-    ids_of = dict(zip(keys, map(tuple, encoded.ids), strict=True))
+    ids_of = dict(zip(keys, map(tuple, encoded), strict=True))
     distinct = sorted({ids for key, ids in ids_of.items() if key not in written})
     if distinct:
         logger.info("%s distinct prompts; %s texts are reused.", f"{len(distinct):,}", f"{len(written):,}")
@@ -100,7 +99,7 @@ def write_texts(
     texts = [written[key] for key in keys]
     frame["text"] = [text for text, _ in texts]
     frame["tokens"] = np.array([tokens for _, tokens in texts], dtype=np.int32)
-    return frame, encoded.truncated
+    return frame, truncated
 
 
 def _generate(
@@ -166,6 +165,9 @@ _DISTANCES_AT_ONCE = 2_000_000
 Encode = Callable[[Sequence[str]], np.ndarray]
 # From B queries to the weight of each title: float64 (T,) or (B, T), from 0 to 1.
 Weigh = Callable[[Queries], np.ndarray]
+# From queries and their texts to rows with their distances float64 (B, T) to the titles and weights (T,) or (B, T), as
+# many as fit into memory at a time.
+Parts = Callable[[Queries, Sequence[str]], Iterator[tuple[slice, np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True)
@@ -195,35 +197,6 @@ class _GroundingTask:
         return np.lexsort((firsts, -self.corpus.popularity()[firsts]))
 
 
-@dataclass(frozen=True)
-class _Grounded:
-    """Texts with their distances to the titles.
-
-    Attributes:
-        titles: float32 (T, D), vectors of the titles.
-        vectors: float32 (U, D), of distinct texts.
-        index_of: Distinct text to its row there.
-        weigh: What pulls titles nearer.
-        queries: The queries of each split with written texts.
-    """
-
-    titles: np.ndarray
-    vectors: np.ndarray
-    index_of: Mapping[str, int]
-    weigh: Weigh
-    queries: Mapping[str, Queries]
-
-    def parts(self, queries: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """Rows with their distances float64 (B, T) and weights (T,) or (B, T), as many as fit into memory at a time."""
-        size = max(16, _DISTANCES_AT_ONCE // len(self.titles))
-        positions = np.array([self.index_of[text] for text in texts], dtype=np.int64)
-        for start in progress(range(0, len(texts), size), "grounding texts", unit="parts"):
-            rows = slice(start, min(start + size, len(texts)))
-            distinct, back = np.unique(positions[rows], return_inverse=True)
-            weights = self.weigh(queries.take(np.arange(rows.start, rows.stop)))
-            yield rows, title_distances(self.titles, self.vectors[distinct])[back], weights
-
-
 def run_grounding(config: GroundingConfig) -> StageResult:
     """Generate a title for each example of a split, ground it, and compute metrics; does nothing if up to date.
 
@@ -251,9 +224,9 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                 written, truncated = write_texts(task.bundle, task.builder, wanted, config, work)
             if is_main_process():
                 with work.phase("ground"):
-                    grounded = _ground(task, written, stage.config)
-                    gamma, reached = _gamma(task, grounded, written, config)
-                    predictions, reported = _rank(task, grounded, written, gamma, config)
+                    parts, queries = _ground(task, written, stage.config)
+                    gamma, reached = _gamma(task, parts, queries, written, config)
+                    predictions, reported = _rank(task, parts, queries[config.split], written, gamma, config)
                 with work.phase("measure"):
                     rows = task.corpus.rows(config.split)
                     found = measure(stage.config, task.corpus, rows, predictions, NAME, task.titles, config.candidates)
@@ -326,8 +299,13 @@ def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
     return [clean_text(text) for text in found.loc[rows]]
 
 
-def _ground(task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig) -> _Grounded:
-    """Vectors of texts and titles, computed together so that equal texts have equal vectors."""
+def _ground(
+    task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig
+) -> tuple[Parts, Mapping[str, Queries]]:
+    """Distances of texts to titles, and the queries of each split with written texts.
+
+    Vectors of texts and titles are computed together, so that equal texts have equal vectors.
+    """
     index_of = {
         text: position for position, text in enumerate(dict.fromkeys([*task.names, *map(clean_text, written["text"])]))
     }
@@ -346,7 +324,17 @@ def _ground(task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig
         )
         for split in _wanted_rows(task.corpus, config)
     }
-    return _Grounded(titles, vectors, index_of, _weigher(task, config, model), queries)
+    weigh, size = _weigher(task, config, model), max(16, _DISTANCES_AT_ONCE // len(titles))
+
+    def parts(asked: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        positions = np.array([index_of[text] for text in texts], dtype=np.int64)
+        for start in progress(range(0, len(texts), size), "grounding texts", unit="parts"):
+            rows = slice(start, min(start + size, len(texts)))
+            distinct, back = np.unique(positions[rows], return_inverse=True)
+            weights = weigh(asked.take(np.arange(rows.start, rows.stop)))
+            yield rows, title_distances(titles, vectors[distinct])[back], weights
+
+    return parts, queries
 
 
 def _encoder(task: _GroundingTask, config: GroundingConfig) -> Encode:
@@ -372,8 +360,8 @@ def _own_states(task: _GroundingTask, texts: Sequence[str], batch_size: int) -> 
 
 def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
     """The weights of titles; popularity for a sequential model without history."""
-    numbers = task.titles.sid_numbers
-    popular = row_min_max(title_weights(task.corpus.popularity().astype(np.float64), numbers))
+    by_title = candidate_maxima(task.titles.sid_numbers)  # an item ranks as the best of its title's items would
+    popular = row_min_max(by_title(task.corpus.popularity().astype(np.float64)))
     if config.weights == "none":
         return lambda queries: np.zeros_like(popular)
     if model is None:
@@ -384,14 +372,18 @@ def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRan
         read = [row for row, history in enumerate(queries.histories) if len(history)]
         if read:
             logits = model.scores(queries.take(read)).cpu().numpy()
-            found[read] = title_weights(row_min_max(logits), numbers)
+            found[read] = by_title(row_min_max(logits))
         return found
 
     return weigh
 
 
 def _gamma(
-    task: _GroundingTask, grounded: _Grounded, written: pd.DataFrame, config: GroundingConfig
+    task: _GroundingTask,
+    parts: Parts,
+    queries: Mapping[str, Queries],
+    written: pd.DataFrame,
+    config: GroundingConfig,
 ) -> tuple[float, dict[str, float]]:
     """The exponent, and the validation metric of each candidate."""
     if config.weights == "none":
@@ -400,16 +392,21 @@ def _gamma(
         return config.gammas[0], {}
     rows = _choosing_rows(task.corpus, config)
     targets = task.titles.sid_numbers[task.corpus.rows("valid").take(rows).targets]
-    parts = grounded.parts(grounded.queries["valid"].take(rows), _texts_of(written, "valid", rows))
+    of_valid = parts(queries["valid"].take(rows), _texts_of(written, "valid", rows))
     found, reached = choose_gamma(
-        ((distances, weights, targets[part]) for part, distances, weights in parts), task.tie_order, config.gammas
+        ((distances, weights, targets[part]) for part, distances, weights in of_valid), task.tie_order, config.gammas
     )
     logger.info("gamma %g: NDCG@10 %.4f on %d validation examples.", found, reached[found], len(rows))
     return found, {f"{gamma:g}": value for gamma, value in reached.items()}
 
 
 def _rank(
-    task: _GroundingTask, grounded: _Grounded, written: pd.DataFrame, gamma: float, config: GroundingConfig
+    task: _GroundingTask,
+    parts: Parts,
+    queries: Queries,
+    written: pd.DataFrame,
+    gamma: float,
+    config: GroundingConfig,
 ) -> tuple[Predictions, dict[str, Any]]:
     """The items of the nearest titles for each example, and counts of the texts for the manifest."""
     rows = task.corpus.rows(config.split)
@@ -417,8 +414,7 @@ def _rank(
     items: list[list[int]] = []
     scores: list[list[float]] = []
     nearest: list[float] = []
-    queries = grounded.queries[config.split]
-    for _, distances, weights in grounded.parts(queries, texts):
+    for _, distances, weights in parts(queries, texts):
         nearest += distances.min(axis=1).tolist()
         best, values = best_titles(reweight(distances, weights, gamma), task.tie_order, config.candidates)
         for titles, own in zip(best.tolist(), (-values).tolist(), strict=True):

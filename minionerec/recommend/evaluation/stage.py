@@ -1,7 +1,7 @@
 """Evaluation: a ranker's lists for the examples of a split, with metrics and baselines."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.measuring import measure, measured
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search, TitleRanker
-from minionerec.recommend.rankers.lists import checked_predictions, split_queries
+from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
@@ -29,23 +29,6 @@ from minionerec.sid.table import SidTable
 logger = get_logger(__name__)
 
 _SEARCH_NAMES = {"beam": "beam search", "exact": "exact search"}
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """Recommendations.
-
-    Attributes:
-        predictions: The lists.
-        inputs: The input of each example in the published form: a prompt, or the SIDs of the history.
-        truncated: Number of truncated prompts; None without prompts.
-        known: Rows whose session context is known; None where the ranker does not read it.
-    """
-
-    predictions: Predictions
-    inputs: Sequence[str]
-    truncated: int | None
-    known: int | None = None
 
 
 def run_eval(config: EvalConfig) -> StageResult:
@@ -76,29 +59,24 @@ def run_eval(config: EvalConfig) -> StageResult:
             with work.phase("search"):
                 answer = _answer(corpus, ranker, table, stage.config, work)
             if is_main_process() and answer is not None:
+                predictions, inputs, counted = answer
                 with work.phase("measure"):
                     found = measure(
                         stage.config,
                         corpus,
                         corpus.rows(config.split),
-                        answer.predictions,
+                        predictions,
                         name,
                         table,
                         config.beams,
                         baselines=config.seen == "keep",  # they may recommend seen items
                     )
-                counts = {
-                    **found.counts(),
-                    "truncated_prompts": answer.truncated,
-                    **_assisted(ranker, corpus, config.split),
-                }
-                counts |= {} if answer.known is None else {"rows_with_context": answer.known}
-                with work.finish(seed=config.seed, counts=counts) as folder:
+                with work.finish(seed=config.seed, counts={**found.counts(), **counted}) as folder:
                     title = (
-                        f"{labelled(config.ranker or config.checkpoint, answer.predictions.given or ())} on "
+                        f"{labelled(config.ranker or config.checkpoint, predictions.given or ())} on "
                         f"{config.split} ({corpus.split}), {config.beams} beams, mean [95 % interval by user]"
                     )
-                    found.write(folder, answer.inputs, title, {"seen": config.seen, "scores": config.scores})
+                    found.write(folder, inputs, title, {"seen": config.seen, "scores": config.scores})
     return measured(stage.output, up_to_date)
 
 
@@ -159,13 +137,6 @@ def _add_assistant(ranker: Ranker, config: EvalConfig, corpus: Corpus) -> None:
         ranker.mixing = Mixing(assistant, config.share, config.combine)
 
 
-def _assisted(ranker: Ranker, corpus: Corpus, split: str) -> dict[str, int]:
-    """The number of examples without history, for the manifest, with an assistant."""
-    if not isinstance(ranker, LanguageRanker) or ranker.mixing is None:
-        return {}
-    return {"empty_histories": int((corpus.rows(split).lengths == 0).sum())}
-
-
 def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, CandidateGroups | None]:
     """A trained ranker's name in tables, and its SIDs."""
     if isinstance(ranker, LanguageRanker):
@@ -180,13 +151,19 @@ def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None)
 
 def _answer(
     corpus: Corpus, ranker: Ranker, table: CandidateGroups | None, config: EvalConfig, work: Work
-) -> _Answer | None:
-    """Query the ranker; a checkpoint in every process, any other only in the first (None in the others)."""
+) -> tuple[Predictions, Sequence[str], dict[str, Any]] | None:
+    """Query the ranker; a checkpoint in every process, any other only in the first (None in the others).
+
+    Returns:
+        The lists; the input of each example in the published form: a prompt, or the SIDs of the history; and counts for
+        the manifest, `truncated_prompts` None without prompts.
+    """
     rows = corpus.rows(config.split)
     allowed = Allowed.leaving_out(rows.histories, corpus.n_items) if config.seen == "mask" else None
     used, given = context_used(ranker), config.session_context
     queries = split_queries(rows, corpus, config.split, used, config.times, given=given)
-    known = None if queries.session_context is None else int(np.count_nonzero(queries.session_context))
+    contexts = queries.session_context
+    known = {} if contexts is None else {"rows_with_context": int(np.count_nonzero(contexts))}
     if isinstance(ranker, LanguageRanker):
         prompts = ranker.prompts(queries)
         if prompts.truncated:
@@ -213,13 +190,11 @@ def _answer(
         lists = Predictions.of(
             rows, ranking.items, ranking.scores, None if table is None else table.sids, queries.given
         )
-        return _Answer(lists, prompts.texts, prompts.truncated, known)
+        empty = {} if ranker.mixing is None else {"empty_histories": int((rows.lengths == 0).sum())}
+        return lists, prompts.texts, {"truncated_prompts": prompts.truncated, **empty, **known}
     if not is_main_process():
         return None
-    ranking = ranker.rank(queries, config.beams, allowed)
-    predictions = checked_predictions(
-        ranking, rows, config.beams, corpus.n_items, table=table, allowed=allowed, given=queries.given
-    )
+    predictions = rank_rows(ranker, rows, config.beams, corpus.n_items, table=table, allowed=allowed, queries=queries)
     sids = [""] * corpus.n_items if table is None else table.sids
     inputs = [", ".join(sids[item] for item in history) for history in rows.histories]
-    return _Answer(predictions, inputs, None, known)
+    return predictions, inputs, {"truncated_prompts": None, **known}

@@ -25,7 +25,13 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import FlatWindows, Windows, joined_windows, padded_windows
 from minionerec.metrics.ranking import ranking_metrics, ranks_in
-from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_masks, list_items, ranked_items
+from minionerec.recommend.rankers.candidates import (
+    CandidateGroups,
+    candidate_maxima,
+    first_candidates,
+    list_items,
+    ranked_items,
+)
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 
 logger = get_logger(__name__)
@@ -282,15 +288,19 @@ class BaselineExamples:
         """Each user's candidates in training: float32 (users, C) of 0 and 1, some users at a time."""
         for _, rows in self.data.batches("train"):
             positions, owners = rows.held()
-            yield self._sets([owners, rows.user_numbers], [rows.items[positions], rows.targets])
+            users, items = np.concatenate([owners, rows.user_numbers]), [rows.items[positions], rows.targets]
+            yield self.sets(users.astype(np.int64), np.concatenate(items), int(users.max(initial=-1)) + 1)
 
-    def _sets(self, users: Sequence[np.ndarray], items: Sequence[np.ndarray]) -> csr_array:
-        """From users and items, both in as many arrays."""
-        owners, chosen = np.concatenate(users).astype(np.int64), self.numbers[np.concatenate(items).astype(np.int64)]
-        pairs = np.unique(owners * self.size + chosen)
-        owners, chosen = np.divmod(pairs, self.size)
-        shape = (int(owners.max(initial=-1)) + 1, self.size)
-        return csr_array((np.ones(len(pairs), dtype=np.float32), (owners, chosen)), shape=shape)
+    def history_sets(self, histories: Sequence[np.ndarray]) -> csr_array:
+        """The candidates of histories: float32 (R, C) of 0 and 1."""
+        owners = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
+        return self.sets(owners, np.concatenate([*histories, np.zeros(0, np.int32)]), len(histories))
+
+    def sets(self, owners: np.ndarray, items: np.ndarray, count: int) -> csr_array:
+        """The candidates of items by their owners, int64 (P,) of each item: float32 (count, C) of 0 and 1."""
+        pairs = np.unique(owners * self.size + self.numbers[items.astype(np.int64)])
+        rows, chosen = np.divmod(pairs, self.size)
+        return csr_array((np.ones(len(pairs), dtype=np.float32), (rows, chosen)), shape=(count, self.size))
 
     def together(self) -> np.ndarray:
         """The number of users with both of two candidates: float32 (C, C)."""
@@ -309,20 +319,6 @@ class BaselineExamples:
         if not 1 <= k <= self.size:
             raise ConfigError(f"k is {k}; expected 1 to {self.size}, the number of {self.what}. Give a smaller K.")
 
-    def first_candidates(self, items: Iterable[int], k: int, allowed: np.ndarray | None) -> list[int]:
-        """Distinct items in order, of the allowed ones, up to `k` distinct candidates."""
-        chosen: dict[int, None] = {}
-        seen: set[int] = set()
-        for item in items:
-            if allowed is not None and not allowed[item]:
-                continue
-            number = int(self.numbers[item])
-            if number not in seen and len(seen) == k:
-                break
-            seen.add(number)
-            chosen[item] = None
-        return list(chosen)
-
 
 def by_rank(lists: Sequence[Sequence[int]]) -> Ranking:
     """Lists whose scores only encode the rank."""
@@ -330,16 +326,23 @@ def by_rank(lists: Sequence[Sequence[int]]) -> Ranking:
 
 
 class Popularity:
-    """The same list for all: items by how often they are a training target, ties by item index.
+    """Items by how often they are a training target, ties by item index; the same for all but items of the history.
 
     Args:
         rows: What it is counted from.
         half_life: See `TransitionConstants`.
         exclude_seen: Whether candidates of the history are ranked after all others.
+        recent_first: Whether items of the history are ranked before all others, the most recent first.
     """
 
-    def __init__(self, rows: BaselineExamples, half_life: float | None = None, exclude_seen: bool = False):
-        self.rows, self.exclude_seen = rows, exclude_seen
+    def __init__(
+        self,
+        rows: BaselineExamples,
+        half_life: float | None = None,
+        exclude_seen: bool = False,
+        recent_first: bool = False,
+    ):
+        self.rows, self.exclude_seen, self.recent_first = rows, exclude_seen, recent_first
         self.items: list[int] = np.argsort(-rows.item_weights(half_life), kind="stable").tolist()
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
@@ -349,16 +352,20 @@ class Popularity:
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
-        if allowed is None and not self.exclude_seen:
-            return by_rank([self.rows.first_candidates(self.items, k, None)] * len(queries))
+        if allowed is None and not (self.exclude_seen or self.recent_first):
+            return by_rank([first_candidates(self.items, self.rows.numbers, k)] * len(queries))
         lists = [
-            self.rows.first_candidates(self._ordered(history), k, None if allowed is None else allowed.row(row))
+            first_candidates(
+                self._ordered(history), self.rows.numbers, k, None if allowed is None else allowed.row(row)
+            )
             for row, history in enumerate(queries.histories)
         ]
         return by_rank(lists)
 
     def _ordered(self, history: np.ndarray) -> Iterable[int]:
-        """All items in order of popularity."""
+        """All items in the order of the list."""
+        if self.recent_first:
+            return chain(reversed(np.asarray(history).tolist()), self.items)
         if not self.exclude_seen:
             return self.items
         numbers = self.rows.numbers
@@ -367,33 +374,6 @@ class Popularity:
             (item for item in self.items if int(numbers[item]) not in seen),
             (item for item in self.items if int(numbers[item]) in seen),
         )
-
-
-@dataclass(frozen=True)
-class MostRecentItems:
-    """Each user's history, most recent first, then the popular items.
-
-    Attributes:
-        popularity: The popular items.
-    """
-
-    popularity: Popularity
-
-    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
-        """See `minionerec.recommend.rankers.protocol.Ranker`.
-
-        Raises:
-            ConfigError: If there are fewer than `k` candidates.
-        """
-        rows, popular = self.popularity.rows, self.popularity.items
-        rows.check_k(k)
-        lists = [
-            rows.first_candidates(
-                chain(reversed(np.asarray(history).tolist()), popular), k, None if allowed is None else allowed.row(row)
-            )
-            for row, history in enumerate(queries.histories)
-        ]
-        return by_rank(lists)
 
 
 class _Scored:
@@ -413,7 +393,7 @@ class _Scored:
         self.position = np.empty(rows.size, dtype=np.int64)
         self.position[self.by_popularity] = np.arange(rows.size)
         self.items_of = ranked_items(rows.numbers, weights)
-        self.masks = candidate_masks(rows.numbers)
+        self.masks = candidate_maxima(rows.numbers)
 
     def lists(
         self, scores: Iterable[np.ndarray], histories: Sequence[np.ndarray], k: int, allowed: Allowed | None, last: bool
@@ -569,15 +549,7 @@ class Ease(_Scored):
 
     def _scores(self, histories: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
         for start in range(0, len(histories), _ROWS_AT_ONCE):
-            yield from _history_sets(histories[start : start + _ROWS_AT_ONCE], self.rows.numbers) @ self.weights
-
-
-def _history_sets(histories: Sequence[np.ndarray], numbers: np.ndarray) -> csr_array:
-    """The candidates of histories: float32 (R, C) of 0 and 1."""
-    parts = [np.unique(numbers[np.asarray(history, dtype=np.int64)]) for history in histories]
-    row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    found = np.concatenate([*parts, np.zeros(0, np.int64)])
-    return csr_array((np.ones(len(found), np.float32), (row, found)), shape=(len(parts), int(numbers.max()) + 1))
+            yield from self.rows.history_sets(histories[start : start + _ROWS_AT_ONCE]) @ self.weights
 
 
 def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
@@ -646,15 +618,15 @@ def _validation(rows: BaselineExamples, masked: bool) -> _ValidationExamples | N
 
 
 def _ndcg(ranks: np.ndarray) -> float:
-    """Mean NDCG@10 of ranks from 0."""
-    return float(np.where(ranks < 10, 1 / np.log2(ranks + 2.0), 0.0).mean())
+    """Mean NDCG@10 of ranks from 0; -1 where there is none."""
+    return float(ranking_metrics(ranks + 1, [10])["NDCG@10"].mean())
 
 
 def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: _ValidationExamples) -> float:
     """NDCG@10 of a ranker's lists on validation examples."""
     lists = ranker.rank(Queries(examples.histories), min(10, rows.size), examples.allowed).items
     candidates = [rows.numbers[np.asarray(items, dtype=np.int64)].tolist() for items in lists]
-    return float(ranking_metrics(ranks_in(candidates, examples.targets), [10])["NDCG@10"].mean())
+    return _ndcg(ranks_in(candidates, examples.targets) - 1)
 
 
 class TransitionGrid:
@@ -683,7 +655,7 @@ class TransitionGrid:
             self.pairs = TransitionPairs(self._parts(), rows.size, max(reach for reach, _ in COUNTING), sources)
         else:
             self.pairs = whole.pairs.only(sources)
-        self.seen = _history_sets(examples.histories, rows.numbers)
+        self.seen = rows.history_sets(examples.histories)
         self.known: dict[TransitionConstants, float] = {}
         self._counted: tuple[Any, csr_array] | None = None
         self._scores: tuple[Any, csr_array, np.ndarray, np.ndarray] | None = None
@@ -843,7 +815,7 @@ def _seen_settings(examples: _ValidationExamples) -> tuple[bool, ...]:
 
 def _choose_popularity(rows: BaselineExamples, examples: _ValidationExamples) -> tuple[float | None, bool]:
     """The half-life of popularity that is best on validation, and whether seen items are ranked last."""
-    seen = _history_sets(examples.histories, rows.numbers)
+    seen = rows.history_sets(examples.histories)
     row = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr))
     masked, targets = examples.allowed is not None, examples.targets
     gone = row[seen.indices == targets[row]]
@@ -869,7 +841,7 @@ def _choose_ridge(
 ) -> tuple[float, bool]:
     """The ridge that is best on validation for the most popular candidates, and whether seen items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
-    gram, sets = together[np.ix_(kept, kept)], _history_sets(examples.histories, rows.numbers)[:, kept]
+    gram, sets = together[np.ix_(kept, kept)], rows.history_sets(examples.histories)[:, kept]
     position = np.full(rows.size, -1)
     position[kept] = np.arange(len(kept))
     targets = position[examples.targets]
@@ -936,7 +908,7 @@ def _rankers(rows: BaselineExamples, chosen: Chosen, together: np.ndarray | None
     half_life = chosen.popularity_half_life
     found: dict[str, Ranker] = {
         POPULARITY: Popularity(rows, half_life, chosen.popularity_exclude_seen),
-        RECENT: MostRecentItems(Popularity(rows, half_life)),
+        RECENT: Popularity(rows, half_life, recent_first=True),
         TRANSITIONS: TransitionCounts(rows, chosen.transitions, half_life),
     }
     if chosen.ridge is not None:

@@ -91,16 +91,44 @@ def list_items(
     return items, indices
 
 
-def candidate_masks(numbers: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """The candidates that have an allowed item: a function from bool (B, N), items, to bool (B, C), candidates.
+def first_candidates(items: Iterable[int], numbers: np.ndarray, k: int, allowed: np.ndarray | None = None) -> list[int]:
+    """Distinct items in order, of the allowed ones, up to `k` distinct candidates.
+
+    Args:
+        items: Item indices.
+        numbers: int64 (N,), candidate of each item.
+        k: Number of candidates.
+        allowed: bool (N,), the items that may be listed; all if None.
+
+    Example:
+        >>> first_candidates([2, 0, 2, 1, 3], np.array([0, 1, 0, 2]), 2)
+        [2, 0, 1]
+    """
+    chosen: dict[int, None] = {}
+    seen: set[int] = set()
+    for item in items:
+        if allowed is not None and not allowed[item]:
+            continue
+        number = int(numbers[item])
+        if number not in seen and len(seen) == k:
+            break
+        seen.add(number)
+        chosen[item] = None
+    return list(chosen)
+
+
+def candidate_maxima(numbers: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The largest value of each candidate's items: a function from (..., N), items, to (..., C), candidates.
+
+    Of bools these are the candidates of which any item is True.
 
     Args:
         numbers: int64 (N,), candidate of each item; all numbers from 0 to the largest occur.
 
     Example:
-        >>> candidate_masks(np.array([1, 0, 1]))(np.array([[True, False, False]])).tolist()
-        [[False, True]]
+        >>> candidate_maxima(np.array([1, 0, 1]))(np.array([[2.0, 3.0, 5.0]])).tolist()
+        [[3.0, 5.0]]
     """
     order = np.argsort(numbers, kind="stable")
     starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-    return lambda allowed: np.logical_or.reduceat(allowed[:, order], starts, axis=1)
+    return lambda values: np.maximum.reduceat(values[..., order], starts, axis=-1)

@@ -58,22 +58,6 @@ def row_min_max(values: np.ndarray) -> np.ndarray:
     return found
 
 
-def title_weights(items: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Weight of each title, that of its heaviest item: with it an item ranks as the best of its title's items would.
-
-    Args:
-        items: float (..., N), weights of items.
-        numbers: int64 (N,), title of each item; every number from 0 to T - 1 is there.
-
-    Returns:
-        float (..., T).
-    """
-    order = np.argsort(numbers, kind="stable")
-    starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-    found: np.ndarray = np.maximum.reduceat(items[..., order], starts, axis=-1)
-    return found
-
-
 def reweight(distances: np.ndarray, weights: np.ndarray, gamma: float) -> np.ndarray:
     """Distances reweighted by popularity or another model: row min-max of the distance, times (1 + W)^-gamma.
 

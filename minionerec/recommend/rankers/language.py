@@ -25,7 +25,7 @@ from minionerec.models.decoding.names import (
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
-from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_masks, list_items, ranked_items
+from minionerec.recommend.rankers.candidates import CandidateGroups, candidate_maxima, list_items, ranked_items
 from minionerec.recommend.rankers.protocol import Allowed, Assistant, Queries, Ranking, context_used
 from minionerec.sid.table import code_token
 
@@ -190,12 +190,12 @@ class LanguageRanker:
             self.builder.prompt(self.bundle.task, history=history, context=context)
             for history, context in zip(queries.histories, contexts.tolist(), strict=True)
         ]
-        encoded = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
-        return Prompts(texts, encoded.ids, encoded.truncated, queries)
+        ids, truncated = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
+        return Prompts(texts, ids, truncated, queries)
 
     @cached_property
     def _candidates(self) -> Callable[[np.ndarray], np.ndarray]:
-        return candidate_masks(self.table.sid_numbers)
+        return candidate_maxima(self.table.sid_numbers)
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`; candidates are distinct SIDs."""

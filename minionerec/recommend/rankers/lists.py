@@ -50,6 +50,7 @@ def rank_rows(
     *,
     table: CandidateGroups | None = None,
     allowed: Allowed | None = None,
+    queries: Queries | None = None,
 ) -> Predictions:
     """Rank items with a ranker for the examples of a split.
 
@@ -60,27 +61,16 @@ def rank_rows(
         n_items: Number of items, N.
         table: SIDs of the items; without it SIDs are "".
         allowed: Items that may be listed, per example; all if None.
+        queries: The queries (`split_queries`); the histories alone if None.
 
     Raises:
         DataError: If the lists violate the contract of `Ranker`; the message gives the row.
     """
-    ranking = ranker.rank(Queries(rows.histories), k, allowed)
-    return checked_predictions(ranking, rows, k, n_items, table=table, allowed=allowed)
-
-
-def checked_predictions(
-    ranking: Ranking,
-    rows: SplitExamples,
-    k: int,
-    n_items: int,
-    *,
-    table: CandidateGroups | None = None,
-    allowed: Allowed | None = None,
-    given: tuple[str, ...] = (),
-) -> Predictions:
-    """Predictions from a ranker's lists, after a check of its contract; see `rank_rows`."""
+    queries = Queries(rows.histories) if queries is None else queries
+    ranking = ranker.rank(queries, k, allowed)
     check_ranking(ranking, len(rows), k, n_items, table, allowed)
-    return Predictions.of(rows, ranking.items, ranking.scores, None if table is None else table.sids, given)
+    sids = None if table is None else table.sids
+    return Predictions.of(rows, ranking.items, ranking.scores, sids, queries.given)
 
 
 def check_ranking(

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch.nn.utils.rnn import pad_sequence
 
-from minionerec.training.grpo.loss import CLIP, LossTerms, RolloutGroups
+from minionerec.training.grpo.loss import CLIP, RolloutGroups
 from minionerec.training.rewards import Rollouts, WeightedRewards
 
 # Figures that are no mean over the step; a share is between 0 and 1.
@@ -139,23 +139,26 @@ def _extent(lengths: np.ndarray) -> dict[str, float]:
     return {"mean": float(lengths.mean()), "min": float(lengths.min()), "max": float(lengths.max())}
 
 
-def token_figures(terms: LossTerms, entropies: torch.Tensor | None, groups: RolloutGroups) -> dict[str, torch.Tensor]:
+def token_figures(
+    ratio: torch.Tensor, kl: torch.Tensor | None, entropies: torch.Tensor | None, groups: RolloutGroups
+) -> dict[str, torch.Tensor]:
     """Figures of each token of a slice (entropy, KL), and which ratios are clipped: below, above, either.
 
     Tokens of groups that are not scored have no entropy and no KL: NaN.
 
     Args:
-        terms: The slice's loss.
+        ratio: Of the slice, see `policy_loss`.
+        kl: As well.
         entropies: float32 (R, C), where the head computes them.
         groups: The slice.
     """
     mask, advantages = groups.scored_mask, groups.advantages.unsqueeze(1)
-    low = ((terms.ratio < 1 - CLIP) & (advantages < 0)).float()
-    high = ((terms.ratio > 1 + CLIP) & (advantages > 0)).float()
+    low = ((ratio < 1 - CLIP) & (advantages < 0)).float()
+    high = ((ratio > 1 + CLIP) & (advantages > 0)).float()
     found = {"low_mean": low, "low_min": low.mean(1), "high_mean": high, "high_max": high.mean(1)}
     found = {f"clip_ratio/{name}": values for name, values in (found | {"region_mean": low + high}).items()}
     if entropies is not None:
         found["entropy"] = entropies.masked_fill(~mask, torch.nan)
-    if terms.kl is not None:
-        found["kl"] = terms.kl.detach().masked_fill(~mask, torch.nan)
+    if kl is not None:
+        found["kl"] = kl.detach().masked_fill(~mask, torch.nan)
     return found

@@ -239,21 +239,6 @@ def _nothing(model: Any, backbone: PreTrainedModel, groups: RolloutGroups) -> Sc
 CLIP = 0.2  # ratios are clipped to 1 - CLIP and 1 + CLIP
 
 
-@dataclass(frozen=True)
-class LossTerms:
-    """A loss and its terms.
-
-    Attributes:
-        loss: Scalar with gradient, divided by the slices of the step.
-        ratio: float32 (R, C), of each token's probability to the one it was rolled out with; (R, 1) of a completion's.
-        kl: float32 (R, C), each token's estimate of the divergence from the reference; None without a KL term.
-    """
-
-    loss: torch.Tensor
-    ratio: torch.Tensor
-    kl: torch.Tensor | None
-
-
 def policy_loss(
     logps: torch.Tensor,
     groups: RolloutGroups,
@@ -262,7 +247,7 @@ def policy_loss(
     beta: float = 0.0,
     slices: float = 1,
     processes: int = 1,
-) -> LossTerms:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The loss of one slice of a step.
 
     There is one update a rollout, so every ratio is 1 and clipping does not act; the ratio is there for its gradient.
@@ -277,6 +262,11 @@ def policy_loss(
         slices: Slices of the step on each device: how often the slice's completions (of bnpo, its tokens) would make up
             the device's.
         processes: Devices.
+
+    Returns:
+        The loss, a scalar with gradient, divided by the slices of the step; the ratio of each token's probability to
+        the one it was rolled out with, float32 (R, C), or of a completion's, (R, 1); and each token's estimate of the
+        divergence from the reference, float32 (R, C), None without a KL term.
     """
     mask, advantages = groups.mask.float(), groups.advantages.unsqueeze(1)
     lengths = mask.sum(-1).clamp(min=1.0)
@@ -291,9 +281,9 @@ def policy_loss(
     if kl is not None:
         losses = losses + beta * kl
     if kind == "dapo":
-        return LossTerms((losses * mask).sum() / (groups.tokens / processes), ratio.detach(), kl)
+        return (losses * mask).sum() / (groups.tokens / processes), ratio.detach(), kl
     if kind == "bnpo":
         loss = (losses * mask).sum() / mask.sum().clamp(min=1.0)
     else:
         loss = ((losses * mask).sum(-1) / lengths).mean()
-    return LossTerms(loss / slices, ratio.detach(), kl)
+    return loss / slices, ratio.detach(), kl

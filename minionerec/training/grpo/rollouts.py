@@ -67,6 +67,11 @@ class TrainingPrompts:
         """Number of rows that are repeated."""
         return len(self.rows) - sum(self.counts.values())
 
+    def described(self) -> str:
+        """Their number, those of each task, and how many are repeated, as text."""
+        tasks = ", ".join(f"{task} {count:,}" for task, count in self.counts.items())
+        return f"{sum(self.counts.values()):,} prompts ({tasks}), {self.filled_up} filled up"
+
 
 def check_task(task: str) -> None:
     """Check that a task answers with an SID.
@@ -104,12 +109,12 @@ class PromptExamples(ExampleMaker):
         """Prompts of one task."""
         builder = requested.builder(self.builder)
         made = builder.some(requested.task, "train", requested.items) if len(requested.numbers) else []
-        prompts = encode_prompt(self.tokenizer, [example.prompt for example in made], self.max_prompt_length)
+        prompts, truncated = encode_prompt(self.tokenizer, [example.prompt for example in made], self.max_prompt_length)
         targets = np.array([example.target for example in made], dtype=np.int64)
         tails = [example.completion[len(builder.table.sids[example.target]) :] for example in made]
         found: dict[str, Ragged | np.ndarray] = {
             "target": builder.table.sid_numbers[targets],
-            "prompt": Ragged.of(prompts.ids),
+            "prompt": Ragged.of(prompts),
             "tail": Ragged.of(encode_completion(self.tokenizer, tails)),
             "context": np.full(len(made), UNKNOWN, dtype=np.int32),
         }
@@ -117,7 +122,7 @@ class PromptExamples(ExampleMaker):
             found["context"] = row_contexts(requested.rows.times, len(made)).astype(np.int32)
         if requested.rows is not None:
             found["history"] = Ragged(requested.rows.flat_histories()[0], requested.rows.lengths)
-        return found, {"rows": len(made), "truncated": prompts.truncated}
+        return found, {"rows": len(made), "truncated": truncated}
 
 
 def grpo_examples(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,11 +17,10 @@ from minionerec.core.processes import world_size
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import SHUFFLED
-from minionerec.data.rows import padded
+from minionerec.data.rows import SplitExamples
 from minionerec.data.sources.tables import item_columns
 from minionerec.models.backbone.build import resolve_dtype
-from minionerec.models.backbone.bundle import Bundle, check_decoder_alone, load_bundle
-from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.bundle import Bundle, load_bundle, load_language_model
 from minionerec.models.decoding.decoder import decoding_device
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import (
@@ -39,7 +39,6 @@ from minionerec.training.grpo.rollouts import RollOut, Row, TrainingPrompts, bea
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import SetEpoch, teacher_questions
 from minionerec.training.rewards import (
-    RewardSources,
     Rollouts,
     Scorer,
     WeightedRewards,
@@ -52,6 +51,7 @@ from minionerec.training.rows import NO_LABEL
 from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
+    log_truncated,
     plan_steps,
     training_stage,
     warn_of_rounding,
@@ -88,11 +88,9 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
 
     @torch.inference_mode()
     def score(histories: Sequence[Sequence[int]]) -> np.ndarray:
-        kept = [list(history)[-model.max_len :] for history in histories]
-        ends = np.cumsum([len(history) for history in kept])
-        begins = ends - [len(history) for history in kept]
-        flat = np.concatenate([np.asarray(history, dtype=np.int32) for history in kept]) + 1
-        rows = torch.from_numpy(padded(flat, begins, ends, model.max_len, model.padding)).to(device, torch.int64)
+        nobody, nothing = [""] * len(histories), np.zeros(len(histories), np.int32)
+        read = SplitExamples.of(nobody, histories, nothing).padded(model.max_len, model.padding)
+        rows = torch.from_numpy(read).to(device, torch.int64)
         return model.logits(model.conditioned(model.user_vectors(rows), None))[:, 1:].float().cpu().numpy()
 
     return score
@@ -169,13 +167,8 @@ def load_policy(config: GrpoConfig) -> Bundle:
     Raises:
         ConfigError: If it is a catalogue model, or has fewer SIDs than a group.
     """
-    bundle = load_bundle(config.checkpoint, dtype=resolve_dtype(config.dtype))
-    check_decoder_alone(bundle)
-    if isinstance(bundle.model, CatalogueModel):
-        raise ConfigError(
-            f"{config.checkpoint}: is a catalogue model, whose rewards need no rollouts. Train it with "
-            "minionerec train-catalogue --objective expected or grpo."
-        )
+    instead = "whose rewards need no rollouts. Train it with minionerec train-catalogue --objective expected or grpo."
+    bundle = load_language_model(config.checkpoint, resolve_dtype(config.dtype), instead)
     if bundle.table.n_unique < config.generations:
         raise ConfigError(
             f"generations is {config.generations}, but the catalogue has {bundle.table.n_unique} distinct SIDs; ask "
@@ -226,38 +219,31 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Tr
     weights = reward_weights(config.rewards)
     about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in prompts.counts]
     check_histories(weights, about, list(prompts.counts))
-    vectors = None
+    sources: dict[str, Any] = {}
     if config.reward_vectors:
         file = vector_file(Path(config.reward_vectors), corpus.items["item_id"].tolist())
-        vectors = load_vectors(file, corpus.n_items)
-    scorer = None
+        sources["semantic"] = load_vectors(file, corpus.n_items)
     if config.reward_model:
-        scorer = sequential_scorer(config.reward_model, config.corpus)
+        sources["collaborative"] = sequential_scorer(config.reward_model, config.corpus)
     columns = reward_columns(config, corpus.items["item_id"].astype(str).tolist())
-    labels = columns["diversity"].fillna("").tolist() if "diversity" in columns else None
-    sources = RewardSources(
-        bundle.table,
-        vectors,
-        scorer,
-        values=item_values(columns["value"], config.reward_items) if "value" in columns else None,
-        purchases=corpus.popularity() if "rare" in weights else None,
-        labels=labels,
-    )
-    return WeightedRewards({name: make_reward(name, sources) for name in weights}, weights)
+    if "value" in columns:
+        sources["value"] = item_values(columns["value"], config.reward_items)
+    if "diversity" in columns:
+        sources["diversity"] = columns["diversity"].fillna("").tolist()
+    if "rare" in weights:
+        sources["rare"] = corpus.popularity()
+    return WeightedRewards({name: make_reward(name, bundle.table, sources.get(name)) for name in weights}, weights)
 
 
 def _say(config: GrpoConfig, prompts: TrainingPrompts, rewards: WeightedRewards) -> None:
     logger.info(
-        "GRPO on %s prompts (%s), %d filled up; %d rollouts each (%s); rewards %s.",
-        f"{sum(prompts.counts.values()):,}",
-        ", ".join(f"{task} {count:,}" for task, count in prompts.counts.items()),
-        prompts.filled_up,
+        "GRPO on %s; %d rollouts each (%s); rewards %s.",
+        prompts.described(),
         config.generations,
         config.rollouts,
         ", ".join(f"{name} x {weight:g}" for name, weight in rewards.weights.items()),
     )
-    if prompts.truncated:
-        logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts.truncated:,}")
+    log_truncated(prompts.truncated)
 
 
 def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingPrompts) -> GRPOConfig:
@@ -291,8 +277,7 @@ def build_trainer(
     shuffled: int = 0,
 ) -> SidGrpoTrainer:
     """The trainer with everything that a step needs; so many prompts are shuffled together, 0: all."""
-    table, vocabulary = bundle.table, bundle.tokenizer.get_vocab()
-    trie = Trie.build(table.codes, bundle.code_ids)
+    trie = Trie.build(bundle.table.codes, bundle.code_ids)
     order = None
     if shuffled:
         order = BlockSampler(
@@ -309,8 +294,7 @@ def build_trainer(
         validation = replace(validation, reward=list_reward(rewards, validation, builder))
     teacher = None
     if config.teacher:
-        teacher = target_teacher(config.teacher, table, trie, builder.corpus.max_history, args.device)
-    tokens = dict(zip(table.sid_numbers.tolist(), table.token_tuples, strict=True))
+        teacher = target_teacher(config.teacher, bundle.table, trie, builder.corpus.max_history, args.device)
     return SidGrpoTrainer(
         bundle.model,
         args,
@@ -325,7 +309,7 @@ def build_trainer(
             config.loss_terms,
             config.scale_rewards == "group",
         ),
-        sid_tokens=[[vocabulary[token] for token in tokens[number]] for number in range(table.n_unique)],
+        sid_tokens=bundle.sid_tokens,
         validation=validation,
         teacher=teacher,
         max_hr_drop=config.max_hr_drop,

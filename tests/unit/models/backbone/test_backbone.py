@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.models.backbone.build import (
-    ScratchShape,
     load_pretrained,
     reading_dtype,
     resolve_dtype,
@@ -33,13 +32,13 @@ from minionerec.sid.table import SidTable
 TITLES = ["red cup", "blue cup", "green lamp", "lamp"]
 TABLE = SidTable(np.array([[0, 1, -1], [0, 2, -1], [7, 1, 0], [7, 1, 3]]), ["p", "q", "r", "s"])
 QWEN = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24}
-SHAPE = ScratchShape(hidden_size=16, layers=1, heads=2, kv_heads=1, inner_size=24, text_vocabulary=300)
+SHAPE = {"hidden_size": 16, "layers": 1, "heads": 2, "kv_heads": 1, "inner_size": 24}
 
 
 def scratch(seed=0, table=TABLE):
     tokenizer = train_tokenizer(TITLES, 300)
     add_code_tokens(tokenizer, table)
-    return Bundle(scratch_model(tokenizer, SHAPE, seed), tokenizer, table, load_wording("compact"), 64)
+    return Bundle(scratch_model(tokenizer, seed, **SHAPE), tokenizer, table, load_wording("compact"), 64)
 
 
 def save(path, **kwargs):
@@ -233,12 +232,16 @@ def test_pretrained_from_a_directory_gets_codes(tmp_path):
     [
         ({"heads": 3}, "hidden_size 16 is not a multiple of heads 3"),
         ({"heads": 4, "kv_heads": 3}, "heads 4 is not a multiple of kv_heads 3"),
-        ({"text_vocabulary": 100}, "text_vocabulary 100 is below 300"),
     ],
 )
 def test_impossible_shapes(change, message):
     with pytest.raises(ConfigError, match=message):
-        ScratchShape(**{"hidden_size": 16, "heads": 2, "kv_heads": 1, **change})
+        scratch_model(train_tokenizer(TITLES, 300), 0, **{**SHAPE, **change})
+
+
+def test_a_vocabulary_without_room_for_words():
+    with pytest.raises(ConfigError, match="text_vocabulary 100 is below 300"):
+        train_tokenizer(TITLES, 100)
 
 
 def test_dtypes():

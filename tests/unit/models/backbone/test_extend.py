@@ -10,7 +10,7 @@ from support.decoding import token_ids
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.transitions import count_transitions
-from minionerec.models.backbone.build import ScratchShape, scratch_model, train_tokenizer
+from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.backbone.catalogue.extend import extended_catalogue, grown_rows, indices_among
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
@@ -178,8 +178,8 @@ def language_model(tied):
     table = SidTable(KNOWN, [f"i{position}" for position in range(6)])
     tokenizer = train_tokenizer(["red lamp", "blue chair"], 300)
     add_code_tokens(tokenizer, table)
-    shape = ScratchShape(32, 2, 2, 1, 48, 300, 64, tied)
-    return table, tokenizer, scratch_model(tokenizer, shape, 0).eval()
+    shape = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "inner_size": 48, "max_positions": 64}
+    return table, tokenizer, scratch_model(tokenizer, 0, tied=tied, **shape).eval()
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -79,14 +79,14 @@ def test_prefill_in_several_passes_gives_the_same_state(monkeypatch):
     prompts = prompts_of(np.random.default_rng(3), [3, 40, 1, 17, 40, 39, 16])
     with torch.no_grad():
         monkeypatch.setattr(branches, "_FULL_PASS", {"cpu": 10_000})
-        one = prefill(model, prompts)
+        cache, mask, hidden = prefill(model, prompts)
         monkeypatch.setattr(branches, "_FULL_PASS", {"cpu": 0})
-        several = prefill(model, prompts)
-    assert torch.equal(one.mask, several.mask)
-    assert one.lengths.tolist() == several.lengths.tolist() == [len(prompt) for prompt in prompts]
-    assert torch.allclose(one.hidden, several.hidden, atol=1e-4)
-    for a, b in zip(one.cache.layers, several.cache.layers, strict=True):
-        seen = one.mask[:, None, :, None]
+        cache_of_several, mask_of_several, hidden_of_several = prefill(model, prompts)
+    assert torch.equal(mask, mask_of_several)
+    assert mask.sum(-1).tolist() == [len(prompt) for prompt in prompts]
+    assert torch.allclose(hidden, hidden_of_several, atol=1e-4)
+    for a, b in zip(cache.layers, cache_of_several.layers, strict=True):
+        seen = mask[:, None, :, None]
         assert torch.allclose(a.keys * seen, b.keys * seen, atol=1e-4)
         assert torch.allclose(a.values * seen, b.values * seen, atol=1e-4)
 

@@ -108,7 +108,7 @@ def test_what_is_forgotten_is_not_seen():
             branches.run(tokens, none, 0)
         numbers = less.compact(torch.tensor([[False, True, True], [True, False, False]]))
         assert numbers.tolist() == [[-1, 0, 1], [0, -1, -1]] and less.count == 2
-        assert less.state.cache.get_seq_length() == 5
+        assert less.cache.get_seq_length() == 5
         parents = torch.tensor([[2, 1], [0, 0]])
         one = whole.run(tokens[:, :2], parents, 1)
         two = less.run(tokens[:, :2], numbers.gather(1, parents), 1)
@@ -125,7 +125,7 @@ def test_forced_tokens_leave_nothing_in_the_cache():
     with torch.no_grad():
         state = branches.run(torch.tensor([[10, 11]]), torch.tensor([[-1, -1]]), 0)
         branches.scores(state, torch.tensor([[[20], [20]]]), torch.ones(1, 2, 1, dtype=torch.bool))
-    assert branches.inner.count == 0 and branches.inner.state.cache.get_seq_length() == 2
+    assert branches.inner.count == 0 and branches.inner.cache.get_seq_length() == 2
 
 
 def test_nodes_know_what_is_forced():

@@ -247,14 +247,14 @@ def test_unknown_wording_and_task():
 def test_tokens_are_cut_on_the_left_and_completions_stand_alone():
     tokenizer = train_tokenizer(["red cup", "blue cup"], 300)
     tokenizer.add_tokens(small_table().tokens)
-    whole = encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None).ids[0]
-    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], 3).ids[0] == whole[-3:]
-    short = encode_prompt(tokenizer, ["<a_0>"], None).ids[0]
-    found = encode_prompt(tokenizer, ["red cup <a_0><b_3>", "<a_0>", "blue cup <a_0><b_3>"], len(short))
-    assert found.ids[1] == short
-    assert found.truncated == 2
-    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], len(whole)).truncated == 0
-    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None).truncated == 0
+    whole = encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None)[0][0]
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], 3)[0][0] == whole[-3:]
+    short = encode_prompt(tokenizer, ["<a_0>"], None)[0][0]
+    found, truncated = encode_prompt(tokenizer, ["red cup <a_0><b_3>", "<a_0>", "blue cup <a_0><b_3>"], len(short))
+    assert found[1] == short
+    assert truncated == 2
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], len(whole))[1] == 0
+    assert encode_prompt(tokenizer, ["red cup <a_0><b_3>"], None)[1] == 0
     assert special_texts(tokenizer) == SPECIALS
     ids = encode_completion(tokenizer, ["<a_0><b_3><|eos|>"])[0]
     assert tokenizer.convert_ids_to_tokens(ids) == ["<a_0>", "<b_3>", "<|eos|>"]

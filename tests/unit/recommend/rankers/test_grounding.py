@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minionerec.recommend.rankers.candidates import candidate_maxima
 from minionerec.recommend.rankers.grounding import (
     best_titles,
     choose_gamma,
@@ -15,7 +16,6 @@ from minionerec.recommend.rankers.grounding import (
     row_min_max,
     target_ranks,
     title_distances,
-    title_weights,
 )
 
 
@@ -110,8 +110,8 @@ def test_a_row_of_equal_distances_is_in_the_order_of_ties():
 
 def test_a_title_weighs_as_its_heaviest_item():
     items = np.array([[1.0, 5.0, 2.0, 3.0], [4.0, 0.0, 2.0, 3.0]])
-    assert title_weights(items, np.array([1, 0, 1, 0])).tolist() == [[5, 2], [3, 4]]
-    assert title_weights(items[0], np.array([1, 0, 1, 0])).tolist() == [5, 2]
+    assert candidate_maxima(np.array([1, 0, 1, 0]))(items).tolist() == [[5, 2], [3, 4]]
+    assert candidate_maxima(np.array([1, 0, 1, 0]))(items[0]).tolist() == [5, 2]
 
 
 def test_the_exponent_is_the_best_on_the_rows_given_and_the_smallest_of_equals():

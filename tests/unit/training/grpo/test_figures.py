@@ -10,7 +10,7 @@ from support.rollouts import rollouts_of
 
 from minionerec.sid.table import SidTable
 from minionerec.training.grpo.figures import Figures, completion_figures, reward_figures, rollout_figures, token_figures
-from minionerec.training.grpo.loss import LossTerms, RolloutGroups
+from minionerec.training.grpo.loss import RolloutGroups
 from minionerec.training.rewards import WeightedRewards
 
 NAN = float("nan")
@@ -77,13 +77,13 @@ def test_figures_of_tokens_are_about_scored_groups_and_clipped_ratios():
     groups = RolloutGroups([[1]] * 2, [[[5, 6]] * 2] * 2, mask, torch.tensor([1.0, -1.0, 1.0, -1.0]), scored, 8, True)
     ratio = torch.tensor([[1.5, 1.0], [1.5, 0.5], [1.0, 1.0], [1.0, 1.0]])
     kl = torch.arange(8.0).reshape(4, 2)
-    found = token_figures(LossTerms(torch.tensor(0.0), ratio, kl), kl + 1, groups)
+    found = token_figures(ratio, kl, kl + 1, groups)
     for name, values in (("kl", [0, 1, 2, 3]), ("entropy", [1, 2, 3, 4])):
         assert found[name][:2].flatten().tolist() == values and found[name][2:].isnan().all()
     assert found["clip_ratio/high_mean"].tolist() == [[1, 0], [0, 0], [0, 0], [0, 0]]
     assert found["clip_ratio/low_mean"].tolist() == [[0, 0], [0, 1], [0, 0], [0, 0]]
     assert found["clip_ratio/region_mean"].sum() == 2
     assert found["clip_ratio/high_max"].max() == 0.5 and found["clip_ratio/low_min"].min() == 0
-    assert token_figures(LossTerms(torch.tensor(0.0), ratio, None), None, groups).keys() == {
+    assert token_figures(ratio, None, None, groups).keys() == {
         f"clip_ratio/{name}" for name in ("low_mean", "low_min", "high_mean", "high_max", "region_mean")
     }

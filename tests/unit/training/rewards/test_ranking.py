@@ -8,7 +8,6 @@ from support.rollouts import rollouts_of
 
 from minionerec.sid.table import SidTable
 from minionerec.training.rewards import (
-    RewardSources,
     WeightedRewards,
     make_reward,
     ndcg,
@@ -29,7 +28,7 @@ GROUP = ["<a_1><b_1>", "<a_1><b_2>", "<a_2><b_1>", "<a_2><b_2>"]
 
 def total(words, sids, target, table=TABLE):
     weights = reward_weights(words)
-    rewards = WeightedRewards({name: make_reward(name, RewardSources(table)) for name in weights}, weights)
+    rewards = WeightedRewards({name: make_reward(name, table) for name in weights}, weights)
     return rewards.total(rewards.values(rollouts_of(table, [sids], [target])))[0].tolist()
 
 

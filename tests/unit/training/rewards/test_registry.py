@@ -12,7 +12,6 @@ from minionerec.sid.table import SidTable
 from minionerec.training.rewards import (
     PRESETS,
     REWARDS,
-    RewardSources,
     WeightedRewards,
     check_histories,
     make_reward,
@@ -76,7 +75,7 @@ def test_weights_of_presets_and_own():
 )
 def test_a_reward_whose_source_is_missing(name, setting):
     with pytest.raises(ConfigError, match=f"reward '{name}' needs .* give --{setting}"):
-        make_reward(name, RewardSources(TABLE))
+        make_reward(name, TABLE)
 
 
 def test_a_reward_that_finds_no_history():
@@ -87,7 +86,7 @@ def test_a_reward_that_finds_no_history():
 
 
 def test_a_users_own_reward(own):
-    reward = make_reward("own_rewards.long_shots", RewardSources(TABLE))
+    reward = make_reward("own_rewards.long_shots", TABLE)
     assert reward_values("own_rewards.long_shots", reward, ROLLOUTS).tolist() == [[0, 1], [0, 1]]
     assert reward_files(["ranking", "own_rewards.long_shots"]) == {"reward own_rewards.long_shots": own}
     for name, message in (
@@ -96,7 +95,7 @@ def test_a_users_own_reward(own):
         ("nowhere.fame", "there is no module 'nowhere'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            make_reward(name, RewardSources(TABLE))
+            make_reward(name, TABLE)
         with pytest.raises(ConfigError, match=message):
             reward_files([name])
 
