@@ -67,6 +67,7 @@ def test_values_and_gradients_are_those_of_copies(kind, groups, row_tokens, seed
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
     for ours, theirs in zip(found[1], found[0], strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
+    # TRL's head computes in float32, in which sums in another order have differed by 1.9e-5 where terms cancel.
     assert (gradients[1] - gradients[0]).norm() <= 5e-5 * gradients[0].norm() + 1e-7
 
 
