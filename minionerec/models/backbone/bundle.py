@@ -241,7 +241,7 @@ _TIED = (
 )
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_shown(record: logging.LogRecord) -> bool:
     """Whether a record is anything but the warning that what is tied to the input embedding is not in a checkpoint."""
     message = record.getMessage()
     return not any(f"missing keys in the checkpoint model loaded: {names}." in message for names in _TIED)
@@ -252,6 +252,6 @@ def quiet_libraries() -> None:
     if not shows_bars():
         transformers_logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message=r".*is deprecated and will be removed in v6", category=FutureWarning)
-    logging.getLogger("transformers.trainer").addFilter(_is_news)  # the same filter is added once
+    logging.getLogger("transformers.trainer").addFilter(_is_shown)  # the same filter is added once
     if not torch.accelerator.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
