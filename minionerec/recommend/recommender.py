@@ -197,8 +197,8 @@ class Recommender:
         found: dict[int, Listed] = {}
         for k, indices in self._by_beams([request.k for request in requests]).items():
             group = [understood[index] for index in indices]
-            asked, masks, without, unknown = zip(*group, strict=True)
-            allowed, queries = Allowed.of_masks(masks, without, len(self.items)), Queries.joined(asked)
+            each, masks, without, unknown = zip(*group, strict=True)
+            allowed, queries = Allowed.of_masks(masks, without, len(self.items)), Queries.joined(each)
             ranking = self.ranker.rank(queries, k, None if allowed.unrestricted else allowed)
             for row, (index, items, scores) in enumerate(zip(indices, ranking.items, ranking.scores, strict=True)):
                 length, contexts = requests[index].k, queries.session_context

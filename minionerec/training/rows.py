@@ -136,7 +136,7 @@ def tokenise_examples(
         slots=[[] for _ in ids],
         contexts=[[] for _ in ids],
         prompts=[[ways[(begin + turn) % len(ways)][0][row] for turn in turns] for row, begin in enumerate(begins)],
-        truncated=sum(cut for _, cut in ways),
+        truncated=sum(count for _, count in ways),
         truncated_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
     )
 

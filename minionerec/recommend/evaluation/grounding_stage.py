@@ -326,12 +326,12 @@ def _ground(
     }
     weigh, size = _weigher(task, config, model), max(16, _DISTANCES_AT_ONCE // len(titles))
 
-    def parts(asked: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    def parts(given: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         positions = np.array([index_of[text] for text in texts], dtype=np.int64)
         for start in progress(range(0, len(texts), size), "grounding texts", unit="parts"):
             rows = slice(start, min(start + size, len(texts)))
             distinct, back = np.unique(positions[rows], return_inverse=True)
-            weights = weigh(asked.take(np.arange(rows.start, rows.stop)))
+            weights = weigh(given.take(np.arange(rows.start, rows.stop)))
             yield rows, title_distances(titles, vectors[distinct])[back], weights
 
     return parts, queries

@@ -88,8 +88,8 @@ def sequential_scorer(path: str | Path, corpus: str | Path) -> Scorer:
 
     @torch.inference_mode()
     def score(histories: Sequence[Sequence[int]]) -> np.ndarray:
-        nobody, nothing = [""] * len(histories), np.zeros(len(histories), np.int32)
-        read = SplitExamples.of(nobody, histories, nothing).padded(model.max_len, model.padding)
+        users, targets = [""] * len(histories), np.zeros(len(histories), np.int32)
+        read = SplitExamples.of(users, histories, targets).padded(model.max_len, model.padding)
         rows = torch.from_numpy(read).to(device, torch.int64)
         return model.logits(model.conditioned(model.user_vectors(rows), None))[:, 1:].float().cpu().numpy()
 
