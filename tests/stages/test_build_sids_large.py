@@ -145,7 +145,7 @@ def test_files_that_do_not_fit(shop, tmp_path, in_file):
 
 
 def test_vectors_of_the_embed_stage_stay_in_their_file(shop, tmp_path, in_file, monkeypatch):
-    monkeypatch.setattr(stored, "_IDS", 50)
+    monkeypatch.setattr(table, "_BLOCK", 50)
     embed = EmbedConfig(corpus=str(shop / "corpus"), output=str(tmp_path / "vectors"), encoder=str(shop / "v.npy"))
     run_embed(embed)
     held = np.load(tmp_path / "vectors" / "vectors.npy")

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from support.commands import command
 from support.paths import ROOT
 from support.training import interrupted_in_epoch, sequential_config
@@ -30,7 +31,7 @@ from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
 from minionerec.training.sequential import stage, train
 from minionerec.training.sequential.config import SequentialConfig
-from minionerec.training.sequential.stage import pick_device, run_sequential
+from minionerec.training.sequential.stage import run_sequential
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +240,7 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
     model = load_sequential(folder / "model")
     protocol = config.resolved_protocol()
     split = read_examples(config.corpus, protocol)
-    again = rank_rows(model, split.test, protocol.seen, pick_device("cpu"))
+    again = rank_rows(model, split.test, protocol.seen, torch.device("cpu"))
     assert again["item"].tolist() == test["item"].tolist()
     assert model.text[1:].abs().sum() > 0
     (whole,) = split.windows("train")
