@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -550,6 +551,7 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     write_text_atomic(path, json.dumps(content, indent=1) + "\n")
 
 
+@cache
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results."""
     versions = {"python": platform.python_version()}
