@@ -552,12 +552,14 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
 
 
 @cache
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results."""
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    versions = {name: version for name in _PACKAGES if (version := _version(name)) is not None}
+    return {"python": platform.python_version(), **versions}

@@ -10,6 +10,7 @@ from minionerec.core.artefacts import (
     digest_of,
     fingerprint,
     open_artefact,
+    package_versions,
     read_json,
     read_manifest,
     require_writable,
@@ -104,3 +105,9 @@ def test_a_manifest_of_very_many_files_is_refused_soon(tmp_path):
     with pytest.raises(ArtefactError, match=r"/0: listed in manifest.json but missing"):
         open_artefact(tmp_path, "corpus", strangers=(".parquet",))
     assert time.process_time() - began < 1
+
+
+def test_versions_that_a_caller_changed_are_not_those_of_the_next():
+    versions = package_versions()
+    package_versions().clear()
+    assert package_versions() == versions and {"python", "torch"} <= versions.keys()
