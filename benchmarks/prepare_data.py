@@ -131,6 +131,7 @@ def loop(reviews: Path, metadata: Path, output: Path) -> None:
 
 def timed(work: str, reviews: Path, metadata: Path, output: Path) -> tuple[float, float]:
     """Seconds of one run and the process's largest resident size in GiB; libraries are imported before."""
+    import duckdb  # noqa: F401
     import pandas  # noqa: F401
 
     import minionerec.data.build
