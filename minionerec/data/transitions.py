@@ -2,31 +2,15 @@
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import coo_array, csr_array, get_index_dtype
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import Side, ranges
 from minionerec.data.windows import padded_windows
 
 _BLOCK = 1 << 16  # entries whose pairs are added up together
-
-
-@dataclass(frozen=True)
-class Transitions:
-    """Item transitions as weighted counts, row by row.
-
-    Attributes:
-        offsets: int64 (N + 1,); followers of entry i are at positions offsets[i] to offsets[i + 1] - 1.
-        followers: int32 (E,), numbers from 0, ascending within a row.
-        counts: float32 (E,).
-    """
-
-    offsets: np.ndarray
-    followers: np.ndarray
-    counts: np.ndarray
 
 
 def count_transitions(
@@ -36,7 +20,7 @@ def count_transitions(
     decay: float,
     reverse: float,
     sources: np.ndarray | None = None,
-) -> Transitions:
+) -> csr_array:
     """Count which entry was a target after which, nearer pairs more; memory is that of a part, and of all pairs.
 
     A target counts 1 for the item right before it, `decay` for the one before that, and so on `reach` items back; the
@@ -52,10 +36,12 @@ def count_transitions(
         reverse: Weight of the other direction.
         sources: Only pairs that begin with these entries are counted, bool (size,); all if None.
 
+    Returns:
+        float32 (N, N), rows the entries before (numbered from 0) and columns, ascending, the targets.
+
     Example:
-        >>> found = count_transitions([(np.array([[1, 2]]), np.array([[2, 3]]))], 3, 2, 0.5, 0.0)
-        >>> found.offsets.tolist(), found.followers.tolist(), found.counts.tolist()
-        ([0, 2, 3, 3], [1, 2, 2], [1.0, 0.5, 1.0])
+        >>> count_transitions([(np.array([[1, 2]]), np.array([[2, 3]]))], 3, 2, 0.5, 0.0).toarray().tolist()
+        [[0.0, 1.0, 0.5], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     """
     shapes = [(min(_BLOCK, size - first), size) for first in range(0, size, _BLOCK)]
     sums = [(csr_array(shape, dtype=np.float64), csr_array(shape, dtype=np.float64)) for shape in shapes]
@@ -71,7 +57,8 @@ def count_transitions(
         table.sort_indices()
         found.append((np.diff(table.indptr), table.indices.astype(np.int32), table.data.astype(np.float32)))
     lengths, followers, counts = (np.concatenate(column) for column in zip(*found, strict=True))
-    return Transitions(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), followers, counts)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(get_index_dtype(maxval=len(counts)))
+    return csr_array((counts, followers, offsets), shape=(size, size))
 
 
 def training_transitions(
@@ -82,7 +69,7 @@ def training_transitions(
     reverse: float,
     padding: Side = "right",
     numbers: np.ndarray | None = None,
-) -> Transitions:
+) -> csr_array:
     """`count_transitions` of the training windows of a corpus, and of no other example.
 
     Args:

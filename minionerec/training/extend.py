@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger, progress
@@ -13,7 +14,7 @@ from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.transitions import Transitions, training_transitions
+from minionerec.data.transitions import training_transitions
 from minionerec.models.backbone.bundle import (
     Bundle,
     bundle_counts,
@@ -166,7 +167,7 @@ def _check_text(
         )
 
 
-def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> Transitions:
+def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> csr_array:
     """Counts of pairs in the training examples, as `train-catalogue` counts them.
 
     Raises:
@@ -174,7 +175,7 @@ def _counted(corpus: Corpus, table: SidTable, model: CatalogueModel) -> Transiti
     """
     shape, numbers = model.config, table.sid_numbers
     found = training_transitions(corpus, corpus.max_history, shape.reach, shape.decay, shape.reverse, numbers=numbers)
-    if not len(found.counts):
+    if not found.nnz:
         raise DataError(
             "the corpus has no training example with a history, so there is no pair to count. Keep the examples "
             "that the checkpoint was trained on in it."

@@ -265,7 +265,7 @@ def test_a_sequential_model_with_counts(device):
     found = []
     for folder in (CPU, device):
         torch.manual_seed(13)
-        hyper = {"reach": 3, "num_transitions": len(counted.counts), "dropout": 0.0, "decay": 0.5, "reverse": 0.2}
+        hyper = {"reach": 3, "num_transitions": counted.nnz, "dropout": 0.0, "decay": 0.5, "reverse": 0.2}
         model = build_model("causal", num_items=30, max_len=8, **hyper)
         model.set_transitions(counted)
         model.to(folder).train()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scipy.sparse import csr_array
 from support.small_shop import copied, sign, spoil_manifest, stage
 
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
-from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.build import load_pretrained
 from minionerec.models.backbone.bundle import load_bundle, write_model_files
 from minionerec.models.sequential import MODEL_KIND
@@ -249,7 +249,8 @@ def test_numbers_that_name_rows_stay_within_them(shop, tmp_path, name, change):
 @pytest.mark.parametrize(("name", "change"), [part for part in INDICES if part[0].startswith("pairs")])
 def test_counts_of_a_sequential_model_stay_within_its_items(tmp_path, name, change):
     model = build_model("causal", num_items=5, max_len=4, hidden_size=8, reach=2, num_transitions=6, num_heads=2)
-    counted = Transitions(np.array([0, 2, 3, 3, 5, 6]), np.arange(6, dtype=np.int32) % 5, np.ones(6, np.float32))
+    table = np.ones(6, np.float32), np.arange(6, dtype=np.int32) % 5, np.array([0, 2, 3, 3, 5, 6])
+    counted = csr_array(table, shape=(5, 5))
     model.pairs.set(counted)
     hyper = {"hidden_size": 8, "reach": 2, "num_transitions": 6, "num_heads": 2}
     with write_artefact(tmp_path / "model", MODEL_KIND, config={}) as folder:

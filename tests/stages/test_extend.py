@@ -288,10 +288,10 @@ def test_experts_compare_the_vectors_of_another_encoder(shop, tmp_path):
         for number, item, text in zip(bundle.table.sid_numbers, row_ids(corpus), item_texts(corpus), strict=True):
             texts[number], vectors[number] = text, drawn[row[item]]
         wanted, experts = nearest_texts(texts, vectors=vectors), bundle.model.experts
-        assert experts.text_offsets.tolist() == wanted.offsets.tolist()
-        assert experts.neighbours.tolist() == wanted.followers.tolist()
-        assert np.allclose(experts.similarities.numpy(), wanted.counts, atol=1e-6)
-        assert experts.neighbours.tolist() != nearest_texts(texts).followers.tolist()
+        assert experts.text_offsets.tolist() == wanted.indptr.tolist()
+        assert experts.neighbours.tolist() == wanted.indices.tolist()
+        assert np.allclose(experts.similarities.numpy(), wanted.data, atol=1e-6)
+        assert experts.neighbours.tolist() != nearest_texts(texts).indices.tolist()
 
 
 def row_ids(corpus):

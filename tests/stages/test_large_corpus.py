@@ -159,9 +159,9 @@ def test_pairs_added_up_in_blocks_are_those_added_up_at_once(monkeypatch, block)
     joined = [tuple(np.concatenate(column) for column in zip(*parts, strict=True))]
     whole = count_transitions(joined, size, 4, 0.5, 0.25)
     some = count_transitions(parts, size, 4, 0.5, 0.25, sources)
-    for name in ("offsets", "followers", "counts"):
+    for name in ("indptr", "indices", "data"):
         assert getattr(found, name).tolist() == getattr(whole, name).tolist()
         assert getattr(found, name).dtype == getattr(whole, name).dtype
-    lengths = np.diff(whole.offsets)
-    assert np.diff(some.offsets).tolist() == np.where(sources, lengths, 0).tolist()
-    assert some.counts.tolist() == whole.counts[np.repeat(sources, lengths)].tolist()
+    lengths = np.diff(whole.indptr)
+    assert np.diff(some.indptr).tolist() == np.where(sources, lengths, 0).tolist()
+    assert some.data.tolist() == whole.data[np.repeat(sources, lengths)].tolist()

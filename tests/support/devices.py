@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 
-from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.backbone.tiger import sid_tokenizer
 from minionerec.models.backbone.vocabulary import code_token_ids
@@ -84,7 +84,8 @@ def catalogue(shop, towers=2):
     rng = np.random.default_rng(7)
     lengths = rng.integers(0, 6, size)
     followers = np.concatenate([np.sort(rng.permutation(size)[:length]) for length in lengths]).astype(np.int32)
-    counted = Transitions(np.append(0, np.cumsum(lengths)), followers, rng.random(len(followers)).astype(np.float32))
+    counts = rng.random(len(followers)).astype(np.float32)
+    counted = csr_array((counts, followers, np.append(0, np.cumsum(lengths))), shape=(size, size))
     torch.manual_seed(8)
     config = CatalogueConfig(
         vocab_size=len(tokenizer), max_history=6, hidden_size=16, intermediate_size=24, num_attention_heads=2

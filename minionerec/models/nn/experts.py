@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 
-from minionerec.data.transitions import Transitions
 from minionerec.models.nn.history import rows_of
 
 EXPERTS = (
@@ -76,11 +76,11 @@ class ExpertTables:
         neighbours: The items whose texts are most like each item's, with their similarities.
     """
 
-    transitions: Transitions
+    transitions: csr_array
     popularity: np.ndarray
     repeats: np.ndarray
     items: np.ndarray
-    neighbours: Transitions
+    neighbours: csr_array
 
 
 def mean_of_neighbours(
@@ -180,15 +180,15 @@ class Experts(nn.Module):
         """Copy counts, as many as the module was built for."""
         counted, alike, device = tables.transitions, tables.neighbours, self.counts.device
         for own, given in (
-            (self.offsets, counted.offsets),
-            (self.followers, counted.followers),
-            (self.counts, counted.counts),
+            (self.offsets, counted.indptr),
+            (self.followers, counted.indices),
+            (self.counts, counted.data),
             (self.popularity, tables.popularity),
             (self.repeats, tables.repeats),
             (self.items, tables.items),
-            (self.text_offsets, alike.offsets),
-            (self.neighbours, alike.followers),
-            (self.similarities, alike.counts),
+            (self.text_offsets, alike.indptr),
+            (self.neighbours, alike.indices),
+            (self.similarities, alike.data),
         ):
             own.copy_(torch.from_numpy(given))
         owner = torch.arange(len(self.rarity), device=device).repeat_interleave(self.offsets.diff())

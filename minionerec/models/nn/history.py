@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 
-from minionerec.data.transitions import Transitions
 from minionerec.models.nn.layers import Linear
 from minionerec.models.nn.rows import ColumnSubset
 
 
 def rows_of(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices of all entries of some rows of a table in the form of `Transitions`.
+    """Indices of all entries of some rows of a sparse table by rows (`scipy.sparse.csr_array`).
 
     Args:
-        offsets: int64 (N + 1,).
+        offsets: int64 (N + 1,), `indptr` of the table.
         rows: int64 (R,).
 
     Returns:
@@ -135,13 +135,13 @@ class PairCounts(nn.Module):
         self.register_buffer("counts", torch.zeros(num_transitions))
         self.register_buffer("totals", torch.zeros(num_items))
 
-    def set(self, counted: Transitions) -> None:
+    def set(self, counted: csr_array) -> None:
         """Copy counts, as many as the module was built for."""
-        self.offsets.copy_(torch.from_numpy(counted.offsets))
-        self.followers.copy_(torch.from_numpy(counted.followers))
-        self.counts.copy_(torch.from_numpy(counted.counts))
-        rows = np.repeat(np.arange(len(self.totals)), np.diff(counted.offsets))
-        self.totals.copy_(torch.from_numpy(np.bincount(rows, counted.counts, len(self.totals))))
+        self.offsets.copy_(torch.from_numpy(counted.indptr))
+        self.followers.copy_(torch.from_numpy(counted.indices))
+        self.counts.copy_(torch.from_numpy(counted.data))
+        rows = np.repeat(np.arange(len(self.totals)), np.diff(counted.indptr))
+        self.totals.copy_(torch.from_numpy(np.bincount(rows, counted.data, len(self.totals))))
 
     def flaw(self) -> str | None:
         """The error in counts that were read from a file; None if there is none."""

@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.transitions import Transitions
 from minionerec.models.nn.history import HistoryScores, PairCounts, ScoredPositions
 from minionerec.models.nn.layers import (
     CausalLayer,
@@ -120,15 +120,15 @@ class Causal(CausalEncoder):
             )
         self.text[1:] = vectors * math.sqrt(vectors.shape[1])
 
-    def set_transitions(self, counted: Transitions) -> None:
+    def set_transitions(self, counted: csr_array) -> None:
         """Give the model its counts, made by `count_transitions` with the model's own reach, decay and reverse.
 
         Raises:
             ConfigError: If the model has none, or was built for another number of them.
         """
         wanted = None if self.pairs is None else len(self.pairs.counts)
-        if self.pairs is None or len(counted.counts) != wanted:
-            raise ConfigError(f"there are {len(counted.counts)} counts; the model was built for {wanted or 'none'}.")
+        if self.pairs is None or counted.nnz != wanted:
+            raise ConfigError(f"there are {counted.nnz} counts; the model was built for {wanted or 'none'}.")
         self.pairs.set(counted)
 
     def item_matrix(self) -> torch.Tensor:

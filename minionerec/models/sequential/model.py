@@ -3,12 +3,12 @@
 import math
 
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.rows import Side
 from minionerec.data.session import UNKNOWN
-from minionerec.data.transitions import Transitions
 from minionerec.models.nn.layers import (
     INIT_STD,
     CausalLayer,
@@ -104,7 +104,7 @@ class SequentialModel(nn.Module):
         """
         raise ConfigError(f"{type(self).__name__} reads no text vectors; leave vectors out.")
 
-    def set_transitions(self, counted: Transitions) -> None:
+    def set_transitions(self, counted: csr_array) -> None:
         """Give the model transition counts of training, where it reads them.
 
         Raises:

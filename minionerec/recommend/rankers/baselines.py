@@ -479,8 +479,7 @@ class TransitionCounts(_Scored):
             (histories, targets, np.ones_like(ages) if how.half_life is None else 0.5 ** (ages / how.half_life))
             for histories, targets, ages in self.rows.parts()
         )
-        pairs = count_transitions(weighted, self.rows.size, how.reach, how.decay, how.reverse, sources)
-        return csr_array((pairs.counts, pairs.followers, pairs.offsets), shape=(self.rows.size, self.rows.size))
+        return count_transitions(weighted, self.rows.size, how.reach, how.decay, how.reverse, sources)
 
 
 def _newest(histories: Sequence[np.ndarray], numbers: np.ndarray) -> list[np.ndarray]:

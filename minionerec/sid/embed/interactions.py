@@ -59,9 +59,9 @@ def _positive_information(corpus: Corpus) -> csr_array:
     """log(n_ij / (n_i q_j)) of items i and j where it is positive, with q_j the smoothed share of j: float32 (N, N)."""
     found = training_transitions(corpus, corpus.max_history, _REACH, _DECAY, reverse=1.0)
     size = corpus.n_items
-    rows, columns = np.repeat(np.arange(size), np.diff(found.offsets)), found.followers
+    rows, columns = found.tocoo().coords
     others = rows != columns
-    rows, columns, counts = rows[others], columns[others], found.counts[others].astype(np.float64)
+    rows, columns, counts = rows[others], columns[others], found.data[others].astype(np.float64)
     totals = np.bincount(rows, counts, minlength=size)
     shares = totals**_SMOOTHING
     shares /= max(float(shares.sum()), 1.0)

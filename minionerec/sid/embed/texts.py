@@ -16,7 +16,6 @@ from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import ITEM_COLUMNS, Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.transitions import Transitions
 from minionerec.sid.embed.config import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLAMA_WEIGHTS, encoder_inputs
 
 logger = get_logger(__name__)
@@ -95,7 +94,7 @@ def _tfidf() -> Any:
     return TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
 
 
-def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | None = None) -> Transitions:
+def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | None = None) -> csr_array:
     """The most similar of the other texts for each text, by the cosine of TF-IDF weights (`tfidf_svd`), uncompressed.
 
     Args:
@@ -105,11 +104,11 @@ def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | N
             cosine of TF-IDF weights and of theirs, where that is above 0.
 
     Returns:
-        For each text the others, as followers, with their similarities, as counts.
+        float32 (N, N), in row i the similarities of the others to text i.
 
     Example:
         >>> found = nearest_texts(["red oak table", "oak table", "lamp"])
-        >>> found.offsets.tolist(), found.followers.tolist()
+        >>> found.indptr.tolist(), found.indices.tolist()
         ([0, 1, 2, 2], [1, 0])
     """
     try:
@@ -132,7 +131,8 @@ def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | N
             followers.append(other.astype(np.int32))
             similarities.append(row[other].astype(np.float32))
             sizes.append(len(other))
-    return Transitions(np.cumsum(sizes, dtype=np.int64), np.concatenate(followers), np.concatenate(similarities))
+    table = (np.concatenate(similarities), np.concatenate(followers), np.cumsum(sizes, dtype=np.int32))
+    return csr_array(table, shape=(len(texts), len(texts)))
 
 
 def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Sequence[str] | None = None) -> np.ndarray:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import csr_array
 from transformers import set_seed
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
@@ -49,7 +49,7 @@ def sid_text(
     return text
 
 
-def text_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarray | None) -> Transitions:
+def text_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarray | None) -> csr_array:
     """The SIDs whose items' texts are most alike, with their similarities; none where nothing is known of any item.
 
     Args:

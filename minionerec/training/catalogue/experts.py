@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 
 from minionerec.core.log import get_logger, progress
 from minionerec.data.session import UNKNOWN
-from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.data.transitions import count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
@@ -62,7 +63,7 @@ def _ages(weights: np.ndarray, newest: float, recency: float) -> np.ndarray:
     return -np.log(weights / newest) / recency if recency else np.zeros_like(weights)
 
 
-def count_experts(windows: SidWindows, size: int, recency: float, neighbours: Transitions) -> ExpertTables:
+def count_experts(windows: SidWindows, size: int, recency: float, neighbours: csr_array) -> ExpertTables:
     """Count the tables of experts.
 
     Args:
@@ -99,7 +100,7 @@ def count_experts(windows: SidWindows, size: int, recency: float, neighbours: Tr
     share = (chosen.sum() + 1) / (there.sum() + size)  # never 0
     popularity = torch.from_numpy(np.stack([by_age[half_life] for half_life in HALF_LIVES]))
     unsold = torch.from_numpy(by_age[np.inf] == 0)
-    alike = (torch.from_numpy(each) for each in (neighbours.offsets, neighbours.followers, neighbours.counts))
+    alike = (torch.from_numpy(each) for each in (neighbours.indptr, neighbours.indices, neighbours.data))
     return ExpertTables(
         count_transitions(weighed(), size, REACH, DECAY, 0.0),
         mean_of_neighbours(popularity, unsold, *alike).float().numpy(),

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.lib.format import open_memmap
+from scipy.sparse import csr_array
 from torch.utils.data import Dataset
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
-from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.data.transitions import count_transitions
 from minionerec.data.windows import padded_windows, recency_of
 from minionerec.sid.table import SidTable
 
@@ -170,7 +171,7 @@ def seen_sids(windows: SidWindows, size: int) -> np.ndarray:
     return seen
 
 
-def window_transitions(windows: SidWindows, size: int, reach: int, decay: float, reverse: float) -> Transitions:
+def window_transitions(windows: SidWindows, size: int, reach: int, decay: float, reverse: float) -> csr_array:
     """Item transitions of windows; see `minionerec.data.transitions.count_transitions`."""
     parts = parts_of(len(windows["labels"]))
     counted = ((windows["histories"][part], np.maximum(windows["labels"][part], 0)) for part in parts)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError, DataError
@@ -15,7 +16,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts, warn_without_times
-from minionerec.data.transitions import Transitions, training_transitions
+from minionerec.data.transitions import training_transitions
 from minionerec.data.windows import padded_windows
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
@@ -53,7 +54,7 @@ class ModelInputs:
     counts: Mapping[str, Any]
     hyper: Mapping[str, Any]
     text: torch.Tensor | None
-    transitions: Transitions | None
+    transitions: csr_array | None
     digits: torch.Tensor | None
     table: SidTable | None
     session_context: bool = False
@@ -142,7 +143,7 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
         "padding": protocol.padding,
         "num_users": len(users) + (not corpus.leaves_two_out),
         "text_width": 0 if text is None else text.shape[1],
-        "num_transitions": 0 if transitions is None else len(transitions.counts),
+        "num_transitions": 0 if transitions is None else transitions.nnz,
         "num_digits": 0 if digits is None else digits.shape[1],
         "num_codes": 0 if digits is None else int(digits.max()) + 1,
     }
@@ -208,7 +209,7 @@ def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
     return torch.from_numpy(codes)
 
 
-def _count(hyper: Mapping[str, Any], corpus: Corpus, protocol: Protocol) -> Transitions | None:
+def _count(hyper: Mapping[str, Any], corpus: Corpus, protocol: Protocol) -> csr_array | None:
     """Item transitions in the training windows; None where the hyper-parameters ask for no counts."""
     if not hyper.get("reach"):
         return None

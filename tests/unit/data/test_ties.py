@@ -92,10 +92,10 @@ def test_pairs_are_counted_across_timestamps_alone(pairs, reach):
     windows = padded_windows(whole, 4, "right")
     found = count_transitions([(windows.histories, windows.targets)], len(pairs), reach, 0.5, 0.0)
     for before in range(len(pairs)):
-        for after in found.followers[found.offsets[before] : found.offsets[before + 1]]:
+        for after in found[[before]].indices:
             assert pairs[before][0] == pairs[after][0] and pairs[before][1] < pairs[after][1]
     nearest = sum(len(row) > 0 for row in corpus.train.histories)
-    assert (found.counts == 1).sum() <= nearest <= found.counts.sum()
+    assert (found.data == 1).sum() <= nearest <= found.data.sum()
 
 
 def test_rows_of_a_step_begin_windows_of_their_own(caplog):

@@ -10,9 +10,8 @@ from minionerec.data.transitions import count_transitions
 
 
 def as_dict(table):
-    rows = np.repeat(np.arange(len(table.offsets) - 1), np.diff(table.offsets))
-    pairs = zip(rows.tolist(), table.followers.tolist(), strict=True)
-    return dict(zip(pairs, table.counts.tolist(), strict=True))
+    pairs = zip(*(numbers.tolist() for numbers in table.tocoo().coords), strict=True)
+    return dict(zip(pairs, table.data.tolist(), strict=True))
 
 
 @settings(max_examples=60, deadline=None)
@@ -20,7 +19,7 @@ def as_dict(table):
 def test_counts_are_those_of_a_double_loop(given_data, reach, decay, reverse):
     table = count_transitions([given_data], SIZE, reach, decay, reverse)
     assert as_dict(table) == pytest.approx(counted(*given_data, reach, decay, reverse))
-    assert len(table.offsets) == SIZE + 1 and table.offsets[-1] == len(table.counts) == len(table.followers)
-    for first, last in zip(table.offsets, table.offsets[1:], strict=False):
-        assert (np.diff(table.followers[first:last]) > 0).all()
-    assert (table.offsets.dtype, table.followers.dtype, table.counts.dtype) == (np.int64, np.int32, np.float32)
+    assert table.shape == (SIZE, SIZE) and table.indptr[-1] == len(table.data) == len(table.indices)
+    for first, last in zip(table.indptr, table.indptr[1:], strict=False):
+        assert (np.diff(table.indices[first:last]) > 0).all()
+    assert (table.indices.dtype, table.data.dtype) == (np.int32, np.float32)

@@ -4,10 +4,9 @@ import copy
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 
 from minionerec.core.errors import ConfigError
-from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue.model import CatalogueModel, build_catalogue
 from minionerec.models.nn.experts import NO_SALE, Experts, ExpertTables, item_features
 from minionerec.models.nn.session import UNSOLD
@@ -89,9 +88,9 @@ def extended_catalogue(
     code_tokens: np.ndarray,
     vocab_size: int,
     text: np.ndarray | None,
-    transitions: Transitions | None,
+    transitions: csr_array | None,
     start: str = "neighbours",
-    neighbours: Transitions | None = None,
+    neighbours: csr_array | None = None,
 ) -> CatalogueModel:
     """The same model for more SIDs.
 
@@ -162,7 +161,7 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
 
 
 def _grown_experts(
-    experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: Transitions
+    experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: csr_array
 ) -> ExpertTables:
     """Counts of the experts, for more SIDs."""
     number, size = indices_among(after, before), len(after)
@@ -178,5 +177,4 @@ def _grown_experts(
     popularity[:, number] = kept["popularity"].numpy()
     repeats, items = np.zeros(size, dtype=np.float32), np.tile(item_features(*np.zeros((3, 1))), (size, 1))
     repeats[number], items[number] = kept["repeats"].numpy(), kept["items"].numpy()
-    transitions = Transitions(table.indptr.astype(np.int64), table.indices.astype(np.int32), table.data)
-    return ExpertTables(transitions, popularity, repeats, items, neighbours)
+    return ExpertTables(table, popularity, repeats, items, neighbours)

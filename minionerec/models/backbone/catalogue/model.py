@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.utils.generic import ModelOutput
 
 from minionerec.core.errors import ConfigError, DataError
-from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue import blocks
 from minionerec.models.backbone.catalogue.blocks import BlockBranches, Blocks, newest_slots
 from minionerec.models.backbone.catalogue.config import CatalogueConfig
@@ -515,7 +515,7 @@ def build_catalogue(
     codes: np.ndarray,
     code_tokens: np.ndarray,
     text: np.ndarray | None = None,
-    transitions: Transitions | None = None,
+    transitions: csr_array | None = None,
     experts: ExpertTables | None = None,
 ) -> CatalogueModel:
     """A model with random weights for a catalogue.
@@ -537,10 +537,10 @@ def build_catalogue(
         raise ConfigError(f"there are {len(text)} text vectors for {len(distinct)} SIDs.")
     config.num_sids, config.levels, config.max_code = len(distinct), distinct.shape[1], code_tokens.shape[1] - 1
     config.text_width = 0 if text is None else text.shape[1]
-    config.num_transitions = 0 if transitions is None else len(transitions.counts)
+    config.num_transitions = 0 if transitions is None else transitions.nnz
     config.experts = experts is not None
-    config.num_expert_counts = 0 if experts is None else len(experts.transitions.counts)
-    config.num_expert_neighbours = 0 if experts is None else len(experts.neighbours.counts)
+    config.num_expert_counts = 0 if experts is None else experts.transitions.nnz
+    config.num_expert_neighbours = 0 if experts is None else experts.neighbours.nnz
     # A vector for each prefix but the whole SID, and for the last code by itself.
     rows = [np.unique(distinct[:, : level + 1], axis=0, return_inverse=True)[1] for level in range(config.levels - 1)]
     code_rows = np.stack([*(row.reshape(-1) for row in rows), distinct[:, -1].astype(np.int64)])

@@ -5,13 +5,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 from support.catalogue import OFF, random_catalogue
 from support.decoding import stock_generate, token_ids
 from transformers import AutoModelForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.session import LATER, SAME, UNKNOWN
-from minionerec.data.transitions import Transitions, count_transitions
+from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
 from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.decoder import decode_prompts
@@ -91,14 +92,11 @@ def test_a_position_does_not_see_its_own_answer_in_the_counts(reverse, window, o
         seen[position, : len(row) - 1], followed[position, : len(row) - 1] = row[:-1], row[1:]
 
     def built(targets):
-        table = counts_of(seen, targets, reverse, N + 1)
-        dense = np.zeros((N + 1, N + 1), dtype=np.float32)
-        dense[np.repeat(np.arange(N + 1), np.diff(table.offsets)), table.followers] = table.counts
-        return dense
+        return counts_of(seen, targets, reverse, N + 1).toarray()
 
     whole = built(followed)
     labels = np.where(followed[:1] > 0, followed[:1], -100)
-    model = tiny(sparse(whole), codes=codes, reverse=reverse)
+    model = tiny(csr_array(whole), codes=codes, reverse=reverse)
     steps = len(window) - 1
     items, wanted = torch.from_numpy(seen[:1]), torch.from_numpy(labels)
     found = model(histories=items, labels=wanted, distribution=True, leave_out=True).log_probs
@@ -110,25 +108,17 @@ def test_a_position_does_not_see_its_own_answer_in_the_counts(reverse, window, o
         targets[0, step:] = 0
         rest = built(targets)
         rest[:, N] += whole.sum(1) - rest.sum(1)
-        oracle = tiny(sparse(rest), codes=codes, reverse=reverse).leaf_log_probs(items[:, : step + 1])[0, :N]
+        oracle = tiny(csr_array(rest), codes=codes, reverse=reverse).leaf_log_probs(items[:, : step + 1])[0, :N]
         assert torch.allclose(found[step, :N].log_softmax(0), oracle.log_softmax(0), atol=1e-4)
         differs |= not torch.allclose(plain[step, :N].log_softmax(0), oracle.log_softmax(0), atol=1e-4)
     assert differs
-
-
-def sparse(dense):
-    rows, columns = dense.nonzero()
-    offsets = np.searchsorted(rows, np.arange(len(dense) + 1)).astype(np.int64)
-    return Transitions(offsets, columns.astype(np.int32), dense[rows, columns])
 
 
 def test_counts_are_looked_up_as_documented():
     """Gain times log(1 + e^b A), A summed by hand over items and distances."""
     model = counting()
     tower = model.towers[0].history
-    table = counts_of(SEEN, FOLLOWED)
-    dense = np.zeros((N, N))
-    dense[np.repeat(np.arange(N), np.diff(table.offsets)), table.followers] = table.counts
+    dense = counts_of(SEEN, FOLLOWED).toarray().astype(np.float64)
     with torch.no_grad():
         tower.gain.weight.zero_()
         history = [5, 2, 8, 1, 2]  # one item more than the reach
@@ -299,13 +289,13 @@ def test_samples_have_the_models_probabilities(either):
     own = either.leaf_log_probs(histories([1, 2, 3]))[0].double()
     found = sample_search(either, PROMPTS[:1], trie(), N, generator=generator)
     assert sorted(found.sids[0].tolist()) == list(range(N))
-    assert torch.allclose(found.log_probs[0], own[found.sids[0]], atol=1e-5)
+    assert torch.allclose(found.scores[0], own[found.sids[0]], atol=1e-5)
     first = sample_search(either, [PROMPTS[0]] * 4000, trie(), 1, generator=generator)
     shares = torch.bincount(first.sids[:, 0], minlength=N) / 4000
     assert torch.allclose(shares.double(), own.exp(), atol=4 * 0.5 / 4000**0.5)
     cold = sample_search(either, PROMPTS[:1], trie(), N, temperature=0.5, generator=generator)
-    assert cold.log_probs[0].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
-    assert cold.log_probs[0].max() > own.max()
+    assert cold.scores[0].exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert cold.scores[0].max() > own.max()
 
 
 @pytest.mark.parametrize("row", [0, 4, 5])
@@ -437,7 +427,7 @@ def test_a_new_model_trusts_its_counts_from_the_start():
 
 
 def test_counts_without_any_pair_are_no_counts():
-    empty = Transitions(np.zeros(N + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    empty = csr_array((N, N), dtype=np.float32)
     model = build_catalogue(CatalogueConfig(vocab_size=VOCABULARY, hidden_size=16), CODES, TOKENS, None, empty)
     assert model.pairs is None
     assert model.leaf_log_probs(histories([1, 2])).exp().sum().item() == pytest.approx(1, abs=1e-5)

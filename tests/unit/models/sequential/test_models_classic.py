@@ -247,9 +247,7 @@ def with_counts(padding):
     """The baseline with a pointer and counts of two windows."""
     windows = np.array(SEEN), np.array(FOLLOWED)
     counted = count_transitions([windows], ITEMS, reach=2, decay=0.5, reverse=0.25)
-    model = built(
-        "causal", padding, pointer=True, reach=2, decay=0.5, reverse=0.25, num_transitions=len(counted.counts)
-    )
+    model = built("causal", padding, pointer=True, reach=2, decay=0.5, reverse=0.25, num_transitions=counted.nnz)
     model.set_transitions(counted)
     return model
 
@@ -293,7 +291,7 @@ def test_training_leaves_its_own_answers_out_of_the_counts(padding):
         kept = np.array(FOLLOWED)
         kept[0, position:] = 0
         counted = count_transitions([(np.array(SEEN), kept)], ITEMS, reach=2, decay=0.5, reverse=0.25)
-        other = built("causal", padding, pointer=True, reach=2, num_transitions=len(counted.counts))
+        other = built("causal", padding, pointer=True, reach=2, num_transitions=counted.nnz)
         state = {name: value for name, value in model.state_dict().items() if not name.startswith("pairs.")}
         other.load_state_dict(state, strict=False)
         other.set_transitions(counted)

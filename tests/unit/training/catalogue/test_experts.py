@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from support.decoding import token_ids
 
-from minionerec.data.transitions import Transitions
 from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
 from minionerec.models.backbone.catalogue.extend import extended_catalogue
 from minionerec.models.nn.experts import (
@@ -45,14 +45,7 @@ ALIKE[5, :2] = ALIKE[:2, 5] = 0.3, 0.6
 ALIKE[1, 2] = ALIKE[2, 1] = 0.5
 
 
-def sparse(table):
-    """Similarities as the experts hold them."""
-    rows, columns = table.nonzero()
-    offsets = np.append(0, np.cumsum((table > 0).sum(1)))
-    return Transitions(offsets, columns.astype(np.int32), table[rows, columns].astype(np.float32))
-
-
-NEIGHBOURS = sparse(ALIKE)
+NEIGHBOURS = csr_array(ALIKE.astype(np.float32))
 TRAINED = windows_of(ROWS, np.exp(-RECENCY * np.array(AGES)) * 1.7)
 
 
@@ -91,11 +84,7 @@ def test_counts_by_hand():
             for item in set(history[: slot + 1]):
                 there[item - 1] += weight
                 chosen[item - 1] += weight * (item == label)
-    table = np.zeros((6, 6))
-    for item in range(6):
-        part = slice(tables.transitions.offsets[item], tables.transitions.offsets[item + 1])
-        table[item, tables.transitions.followers[part]] = tables.transitions.counts[part]
-    assert np.allclose(table, pairs, rtol=1e-4)
+    assert np.allclose(tables.transitions.toarray(), pairs, rtol=1e-4)
     assert np.allclose(tables.popularity[:, :5], sold[:2, :5], rtol=1e-4)
     assert np.allclose(tables.popularity[:, 5], sold[:2, :2] @ [1 / 3, 2 / 3], rtol=1e-4)
     share = (chosen.sum() + 1) / (there.sum() + 6)
@@ -105,7 +94,7 @@ def test_counts_by_hand():
 
 
 def test_without_ages_all_targets_count_the_same():
-    tables = count_experts(TRAINED, 6, 0.0, sparse(np.zeros((6, 6))))
+    tables = count_experts(TRAINED, 6, 0.0, csr_array((6, 6), dtype=np.float32))
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
@@ -296,9 +285,9 @@ def test_what_training_never_saw_is_found_by_its_text():
 def test_texts_are_neighbours_by_the_words_they_share():
     texts = ["red oak table", "oak table", "lamp", "", "red lamp", "red oak table"]
     found = nearest_texts(texts, 2)
-    rows = [found.followers[first:end].tolist() for first, end in zip(found.offsets, found.offsets[1:], strict=False)]
-    assert rows == [[1, 5], [0, 5], [4], [], [0, 2], [0, 1]] and np.allclose(found.counts[1], 1)
-    assert len(nearest_texts(["", "-"]).counts) == 0
+    rows = [others.tolist() for others in np.split(found.indices, found.indptr[1:-1])]
+    assert rows == [[1, 5], [0, 5], [4], [], [0, 2], [0, 1]] and np.allclose(found.data[1], 1)
+    assert nearest_texts(["", "-"]).nnz == 0
 
 
 def test_vectors_of_another_encoder_count_as_much_as_shared_words():
@@ -311,8 +300,8 @@ def test_vectors_of_another_encoder_count_as_much_as_shared_words():
 
 def sparse_rows(found):
     """Others and similarities of each text."""
-    parts = [slice(*pair) for pair in zip(found.offsets, found.offsets[1:], strict=False)]
-    return [dict(zip(found.followers[part].tolist(), found.counts[part].tolist(), strict=True)) for part in parts]
+    parts = zip(*(np.split(values, found.indptr[1:-1]) for values in (found.indices, found.data)), strict=True)
+    return [dict(zip(others.tolist(), alike.tolist(), strict=True)) for others, alike in parts]
 
 
 @pytest.mark.parametrize("start", ["neighbours", "zero"])
@@ -325,7 +314,9 @@ def test_new_sids_join_the_experts(start):
     known, new = number[:6], number[6]
     alike[np.ix_(known, known)] = ALIKE
     alike[new, known[3]] = alike[known[3], new] = 0.4
-    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, sparse(alike))
+    grown = extended_catalogue(
+        model, codes, token_ids(2, 4), 20, None, None, start, csr_array(alike.astype(np.float32))
+    )
     for name in ("weights", "least", "most"):
         assert torch.equal(getattr(grown.experts, name), getattr(model.experts, name))
     assert torch.equal(grown.experts.popularity[:, known], model.experts.popularity)
