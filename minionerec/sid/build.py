@@ -179,7 +179,7 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
     sizes = _sizes(vectors, config)
     trained, size = given.sample(vectors, sizes)
     with given.clock.phase("fit"):
-        fit = fit_rq_vae(
+        quantiser, errors, best, revived = fit_rq_vae(
             vectors[trained] if size < len(vectors) else vectors[:],
             sizes,
             config.seed,
@@ -191,10 +191,7 @@ def _make_rq_vae(given: MethodInputs, plus: bool) -> CodesAndPoints:
             threads=config.threads,
             device=config.device,
         )
-    given.counts.update(
-        checks=len(fit.errors), best_check=fit.best, decoded_error=fit.errors[fit.best], revived_codes=fit.revived
-    )
-    quantiser = fit.quantiser
+    given.counts.update(checks=len(errors), best_check=best, decoded_error=errors[best], revived_codes=revived)
     points = quantiser.points(vectors) if isinstance(vectors, np.ndarray) else EncodedVectors(vectors, quantiser)
     return _assigned(given, points, quantiser)
 

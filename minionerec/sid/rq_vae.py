@@ -23,23 +23,6 @@ _START_POINTS = 256  # per code: the most that k-means trains on
 _ROWS = 1 << 14
 
 
-@dataclass(frozen=True)
-class VaeFit:
-    """A trained autoencoder.
-
-    Attributes:
-        quantiser: Encoder and codebooks of the best check.
-        errors: Share of the vectors' variance that decoded items leave, at the start and at each check.
-        best: Index of the least error in `errors`; the quantiser is from there.
-        revived: Codes that were reset because no item used them, over all levels and checks.
-    """
-
-    quantiser: Quantiser
-    errors: tuple[float, ...]
-    best: int
-    revived: int
-
-
 class _Mlp(nn.Module):
     """Linear layers with ReLU between them; residual: added to the input, and zero at first."""
 
@@ -108,7 +91,7 @@ def fit_rq_vae(
     patience: int = 10,
     threads: int = 1,
     device: str = "cpu",
-) -> VaeFit:
+) -> tuple[Quantiser, list[float], int, int]:
     """Train a residual-quantised VAE (Lee et al., 2022; for semantic IDs, Rajput et al., 2023, section 3.1).
 
     Encoder and decoder are perceptrons, mirrored; level l takes the nearest code of the residual of the levels before.
@@ -141,7 +124,9 @@ def fit_rq_vae(
         device: "auto" (a GPU where there is one), or a device of torch's.
 
     Returns:
-        The quantiser and the course of training.
+        The quantiser of the best check; the share of the vectors' variance that decoded items leave, at the start and
+        at each check; which of these is the best one; and how many codes were reset because no item used them, over all
+        levels and checks.
 
     Raises:
         DataError: If the vectors are not finite, or there are fewer items than codes.
@@ -154,7 +139,7 @@ def fit_rq_vae(
         _start_codebooks(model, standard, codebook_sizes, seed, threads)
         model.to(standard.device)
         errors, best, revived = _train(model, standard, generator, learning_rate, epochs, batch_size, patience)
-    return VaeFit(_quantiser(model.to("cpu"), standard), tuple(errors), best, revived)
+    return _quantiser(model.to("cpu"), standard), errors, best, revived
 
 
 def _start_codebooks(model: _RqVae, standard: "_Standardised", sizes: Sequence[int], seed: int, threads: int) -> None:

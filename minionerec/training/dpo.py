@@ -41,8 +41,9 @@ from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.training.config import DpoConfig
+from minionerec.training.examples import TrainingSet
 from minionerec.training.grpo.figures import Figures
-from minionerec.training.grpo.rollouts import TrainingPrompts, grpo_examples
+from minionerec.training.grpo.rollouts import grpo_examples
 from minionerec.training.memory import Share
 from minionerec.training.packing import shared_prefix_scores
 from minionerec.training.run import (
@@ -346,20 +347,21 @@ def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
     with run.work.phase("load"):
         prompts = grpo_examples(builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows)
     logger.info(
-        "S-DPO on %s; %d negatives each (%s), beta %g.",
-        prompts.described(),
+        "S-DPO on %s, %d filled up; %d negatives each (%s), beta %g.",
+        prompts.described("prompts"),
+        len(prompts.again),
         config.negatives,
         config.negatives_from,
         config.beta,
     )
-    log_truncated(prompts.truncated)
+    log_truncated(prompts.total("truncated"))
     trainer = _trainer(config, run, bundle, builder, prompts)
     warn_of_rounding(trainer, config)
     if not config.prompts_per_device:
         trainer.fit_memory(memory_of(trainer, config), config.gradient_checkpointing)
     run.train(trainer)
     keep_start_if_better(trainer, config.checkpoint)
-    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.truncated})
+    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
     run.drop_rows()
     return result
 
@@ -384,11 +386,11 @@ def load_start(config: DpoConfig) -> Bundle:
 
 
 def _trainer(
-    config: DpoConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, prompts: TrainingPrompts
+    config: DpoConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, prompts: TrainingSet
 ) -> SidDpoTrainer:
     """The trainer with everything that a step needs."""
     names = "prompts_per_step and prompts_per_device"
-    plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
+    plan = plan_steps(config, len(prompts), config.prompts_per_step, config.prompts_per_device, names, "prompts")
     args = TrainingArguments(
         **run.arguments(plan, "ndcg"),
         per_device_train_batch_size=plan.per_device,
@@ -417,7 +419,7 @@ def _trainer(
 
 
 def negatives_of(
-    config: DpoConfig, run: TrainingRun, bundle: Bundle, corpus: Corpus, prompts: TrainingPrompts, trie: Trie
+    config: DpoConfig, run: TrainingRun, bundle: Bundle, corpus: Corpus, prompts: TrainingSet, trie: Trie
 ) -> NegativesOf:
     """The examples' negatives, by the setting `negatives_from`."""
     targets = np.array([row["target"] for row in prompts.rows])

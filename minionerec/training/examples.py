@@ -14,7 +14,8 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -305,19 +306,18 @@ class TrainingSet:
         stored: Columns of each, mapped from files, and a state whose `tally` are their counts.
         lists: Columns with a list an example.
         scalars: Columns with one value an example.
+        again: int64 (A,), examples that are repeated after all others, to fill up the last step.
     """
 
     parts: Sequence[ExamplePart]
     stored: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]
     lists: Sequence[str]
     scalars: Sequence[str]
+    again: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def dataset(self, again: np.ndarray | None = None) -> Dataset:
-        """The examples, part after part; a part that is trained on twice is there twice.
-
-        Args:
-            again: int64 (A,), examples that are repeated after all others.
-        """
+    @cached_property
+    def rows(self) -> Dataset:
+        """The examples, part after part; a part that is trained on twice is there twice."""
         tables = []
         for part, (arrays, state) in zip(self.parts, self.stored, strict=True):
             if state["tally"]["rows"]:
@@ -325,8 +325,8 @@ class TrainingSet:
         whole = pa.concat_tables(tables, promote_options="default")
         for name in set(self.lists) - set(whole.column_names):
             whole = whole.append_column(name, pa.nulls(len(whole), pa.large_list(pa.int32())))
-        if again is not None and len(again):
-            whole = pa.concat_tables([whole, whole.take(pa.array(again))])
+        if len(self.again):
+            whole = pa.concat_tables([whole, whole.take(pa.array(self.again))])
         return Dataset(InMemoryTable(whole), fingerprint="training-examples")  # its own would read all of them
 
     def _table(self, arrays: Mapping[str, np.ndarray], rows: int) -> pa.Table:
@@ -344,19 +344,24 @@ class TrainingSet:
         return pa.table(columns)
 
     def __len__(self) -> int:
-        """Number of examples of an epoch."""
-        return self.total("rows")
+        """Number of examples of an epoch, with those repeated."""
+        return self.total("rows") + len(self.again)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Task → number of examples of an epoch."""
+        """Task → number of examples of an epoch, without those repeated."""
         counts: dict[str, int] = {}
         for part, (_, state) in zip(self.parts, self.stored, strict=True):
             counts[part.task] = counts.get(part.task, 0) + part.times * state["tally"]["rows"]
         return counts
 
+    def described(self, noun: str) -> str:
+        """Their number, and those of each task, as text."""
+        tasks = ", ".join(f"{task} {count:,}" for task, count in self.counts.items())
+        return f"{self.total('rows'):,} {noun} ({tasks})"
+
     def total(self, name: str) -> int:
-        """Sums of the counts of all examples of an epoch."""
+        """Sums of the counts of all examples of an epoch, without those repeated."""
         stored = zip(self.parts, self.stored, strict=True)
         return sum(part.times * state["tally"].get(name, 0) for part, (_, state) in stored)
 

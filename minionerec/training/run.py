@@ -58,7 +58,6 @@ from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
     StopAt,
-    StopWhereDiverged,
     best_checkpoint,
     diverged,
     early_stopping,
@@ -572,19 +571,8 @@ C = TypeVar("C", bound=RunConfig)
 _ROWS = "rows"
 
 
-class _Reached(TrainerCallback):
-    """Notifies the running stage of every checkpoint."""
-
-    def __init__(self, work: Work):
-        self.work = work
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """A checkpoint is whole."""
-        self.work.reached(state.global_step)
-
-
-class TrainingRun:
-    """A running training stage.
+class TrainingRun(TrainerCallback):
+    """A running training stage, which follows its trainer.
 
     Args:
         config: The stage's settings, with local paths.
@@ -645,6 +633,28 @@ class TrainingRun:
         """Callbacks that end the run before its last step: early stopping, or the number of steps of a refit."""
         return early_stopping(self.config) if self.refit is None else [StopAt(self.refit.steps(plan.steps_per_epoch))]
 
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """A checkpoint is whole."""
+        self.work.reached(state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """End a run whose loss is no number with an error, instead of training on for nothing.
+
+        Raises:
+            ConfigError: If such a loss is logged.
+        """
+        for name in ("loss", "eval_loss"):
+            value = (logs or {}).get(name)
+            if value is not None and not math.isfinite(float(value)):
+                raise diverged(args, state, f"its {name} is {float(value)}")
+
     def train(self, trainer: RankingEvaluation) -> None:
         """Train to the end, from the newest checkpoint on.
 
@@ -654,10 +664,9 @@ class TrainingRun:
         Raises:
             ConfigError: If the weights are no numbers any more.
         """
-        trainer.add_callback(StopWhereDiverged())
+        trainer.add_callback(self)
         replace_printer(trainer)
         trainer.clock = self.work
-        trainer.add_callback(_Reached(self.work))
         set_log_folder(trainer.callback_handler.callbacks, self.config)
         with self.work.phase("train"):
             try:

@@ -264,7 +264,7 @@ def _trainer(
         model=bundle.model,
         args=args,
         data_collator=collator,
-        train_dataset=examples.dataset(),
+        train_dataset=examples.rows,
         eval_dataset=None if heldout is None else Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
         callbacks=[*run.callbacks(plan), SetEpoch(collator, order)],
@@ -287,10 +287,9 @@ def _trainer(
 
 def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, int]) -> None:
     logger.info(
-        "Training %s parameters on %s examples (%s), %s tokens of which %s have a loss.",
+        "Training %s parameters on %s, %s tokens of which %s have a loss.",
         f"{bundle.model.num_parameters():,}",
-        f"{len(examples):,}",
-        ", ".join(f"{task} {count:,}" for task, count in examples.counts.items()),
+        examples.described("examples"),
         f"{counts['tokens']:,}",
         f"{counts['losses']:,}",
     )

@@ -1,7 +1,6 @@
 """Parts that trainers share: validation by ranking at every evaluation, and what they log."""
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -436,28 +435,6 @@ def diverged(args: TrainingArguments, state: TrainerState, sign: str) -> ConfigE
         f"training diverged by step {state.global_step}: {sign}. Lower learning_rate (it is {args.learning_rate:g}), "
         f"raise warmup (it is {args.warmup_steps:g}), and begin again with --restart true."
     )
-
-
-class StopWhereDiverged(TrainerCallback):
-    """Ends a run whose loss is no number with an error, instead of training on for nothing.
-
-    Raises:
-        ConfigError: When such a loss is logged.
-    """
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Check the newest figures."""
-        for name in ("loss", "eval_loss"):
-            value = (logs or {}).get(name)
-            if value is not None and not math.isfinite(float(value)):
-                raise diverged(args, state, f"its {name} is {float(value)}")
 
 
 class LogLines(TrainerCallback):

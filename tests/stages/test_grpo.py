@@ -479,7 +479,7 @@ def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
     assert sum(asked.values()) == 2 * 13 * 8
     prompts = grpo_examples_of(trained, config)
     assert prompts.counts == {"next_sid": 75, "title_to_sid": 24}
-    assert (len(prompts.rows), prompts.filled_up, prompts.truncated) == (104, 5, 0)
+    assert (len(prompts.rows), len(prompts.again), prompts.total("truncated")) == (104, 5, 0)
     assert asked == Counter([tuple(row["prompt"]) for row in prompts.rows] * 2)
     assert prompts.rows[0]["history"] is not None and prompts.rows[80]["history"] is None
 
@@ -494,7 +494,11 @@ def test_prompts_that_are_too_long_lose_their_first_tokens_and_are_counted(train
     config = grpo_config(trained)
     whole, cut = grpo_examples_of(trained, config), grpo_examples_of(trained, config, 5)
     assert [row["prompt"] for row in cut.rows] == [row["prompt"][-5:] for row in whole.rows]
-    assert cut.truncated == sum(len(row["prompt"]) > 5 for row in list(whole.rows)[: sum(whole.counts.values())]) > 0
+    assert (
+        cut.total("truncated")
+        == sum(len(row["prompt"]) > 5 for row in list(whole.rows)[: sum(whole.counts.values())])
+        > 0
+    )
 
 
 def test_sampled_rollouts(trained, tmp_path, watch):

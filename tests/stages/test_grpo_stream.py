@@ -43,7 +43,11 @@ def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
     stored = in_files(shop / "corpus")
     disk = grpo_examples(builder, bundle.tokenizer, config, 512, tmp_path / "rows", stored)
     assert disk.counts == memory.counts == {"next_sid": 120, "title_to_sid": 48}
-    assert (disk.truncated, disk.filled_up, len(disk.rows)) == (memory.truncated, memory.filled_up, 200)
+    assert (disk.total("truncated"), len(disk.again), len(disk.rows)) == (
+        memory.total("truncated"),
+        len(memory.again),
+        200,
+    )
     ours, theirs = (Counter(json.dumps(rows.rows[row]) for row in range(168)) for rows in (disk, memory))
     assert ours == theirs
     assert {json.dumps(disk.rows[row]) for row in range(168, 200)} <= set(ours)

@@ -102,7 +102,7 @@ def training_examples(bundle, builder, config, corpus=None, folder=None, splits=
     )
     with tempfile.TemporaryDirectory() as path:
         found = training_set(maker, Path(folder or path), config.max_tokens)
-        return found.dataset(), found
+        return found.rows, found
 
 
 def tokenised_windows(bundle, builder, windows=None, recency=0.0, task=NEXT_SID):

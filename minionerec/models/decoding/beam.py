@@ -175,24 +175,6 @@ def top_scores(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Te
 # sampled from is the constrained distribution, each step's softmax being over the trie's children alone.
 
 
-@dataclass(frozen=True)
-class SampleResult:
-    """SIDs sampled without replacement for a batch of prompts.
-
-    Attributes:
-        sids: int64 (B, K), SID numbers of the trie, in the order in which they were drawn; -1 where the catalogue has
-            fewer than K.
-        log_probs: float64 (B, K), log-probability of each under the sampled distribution (constrained, tempered);
-            minus infinity where there is none.
-        keys: float64 (B, K), log-probabilities plus Gumbel variables, descending: the K-th is the threshold that
-            importance weights need.
-    """
-
-    sids: torch.Tensor
-    log_probs: torch.Tensor
-    keys: torch.Tensor
-
-
 @torch.no_grad()
 def sample_search(
     model: SearchModel,
@@ -201,7 +183,7 @@ def sample_search(
     k: int,
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
-) -> SampleResult:
+) -> BeamResult:
     """Draw K distinct SIDs for each prompt.
 
     The first is a plain sample of the constrained policy; each further one is a sample of what is left, renormalised.
@@ -213,6 +195,10 @@ def sample_search(
         k: SIDs to draw.
         temperature: Logits are divided by it.
         generator: Source of randomness, on the CPU; torch's own if None.
+
+    Returns:
+        The SIDs in the order in which they were drawn; scores are float64, the log-probability of each under the
+        sampled distribution (constrained, tempered).
 
     Raises:
         ConfigError: If a setting is out of range, or the trie cannot be sampled from.
@@ -235,7 +221,7 @@ def _draw(
     k: int,
     temperature: float,
     generator: torch.Generator | None,
-) -> SampleResult:
+) -> BeamResult:
     """The search itself, for settings that were checked."""
     batch, device = len(prompts), model.device
     branches = open_branches(model, prompts, trie)
@@ -271,8 +257,7 @@ def _draw(
         tokens = trie.tokens(nodes.masked_fill(~going, 0), depth + 1)
         hidden = branches.run(tokens, parents.masked_fill(~going, -1), depth)
     check_rows(broken)
-    empty = sids < 0
-    return SampleResult(sids, log_probs.masked_fill(empty, -torch.inf), keys.masked_fill(empty, -torch.inf))
+    return BeamResult(sids, log_probs.masked_fill(sids < 0, -torch.inf))
 
 
 def _gumbel(shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> torch.Tensor:

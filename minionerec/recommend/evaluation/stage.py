@@ -19,7 +19,7 @@ from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.recommend.evaluation.config import EvalConfig
 from minionerec.recommend.evaluation.measuring import measure, measured
 from minionerec.recommend.rankers.candidates import CandidateGroups
-from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search, TitleRanker
+from minionerec.recommend.rankers.language import LanguageRanker, Search, TitleRanker
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Ranker, context_used
@@ -134,17 +134,17 @@ def _add_assistant(ranker: Ranker, config: EvalConfig, corpus: Corpus) -> None:
         dtype=config.dtype,
     )
     if config.share < 1:
-        ranker.mixing = Mixing(assistant, config.share, config.combine)
+        ranker.assistant, ranker.share, ranker.combine = assistant, config.share, config.combine
 
 
 def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, CandidateGroups | None]:
     """A trained ranker's name in tables, and its SIDs."""
     if isinstance(ranker, LanguageRanker):
-        name, mixing = _SEARCH_NAMES[config.search], ranker.mixing
+        name = _SEARCH_NAMES[config.search]
         if isinstance(ranker, TitleRanker):
             name += " over titles"
-        if mixing is not None:
-            name += f"{' with' if mixing.combine == 'steps' else ', reordered with'} {mixing.assistant.name}"
+        if ranker.assistant is not None:
+            name += f"{' with' if ranker.combine == 'steps' else ', reordered with'} {ranker.assistant.name}"
         return name, ranker.table
     return (ranker.name if isinstance(ranker, SequentialRanker) else config.checkpoint), table
 
@@ -190,7 +190,7 @@ def _answer(
         lists = Predictions.of(
             rows, ranking.items, ranking.scores, None if table is None else table.sids, queries.given
         )
-        empty = {} if ranker.mixing is None else {"empty_histories": int((rows.lengths == 0).sum())}
+        empty = {} if ranker.assistant is None else {"empty_histories": int((rows.lengths == 0).sum())}
         return lists, prompts.texts, {"truncated_prompts": prompts.truncated, **empty, **known}
     if not is_main_process():
         return None

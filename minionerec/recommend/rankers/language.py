@@ -17,7 +17,6 @@ from minionerec.models.decoding.exact import exact_search
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafModel, Mixture, rerank
 from minionerec.models.decoding.names import (
-    COMBINATIONS,
     SCORES,
     SEARCHES,
     check_length_penalty,
@@ -69,32 +68,6 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Mixing:
-    """The mixture of a search with an assistant; see `minionerec.models.decoding.leaves`.
-
-    Attributes:
-        assistant: The assistant.
-        share: Weight of the checkpoint's log-probabilities; the assistant's have the rest.
-        combine: "steps": both score every step of the search; "rerank": the checkpoint is searched alone, and its list
-            is reranked by the same weighted sum.
-
-    Raises:
-        ConfigError: If the weight is out of range, or `combine` is unknown.
-    """
-
-    assistant: Assistant
-    share: float
-    combine: str = "steps"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        if not 0 <= self.share <= 1:
-            raise ConfigError(f"share is {self.share}; it must be from 0 to 1.")
-        if self.combine not in COMBINATIONS:
-            raise ConfigError(f"unknown combine {self.combine!r}; known: {', '.join(COMBINATIONS)}.")
-
-
-@dataclass(frozen=True)
 class Prompts:
     """The prompts of a model for some queries.
 
@@ -123,7 +96,10 @@ class LanguageRanker:
         bonus: float32 (S,), added to the log-probability of each SID; nothing if None.
 
     Attributes:
-        mixing: A second recommender mixed into the search; None without one.
+        assistant: A second recommender mixed into the search (`minionerec.models.decoding.leaves`); None without one.
+        share: With an assistant, weight of the checkpoint's log-probabilities; the assistant's have the rest.
+        combine: "steps": both score every step of the search; "rerank": the checkpoint is searched alone, and its list
+            is reranked by the same weighted sum.
 
     Raises:
         DataError: If corpus and checkpoint have different items.
@@ -140,7 +116,8 @@ class LanguageRanker:
         self.builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         self.items_of = ranked_items(self.table.sid_numbers, corpus.popularity())
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
-        self.mixing: Mixing | None = None
+        self.assistant: Assistant | None = None
+        self.share, self.combine = 1.0, "steps"
 
     @property
     def bonus_of_items(self) -> np.ndarray | None:
@@ -177,7 +154,7 @@ class LanguageRanker:
     def context(self) -> frozenset[str]:
         """The context of queries that it or its assistant reads."""
         own = frozenset({"session_context"}) if self._uses_context else frozenset[str]()
-        return own if self.mixing is None else own | context_used(self.mixing.assistant)
+        return own if self.assistant is None else own | context_used(self.assistant)
 
     @cached_property
     def _uses_context(self) -> bool:
@@ -223,7 +200,7 @@ class LanguageRanker:
             (
                 tuple(ids),
                 None if allowed is None else allowed.key(row),
-                None if self.mixing is None else prompts.queries.key(row),
+                None if self.assistant is None else prompts.queries.key(row),
             )
             for row, ids in enumerate(prompts.ids)
         ]
@@ -278,18 +255,18 @@ class LanguageRanker:
 
     def _search(self, some: Prompts, rows: Sequence[int], num_beams: int, sids: torch.Tensor | None) -> BeamResult:
         model, prompts = self.bundle.model, [some.ids[row] for row in rows]
-        if self.mixing is None:
+        if self.assistant is None:
             return self._search_model(model, prompts, num_beams, sids)
-        log_probs = self.mixing.assistant.log_probs(some.queries.take(rows)).to(model.device)
-        if self.mixing.combine == "steps":
-            mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.mixing.share)
+        log_probs = self.assistant.log_probs(some.queries.take(rows)).to(model.device)
+        if self.combine == "steps":
+            mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.share)
             return self._search_model(mixture, prompts, num_beams, sids)
         if self.bonus is not None:
             log_probs = log_probs + self.bonus.to(model.device)
         if self.search.length_penalty:
             lengths = self.searched.depth[self.searched.node_of_sid]
             log_probs = log_probs / lengths**self.search.length_penalty
-        return rerank(self._search_model(model, prompts, num_beams, sids), log_probs, self.mixing.share)
+        return rerank(self._search_model(model, prompts, num_beams, sids), log_probs, self.share)
 
     def _search_model(
         self, model: SearchModel, prompts: Sequence[Sequence[int]], num_beams: int, sids: torch.Tensor | None

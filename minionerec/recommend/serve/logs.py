@@ -15,22 +15,8 @@ _WAITING = 10_000  # lines
 _LAST_SECONDS = 1.0
 
 
-class JsonLines(logging.Formatter):
-    """A log record as one line of JSON; the fields of `extra={"fields": {...}}` replace the message."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line: dict[str, Any] = {"time": f"{timestamp}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
-        fields = getattr(record, "fields", None)
-        line |= {"message": record.getMessage()} if fields is None else fields
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
 class Lines(QueueHandler):
-    """Puts lines into a queue; while it is full, lines are dropped and counted.
+    """Puts lines of JSON into a queue; while it is full, lines are dropped and counted.
 
     Args:
         lines: The queue.
@@ -39,8 +25,17 @@ class Lines(QueueHandler):
 
     def __init__(self, lines: "queue.Queue[Any]", dropped: Callable[[], None]):
         super().__init__(lines)
-        self.setFormatter(JsonLines())
         self._dropped = dropped
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; the fields of `extra={"fields": {...}}` replace the message."""
+        timestamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {"time": f"{timestamp}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
+        fields = getattr(record, "fields", None)
+        line |= {"message": record.getMessage()} if fields is None else fields
+        if record.exc_info:
+            line["traceback"] = logging.Formatter().formatException(record.exc_info)
+        return json.dumps(line)
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Put a line into the queue, or drop it."""

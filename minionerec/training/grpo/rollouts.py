@@ -5,12 +5,11 @@ They are found by the evaluator's own beam search, or drawn without replacement.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
 import numpy as np
-from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from minionerec.core.errors import ConfigError
@@ -24,7 +23,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, encode_completion
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
 from minionerec.sid.table import SidTable
 from minionerec.training.config import DpoConfig, GrpoConfig
-from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, training_set
+from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, TrainingSet, training_set
 from minionerec.training.rewards import Rollouts
 
 # Inputs of a step: prompts as token ids, each with the number of its own target.
@@ -46,31 +45,6 @@ class Row(TypedDict):
     tail: list[int]
     history: list[int] | None
     context: int
-
-
-@dataclass(frozen=True)
-class TrainingPrompts:
-    """The prompts to train on.
-
-    Attributes:
-        rows: One a prompt (`Row`), mapped from files; as many as fill whole steps.
-        counts: Prompts of each task, before some are repeated to fill the last step.
-        truncated: How many of those were too long and lost their first tokens.
-    """
-
-    rows: Dataset
-    counts: dict[str, int]
-    truncated: int
-
-    @property
-    def filled_up(self) -> int:
-        """Number of rows that are repeated."""
-        return len(self.rows) - sum(self.counts.values())
-
-    def described(self) -> str:
-        """Their number, those of each task, and how many are repeated, as text."""
-        tasks = ", ".join(f"{task} {count:,}" for task, count in self.counts.items())
-        return f"{sum(self.counts.values()):,} prompts ({tasks}), {self.filled_up} filled up"
 
 
 def check_task(task: str) -> None:
@@ -132,8 +106,8 @@ def grpo_examples(
     max_prompt_length: int,
     folder: Path,
     corpus: Corpus | None = None,
-) -> TrainingPrompts:
-    """The prompts of all tasks by their weights.
+) -> TrainingSet:
+    """The prompts (`Row`) of all tasks by their weights.
 
     They are filled up to whole steps by repeating some in a fixed random order, so that none is dropped.
 
@@ -155,7 +129,7 @@ def grpo_examples(
         again = np.resize(rng.permutation(len(found)), missing)
     else:
         again = rng.integers(len(found), size=missing)
-    return TrainingPrompts(found.dataset(again), found.counts, found.total("truncated"))
+    return replace(found, again=again)
 
 
 Search = Callable[[PreTrainedModel, Sequence[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
@@ -190,7 +164,7 @@ def samples(trie: Trie, generations: int, end_token: int) -> Search:
     def search(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         def decode(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
             found = sample_search(model, [prompts[position] for position in positions], drawn, generations)
-            log_probs, order = found.log_probs.sort(dim=1, descending=True)
+            log_probs, order = found.scores.sort(dim=1, descending=True)
             return found.sids.gather(1, order).cpu().numpy(), log_probs.float().cpu().numpy()
 
         with evaluating(model):

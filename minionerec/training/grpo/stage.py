@@ -34,8 +34,8 @@ from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.config import GrpoConfig
 from minionerec.training.distillation import SoftTargets, load_teacher
-from minionerec.training.examples import BlockSampler
-from minionerec.training.grpo.rollouts import RollOut, Row, TrainingPrompts, beams, grpo_examples, roller, samples
+from minionerec.training.examples import BlockSampler, TrainingSet
+from minionerec.training.grpo.rollouts import RollOut, Row, beams, grpo_examples, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import SetEpoch, teacher_questions
 from minionerec.training.rewards import (
@@ -156,7 +156,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)
     keep_start_if_better(trainer, config.checkpoint)
-    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.truncated})
+    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
     run.drop_rows()
     return result
 
@@ -214,7 +214,7 @@ def reward_columns(config: GrpoConfig, ids: Sequence[str]) -> Mapping[str, pd.Se
     return {name: table[column] for name, column in config.reward_columns.items()}
 
 
-def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: TrainingPrompts) -> WeightedRewards:
+def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: TrainingSet) -> WeightedRewards:
     """The rewards and their sources."""
     weights = reward_weights(config.rewards)
     about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in prompts.counts]
@@ -235,21 +235,22 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Tr
     return WeightedRewards({name: make_reward(name, bundle.table, sources.get(name)) for name in weights}, weights)
 
 
-def _say(config: GrpoConfig, prompts: TrainingPrompts, rewards: WeightedRewards) -> None:
+def _say(config: GrpoConfig, prompts: TrainingSet, rewards: WeightedRewards) -> None:
     logger.info(
-        "GRPO on %s; %d rollouts each (%s); rewards %s.",
-        prompts.described(),
+        "GRPO on %s, %d filled up; %d rollouts each (%s); rewards %s.",
+        prompts.described("prompts"),
+        len(prompts.again),
         config.generations,
         config.rollouts,
         ", ".join(f"{name} x {weight:g}" for name, weight in rewards.weights.items()),
     )
-    log_truncated(prompts.truncated)
+    log_truncated(prompts.total("truncated"))
 
 
-def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingPrompts) -> GRPOConfig:
+def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingSet) -> GRPOConfig:
     """Arguments of TRL's trainer."""
     names = "prompts_per_step and prompts_per_device"
-    plan = plan_steps(config, len(prompts.rows), config.prompts_per_step, config.prompts_per_device, names, "prompts")
+    plan = plan_steps(config, len(prompts), config.prompts_per_step, config.prompts_per_device, names, "prompts")
     return GRPOConfig(
         **run.arguments(plan, config.select_by),
         max_steps=config.max_steps,
@@ -272,7 +273,7 @@ def build_trainer(
     args: GRPOConfig,
     bundle: Bundle,
     builder: ExampleBuilder,
-    prompts: TrainingPrompts,
+    prompts: TrainingSet,
     rewards: WeightedRewards,
     shuffled: int = 0,
 ) -> SidGrpoTrainer:
@@ -281,7 +282,7 @@ def build_trainer(
     order = None
     if shuffled:
         order = BlockSampler(
-            len(prompts.rows),
+            len(prompts),
             shuffled,
             world_size(),
             args.per_device_train_batch_size // config.generations,

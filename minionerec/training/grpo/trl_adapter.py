@@ -8,16 +8,16 @@ An optimiser step takes its rows from the published `get_batch_samples`. They ar
 the first slice of the step is computed, for then the random state of an unfinished run is back:
 
     get_train_dataloader   rows of one slice after the other, in an order that follows from seed and epoch
-    get_batch_samples      the rows of all slices of a step ─▶ a `DeferredStep`
-    _prepare_inputs        the next of `DeferredStep.slices`; the first makes them all: `make_step`
+    get_batch_samples      the rows of all slices of a step ─▶ a function that makes them into slices, once
+    _prepare_inputs        the next of these slices; the first makes them all: `make_step`
     compute_loss           `slice_loss` of it
 
 Where memory decides how much is computed at a time, a step is one slice, and `share_of` divides it.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -79,23 +79,6 @@ class EpochSampler(Sampler[int]):
         """The rows of an epoch."""
         order = torch.randperm(self.count, generator=torch.Generator().manual_seed(self.seed + self.epoch))
         yield from order[: len(self)].view(-1, *self.shape).transpose(1, 2).flatten().tolist()
-
-
-class DeferredStep:
-    """The rows of an optimiser step on this device, and the slices that are made of them when the first is requested.
-
-    Args:
-        rows: The rows of each slice.
-        make: Makes the slices.
-    """
-
-    def __init__(self, rows: Sequence[Sequence[Row]], make: Callable[[Sequence[Sequence[Row]]], list[RolloutGroups]]):
-        self.rows, self.make = rows, make
-
-    @cached_property
-    def slices(self) -> list[RolloutGroups]:
-        """Inputs of the loss, one slice after the other."""
-        return self.make(self.rows)
 
 
 class StepTrainer(StepInParts, GRPOTrainer):
@@ -169,16 +152,16 @@ class StepTrainer(StepInParts, GRPOTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """The slices of a step, which know their step."""
+        """The slices of a step, which are made when the first is requested."""
         rows, count = super().get_batch_samples(epoch_iterator, num_batches, device)
-        step = DeferredStep(rows, self.make_step)
-        return [{"step": step, "group": position} for position in range(len(rows))], count
+        slices = cache(lambda: self.make_step(rows))
+        return [{"slices": slices, "group": position} for position in range(len(rows))], count
 
     def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:
         """A slice, ready for the loss; TRL's own would roll out, and mix the completions of all groups."""
         if "groups" in generation_batch:  # a part of a share
             return generation_batch
-        return {"groups": generation_batch["step"].slices[generation_batch["group"]]}
+        return {"groups": generation_batch["slices"]()[generation_batch["group"]]}
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -188,7 +171,7 @@ class StepTrainer(StepInParts, GRPOTrainer):
 
     def share_of(self, inputs: dict[str, Any]) -> Share:
         """The groups of a step, in order."""
-        (whole,) = inputs["step"].slices
+        (whole,) = inputs["slices"]()
         return share_of_groups(whole)
 
 

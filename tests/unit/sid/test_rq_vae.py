@@ -22,39 +22,40 @@ SMALL = {"hidden_sizes": (24,), "latent_size": 6, "batch_size": 64}
 
 def test_training_lowers_the_error_and_stops_early():
     vectors, _ = clusters(np.random.default_rng(0), n=128)
-    fit = fit_rq_vae(vectors, (8, 8), 0, epochs=2000, learning_rate=3e-3, patience=2, **SMALL)
-    assert fit.errors[fit.best] == min(fit.errors) < 0.1 < 0.5 < fit.errors[0]
-    assert (
-        len(fit.errors) < 200 and len(fit.errors) - 1 - fit.best == 2
-    )  # two checks without a better one, then the end
-    assert [book.shape for book in fit.quantiser.codebooks] == [(8, 6), (8, 6)]
+    training = {"epochs": 2000, "learning_rate": 3e-3, "patience": 2}
+    quantiser, errors, best, _ = fit_rq_vae(vectors, (8, 8), 0, **training, **SMALL)
+    assert errors[best] == min(errors) < 0.1 < 0.5 < errors[0]
+    assert len(errors) < 200 and len(errors) - 1 - best == 2  # two checks without a better one, then the end
+    assert [book.shape for book in quantiser.codebooks] == [(8, 6), (8, 6)]
 
 
 def test_planted_groups_are_recovered():
     vectors, truth = clusters(np.random.default_rng(1), scales=(8.0, 1.0))
-    codes = fit_rq_vae(vectors, (6, 8), 1, epochs=100, **SMALL).quantiser.encode(vectors)
+    codes = fit_rq_vae(vectors, (6, 8), 1, epochs=100, **SMALL)[0].encode(vectors)
     assert len(set(zip(codes[:, 0].tolist(), truth[:, 0].tolist(), strict=True))) == 6
 
 
 def test_plus_starts_at_residual_kmeans_and_ends_no_worse():
     vectors = np.random.default_rng(2).normal(size=(200, 8)).astype(np.float32)
-    start = fit_rq_vae(vectors, (8, 8), 3, plus=True, epochs=0, hidden_sizes=(12,))
-    mean, scale = start.quantiser.encoder.mean, start.quantiser.encoder.scale
+    start, errors, *_ = fit_rq_vae(vectors, (8, 8), 3, plus=True, epochs=0, hidden_sizes=(12,))
+    mean, scale = start.encoder.mean, start.encoder.scale
     codes, codebooks = residual_kmeans((vectors - mean) / np.float32(scale), (8, 8), 3)
-    assert (start.quantiser.encode(vectors) == codes).mean() > 0.99
+    assert (start.encode(vectors) == codes).mean() > 0.99
     use = level_use(codes, vectors=vectors, codebooks=[book * scale for book in codebooks])
     left = ((vectors - mean - scale * reconstruct(codes, codebooks)) ** 2).sum()
-    assert start.errors == (pytest.approx(left / ((vectors - mean) ** 2).sum(), rel=1e-4),) and use[1].used == 8
-    tuned = fit_rq_vae(vectors, (8, 8), 3, plus=True, epochs=200, learning_rate=1e-3, hidden_sizes=(12,))
-    assert tuned.errors[0] == start.errors[0] and tuned.errors[tuned.best] < 0.99 * start.errors[0]
-    assert tuned.quantiser.points(vectors).shape == vectors.shape
+    assert errors == [pytest.approx(left / ((vectors - mean) ** 2).sum(), rel=1e-4)] and use[1].used == 8
+    tuned, later, best, _ = fit_rq_vae(
+        vectors, (8, 8), 3, plus=True, epochs=200, learning_rate=1e-3, hidden_sizes=(12,)
+    )
+    assert later[0] == errors[0] and later[best] < 0.99 * errors[0]
+    assert tuned.points(vectors).shape == vectors.shape
 
 
 @pytest.mark.parametrize("plus", [False, True])
 def test_the_saved_quantiser_gives_the_same_codes(tmp_path, plus):
     vectors, _ = clusters(np.random.default_rng(3), n=80)
     state = torch.random.get_rng_state()
-    quantiser = fit_rq_vae(vectors, (5, 4, 3), 0, plus=plus, epochs=10, **SMALL).quantiser
+    quantiser = fit_rq_vae(vectors, (5, 4, 3), 0, plus=plus, epochs=10, **SMALL)[0]
     assert torch.equal(state, torch.random.get_rng_state())  # nobody else's random numbers are touched
     quantiser.save(tmp_path / CODEBOOKS_FILE)
     loaded = Quantiser.load(tmp_path)
@@ -75,8 +76,8 @@ def test_codebooks_alone_are_a_quantiser(tmp_path):
 
 def test_dead_codes_are_revived():
     vectors, _ = clusters(np.random.default_rng(5), n=60, centres=(3, 2))
-    fit = fit_rq_vae(vectors, (40, 40), 0, epochs=40, **SMALL)
-    assert fit.revived > 0
+    *_, revived = fit_rq_vae(vectors, (40, 40), 0, epochs=40, **SMALL)
+    assert revived > 0
 
 
 def test_gradient_passes_straight_through_and_codebooks_follow_residuals():
@@ -107,9 +108,9 @@ def test_gradient_passes_straight_through_and_codebooks_follow_residuals():
 def test_same_seed_same_bytes(plus):
     vectors, _ = clusters(np.random.default_rng(6), n=90)
     one, two, other = (fit_rq_vae(vectors, (6, 5), seed, plus=plus, epochs=20, **SMALL) for seed in (1, 1, 2))
-    for a, b in zip(one.quantiser.codebooks, two.quantiser.codebooks, strict=True):
+    for a, b in zip(one[0].codebooks, two[0].codebooks, strict=True):
         assert a.tobytes() == b.tobytes()
-    assert one.errors == two.errors != other.errors
+    assert one[1] == two[1] != other[1]
 
 
 def test_bad_vectors():

@@ -213,7 +213,7 @@ def test_it_is_sampled_like_any_model():
     model, trie = tiny(), trie_of("mixed")
     drawn = sample_search(model, PROMPTS[:1], trie, trie.n_sids, generator=torch.Generator().manual_seed(0))
     assert sorted(drawn.sids[0].tolist()) == list(range(trie.n_sids))
-    assert float(drawn.log_probs.exp().sum()) == pytest.approx(1, abs=1e-5)
+    assert float(drawn.scores.exp().sum()) == pytest.approx(1, abs=1e-5)
 
 
 def test_how_many_prompts_fit():

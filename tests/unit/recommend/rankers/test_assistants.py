@@ -9,7 +9,7 @@ from support.store import shared
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
-from minionerec.recommend.rankers.language import LanguageRanker, Mixing, Search
+from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_assistant, load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 
@@ -42,8 +42,8 @@ def test_an_assistant_is_given_session_contexts_where_it_knows_them(shop, search
     ranker = load_ranker(checkpoints[searched], corpus, search=Search("exact"))
     helper = load_ranker(checkpoints[other], corpus)
     assert ("session_context" in ranker.context) is (searched == "conditioned")
-    ranker.mixing = Mixing(load_assistant(checkpoints[other], ranker, corpus), SHARE, combine)
-    assert ranker.context and bool(ranker.mixing.assistant.context) is (other == "conditioned")
+    ranker.assistant, ranker.share, ranker.combine = load_assistant(checkpoints[other], ranker, corpus), SHARE, combine
+    assert ranker.context and bool(ranker.assistant.context) is (other == "conditioned")
     contexts = [UNKNOWN, SAME, LATER, SAME]
     found = ranker.rank(
         Queries([HISTORY] * 4, np.array(contexts)), 24

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler
 from trl import GRPOTrainer
 
 from minionerec.training.grpo.trainer import SidGrpoTrainer
-from minionerec.training.grpo.trl_adapter import OVERRIDDEN, READ, DeferredStep, EpochSampler, StepTrainer
+from minionerec.training.grpo.trl_adapter import OVERRIDDEN, READ, EpochSampler, StepTrainer
 
 FOLDER = ROOT / "minionerec" / "training" / "grpo"
 
@@ -98,11 +98,11 @@ def test_every_launch_takes_the_same_steps(processes, slices, size):
     assert len(EpochSampler(25, processes, slices, size, 0)) == 24
 
 
-def test_a_step_is_made_when_its_first_slice_is_asked_for_and_once():
-    made = []
-    step = DeferredStep(
-        [["a"], ["b"]], lambda rows: made.append(rows) or [torch.tensor(position) for position in range(2)]
-    )
+def test_a_step_is_made_when_its_first_slice_is_asked_for_and_once(monkeypatch):
+    made, trainer = [], object.__new__(StepTrainer)
+    monkeypatch.setattr(StepTrainer, "make_step", lambda self, rows: made.append(rows) or list(range(len(rows))))
+    monkeypatch.setattr(GRPOTrainer, "get_batch_samples", lambda self, *of: ([["a"], ["b"]], None))
+    slices, _ = trainer.get_batch_samples(iter([]), 2, torch.device("cpu"))
     assert made == []
-    assert [int(part) for part in (step.slices[1], step.slices[0])] == [1, 0]
+    assert [trainer._prepare_inputs(part)["groups"] for part in reversed(slices)] == [1, 0]
     assert made == [[["a"], ["b"]]]
