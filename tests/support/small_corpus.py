@@ -1,14 +1,16 @@
 """Corpora of a few items, for tests of stages that look at items alone."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from minionerec.data.corpus import Corpus
+from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.times import RowTimes
+from minionerec.data.times import NO_TIME, RowTimes
 
 
 def make_corpus(titles: list[str], descriptions: list[str] | None = None, item_ids: list[str] | None = None) -> Corpus:
@@ -68,6 +70,37 @@ def corpus_of(train, valid, test, n_items: int = 6, max_history: int = 10, split
     splits = [each if isinstance(each, SplitExamples) else rows_of(each) for each in (train, valid, test)]
     titles = [f"thing {n}" for n in range(n_items)]
     return Corpus(make_corpus(titles).items, *splits, split=split, max_history=max_history)
+
+
+def random_corpus(item_ids, max_history: int, ties="keep", gaps=0.0, unknown=0.0) -> Corpus:
+    """Users of 2 to 29 items in the order of their times, split by time.
+
+    Args:
+        item_ids: The items.
+        max_history: Longest history.
+        ties: As of `prepare-data`: "keep", or "together".
+        gaps: Share of examples that are missing.
+        unknown: Share of interactions whose time nobody knows.
+    """
+    rng = np.random.default_rng(0)
+    rows = []
+    for user in range(20):
+        size = int(rng.integers(2, 30))
+        items, times = rng.integers(len(item_ids), size=size), np.sort(rng.integers(15, size=size)) * 20 + user
+        reported = np.where(rng.random(size) < unknown, NO_TIME, times)
+        for position in range(1, size):
+            end = int(np.searchsorted(times, times[position])) if ties == "together" else position
+            if end and rng.random() >= gaps:
+                example = f"u{user}", items[max(0, end - max_history) : end], items[position]
+                rows.append((times[position], example, (reported[position], reported[end - 1])))
+    rows.sort(key=lambda row: row[0])
+    splits = []
+    for low, high in pairwise([0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]):
+        _, examples, times = zip(*rows[low:high], strict=True)
+        splits.append(rows_of(examples, RowTimes(*np.array(times).T.copy())))
+    counts = {"ties": ties, **{f"{name}_rows": len(part) for name, part in zip(SPLITS, splits, strict=True)}}
+    items = make_corpus(item_ids, item_ids=item_ids).items
+    return Corpus(items, *splits, split="global time 8:1:1", max_history=max_history, counts=counts)
 
 
 def leave_last_out(sequences, n_items: int, max_history: int = 10) -> Corpus:

@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 from support.baskets import source_of
 from support.builder import build
-from support.small_corpus import make_corpus
+from support.small_corpus import make_corpus, rows_of
 
 from minionerec.core.errors import DataError
 from minionerec.data.audit import Agreement, audit_examples
 from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, RowTimes
 
 
@@ -86,13 +85,8 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
 
 def corpus_of(*tables):
     """A corpus of the items 3, 1, 2 with (history, target) rows."""
-    made = [
-        SplitExamples.of(
-            ["u"] * len(rows), [np.array(past, np.int32) for past, _ in rows], np.array([t for _, t in rows], np.int32)
-        )
-        for rows in tables
-    ]
-    return replace(make_corpus(list("abc"), item_ids=["3", "1", "2"]), **dict(zip(SPLITS, made, strict=True)))
+    splits = {name: rows_of([("u", *row) for row in rows]) for name, rows in zip(SPLITS, tables, strict=True)}
+    return replace(make_corpus(list("abc"), item_ids=["3", "1", "2"]), **splits)
 
 
 def test_rows_of_a_split_with_times_from_elsewhere():

@@ -1,21 +1,16 @@
 """Session contexts of windows, in memory and by shards, and the popularity that is weighed by them."""
 
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from support.decoding import token_ids
 from support.examples import in_files, sid_windows
+from support.small_corpus import random_corpus
 
-from minionerec.data.corpus import Corpus
-from minionerec.data.names import SPLITS
-from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts
-from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.models.backbone.catalogue import CatalogueConfig, blocks, build_catalogue
 from minionerec.models.nn.session import HIDDEN_SHARE, UNSOLD, hidden
 from minionerec.sid.table import SidTable
@@ -30,33 +25,6 @@ from minionerec.training.catalogue.windows import WindowDataset, collate
 N = 30
 TABLE = SidTable(np.array([[index // 6, index % 5] for index in range(N)]), [f"i{index}" for index in range(N)])
 SIZE = TABLE.n_unique
-
-
-def corpus_of(max_history, seed=0, ties="keep", gaps=0.0, unknown=0.0):
-    """Users whose items often share a context; some rows are missing, and of some items nobody knows the time."""
-    rng = np.random.default_rng(seed)
-    rows = []
-    for user in range(20):
-        size = int(rng.integers(2, 30))
-        items, times = rng.integers(N, size=size), np.sort(rng.integers(15, size=size)) * 20 + user
-        reported = np.where(rng.random(size) < unknown, NO_TIME, times)
-        for position in range(1, size):
-            end = int(np.searchsorted(times, times[position])) if ties == "together" else position
-            if end and rng.random() >= gaps:
-                history = items[max(0, end - max_history) : end]
-                rows.append(
-                    (times[position], f"u{user}", history, items[position], reported[position], reported[end - 1])
-                )
-    rows.sort(key=lambda row: row[0])
-    cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]
-    splits = []
-    for low, high in pairwise(cuts):
-        part = rows[low:high]
-        times = np.array([row[4:] for row in part]).T
-        splits.append(SplitExamples.of(*zip(*[row[1:4] for row in part], strict=True), RowTimes(*times.copy())))
-    ids = pd.DataFrame({"item_id": TABLE.item_ids, "title": TABLE.item_ids, "description": ""})
-    counts = {"ties": ties, **{f"{name}_rows": len(part) for name, part in zip(SPLITS, splits, strict=True)}}
-    return Corpus(ids, *splits, split="global time 8:1:1", max_history=max_history, counts=counts)
 
 
 KINDS = pytest.mark.parametrize(
@@ -86,7 +54,7 @@ def conditioned(windows):
 
 @KINDS
 def test_each_label_has_the_session_context_of_its_row(max_history, settings):
-    corpus = corpus_of(max_history, **settings)
+    corpus = random_corpus(TABLE.item_ids, max_history, **settings)
     windows, valid = sid_windows(corpus, TABLE, 1.0, session_context=True)
     number = TABLE.sid_numbers + 1
     for part, split in ((windows, "train"), (valid, "valid")):
@@ -108,7 +76,7 @@ def test_each_label_has_the_session_context_of_its_row(max_history, settings):
 
 @KINDS
 def test_a_corpus_in_files_has_the_same_session_contexts(tmp_path, max_history, settings):
-    corpus = corpus_of(max_history, **settings)
+    corpus = random_corpus(TABLE.item_ids, max_history, **settings)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     wanted, valid = sid_windows(corpus, TABLE, 2.0, session_context=True)
     found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0, session_context=True)
@@ -120,7 +88,7 @@ def test_a_corpus_in_files_has_the_same_session_contexts(tmp_path, max_history, 
 
 
 def test_nothing_else_is_changed_by_session_contexts(tmp_path):
-    corpus = corpus_of(6, gaps=0.2)
+    corpus = random_corpus(TABLE.item_ids, 6, gaps=0.2)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     pairs = list(zip(*(sid_windows(corpus, TABLE, 2.0, contexts) for contexts in (False, True)), strict=True))
     stored = in_files(tmp_path / "corpus")
@@ -133,7 +101,7 @@ def test_nothing_else_is_changed_by_session_contexts(tmp_path):
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_corpus_without_times_knows_no_session_context(tmp_path, stored):
-    corpus = corpus_of(6)
+    corpus = random_corpus(TABLE.item_ids, 6)
     splits = {name: replace(rows, times=None) for name, rows in corpus.splits().items()}
     corpus = replace(corpus, **splits)
     if stored:
@@ -144,7 +112,7 @@ def test_a_corpus_without_times_knows_no_session_context(tmp_path, stored):
 
 
 def test_batches_keep_session_contexts():
-    windows, _ = sid_windows(corpus_of(6), TABLE, 0.0, session_context=True)
+    windows, _ = sid_windows(random_corpus(TABLE.item_ids, 6), TABLE, 0.0, session_context=True)
     batch = collate([WindowDataset(windows)[position] for position in (0, 2)])
     assert batch["contexts"].dtype == torch.int64 and batch["contexts"].shape == batch["labels"].shape
     assert (batch["contexts"] == torch.from_numpy(windows["contexts"][[0, 2]])[:, : batch["labels"].shape[1]]).all()

@@ -1,16 +1,14 @@
 """Windows that are read shard by shard: those of the corpus in memory, in another order, and counted alike."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from support.examples import in_files, sid_windows
+from support.small_corpus import random_corpus
 
 from minionerec.core.errors import DataError
-from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.transitions import count_transitions
 from minionerec.sid.table import SidTable
@@ -28,30 +26,6 @@ N = 30
 TABLE = SidTable(np.array([[index // 6, index % 5] for index in range(N)]), [f"i{index}" for index in range(N)])
 
 
-def corpus_of(max_history, seed=0, users=25, gaps=0.0):
-    """Users of any length whose rows go by a global order; some rows are left out, as published files leave them."""
-    rng = np.random.default_rng(seed)
-    items = pd.DataFrame({"item_id": TABLE.item_ids, "title": TABLE.item_ids, "description": [""] * N})
-    rows = []
-    for user in range(users):
-        sequence = rng.integers(N, size=rng.integers(2, 40)).astype(np.int32)
-        contexts = np.sort(rng.random(len(sequence)))
-        for position in range(1, len(sequence)):
-            if rng.random() >= gaps:
-                rows.append(
-                    (
-                        contexts[position],
-                        f"u{user}",
-                        sequence[max(0, position - max_history) : position],
-                        sequence[position],
-                    )
-                )
-    rows.sort(key=lambda row: row[0])
-    cuts = [0, int(0.8 * len(rows)), int(0.9 * len(rows)), len(rows)]
-    splits = [SplitExamples.of(*zip(*[row[1:] for row in rows[a:b]], strict=True)) for a, b in pairwise(cuts)]
-    return Corpus(items, *splits, split="global time 8:1:1", max_history=max_history)
-
-
 def sorted_rows(windows):
     """Windows as text, in an order that does not depend on theirs."""
     columns = zip(*(windows[name].tolist() for name in ("histories", "labels")), strict=True)
@@ -63,7 +37,7 @@ def sorted_rows(windows):
 
 @pytest.mark.parametrize(("max_history", "gaps"), [(10, 0.0), (5, 0.0), (1, 0.0), (6, 0.2), (50, 0.1)])
 def test_windows_of_shards_are_those_in_memory(tmp_path, max_history, gaps):
-    corpus = corpus_of(max_history, gaps=gaps)
+    corpus = random_corpus(TABLE.item_ids, max_history, gaps=gaps)
     corpus.save(tmp_path / "corpus", config={}, inputs={})
     wanted, held_out = sid_windows(corpus, TABLE, 2.0)
     found, again = sid_windows(in_files(tmp_path / "corpus"), TABLE, 2.0)
@@ -73,7 +47,7 @@ def test_windows_of_shards_are_those_in_memory(tmp_path, max_history, gaps):
 
 
 def test_counts_by_parts_are_the_counts(tmp_path, monkeypatch):
-    corpus = corpus_of(10)
+    corpus = random_corpus(TABLE.item_ids, 10)
     windows, _ = sid_windows(corpus, TABLE, 0.0)
     size = TABLE.n_unique
     how = (size, 4, 0.6, 0.3)
@@ -82,15 +56,15 @@ def test_counts_by_parts_are_the_counts(tmp_path, monkeypatch):
     for part, exact in ((1 << 20, True), (7, False)):
         monkeypatch.setattr(module, "_PART", part)
         found = window_transitions(windows, *how)
-        for name in ("offsets", "followers"):
+        for name in ("indptr", "indices"):
             assert np.array_equal(getattr(found, name), getattr(wanted, name))
-        assert found.counts.dtype == np.float32
-        assert np.array_equal(found.counts, wanted.counts) if exact else np.allclose(found.counts, wanted.counts)
+        assert found.dtype == np.float32
+        assert np.array_equal(found.data, wanted.data) if exact else np.allclose(found.data, wanted.data)
         assert np.array_equal(target_counts(windows, size), targets)
 
 
 def test_batches_are_as_wide_as_their_longest_window(tmp_path):
-    write_windows(corpus_of(10), TABLE, 1.0, tmp_path / "windows")
+    write_windows(random_corpus(TABLE.item_ids, 10), TABLE, 1.0, tmp_path / "windows")
     windows = read_windows(tmp_path / "windows")
     assert isinstance(windows["labels"], np.memmap)
     rows, positions = WindowDataset(windows), [3, 0, 8]
@@ -103,7 +77,7 @@ def test_batches_are_as_wide_as_their_longest_window(tmp_path):
 
 
 def test_a_corpus_of_rows_without_history_has_no_window(tmp_path):
-    corpus = corpus_of(10)
+    corpus = random_corpus(TABLE.item_ids, 10)
     empty = [np.zeros(0, np.int32)] * len(corpus.train)
     corpus = replace(corpus, train=SplitExamples.of(corpus.train.users, empty, corpus.train.targets))
     corpus.save(tmp_path / "corpus", config={}, inputs={})
