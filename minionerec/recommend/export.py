@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from minionerec import __version__
 from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, one_line
-from minionerec.core.log import get_logger, progress
+from minionerec.core.log import progress
 from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
@@ -26,8 +26,6 @@ from minionerec.recommend import sid_trie
 from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.rankers.candidates import list_items, ranked_items
 from minionerec.sid.table import SidTable
-
-logger = get_logger(__name__)
 
 TRIE_FILE, ITEMS_FILE, PROMPTS_FILE = "trie.safetensors", "sid_to_item.json", "prompts.json"
 README_FILE = "README.md"

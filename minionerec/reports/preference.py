@@ -24,7 +24,6 @@ JUDGEMENT = (
     "All answers are a rater's judgement of a picture. They say nothing about the person in it, neither the identity "
     "nor the character or abilities of that person."
 )
-REPORT_FILE = "report.md"
 LEAST_ROWS = 10
 NONE = "n/a"
 Results = dict[str, Any]  # results.json of a model

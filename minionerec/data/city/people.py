@@ -10,7 +10,6 @@ from minionerec.data.city.world import BEGAN, World, generator, power_law, sprea
 
 BLOCK, BLOCK_CHOICES = 8192, 1 << 19
 """Largest number of users of a block, and of its purchases on average."""
-TASTES = 4
 SESSION = 1800
 """Maximum seconds between two purchases of one session."""
 FAVOURITES = power_law(SHELF, 1.0, 2.0)

@@ -12,10 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from minionerec.core.errors import ConfigError, DataError, one_line
-from minionerec.core.log import get_logger
 from minionerec.data.engines.engine import Engine
 
-log = get_logger(__name__)
 HERE = "local[2]"
 """Spark's master without `spark-submit`: two threads of this machine."""
 BATCH = 1 << 18

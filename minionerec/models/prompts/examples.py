@@ -35,14 +35,12 @@ class PromptExample:
     """One prompt with its completion.
 
     Attributes:
-        task: Task name.
         prompt: Prompt text.
         completion: Completion text, end marks included.
         target: Index of the completion's item.
         others: The prompt by the wording's other templates, of training examples; none where it has one.
     """
 
-    task: str
     prompt: str
     completion: str
     target: int
@@ -196,7 +194,7 @@ class ExampleBuilder:
         for about, target in queries:
             if able[target]:
                 prompt, *others = (self.prompt(task, **about, way=way) for way in ways)
-                examples.append(PromptExample(task, prompt, self.completion(task, target), target, tuple(others)))
+                examples.append(PromptExample(prompt, self.completion(task, target), target, tuple(others)))
         return examples
 
 

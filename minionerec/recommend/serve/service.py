@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
-from minionerec.core.log import get_logger
 from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.explain import explain
 from minionerec.recommend.requests import Request, RequestError, name_shown
@@ -23,7 +22,6 @@ from minionerec.recommend.serve.writing import described, finite, to_json
 if TYPE_CHECKING:
     from starlette.requests import Request as Call
 
-logger = get_logger(__name__)
 
 _MOST_SEARCHES = 8
 _MOST_FOUND = 100
