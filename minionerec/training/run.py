@@ -57,7 +57,6 @@ from minionerec.training.config import LanguageRunConfig, RefittableConfig, RunC
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
-    StopAt,
     best_checkpoint,
     diverged,
     early_stopping,
@@ -248,25 +247,8 @@ _FREE = ("device_batch_size", "gradient_checkpointing")
 _NAMED = 4  # differences that a message lists
 
 
-@dataclass(frozen=True)
-class Refit:
-    """How long a refit trains.
-
-    Attributes:
-        chosen: The checkpoint that validation chose.
-        epochs: After how many epochs its weights stood.
-    """
-
-    chosen: Path
-    epochs: float
-
-    def steps(self, steps_per_epoch: int) -> int:
-        """Optimiser steps of the refit, whose epochs have more rows than those of the chosen run."""
-        return max(1, round(self.epochs * steps_per_epoch))
-
-
-def plan_refit(stage: Stage[Any]) -> Refit | None:
-    """The plan of a refit on all examples; None for an ordinary run.
+def refit_epochs(stage: Stage[Any]) -> float | None:
+    """How many epochs a refit on all examples trains: as the checkpoint that validation chose; None for no refit.
 
     Args:
         stage: The stage with its settings and everything that it reads.
@@ -293,9 +275,9 @@ def plan_refit(stage: Stage[Any]) -> Refit | None:
             f"{start}: was not trained on all examples, so the run would start without valid and test. Refit it "
             "first, and give checkpoint its refit."
         )
-    found = Refit(chosen, best_epoch(chosen, manifest))
-    logger.info("Training on all examples, for %.2f epochs as %s, without validation.", found.epochs, chosen)
-    return found
+    epochs = best_epoch(chosen, manifest)
+    logger.info("Training on all examples, for %.2f epochs as %s, without validation.", epochs, chosen)
+    return epochs
 
 
 def _check_unseen(stage: Stage[Any]) -> None:
@@ -577,11 +559,12 @@ class TrainingRun(TrainerCallback):
     Args:
         config: The stage's settings, with local paths.
         work: The stage's working state.
-        refit: How long to train on all examples; None for a run that validates.
+        refit: Epochs of a training on all examples; None for a run that validates.
     """
 
-    def __init__(self, config: RunConfig, work: Work, refit: Refit | None = None):
+    def __init__(self, config: RunConfig, work: Work, refit: float | None = None):
         self.config, self.work, self.refit = config, work, refit
+        self.last_step: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -624,14 +607,20 @@ class TrainingRun(TrainerCallback):
         self.work.log_batch(plan.per_device, plan.accumulation, plan.total)
         found = trainer_arguments(self.config, plan, select_by, self.folder)
         if self.refit is not None:
+            self.last_step = max(1, round(self.refit * plan.steps_per_epoch))  # of more rows than in the chosen run
             for name in ("eval_steps", "load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
                 del found[name]
             found["eval_strategy"] = "no"
         return found
 
-    def callbacks(self, plan: StepPlan) -> list[TrainerCallback]:
-        """Callbacks that end the run before its last step: early stopping, or the number of steps of a refit."""
-        return early_stopping(self.config) if self.refit is None else [StopAt(self.refit.steps(plan.steps_per_epoch))]
+    def early_stopping(self) -> list[TrainerCallback]:
+        """The callback that ends the run after `patience` validations without a better one, where there is one."""
+        return early_stopping(self.config) if self.refit is None else []
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """End a refit where it is time, whatever its schedule."""
+        if self.last_step is not None and state.global_step >= self.last_step:
+            control.should_training_stop = control.should_save = control.should_log = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint is whole."""
@@ -666,7 +655,7 @@ class TrainingRun(TrainerCallback):
         """
         trainer.add_callback(self)
         replace_printer(trainer)
-        trainer.clock = self.work
+        trainer.clock, trainer.last_step = self.work, self.last_step
         set_log_folder(trainer.callback_handler.callbacks, self.config)
         with self.work.phase("train"):
             try:
@@ -744,7 +733,7 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         if uses_deepspeed():
             check_deepspeed_precision(config)
             check_builds()
-        refit = plan_refit(stage)
+        refit = refit_epochs(stage)
         join_for_training()
         with stage.work() as work:
             try:

@@ -267,7 +267,7 @@ def _trainer(
         train_dataset=examples.rows,
         eval_dataset=None if heldout is None else Dataset.from_dict(heldout.columns),
         processing_class=bundle.tokenizer,
-        callbacks=[*run.callbacks(plan), SetEpoch(collator, order)],
+        callbacks=[*run.early_stopping(), SetEpoch(collator, order)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
     trainer.order = order

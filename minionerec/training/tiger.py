@@ -161,7 +161,7 @@ def _trainer(
         train_dataset=Dataset.from_dict(rows),
         eval_dataset=Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
-        callbacks=run.callbacks(plan),
+        callbacks=run.early_stopping(),
         optimizers=(adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
     )
     if not config.device_batch_size:  # the model is small: as much as is faster, or what memory turns out to hold

@@ -169,25 +169,6 @@ def _has_updates(model: Any) -> bool:
 _VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
 
 
-class StopAt(TrainerCallback):
-    """Ends a run after a number of steps, with a checkpoint, whatever its schedule.
-
-    Args:
-        step: The last step.
-    """
-
-    def __init__(self, step: int):
-        self.step = step
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """End the run where it is time."""
-        if state.global_step >= self.step:
-            control.should_training_stop = control.should_save = control.should_log = True
-        return control
-
-
 def best_checkpoint(checkpoint: Path, best: str | None) -> Path | None:
     """The best checkpoint by the state of another, in the folder of that one, which may have been moved since."""
     return None if best is None else checkpoint.parent / Path(best).name
@@ -200,11 +181,13 @@ class RankingEvaluation(Trainer):
         validation: Prompts to rank, set before training; none if None.
         measures_loss: Whether evaluations also measure the trainer's own loss.
         clock: Who counts the seconds of validation.
+        last_step: Step at which the run is ended before its schedule is; None where it is not.
     """
 
     validation: ValidationSet | None = None
     measures_loss = True
     clock: Clock = NO_CLOCK
+    last_step: int | None = None
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
@@ -215,8 +198,8 @@ class RankingEvaluation(Trainer):
         """
         if isinstance(resume_from_checkpoint, str):
             state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / "trainer_state.json"))
-            ends = [call.step for call in self.callback_handler.callbacks if isinstance(call, StopAt)]
-            if _has_ended(state, self.args) or self.stops_at(state) or any(state.global_step >= end for end in ends):
+            ended = self.last_step is not None and state.global_step >= self.last_step
+            if ended or _has_ended(state, self.args) or self.stops_at(state):
                 self.state = state
                 best = best_checkpoint(Path(resume_from_checkpoint), state.best_model_checkpoint)
                 self._load_from_checkpoint(str(best or resume_from_checkpoint))

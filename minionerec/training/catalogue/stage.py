@@ -222,7 +222,7 @@ def _uses_session_context(config: CatalogueTrainConfig, start: str | None) -> bo
 def _weigh(run: TrainingRun, model: CatalogueModel, windows: SidWindows, heldout: SidWindows) -> dict[str, Any]:
     """Fit popularity and experts, for the manifest; a refit takes what was found when rows were held out."""
     found: dict[str, Any] = {}
-    chosen = None if run.refit is None else read_manifest(run.refit.chosen)["counts"]
+    chosen = None if run.refit is None else read_manifest(run.work.stage.inputs["refit"])["counts"]
     if model.popularity is not None:
         if chosen is None:
             weights = fit_popularity(model, windows, heldout)
@@ -265,7 +265,7 @@ def _trainer(
         train_dataset=WindowDataset(windows),
         eval_dataset=WindowDataset(heldout) if run.refit is None else None,
         processing_class=bundle.tokenizer,
-        callbacks=run.callbacks(plan),
+        callbacks=run.early_stopping(),
     )
     model.set_dropout(config.dropout)
     trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
