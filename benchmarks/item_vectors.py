@@ -84,7 +84,7 @@ def main():
         sizes = fit_codebook_sizes([args.codes] * 3, corpus.n_items)
         codes, books = residual_kmeans(vectors, sizes, 42, 25)
         distinct = len(np.unique(codes, axis=0))
-        codes = resolve_collisions(codes, "relocate", vectors=vectors, codebooks=books).codes
+        codes = resolve_collisions(codes, "relocate", vectors=vectors, codebooks=books)[0]
         gains = neighbour_gains(vectors, *pairs[1])
         chance = purity(np.zeros(len(codes), dtype=np.int64), evidence.buyers) or 1.0
         alike = [(purity(groups, evidence.buyers) or 0.0) / chance for groups in prefix_numbers(codes)[:2]]

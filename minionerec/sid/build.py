@@ -328,7 +328,7 @@ MAKERS: dict[str, Callable[[MethodInputs], CodesAndPoints]] = {
 }
 
 
-def resolve(made: CodesAndPoints, config: SidConfig) -> Resolution:
+def resolve(made: CodesAndPoints, config: SidConfig) -> tuple[np.ndarray, Resolution]:
     """Codes of all items of the corpus without collisions, as far as the settings require."""
     books = made.quantiser.codebooks if made.quantiser else None
     if made.new is None or made.kept is None or made.points is None:
@@ -340,7 +340,7 @@ def resolve(made: CodesAndPoints, config: SidConfig) -> Resolution:
             capacity=config.capacity,
             left=made.left,
         )
-    resolution = resolve_collisions(
+    codes, resolution = resolve_collisions(
         made.codes,
         config.collisions,
         vectors=made.points[made.new],
@@ -349,8 +349,7 @@ def resolve(made: CodesAndPoints, config: SidConfig) -> Resolution:
         capacity=config.capacity,
     )
     known = np.setdiff1d(np.arange(len(made.points)), made.new)
-    codes = stack_codes(made.kept, resolution.codes)[np.argsort(np.concatenate([known, made.new]))]
-    return replace(resolution, codes=codes)
+    return stack_codes(made.kept, codes)[np.argsort(np.concatenate([known, made.new]))], resolution
 
 
 @dataclass(frozen=True)
@@ -398,13 +397,19 @@ def run_build_sids(config: SidConfig) -> SidResult:
         with work.phase("quantise"):
             made = MAKERS[config.method](given)
         with work.phase("resolve"):
-            resolution = resolve(made, config)
-        table = SidTable(resolution.codes, given.item_ids)
+            codes, resolution = resolve(made, config)
+        table = SidTable(codes, given.item_ids)
         books = made.quantiser.codebooks if made.quantiser else None
         stage.given = replace(stage.given, **made.settings)
         with work.phase("measure"):
             report = sid_report(
-                config.method, resolution, vectors=made.points, codebooks=books, counts=given.counts, seed=config.seed
+                config.method,
+                codes,
+                resolution,
+                vectors=made.points,
+                codebooks=books,
+                counts=given.counts,
+                seed=config.seed,
             )
         counts = {**given.counts, "levels": table.levels, **asdict(resolution.after)}
         with work.finish(seed=config.seed, counts=counts) as folder:

@@ -102,24 +102,22 @@ class CollisionCounts:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Codes after collisions were resolved, and the changes made.
+    """How collisions were resolved, as `report.json` has it.
 
     Attributes:
-        codes: int32 (N, L), or (N, L + 1) where an extra token was added; -1 where an item has no code at the end.
         method: Name of the method.
-        before: Counts of the codes as given.
-        after: Counts of the codes as returned.
         moved: Items whose SID changed.
         distance_paid: Sum over moved items of the squared distance between vector and reconstruction, after less
             before; 0 where nothing moves in space; None where no vectors were given.
+        before: Counts of the codes as given.
+        after: Counts of the codes as returned.
     """
 
-    codes: np.ndarray
     method: str
-    before: CollisionCounts
-    after: CollisionCounts
     moved: int
     distance_paid: float | None
+    before: CollisionCounts
+    after: CollisionCounts
 
 
 def count_collisions(codes: np.ndarray) -> CollisionCounts:
@@ -246,7 +244,7 @@ def resolve_collisions(
     taken: np.ndarray | None = None,
     capacity: int = 1,
     left: np.ndarray | None = None,
-) -> Resolution:
+) -> tuple[np.ndarray, Resolution]:
     """Resolve collisions and count them before and after.
 
     Args:
@@ -264,7 +262,8 @@ def resolve_collisions(
         left: float32 (N,), squared distance of each item to its reconstruction, where that is known already.
 
     Returns:
-        The new codes, the counts before and after (of these N items and the P others), and the distance paid.
+        The new codes, int32 (N, L), or (N, L + 1) where an extra token was added, -1 where an item has no code at the
+        end; and how they were made, with the counts before and after of these N items and the P others.
 
     Raises:
         ConfigError: If the method is unknown.
@@ -282,7 +281,7 @@ def resolve_collisions(
     if vectors is not None and codebooks is not None:
         paid = _paid(vectors, codebooks, np.flatnonzero(changed), codes, resolved)
     count_before, count_after = (count_collisions(stack_codes(others, table)) for table in (codes, resolved))
-    return Resolution(resolved, method, count_before, count_after, int(changed.sum()), paid)
+    return resolved, Resolution(method, int(changed.sum()), paid, count_before, count_after)
 
 
 def _paid(

@@ -127,6 +127,7 @@ def gini(counts: np.ndarray) -> float:
 
 def sid_report(
     method: str,
+    codes: np.ndarray,
     resolution: Resolution,
     *,
     vectors: VectorRows | None = None,
@@ -137,13 +138,14 @@ def sid_report(
     """The content of `report.json`.
 
     Keys: `method`; `items`; `unique` (distinct SIDs); `levels` (list of `LevelUse` as objects, for the final codes);
-    `collisions` with `method`, `moved`, `distance_paid`, and `before` and `after` (`CollisionCounts` as objects);
+    `collisions` (`Resolution` as an object);
     `counts` (the stage's counts: dimensions, empty and duplicate texts...); of vectors in a file
     `error_rows`, the number of items in a sample whose variance the levels' errors are of.
 
     Args:
         method: How the codes were made.
-        resolution: Codes before and after collisions were resolved.
+        codes: int32 (N, L), the final codes.
+        resolution: How collisions were resolved.
         vectors: float32 (N, D), if the codes were made from available vectors. Of those in a file a sample is read.
         codebooks: Per level float32 (C_l, D), if available.
         counts: Anything else that was counted.
@@ -160,15 +162,9 @@ def sid_report(
         "method": method,
         "items": resolution.after.items,
         "unique": resolution.after.unique,
-        "levels": [asdict(use) for use in level_use(resolution.codes, vectors=known, codebooks=codebooks, rows=rows)],
+        "levels": [asdict(use) for use in level_use(codes, vectors=known, codebooks=codebooks, rows=rows)],
         **({} if rows is None else {"error_rows": len(rows)}),
-        "collisions": {
-            "method": resolution.method,
-            "moved": resolution.moved,
-            "distance_paid": resolution.distance_paid,
-            "before": asdict(resolution.before),
-            "after": asdict(resolution.after),
-        },
+        "collisions": asdict(resolution),
         "counts": dict(counts or {}),
     }
 
@@ -196,20 +192,11 @@ def read_sid_report(folder: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Collisions:
-    method: str
-    moved: int
-    distance_paid: float | None
-    before: CollisionCounts
-    after: CollisionCounts
-
-
-@dataclass(frozen=True)
 class _Content:
     method: str
     items: int
     levels: list[LevelUse]
-    collisions: _Collisions
+    collisions: Resolution
 
 
 def report_lines(report: Mapping[str, Any]) -> list[str]:

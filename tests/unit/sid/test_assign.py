@@ -118,16 +118,16 @@ def test_collisions_of_a_file_are_resolved_as_those_of_the_array(stored, collisi
     vectors, file = stored
     codebooks = residual_kmeans(vectors, (8, 12, 12), 0, 5)[1]
     codes, left = assign(file, codebooks)
-    whole = resolve_collisions(codes, collisions, vectors=vectors, codebooks=codebooks)
-    ours = resolve_collisions(codes, collisions, vectors=file, codebooks=codebooks, left=left)
-    assert ours.codes.tobytes() == whole.codes.tobytes() and ours.distance_paid == whole.distance_paid
+    whole_codes, whole = resolve_collisions(codes, collisions, vectors=vectors, codebooks=codebooks)
+    ours_codes, ours = resolve_collisions(codes, collisions, vectors=file, codebooks=codebooks, left=left)
+    assert ours_codes.tobytes() == whole_codes.tobytes() and ours.distance_paid == whole.distance_paid
     if collisions == "relocate":
         assert whole.moved > 50 and whole.after.unique == 900
         monkeypatch.setattr(resolving, "FEW", 0)  # distances by products
         monkeypatch.setattr(resolving, "ORDERS_BYTES", 200)
         monkeypatch.setattr(resolving, "_ROWS", 7)
-        many = resolve_collisions(codes, collisions, vectors=file, codebooks=codebooks, left=left)
-        assert many.codes.tobytes() == whole.codes.tobytes()
+        many, _ = resolve_collisions(codes, collisions, vectors=file, codebooks=codebooks, left=left)
+        assert many.tobytes() == whole_codes.tobytes()
 
 
 def test_sinkhorn_needs_an_array(stored):
@@ -157,13 +157,13 @@ def test_errors_of_a_file_are_of_a_sample_which_is_reported(stored, monkeypatch)
 
     vectors, file = stored
     codes, codebooks = residual_kmeans(vectors, (8, 8), 0, 5)
-    resolution = resolve_collisions(codes, "keep")
-    whole = sid_report("m", resolution, vectors=vectors, codebooks=codebooks)
+    _, resolution = resolve_collisions(codes, "keep")
+    whole = sid_report("m", codes, resolution, vectors=vectors, codebooks=codebooks)
     assert "error_rows" not in whole
-    all_read = sid_report("m", resolution, vectors=file, codebooks=codebooks)
+    all_read = sid_report("m", codes, resolution, vectors=file, codebooks=codebooks)
     assert all_read["levels"] == whole["levels"] and all_read["error_rows"] == 900
     monkeypatch.setattr(module, "ERROR_ROWS", 600)
-    found = sid_report("m", resolution, vectors=file, codebooks=codebooks, seed=1)
+    found = sid_report("m", codes, resolution, vectors=file, codebooks=codebooks, seed=1)
     assert found["error_rows"] == 600 and "variance left is that of a sample of 600 items" in module.report_lines(found)
     for one, other in zip(found["levels"], whole["levels"], strict=True):
         assert one["use"] == other["use"] and one["error"] != other["error"]

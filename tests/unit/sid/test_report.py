@@ -66,7 +66,7 @@ def test_equal_vectors_leave_no_error():
 
 def test_report_is_json_and_its_lines_say_before_and_after():
     codes = np.array([[0, 0], [0, 0], [1, 1]])
-    report = sid_report("published", resolve_collisions(codes, "extra_token"), counts={"items": 3})
+    report = sid_report("published", *resolve_collisions(codes, "extra_token"), counts={"items": 3})
     assert json.loads(json.dumps(report))["collisions"]["before"]["unique"] == 2
     assert (report["items"], report["unique"], [use["level"] for use in report["levels"]]) == (3, 3, ["a", "b", "c"])
     text = "\n".join(report_lines(report))
@@ -81,14 +81,14 @@ def test_report_is_json_and_its_lines_say_before_and_after():
 def test_lines_with_codebooks(made):
     vectors, codes, codebooks = made
     resolution = resolve_collisions(codes, "keep", vectors=vectors, codebooks=codebooks)
-    lines = report_lines(sid_report("residual_kmeans", resolution, vectors=vectors, codebooks=codebooks))
+    lines = report_lines(sid_report("residual_kmeans", *resolution, vectors=vectors, codebooks=codebooks))
     assert "of 8 codes used" in lines[0] and "variance left" in lines[0]
     assert len(lines) == 3 and lines[2].startswith("SIDs: ")
 
 
 def test_a_report_of_another_form_is_refused(made, tmp_path):
     _, codes, codebooks = made
-    report = json.loads(json.dumps(sid_report("balanced", resolve_collisions(codes, "keep"), codebooks=codebooks)))
+    report = json.loads(json.dumps(sid_report("balanced", *resolve_collisions(codes, "keep"), codebooks=codebooks)))
     (tmp_path / REPORT_FILE).write_text(json.dumps(report))
     assert read_sid_report(tmp_path) == report
     for content, message in (
@@ -112,7 +112,7 @@ def measured(codes, buyers):
         histories,
         np.array([item for _, item in pairs]),
     )
-    return sid_report("published", resolve_collisions(codes, "keep")), diagnose(codes, evidence)
+    return sid_report("published", *resolve_collisions(codes, "keep")), diagnose(codes, evidence)
 
 
 def test_advice_names_what_is_wrong_and_what_to_try():
@@ -136,6 +136,6 @@ def test_advice_names_what_is_wrong_and_what_to_try():
     vectors = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
     books = [np.zeros((100, 2), np.float32), vectors[:100]]
     codes = np.stack([np.where(np.arange(300) < 3, np.arange(300), 0), np.arange(300) % 100], axis=1)
-    hardly = sid_report("published", resolve_collisions(codes, "keep"), vectors=vectors, codebooks=books)
+    hardly = sid_report("published", *resolve_collisions(codes, "keep"), vectors=vectors, codebooks=books)
     assert "the codes of level a hardly distinguish items: try method balanced_kmeans" in advice(hardly)
     assert "level a, b" not in advice(hardly)
