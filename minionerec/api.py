@@ -15,7 +15,6 @@ input is a path, or the result of the function that made it. `import minionerec`
 
 import inspect
 import os
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from minionerec.core.parquet import table_path
 from minionerec.core.paths import input_path
-from minionerec.core.settings import default_of, description, typed_values
+from minionerec.core.settings import default_of, description, type_hints, typed_values
 from minionerec.core.stages import StageResult, stage_spec
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _stage(name: str) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         own = inspect.signature(function).parameters
         config = stage_spec(name).config_class()
-        hints = typing.get_type_hints(config)
+        hints = type_hints(config)
         settings = [each for each in fields(config) if each.name not in own]
         kept = [each for each in own.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         added = [

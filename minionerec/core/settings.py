@@ -20,6 +20,7 @@ import os
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_origin
 
@@ -96,6 +97,10 @@ def setting(default: Any, help: str, **described: Any) -> Any:
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+type_hints: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
+"""Name of each setting of a configuration class to its type."""
 
 
 def description(of: Field[Any]) -> Description:
@@ -416,7 +421,7 @@ def typed_values(config_class: type[Any], values: Mapping[str, Any], where: str)
     Raises:
         ConfigError: Naming every unknown key, and every value that does not fit.
     """
-    hints, known = typing.get_type_hints(config_class), {each.name: each for each in fields(config_class)}
+    hints, known = type_hints(config_class), {each.name: each for each in fields(config_class)}
     found: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in values.items():
@@ -455,7 +460,7 @@ def settings_parser(config_class: type[Any], program: str = "", summary: str = "
         metavar="FILE",
         help="YAML file with any of the settings below, or RECIPE#STEP, such as demo#sft; flags win over it",
     )
-    hints = typing.get_type_hints(config_class)
+    hints = type_hints(config_class)
     for each in fields(config_class):
         described, kind = description(each), without_none(hints[each.name])
         default = default_text(each)

@@ -1,11 +1,13 @@
 """Parsing of values: YAML files and words of the command line become numbers, texts, lists and mappings."""
 
+import copy
 import datetime
 import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -67,8 +69,24 @@ def parse_yaml(text: str) -> Any:
         ValueError: If it is no YAML, names a key twice, repeats nodes by aliases, or is nested too deep; the message
             names line and column, on one line.
     """
+    return copy.deepcopy(_parsed(text)[0])
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> tuple[Any, Mapping[tuple[str, ...], int]]:
+    """The value of a YAML text, which nobody may change, and the line of every key.
+
+    A recipe is read again for each step that takes its settings from it, and reading takes longer than all else of a
+    plan.
+
+    Raises:
+        ValueError: As `parse_yaml`.
+    """
     try:
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+        loader = _Loader(text)  # a SafeLoader
+        node = loader.get_single_node()
+        value = None if node is None else loader.construct_document(node)
+        return value, dict(_lines_of(node, ()))
     except RecursionError:
         raise ValueError("nested too deep") from None
     except yaml.MarkedYAMLError as error:
@@ -77,6 +95,13 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"{position}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ValueError(one_line(error)) from None
+
+
+def _lines_of(node: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        path = (*above, str(key.value))
+        yield path, key.start_mark.line + 1
+        yield from _lines_of(value, path)
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -95,16 +120,7 @@ def yaml_with_lines(path: str | Path) -> tuple[dict[str, Any], dict[tuple[str, .
         ConfigError: As `read_yaml`.
     """
     text = _text_of(path)
-    content = _mapping_of(path, text)
-    lines: dict[tuple[str, ...], int] = {}
-
-    def walk(node: Any, above: tuple[str, ...]) -> None:
-        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-            lines[(*above, str(key.value))] = key.start_mark.line + 1
-            walk(value, (*above, str(key.value)))
-
-    walk(yaml.compose(text, Loader=_Loader), ())
-    return content, lines
+    return _mapping_of(path, text), dict(_parsed(text)[1])
 
 
 def _text_of(path: str | Path) -> str:

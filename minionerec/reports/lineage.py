@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from minionerec.core.artefacts import fingerprint, is_artefact, read_json, read_manifest, resolve_link, to_plain
 from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.records import read_run_record
+from minionerec.core.settings import type_hints
 from minionerec.core.stages import STAGES, stage_of
 from minionerec.core.values import convert
 from minionerec.reports.config import RunSetting
@@ -167,7 +168,7 @@ def _typed(settings: Mapping[str, Any], stage: str, path: Path) -> dict[str, Any
         stage: The stage.
         path: Where they are from, for a warning.
     """
-    hints = get_type_hints(STAGES[stage].config_class()) if stage in STAGES else {}
+    hints = type_hints(STAGES[stage].config_class()) if stage in STAGES else {}
     found = {}
     for name, value in settings.items():
         try:
