@@ -1,10 +1,29 @@
-"""What modules of the package hold, read and not imported."""
+"""What modules hold and import, read and not imported."""
 
 import ast
+from collections.abc import Iterator
+from functools import cache
 
 from support.paths import ROOT
 
 
+def imports(source: str) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Every import of a module, wherever it stands, and whether it is imported when the module is."""
+
+    def walk(node: ast.AST, early: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, early
+        early = early and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        early = early and not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):  # what may hold statements
+            inner = getattr(node, name, ())
+            for statement in inner if isinstance(inner, list) else ():  # a lambda's body is an expression
+                yield from walk(statement, early)
+
+    yield from walk(ast.parse(source), True)
+
+
+@cache
 def defined(module):
     """Names that a module of the package defines or imports at its top level; None where there is no such module."""
     folder = ROOT.joinpath(*module.split("."))

@@ -3,6 +3,7 @@
 import ast
 
 import pytest
+from support.modules import imports
 from support.paths import ROOT
 
 PACKAGE = ROOT / "minionerec"
@@ -36,18 +37,16 @@ CONFINED = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imports(source):
+def imported(source):
     """(top-level name, second name or None, line) of every import in a file, wherever it stands."""
-    for node in ast.walk(ast.parse(source)):
+    for node, _ in imports(source):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"relative import in line {node.lineno}"
             found = [node.module]
             if node.module == "minionerec":
                 found = [f"minionerec.{alias.name}" for alias in node.names]
-        else:
-            continue
         for name in found:
             parts = name.split(".")
             yield parts[0], parts[1] if len(parts) > 1 else None, node.lineno
@@ -57,7 +56,7 @@ def violations(folder, source):
     """What a file at `folder` (relative to the package) imports that it must not."""
     own = folder.split("/")[0]
     wrong = []
-    for top, second, line in imports(source):
+    for top, second, line in imported(source):
         if (
             top == "minionerec"
             and own in ORDER

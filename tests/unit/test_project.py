@@ -13,6 +13,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from support.modules import defined
+from support.modules import imports as imports_in
 from support.paths import ROOT
 from support.scripts import study
 
@@ -37,23 +38,10 @@ def names(requirements):
 
 def imported(path):
     """(module, whether it is imported when the file is) of every import in a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    late = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found = [node.module]
-        else:
-            continue
-        for module in found:
-            yield module.split(".")[0], id(node) not in late
+    for node, early in imports_in(path.read_text(encoding="utf-8")):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
+        for module in names:
+            yield module.split(".")[0], early
 
 
 def imports_of(paths, local):
@@ -105,7 +93,7 @@ def test_every_declared_package_is_used(imports):
 
 @pytest.mark.parametrize("path", LOOSE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_scripts_import_is_there(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node, _ in imports_in(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "minionerec":
             found = defined(node.module)
             assert found is not None, f"{path.name}:{node.lineno}: no {node.module}"
