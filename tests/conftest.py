@@ -1,9 +1,11 @@
 """What all tests share: no network, one thread a process, a device, and where the published data lie."""
 
+import atexit
 import gc
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 # Before anything imports a library that reads them; child processes inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -21,6 +23,7 @@ if os.environ.get("MINIONEREC_DATA"):
     os.environ["MINIONEREC_DATA"] = str(Path(os.environ["MINIONEREC_DATA"]).resolve())
 
 import pytest
+from support.preloaded import python
 from support.quick import quicken
 
 # Compiled modules are kept whatever the environment says: a run starts many processes, which would compile them again.
@@ -28,14 +31,17 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Workers are forked from the server of imported packages, which tests that start processes need in any case."""
+    for spec in specs:
+        spec.python = python()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All modules are imported by now."""
+    """All modules are imported by now; the interpreter ends as ever."""
     quicken()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """The interpreter ends as ever."""
-    gc.unfreeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
-"""An interpreter that starts in no time, for `-m minionerec`, the project's scripts and alone.py: Python for tests.
+"""An interpreter that starts in no time, for `-m minionerec`, the project's scripts, alone.py and workers of tests.
 
 A process that trains spends some seconds on imports of other people's packages. `python()` is the path of a command
 that hands such a process to a server, which has imported them once (nothing of this project), and forks: a process with
-the words, environment, folder, streams, status and signals of the one that was asked for. All other words are the
-interpreter's own. Everything here but `python` runs outside of pytest:
+the words, environment, folder, streams, status and signals of the one that was asked for; so are the processes that
+run tests beside one another (`-u -c CODE`). All other words are the interpreter's own. Everything here but `python`
+runs outside of pytest:
 
     PATH -m minionerec sft --config sft.yaml     a client, which imports nothing
     preloaded.py --serve SOCKET                       the server; it ends when nobody holds its standard input
@@ -23,7 +24,10 @@ _started: dict[int, tuple[str, int]] = {}
 
 
 def python() -> str:
-    """Path of the command. The processes of a run of tests share its server, which ends when the last of them does."""
+    """Path of the command. The processes of a run of tests share its server, which ends when the last of them does.
+
+    The first of them names its folder to the others by an environment variable.
+    """
     if os.getpid() not in _started:
         _started[os.getpid()] = _start()
     return _started[os.getpid()][0]
@@ -38,8 +42,8 @@ def _start() -> tuple[str, int]:
 
     from filelock import FileLock
 
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    folder = Path(tempfile.gettempdir()) / f"preloaded-{os.getuid()}-{run}"
+    own = f"{tempfile.gettempdir()}/preloaded-{os.getuid()}-{os.getpid()}"
+    folder = Path(os.environ.setdefault("MINIONEREC_TEST_PRELOADED", own))
     command, pipe = folder / "python", folder / "pipe"
     with FileLock(_lock(folder)):
         if folder.exists():
@@ -65,7 +69,8 @@ def _lock(folder: "os.PathLike[str]") -> str:
 def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
     """Let the server run the words, as if this process were the one that does."""
     script = words[0] if words and words[0].endswith(".py") else ""
-    ours = words[:2] == ["-m", "minionerec"] or "scripts/" in script or script.endswith(("calc_level.py", "alone.py"))
+    ours = words[:2] in (["-m", "minionerec"], ["-u", "-c"]) or "scripts/" in script
+    ours = ours or script.endswith(("calc_level.py", "alone.py"))
     if not ours or "RANK" in os.environ or "PYTHONHASHSEED" in os.environ:
         os.execv(python, [python, *words])
     import json
@@ -109,9 +114,11 @@ def _serve(socket_path: str) -> None:
     os.set_blocking(pipe[1], False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(pipe[1])
+    gc.disable()
     for name in PACKAGES:
         with suppress(ImportError):  # of an extra that is not installed
             importlib.import_module(name)
+    gc.enable()
     metadata.metadata = functools.cache(metadata.metadata)  # a trainer asks tens of times which packages there are
     gc.collect()
     gc.freeze()
@@ -174,11 +181,13 @@ def _ended(folder: str) -> bool:
 def _become(reported: bytes, streams: list[int]) -> None:
     """Run what a client asks for, in this process, and end it."""
     import atexit
+    import io
     import json
     import runpy
     import signal
     import threading
     import traceback
+    import types
 
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -190,17 +199,22 @@ def _become(reported: bytes, streams: list[int]) -> None:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    module = asked["words"][0] == "-m"
-    sys.executable = asked["python"]
-    sys.argv = asked["words"][module:]
+    module, code = asked["words"][0] == "-m", asked["words"][2] if asked["words"][0] == "-u" else None
+    if code is None:
+        sys.executable = asked["python"]
+    sys.argv = ["-c"] if code else asked["words"][module:]
     more = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [asked["cwd"] if module else os.path.dirname(os.path.abspath(sys.argv[0])), *more, *sys.path]
+    sys.path[:] = [asked["cwd"] if module or code else os.path.dirname(os.path.abspath(sys.argv[0])), *more, *sys.path]
     sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = os.fdopen(1, "w", closefd=False)
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", -1 + unbuffered, closefd=False), write_through=unbuffered)
     sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, errors="backslashreplace")
     status = 0
     try:
-        if module:
+        if code:
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(code, vars(sys.modules["__main__"]))
+        elif module:
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")

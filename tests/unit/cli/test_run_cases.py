@@ -202,8 +202,11 @@ def test_a_signal_ends_every_child_and_the_next_call_resumes(number, played, tmp
     mark = tmp_path / "at work"
     path = write_study(tmp_path, jobs=2)
     assert study(monkeypatch, path, "--only", "labels", "--seeds", "1") == 0
-    code = f"""
+    script = tmp_path / "alone.py"
+    script.write_text(
+        f"""
 import sys
+sys.path.insert(0, {str(ROOT)!r})
 from contextlib import contextmanager
 import subprocess
 from minionerec.cli import runner
@@ -211,13 +214,14 @@ from minionerec.cli.main import main
 
 @contextmanager
 def asleep(words, threads, log):
-    yield subprocess.Popen([sys.executable, "-c", {SLEEPER!r}, {str(mark)!r}], start_new_session=True)
+    yield subprocess.Popen([{sys.executable!r}, "-c", {SLEEPER!r}, {str(mark)!r}], start_new_session=True)
 
 runner.started_words = asleep
 sys.argv = ["minionerec", "run", {str(path)!r}]
 main()
 """
-    runner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    )
+    runner = subprocess.Popen([python(), str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
     while len(list(tmp_path.glob("at work.*"))) < 2 and time.monotonic() < until:
         time.sleep(0.05)

@@ -10,12 +10,12 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
 from starlette.testclient import TestClient
 from support.paths import ROOT
+from support.preloaded import python
 from support.serving import counted, fake_parts, running, talk, until
 
 from minionerec.recommend.serve.logs import Lines, Writer
@@ -127,7 +127,7 @@ def test_lines_that_are_never_read_are_dropped_and_counted():
 
 PROGRAM = """
 import sys, time
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {paths!r}
 from support.serving import load_fake
 from minionerec.recommend.serve import server
 from minionerec.recommend.serve.config import ServeConfig
@@ -149,10 +149,12 @@ def test_neither_signals_nor_streams_that_are_never_read_stop_a_server(tmp_path)
     """SIGHUP while the first model loads, an address that cannot be printed, and more log lines than a pipe holds."""
     (tmp_path / "shift-0").mkdir()
     reported = tmp_path / "port"
-    code = PROGRAM.format(tests=str(ROOT / "tests"), checkpoint=str(tmp_path / "shift-0"), reported=str(reported))
+    script, paths = tmp_path / "alone.py", [str(ROOT / "tests"), str(ROOT)]
+    script.write_text(PROGRAM.format(paths=paths, checkpoint=str(tmp_path / "shift-0"), reported=str(reported)))
     (closed, out), (unread, err) = os.pipe(), os.pipe()
     os.close(closed)
-    started = subprocess.Popen([sys.executable, "-c", code], stdout=out, stderr=err)
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}  # the lost line is not written again at the end
+    started = subprocess.Popen([python(), str(script)], stdout=out, stderr=err, env=unbuffered)
     os.close(out), os.close(err)
     try:
         until(lambda: reported.is_file() and reported.read_text(), 60)
