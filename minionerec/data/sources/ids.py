@@ -70,7 +70,10 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     elif column.dtype == object:
         wrong = ~missing & ~column.map(_is_id).to_numpy(dtype=bool)
         column = column.where(~wrong)
-    ids = column.astype(object).where(column.notna(), "").astype("str")
+    if column.dtype == "str":
+        ids = column.fillna("")
+    else:
+        ids = column.astype(object).where(column.notna(), "").astype("str")
     wrong |= broken_ids(ids)
     rows = table.index
     if wrong.any():

@@ -19,8 +19,8 @@ from minionerec.data.source import BadRows
 from minionerec.data.sources.table_files import TableFiles
 from minionerec.data.sources.text import read_text_parts, read_text_table
 
-SIZE, ROWS = 128, 7
-"""Bytes and rows of a part: a few lines."""
+SIZE, ROWS = 256, 13
+"""Bytes and rows of a part: a few lines, so that tables of sixty have five parts and more."""
 NAMES = ("part-00002.b", "part-00010", "part-00010x", "part-1 [x]*'\"`{é}")
 """Names in the order in which files are read, which is neither that of numbers nor that in which they are written."""
 

@@ -24,9 +24,8 @@ def draws(negatives, siblings, count, seed=0):
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     sampler = Sampler(CODES, COUNTS, negatives, siblings)
-    for _ in range(count):
-        others = torch.from_numpy(1 + rng.choice(N, size=(OTHERS // 2, 2), p=SHARES))
-        labels = torch.cat([OWN[None], torch.nn.functional.pad(others, (0, 1))])
+    others = torch.from_numpy(1 + rng.choice(N, size=(count, OTHERS // 2, 2), p=SHARES))
+    for labels in torch.cat([OWN.expand(count, 1, 3), torch.nn.functional.pad(others, (0, 1))], 1):
         yield labels, sampler.draw(labels)
 
 
