@@ -44,7 +44,7 @@ from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue, stage
 from minionerec.training.catalogue.build import sid_text
 from minionerec.training.catalogue.objectives import CatalogueTrainer, expected_loss, grpo_loss
-from minionerec.training.catalogue.windows import WindowDataset, collate
+from minionerec.training.catalogue.windows import collate
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
@@ -85,7 +85,7 @@ def test_windows_are_the_training_rows(trained):
         assert sorted(found) == sorted(wanted)
         assert (part["weights"] == 1).all()
         assert set(np.unique(part["labels"])) <= {-100, *range(1, N_ITEMS + 1)}
-    batch = collate([WindowDataset(windows)[position] for position in (0, 3)])
+    batch = collate([{name: values[position] for name, values in windows.items()} for position in (0, 3)])
     assert batch["histories"].shape == batch["labels"].shape == batch["weights"].shape == (2, 3)
 
 

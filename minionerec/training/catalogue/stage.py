@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch.utils.data import StackDataset
 from transformers import TrainingArguments
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
@@ -30,7 +31,6 @@ from minionerec.training.catalogue.experts import fit_experts, set_weights
 from minionerec.training.catalogue.objectives import CatalogueTrainer, Sampler, keep_from_torch
 from minionerec.training.catalogue.windows import (
     SidWindows,
-    WindowDataset,
     collate,
     held_out_windows,
     parts_of,
@@ -262,8 +262,8 @@ def _trainer(
         model=model,
         args=args,
         data_collator=collate if config.device_batch_size else RowShares(collate, window_items),
-        train_dataset=WindowDataset(windows),
-        eval_dataset=WindowDataset(heldout) if run.refit is None else None,
+        train_dataset=StackDataset(**cast(Any, windows)),
+        eval_dataset=StackDataset(**cast(Any, heldout)) if run.refit is None else None,
         processing_class=bundle.tokenizer,
         callbacks=run.early_stopping(),
     )

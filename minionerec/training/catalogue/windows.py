@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.lib.format import open_memmap
 from scipy.sparse import csr_array
-from torch.utils.data import Dataset
 
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
@@ -22,25 +21,6 @@ SidWindows = dict[str, np.ndarray]
 """Columns of windows, each (W, H): see `write_windows`."""
 _PART = 1 << 20  # windows that are counted at a time
 _TYPES = {"histories": np.int32, "labels": np.int32, "weights": np.float32, "contexts": np.int8}
-
-
-class WindowDataset(Dataset[dict[str, np.ndarray]]):
-    """Windows one by one for a trainer, read from their files on access.
-
-    Args:
-        windows: The windows.
-    """
-
-    def __init__(self, windows: SidWindows):
-        self.windows = windows
-
-    def __len__(self) -> int:
-        """Number of windows."""
-        return len(self.windows["histories"])
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        """One window."""
-        return {name: values[index] for name, values in self.windows.items()}
 
 
 def collate(rows: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:

@@ -20,7 +20,7 @@ from minionerec.training.catalogue.stage import (
     popularity_logs,
     set_popularity,
 )
-from minionerec.training.catalogue.windows import WindowDataset, collate
+from minionerec.training.catalogue.windows import collate
 
 N = 30
 TABLE = SidTable(np.array([[index // 6, index % 5] for index in range(N)]), [f"i{index}" for index in range(N)])
@@ -113,7 +113,7 @@ def test_a_corpus_without_times_knows_no_session_context(tmp_path, stored):
 
 def test_batches_keep_session_contexts():
     windows, _ = sid_windows(random_corpus(TABLE.item_ids, 6), TABLE, 0.0, session_context=True)
-    batch = collate([WindowDataset(windows)[position] for position in (0, 2)])
+    batch = collate([{name: values[position] for name, values in windows.items()} for position in (0, 2)])
     assert batch["contexts"].dtype == torch.int64 and batch["contexts"].shape == batch["labels"].shape
     assert (batch["contexts"] == torch.from_numpy(windows["contexts"][[0, 2]])[:, : batch["labels"].shape[1]]).all()
 

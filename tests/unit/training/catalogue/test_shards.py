@@ -14,7 +14,6 @@ from minionerec.data.transitions import count_transitions
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import windows as module
 from minionerec.training.catalogue.windows import (
-    WindowDataset,
     collate,
     read_windows,
     target_counts,
@@ -67,9 +66,8 @@ def test_batches_are_as_wide_as_their_longest_window(tmp_path):
     write_windows(random_corpus(TABLE.item_ids, 10), TABLE, 1.0, tmp_path / "windows")
     windows = read_windows(tmp_path / "windows")
     assert isinstance(windows["labels"], np.memmap)
-    rows, positions = WindowDataset(windows), [3, 0, 8]
-    found = collate([rows[position] for position in positions])
-    assert len(rows) == len(windows["labels"])
+    positions = [3, 0, 8]
+    found = collate([{name: values[position] for name, values in windows.items()} for position in positions])
     width = int((windows["histories"][positions] > 0).sum(1).max())
     for name, values in windows.items():
         assert found[name].dtype == (torch.float32 if name == "weights" else torch.int64)
