@@ -212,9 +212,11 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
         ArtefactError: If the path does not exist, or a directory has no manifest.
     """
     path = Path(path)
-    if path.is_file():
-        return file_sha256(path)
-    manifest = read_manifest(path)
+    return file_sha256(path) if path.is_file() else artefact_fingerprint(read_manifest(path))
+
+
+def artefact_fingerprint(manifest: Mapping[str, Any]) -> str:
+    """The `fingerprint` of an artefact with this manifest."""
     return hashlib.sha256(json.dumps([manifest["kind"], manifest["files"]], sort_keys=True).encode()).hexdigest()
 
 
@@ -354,11 +356,12 @@ def source_manifests(
             continue
         known.add(path)
         try:
-            manifest, same = read_manifest(path), read[path] in (None, fingerprint(path))
+            manifest = read_manifest(path)
         except ArtefactError:
             if changed:
                 raise
             continue
+        same = read[path] in (None, artefact_fingerprint(manifest))
         if not (same or changed):
             continue
         yield path, manifest, same

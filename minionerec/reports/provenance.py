@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from minionerec.core.artefacts import file_sha256, fingerprint, source_manifests
+from minionerec.core.artefacts import artefact_fingerprint, file_sha256, source_manifests
 from minionerec.metrics.tables import MISSING
 from minionerec.reports.document import Block, Cell, Details, Section, Table
 
@@ -36,10 +36,10 @@ def sources(found: Mapping[str, Mapping[str, Any]], inputs: Mapping[str, Path]) 
         found: The manifests of the inputs (`manifests`).
         inputs: The inputs of a stage by name.
     """
-    rows: list[list[str | Cell]] = [
-        [path, manifest["kind"], MISSING if manifest["seed"] is None else str(manifest["seed"]), fingerprint(path)[:16]]
-        for path, manifest in found.items()
-    ]
+    rows: list[list[str | Cell]] = []
+    for path, manifest in found.items():
+        seed = MISSING if manifest["seed"] is None else str(manifest["seed"])
+        rows.append([path, manifest["kind"], seed, artefact_fingerprint(manifest)[:16]])
     rows += [
         [str(path), "file", MISSING, file_sha256(path)[:16]]
         for name, path in inputs.items()
