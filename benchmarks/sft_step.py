@@ -148,6 +148,16 @@ def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: 
     return batches, batches
 
 
+def listed(columns: Any) -> list[dict[str, Any]]:
+    """Examples in flat columns one by one, as a data set gives them."""
+    import numpy as np
+
+    parts = (np.split(values.values, np.cumsum(values.lengths)[:-1]) for values in columns.values())
+    return [
+        {name: value.tolist() for name, value in zip(columns, row, strict=True)} for row in zip(*parts, strict=True)
+    ]
+
+
 def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: Any) -> tuple[list[Any], list[Any]]:
     """Micro-batches of random users' rows one by one, and of the same users' windows."""
     from dataclasses import replace
@@ -157,7 +167,6 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     from minionerec.models.prompts.examples import ExampleBuilder, special_texts
     from minionerec.models.prompts.wording import load_wording
     from minionerec.training.config import SftConfig
-    from minionerec.training.examples import listed
     from minionerec.training.rows import SftExamples, tokenise_examples
 
     train = corpus.train

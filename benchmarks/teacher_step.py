@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from card import card_figures, clock, forget_peak, peak_gib, used_share
+from sft_step import listed
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.core.commands import run_command
@@ -37,7 +38,6 @@ from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
-from minionerec.training.examples import listed
 from minionerec.training.packing import TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples
 

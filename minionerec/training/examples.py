@@ -65,18 +65,6 @@ Columns = Mapping[str, Ragged | np.ndarray]
 """Some examples: name to a list each, or a number each."""
 
 
-def listed(columns: Columns) -> list[dict[str, Any]]:
-    """Some examples one by one, as the data set gives them."""
-    parts = {
-        name: np.split(values.values, np.cumsum(values.lengths)[:-1]) if isinstance(values, Ragged) else values
-        for name, values in columns.items()
-    }
-    return [
-        {name: value.tolist() for name, value in zip(parts, row, strict=True)}
-        for row in zip(*parts.values(), strict=True)
-    ]
-
-
 @dataclass(frozen=True)
 class ExamplePart:
     """Examples that one process makes.
