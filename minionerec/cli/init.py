@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from minionerec.cli.plan import plan_of
-from minionerec.cli.sizes import FEWEST_ITEMS, Chosen, Shape, choose, history_length, seconds
+from minionerec.cli.sizes import FEWEST_ITEMS, ChosenSettings, Shape, choose, history_length, seconds
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
@@ -143,7 +143,7 @@ def _time_text(time: float) -> str:
     return "a minute" if minutes <= 1 else f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
 
-def _steps(shape: Shape, minutes: float) -> tuple[dict[str, Chosen], dict[str, float]]:
+def _steps(shape: Shape, minutes: float) -> tuple[dict[str, ChosenSettings], dict[str, float]]:
     """The settings of each step, and its seconds; without the language model where that takes too long."""
     chosen = choose(shape)
     times = seconds(chosen, shape)

@@ -46,7 +46,7 @@ class Shape:
     texts: bool = True
 
 
-Chosen = dict[str, tuple[Any, str]]
+ChosenSettings = dict[str, tuple[Any, str]]
 """Setting of a step → its value, and the reason, which holds for the settings without one after it too."""
 
 
@@ -75,7 +75,7 @@ def epochs(windows: int, usual: int) -> int:
     return max(usual, min(40, -(-_SEEN // max(1, windows))))
 
 
-def choose(shape: Shape) -> dict[str, Chosen]:
+def choose(shape: Shape) -> dict[str, ChosenSettings]:
     """The settings of the steps `corpus`, `sids`, `catalogue`, `eval_catalogue` and `sft`.
 
     Args:
@@ -93,7 +93,7 @@ def choose(shape: Shape) -> dict[str, Chosen]:
     }
 
 
-def _corpus(shape: Shape) -> Chosen:
+def _corpus(shape: Shape) -> ChosenSettings:
     share = "unknown" if shape.ties is None else f"{shape.ties:.0%}"
     agrees = "is that of the item ids, which users do not choose" if shape.listed else "is not that of the item ids"
     return {
@@ -108,11 +108,11 @@ def _corpus(shape: Shape) -> Chosen:
     }
 
 
-def _sids(shape: Shape) -> Chosen:
+def _sids(shape: Shape) -> ChosenSettings:
     from minionerec.sid.kmeans import most_codes
 
     codes = min(CODES, most_codes(LEVELS, shape.items))
-    found: Chosen = {
+    found: ChosenSettings = {
         "dimensions": (dimensions(shape.items), f"of the item vectors, by the {shape.items:,} items"),
         "codebook_sizes": (
             [codes] * LEVELS,
@@ -122,11 +122,11 @@ def _sids(shape: Shape) -> Chosen:
     return found if shape.texts else found | {"encoder": ("interactions", _NO_TEXT)}
 
 
-def _catalogue(shape: Shape) -> Chosen:
+def _catalogue(shape: Shape) -> ChosenSettings:
     wide, passes = width(shape.examples), epochs(shape.windows, 8)
     scores = shape.examples * shape.items * passes
     towers = 2 if wide == 128 and 2 * scores <= 2 * _SCORES else 1
-    found: Chosen = {
+    found: ChosenSettings = {
         "hidden_size": (wide, f"by the {shape.examples:,} training examples"),
         "vector_width": (wide, ""),
         "inner_size": (4 * wide, ""),
@@ -151,7 +151,7 @@ def _catalogue(shape: Shape) -> Chosen:
     return found
 
 
-def _evaluation(shape: Shape) -> Chosen:
+def _evaluation(shape: Shape) -> ChosenSettings:
     beams = _beams(shape.items, 50)
     return {
         "beams": (beams, f"candidates per list, of {shape.items:,} items"),
@@ -159,7 +159,7 @@ def _evaluation(shape: Shape) -> Chosen:
     }
 
 
-def _language(shape: Shape) -> Chosen:
+def _language(shape: Shape) -> ChosenSettings:
     wide, passes = (128, 4) if shape.examples >= _MANY else (96, 8)
     windows = 5 * shape.windows  # with the variants
     return {
@@ -179,7 +179,7 @@ def _beams(items: int, most: int) -> int:
     return most if items >= 100 else 10
 
 
-def seconds(chosen: Mapping[str, Chosen], shape: Shape) -> dict[str, float]:
+def seconds(chosen: Mapping[str, ChosenSettings], shape: Shape) -> dict[str, float]:
     """Estimated time of each step on one core, from runs on a CPU of 2026.
 
     Returns:

@@ -18,7 +18,7 @@ from minionerec.core.errors import DataError
 _DRAWS_AT_ONCE = 2_000_000
 _ENDS = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # of a 95 % interval
 
-Key = TypeVar("Key", bound=Hashable)
+Name = TypeVar("Name", bound=Hashable)
 
 Clusters = Sequence[Any] | np.ndarray | None
 """The cluster of each of R examples, such as its user: hashable values, (R,). None: each example by itself."""
@@ -160,8 +160,8 @@ def bootstrap_interval(
 
 
 def estimate(
-    values: Mapping[Key, np.ndarray], seed: int = 0, resamples: int = 2000, clusters: Clusters = None
-) -> dict[Key, Estimate]:
+    values: Mapping[Name, np.ndarray], seed: int = 0, resamples: int = 2000, clusters: Clusters = None
+) -> dict[Name, Estimate]:
     """Mean and 95 % interval of every metric, all from the same resamples; see `bootstrap_means`.
 
     Of several seeds the value of an example is its mean over them, before examples are drawn: the interval is that of
@@ -189,12 +189,12 @@ def _over_seeds(values: np.ndarray) -> np.ndarray:
 
 
 def paired_differences(
-    first: Mapping[Key, np.ndarray],
-    second: Mapping[Key, np.ndarray],
+    first: Mapping[Name, np.ndarray],
+    second: Mapping[Name, np.ndarray],
     seed: int = 0,
     resamples: int = 2000,
     clusters: Clusters = None,
-) -> dict[Key, PairedDifference]:
+) -> dict[Name, PairedDifference]:
     """Differences of two systems' means by metric, all on the same resamples; of several seeds their means are taken.
 
     Args:

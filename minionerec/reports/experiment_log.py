@@ -37,7 +37,7 @@ from minionerec.reports.reference import (
 )
 from minionerec.reports.report import results_json
 from minionerec.reports.results import EvaluationSet, PageResults, read_results
-from minionerec.reports.sections import PENDING, Row
+from minionerec.reports.sections import PENDING, TableRow
 from minionerec.reports.trainings import (
     NOT_RECORDED,
     TITLES,
@@ -282,7 +282,7 @@ class DataSetLog:
         if not any(isinstance(block, Table) and block.caption.startswith("Discrepancy") for block in blocks):
             blocks.append(Paragraph("None of these stages is comparable with a published result."))
         for name, row in self.beside:
-            lines: list[Row] = [
+            lines: list[TableRow] = [
                 [line["name"], *(shown_setting(line[of]) for of in ("paper", "ours")), "differs" * line["differs"]]
                 for line in self.settings_beside(name, row)
             ]
@@ -339,7 +339,7 @@ def across(logs: Sequence[DataSetLog]) -> Section:
     found = {log.name: log.analysis for log in logs if log.analysis is not None}
     if found:
         depth = max(analysis.levels for analysis in found.values())
-        rows: list[Row] = []
+        rows: list[TableRow] = []
         for level in range(depth):
             names = "+".join(f"L{n}" for n in range(1, level + 2))
             at_one = [a.cumulative[0][level] if level < a.levels and a.ks[0] == 1 else None for a in found.values()]
@@ -359,10 +359,10 @@ def _metrics_across(logs: Sequence[DataSetLog]) -> Table:
     common = [name for name in logs[0].results.metrics if all(name in log.results.metrics for log in logs)]
     names = sorted(compared, key=lambda name: (not name.startswith("HR"), int(name.partition("@")[2]))) or common
     published = [(log, log.headline) for log in logs if log.headline is not None]
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for name in names:
         found = [log.results.estimates(log.reading)[log.compared].get(name) for log in logs]
-        ours: Row = [PENDING if each is None else f"{each.mean:.4f}" for each in found]
+        ours: TableRow = [PENDING if each is None else f"{each.mean:.4f}" for each in found]
         theirs = [row.shown(name) if name in row.metrics else PENDING for _, row in published]
         rows.append([name, *ours, *theirs])
     ranges = [Cell(gap_range(log), strong=True) for log in logs]
@@ -435,7 +435,7 @@ def run_experiment_log(config: ExperimentLogConfig) -> StageResult:
 
 def _short(logs: Sequence[DataSetLog], unfinished: Iterable[str], warnings: Sequence[str]) -> Section:
     """The headline metric of each data set, findings, and notes."""
-    rows, blocks = list[Row](), list[Block]()
+    rows, blocks = list[TableRow](), list[Block]()
     for log in logs:
         metric = log.results.headline
         found = log.results.estimates(log.reading)[log.compared][metric]

@@ -26,8 +26,8 @@ JUDGEMENT = (
 )
 LEAST_ROWS = 10
 NONE = "n/a"
-Results = dict[str, Any]  # results.json of a model
-Models = dict[str, Results]
+ModelResults = dict[str, Any]  # results.json of a model
+Models = dict[str, ModelResults]
 Run = dict[int, Models]  # seed to model to results
 _MEASURES = {
     "accuracy": "Accuracy, pooled over answers",
@@ -106,7 +106,7 @@ def _read(config: PreferenceReportConfig, inputs: Mapping[str, Path]) -> dict[st
     return runs
 
 
-def value_of(results: Results, measure: str) -> float | None:
+def value_of(results: ModelResults, measure: str) -> float | None:
     """A measure of the test answers by name, such as "ce" or "truth.regret"; None where it is not known."""
     group, _, name = measure.rpartition(".")
     values: dict[str, float | None] = results["overall"].get(group, {}) if group else results["overall"]
@@ -128,7 +128,7 @@ def spread(values: Sequence[float | None], measure: str = "") -> str:
     return f"{show(float(np.mean(real)), measure)} ± {show(float(np.std(real, ddof=1)), measure).removesuffix('%')}"
 
 
-def difference(first: Sequence[Results], second: Sequence[Results], measure: str) -> str:
+def difference(first: Sequence[ModelResults], second: Sequence[ModelResults], measure: str) -> str:
     """Mean difference of two models or runs, paired by seed, with its 95 % interval by Student's t."""
     from scipy.stats import ttest_1samp
 
@@ -141,9 +141,9 @@ def difference(first: Sequence[Results], second: Sequence[Results], measure: str
     return f"{show(gap.mean(), measure)} [{show(low, measure)}, {show(high, measure)}]".replace("%", "")
 
 
-def _by_model(run: Run) -> dict[str, list[Results]]:
+def _by_model(run: Run) -> dict[str, list[ModelResults]]:
     """Model to its results over seeds, by rising cross-entropy."""
-    models: dict[str, list[Results]] = {}
+    models: dict[str, list[ModelResults]] = {}
     for found in run.values():
         for name, results in found.items():
             models.setdefault(name, []).append(results)
@@ -187,18 +187,18 @@ def _run_blocks(run: Run) -> list[Block]:
     return blocks + ([_user_table(models)] if truth else [])
 
 
-def _users(results: Sequence[Results]) -> list[dict[str, Any]]:
+def _users(results: Sequence[ModelResults]) -> list[dict[str, Any]]:
     """Accuracies of users with enough test answers, over all seeds."""
     every = (user for one in results for user in one["overall"]["truth"]["users"])
     return [user for user in every if user["n"] >= LEAST_ROWS]
 
 
-def _above(results: Sequence[Results]) -> str:
+def _above(results: Sequence[ModelResults]) -> str:
     users = _users(results)
     return f"{sum(user['accuracy'] > user['realised'] for user in users)} of {len(users)}"
 
 
-def _user_table(models: Mapping[str, list[Results]]) -> Table:
+def _user_table(models: Mapping[str, list[ModelResults]]) -> Table:
     """Each user's accuracy under every model except the baselines, with the ceiling."""
     shown = {name: _users(results) for name, results in models.items() if name not in BASELINES and "," not in name}
     shown = shown or {name: _users(results) for name, results in models.items()}
@@ -279,7 +279,7 @@ def run_page(models: Models, folder: Path) -> tuple[str, str, list[Section]]:
     return f"Preference models: {', '.join(fitted)}", lead, sections
 
 
-def _settings_of(results: Results) -> str:
+def _settings_of(results: ModelResults) -> str:
     shown = {**results["settings"], **results["chosen"]}
     shown.pop("tried", None)
     if results["best_epoch"] is not None:
@@ -287,7 +287,7 @@ def _settings_of(results: Results) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
-def user_blocks(results: Results) -> list[Block]:
+def user_blocks(results: ModelResults) -> list[Block]:
     """The table of users, macro and pooled accuracy each in a column of its own, and how many are not shown."""
     table, targets = results["user_table"], results["targets"]
     headers = ["Idx", "User ID", "Total", "N", "Accuracy (macro)", "Accuracy (pooled)", "95% interval (Wilson)"]
@@ -332,7 +332,7 @@ def _calibration(models: Models) -> list[Block]:
     return [*blocks, *([Figure(plots.reliability(bins), "Calibration on test.")] if plots.available() else [])]
 
 
-def findings(results: Results) -> list[str]:
+def findings(results: ModelResults) -> list[str]:
     """Sentences that one run's intervals support; the others are reported as open."""
     name, texts = results["model"], [results["split"]["warning"]] if results["split"]["warning"] else []
     for baseline, gap in results["against"].items():
@@ -353,7 +353,7 @@ def findings(results: Results) -> list[str]:
     return [*texts, "One seed is not enough to rank models; use five or more."]
 
 
-def _details(results: Results) -> list[list[str]]:
+def _details(results: ModelResults) -> list[list[str]]:
     split, audit = results["split"], results["split"]["audit"]
     return [
         ["Answers", ", ".join(f"{count} {fold}" for fold, count in split["rows"].items())],

@@ -43,7 +43,7 @@ from minionerec.reports.results import OWN_SIDS, TITLE, PageResults
 from minionerec.reports.trainings import NOT_RECORDED, Effort, learning_points
 from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report
 
-Row = list[str | Cell]
+TableRow = list[str | Cell]
 PENDING = "—"
 READING = {"sid": "by semantic ID, of models over titles by title", "item": "by item"}
 _READING = {"sid": "by SID", "item": "by item"}
@@ -61,12 +61,12 @@ def _bullets(results: PageResults, *rules: str) -> list[Block]:
     return [Bullets(texts)] if texts else []
 
 
-def _with_line_apart(results: PageResults, rows: Mapping[str, Row]) -> list[Row]:
+def _with_line_apart(results: PageResults, rows: Mapping[str, TableRow]) -> list[TableRow]:
     """Table rows by recommender; beside published figures, conditioned recommenders follow under a heading."""
     if results.reference is None or not set(results.conditioned) & rows.keys():
         return list(rows.values())
     comparable = [row for name, row in rows.items() if name not in results.conditioned]
-    line: Row = [NOT_COMPARABLE, *[""] * (len(next(iter(rows.values()))) - 1)]
+    line: TableRow = [NOT_COMPARABLE, *[""] * (len(next(iter(rows.values()))) - 1)]
     return [*comparable, line, *(row for name, row in rows.items() if name in results.conditioned)]
 
 
@@ -176,12 +176,12 @@ def _by_item_too(results: PageResults) -> list[Block]:
 def metrics_table(results: PageResults, level: str) -> Table:
     """All metrics of all recommenders in one reading, with the published figure of counterparts."""
     found, names = results.estimates(level), results.metrics
-    rows: dict[str, Row] = {}
+    rows: dict[str, TableRow] = {}
     for name, recommender in results.recommenders.items():
         theirs = results.own_counterpart(name) if results.split == "test" else None
         known = found.get(name, {})
         counted = recommender.about.get("parameters")
-        cells: Row = [
+        cells: TableRow = [
             f"{counted:,}" if counted else MISSING,
             str(len(recommender.runs)) if recommender.runs else PENDING,
         ]
@@ -232,7 +232,7 @@ def differences(results: PageResults) -> Section | None:
         if not pairs:
             continue
         results.differences(results.first, level)
-        rows: list[Row] = []
+        rows: list[TableRow] = []
         for name, other in pairs:
             found = results.differences(other, level, [name])[name]
             rows.append([f"{_label(results, name)} minus {other}", *map(difference_cell, found.values())])
@@ -266,10 +266,10 @@ def slices(results: PageResults) -> Section | None:
 
 def _slice_table(slices: Sequence[Slice], columns: Mapping[str, Sequence[Cell]], caption: str) -> Table:
     """One row per slice; with many recommenders one row per recommender."""
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for index, each in enumerate(slices):
         new = index == 0 or slices[index - 1].group != each.group
-        label: Row = [f"{each.group}: {each.name}" if len(columns) > MANY or new else f"… {each.name}"]
+        label: TableRow = [f"{each.group}: {each.name}" if len(columns) > MANY or new else f"… {each.name}"]
         size = Cell(f"{each.size:,}", f"{100 * each.share:.0f} %")
         rows.append([*label, size, *(cells[index] for cells in columns.values())])
     table = Table(["", "examples", *columns], rows, caption)
@@ -304,7 +304,7 @@ def lists(results: PageResults) -> Section:
     if results.table is not None:
         headers[1:1] = ["Invalid predictions", "Invalid up to the first hit of each example"]
     for name, (found, has_lists) in known.items():
-        row: Row = [name]
+        row: TableRow = [name]
         if results.table is not None:
             row += [format_share(each, found.predictions) for each in (found.invalid, found.invalid_until_hit)]
         rows.append([*row, format_share(found.empty, found.rows) if has_lists else MISSING, format_coverage(found)])
@@ -330,7 +330,7 @@ def levels(results: PageResults) -> Section | None:
         text = f"{name}, cumulative: one prediction has the codes up to that level."
         blocks.append(Table(*cumulative_rows(analysis), text))
     deepest = next(analysis for analysis in found.values() if analysis.levels == depth)
-    rows: list[Row] = [
+    rows: list[TableRow] = [
         [
             transition_label(transition),
             *(format_percent(a.dropoff[index]) if index < a.levels else PENDING for a in found.values()),
@@ -338,7 +338,7 @@ def levels(results: PageResults) -> Section | None:
         for index, transition in enumerate(deepest.transitions)
     ]
     blocks.append(Table(["Drop-off at K = 1", *found], rows))
-    gains: list[Row] = []
+    gains: list[TableRow] = []
     for name, before in results.pairs:
         now, then = found.get(name), found.get(before)
         if now and then and now.levels == then.levels == depth and now.ks[0] == then.ks[0] == 1:
@@ -373,7 +373,7 @@ def published(results: PageResults) -> Section | None:
         return None
     names = [name for name in results.metrics if any(name in row.metrics for row in reference.rows)]
     rows = [_published_row(reference, row, names) for row in reference.rows]
-    ours: dict[str, Row] = {}
+    ours: dict[str, TableRow] = {}
     for name, found in results.estimates(level).items():
         ours[name] = [_label(results, name), "this page", *(_value(found.get(metric)) for metric in names)]
     caption = f"{reference.title}: published results, the best in bold, and ours (counted {_READING[level]})."
@@ -396,7 +396,7 @@ def published(results: PageResults) -> Section | None:
     return Section(f"Comparison with published results: {reference.title}", blocks)
 
 
-def _published_row(reference: Reference, row: ReferenceRow, names: Sequence[str]) -> Row:
+def _published_row(reference: Reference, row: ReferenceRow, names: Sequence[str]) -> TableRow:
     cells = [
         Cell(row.shown(name), strong=name not in row.doubtful and row.metrics[name] == reference.best(name))
         if name in row.metrics
@@ -406,7 +406,7 @@ def _published_row(reference: Reference, row: ReferenceRow, names: Sequence[str]
     return [row.name, row.group, *cells]
 
 
-def _gap_row(results: PageResults, name: str, row: ReferenceRow, names: Sequence[str]) -> Row:
+def _gap_row(results: PageResults, name: str, row: ReferenceRow, names: Sequence[str]) -> TableRow:
     """One recommender compared with one published result."""
     label, cells = f"{row.name} ({row.group})", list[str | Cell]()
     if results.recommenders[name].pending:
@@ -431,7 +431,7 @@ def _levels_compared(results: PageResults, name: str, row: ReferenceRow) -> list
         ("independent", independent_rows(analysis), analysis.independent, row.independent),
         ("cumulative", cumulative_rows(analysis), analysis.cumulative, row.cumulative),
     ):
-        rows: list[Row] = []
+        rows: list[TableRow] = []
         for k, ours in zip(analysis.ks, values.tolist(), strict=True):
             if len(known.get(k, ())) == len(ours):
                 cells = [Cell(f"{a:.4f}", f"{b:.4f}, {signed(a - b)}") for a, b in zip(ours, known[k], strict=True)]
@@ -440,7 +440,7 @@ def _levels_compared(results: PageResults, name: str, row: ReferenceRow) -> list
             text = f"{name} by level, {kind}; below each number the published one ({row.name}) and ours minus theirs."
             blocks.append(Table(headers, rows, text))
     if len(row.dropoff) == analysis.levels:
-        lines: list[Row] = []
+        lines: list[TableRow] = []
         for transition, ours, theirs in zip(analysis.transitions, analysis.dropoff, row.dropoff, strict=True):
             gap = MISSING if ours is None else f"{100 * (ours - theirs):+.2f}".replace("-", MINUS)
             lines.append([transition_label(transition), format_percent(theirs), format_percent(ours), gap])
@@ -455,7 +455,7 @@ def codebooks(results: PageResults) -> Section | None:
     if table is None or examples is None or examples.sids is None:
         return None
     built = read_sid_report(examples.sids) if (examples.sids / REPORT_FILE).is_file() else {}
-    known, uses, rows = built.get("levels", []), level_use(table.codes), list[Row]()
+    known, uses, rows = built.get("levels", []), level_use(table.codes), list[TableRow]()
     for index, use in enumerate(uses):
         extra = known[index] if index < len(known) else {}
         size = MISSING if extra.get("size") is None else f"{extra['size']:,}"
@@ -531,14 +531,14 @@ def standings(results: PageResults) -> Section:
     first, second = results.levels[0], results.levels[-1]
     shown = [(first, metric) for metric in results.pair] + [(second, results.headline)] * (second != first)
     found = {level: results.estimates(level) for level in results.levels}
-    rows: dict[str, Row] = {}
+    rows: dict[str, TableRow] = {}
     for name, recommender in results.recommenders.items():
         known = [found[level].get(name, {}).get(metric) for level, metric in shown]
         best, effort = known[0], results.effort(name) if name not in results.baselines else None
         head = (
             Cell(format_mean(best), format_interval(best), name in results.level_with_best) if best else Cell(PENDING)
         )
-        cells: Row = [head, *map(_value, known[1:]), *_published_cells(results, name)]
+        cells: TableRow = [head, *map(_value, known[1:]), *_published_cells(results, name)]
         cells += [_count(effort.parameters if effort else None), _seconds(effort, recommender.pending), _seeds(effort)]
         rows[name] = [_label(results, name), *cells]
     headers = ["Recommender", *(f"{metric}, {_READING[level]}" for level, metric in shown), "Published", "Gap"]
@@ -550,7 +550,7 @@ def standings(results: PageResults) -> Section:
     return Section("Summary", [*_bullets(results, *SHORT), table, *map(Paragraph, _notes(results))])
 
 
-def _published_cells(results: PageResults, name: str) -> Row:
+def _published_cells(results: PageResults, name: str) -> TableRow:
     """The published figure and the difference, by the headline metric or, where that is doubtful, its pair."""
     metric, rows = results.headline, results.counterparts(name)
     if not rows:
@@ -615,7 +615,7 @@ def _notes(results: PageResults) -> list[str]:
 
 def effort(results: PageResults) -> Section:
     """The cost of each recommender: search, tuning, size, examples and time."""
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     machines: dict[str, None] = {}
     details = [recommender.details for recommender in results.recommenders.values()]
     described = [key for key in ("tuned", "note") if any(each.get(key) for each in details)]

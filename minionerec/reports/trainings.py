@@ -13,15 +13,15 @@ Value = str | int | float
 NOT_RECORDED = "not recorded"
 _FITTED = "as memory allows"
 TITLES = {SFT: "SFT", DPO: "S-DPO", RL: "RL (GRPO)", CATALOGUE: "catalogue model", SEQUENTIAL: "sequential model"}
-Lines = list[tuple[str, str]]
+SettingLines = list[tuple[str, str]]
 
 
-def parameters(training: Training) -> Lines:
+def parameters(training: Training) -> SettingLines:
     """The main settings of a training, as (name, value)."""
     return _PARAMETERS.get(training.stage, _all_settings)(training)
 
 
-def _sft(training: Training) -> Lines:
+def _sft(training: Training) -> SettingLines:
     s = training.settings
     lines = [
         ("Base model", backbone(training)),
@@ -40,7 +40,7 @@ def _sft(training: Training) -> Lines:
     return lines
 
 
-def _rl(training: Training) -> Lines:
+def _rl(training: Training) -> SettingLines:
     s = training.settings
     prompts, group, device = s.get("prompts_per_step"), s.get("generations"), s.get("prompts_per_device")
     sampled = "1, without replacement" if s.get("rollouts") == "sampling" else "none: the best beams, no sampling"
@@ -71,7 +71,7 @@ def _times(count: Any, by: Any) -> str:
     return shown_setting(count * by) if isinstance(count, int) and isinstance(by, int) else NOT_RECORDED
 
 
-def _catalogue(training: Training) -> Lines:
+def _catalogue(training: Training) -> SettingLines:
     s = training.settings
     shape = f"{counted(s.get('towers'), 'tower')} of {counted(s.get('layers'), 'layer')}, hidden size "
     lines = [
@@ -89,7 +89,7 @@ def _catalogue(training: Training) -> Lines:
     return lines
 
 
-def _sequential(training: Training) -> Lines:
+def _sequential(training: Training) -> SettingLines:
     s = training.settings
     stop = s.get("stop_after")
     return [
@@ -113,11 +113,11 @@ def shown_hyper(hyper: Any) -> str:
     return ", ".join(f"{name} = {shown_setting(value)}" for name, value in hyper.items())
 
 
-def _all_settings(training: Training) -> Lines:
+def _all_settings(training: Training) -> SettingLines:
     return [(name, shown_setting(value)) for name, value in training.settings.items()]
 
 
-_PARAMETERS: dict[str, Callable[[Training], Lines]] = {
+_PARAMETERS: dict[str, Callable[[Training], SettingLines]] = {
     SFT: _sft,
     RL: _rl,
     CATALOGUE: _catalogue,
@@ -125,7 +125,7 @@ _PARAMETERS: dict[str, Callable[[Training], Lines]] = {
 }
 
 
-def _rates(training: Training) -> Lines:
+def _rates(training: Training) -> SettingLines:
     s = training.settings
     warmup = s.get("warmup") or 0
     warm = "" if not warmup else f", warm-up {shown_setting(warmup)} {'of all steps' if warmup < 1 else 'steps'}"
@@ -171,7 +171,7 @@ def backbone(training: Training) -> str:
     return f"from scratch: {counted(s.get('layers'), 'layer')}, hidden size {s.get('hidden_size')}{_size(training)}"
 
 
-def outcome(training: Training) -> Lines:
+def outcome(training: Training) -> SettingLines:
     """The outcome of a training, as (name, value): last step, best validation, losses, time and machine."""
     if training.progress is not None:
         done, of = training.progress
@@ -186,7 +186,7 @@ def outcome(training: Training) -> Lines:
     return [*lines, *recorded(training.record)]
 
 
-def _stopped(training: Training) -> Lines:
+def _stopped(training: Training) -> SettingLines:
     """The last step and epoch, and whether training stopped early."""
     steps, epochs, reached = training.counts.get("steps"), training.settings.get("epochs"), epochs_of(training)
     lines = [("Steps", f"{steps:,}")] if isinstance(steps, int) else []
@@ -223,9 +223,9 @@ def learning_points(training: Training) -> dict[str, dict[str, list[tuple[float,
     return found
 
 
-def _best(training: Training) -> Lines:
+def _best(training: Training) -> SettingLines:
     """The best validation, and the lowest validation loss."""
-    lines: Lines = []
+    lines: SettingLines = []
     best, step = training.counts.get("best"), training.counts.get("best_step")
     validations = [row for row in training.log if isinstance(row.get("eval_loss"), float)]
     if validations:
@@ -246,7 +246,7 @@ def _ranked(best: Mapping[str, Any]) -> Sequence[tuple[str, float]]:
     return [(name, value) for name, value in best.items() if "@" in name and isinstance(value, float)]
 
 
-def recorded(record: Mapping[str, Any] | None) -> Lines:
+def recorded(record: Mapping[str, Any] | None) -> SettingLines:
     """Time, machine, memory and commit of a run record."""
     if record is None:
         return [("Duration", NOT_RECORDED), ("Machine", NOT_RECORDED)]

@@ -26,12 +26,12 @@ logger = get_logger(__name__)
 
 # Training examples of a TIGER: the prompt of each row and its target's SID, equal rows once.
 
-Columns = dict[str, list[Any]]
+ExampleColumns = dict[str, list[Any]]
 
 
 def distinct_examples(
     builder: ExampleBuilder, tokenizer: PreTrainedTokenizerBase, split: str, max_prompt_length: int
-) -> tuple[Columns, int]:
+) -> tuple[ExampleColumns, int]:
     """Token ids of the distinct rows of a split, in order of first occurrence.
 
     A row that occurs n times weighs n times as much as one that occurs once; the mean weight is 1.
@@ -141,7 +141,7 @@ def adafactor(config: TigerTrainConfig, model: torch.nn.Module) -> Adafactor:
 
 
 def _trainer(
-    run: TrainingRun, config: TigerTrainConfig, bundle: Bundle, rows: Columns, builder: ExampleBuilder
+    run: TrainingRun, config: TigerTrainConfig, bundle: Bundle, rows: ExampleColumns, builder: ExampleBuilder
 ) -> TigerTrainer:
     """A trainer of these rows, which validates on those held out."""
     names = "batch_size and device_batch_size"

@@ -167,7 +167,7 @@ Encode = Callable[[Sequence[str]], np.ndarray]
 Weigh = Callable[[Queries], np.ndarray]
 # From queries and their texts to rows with their distances float64 (B, T) to the titles and weights (T,) or (B, T), as
 # many as fit into memory at a time.
-Parts = Callable[[Queries, Sequence[str]], Iterator[tuple[slice, np.ndarray, np.ndarray]]]
+Distances = Callable[[Queries, Sequence[str]], Iterator[tuple[slice, np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
 
 def _ground(
     task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig
-) -> tuple[Parts, Mapping[str, Queries]]:
+) -> tuple[Distances, Mapping[str, Queries]]:
     """Distances of texts to titles, and the queries of each split with written texts.
 
     Vectors of texts and titles are computed together, so that equal texts have equal vectors.
@@ -380,7 +380,7 @@ def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRan
 
 def _gamma(
     task: _GroundingTask,
-    parts: Parts,
+    parts: Distances,
     queries: Mapping[str, Queries],
     written: pd.DataFrame,
     config: GroundingConfig,
@@ -402,7 +402,7 @@ def _gamma(
 
 def _rank(
     task: _GroundingTask,
-    parts: Parts,
+    parts: Distances,
     queries: Queries,
     written: pd.DataFrame,
     gamma: float,

@@ -132,12 +132,12 @@ def grpo_examples(
     return replace(found, again=again)
 
 
-Search = Callable[[PreTrainedModel, Sequence[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
+PromptSearch = Callable[[PreTrainedModel, Sequence[Sequence[int]]], tuple[np.ndarray, np.ndarray]]
 """Takes a model and P prompts; gives SID numbers int64 and log-probabilities float32, both (P, G), best first."""
 RollOut = Callable[[PreTrainedModel, Sequence[Row]], Rollouts]
 
 
-def beams(trie: Trie, generations: int) -> Search:
+def beams(trie: Trie, generations: int) -> PromptSearch:
     """The G best SIDs by beam search, as in evaluation.
 
     Args:
@@ -151,7 +151,7 @@ def beams(trie: Trie, generations: int) -> Search:
     return search
 
 
-def samples(trie: Trie, generations: int, end_token: int) -> Search:
+def samples(trie: Trie, generations: int, end_token: int) -> PromptSearch:
     """G SIDs drawn without replacement, with their log-probabilities in the trie.
 
     Args:
@@ -173,7 +173,7 @@ def samples(trie: Trie, generations: int, end_token: int) -> Search:
     return search
 
 
-def roller(search: Search, table: SidTable) -> RollOut:
+def roller(search: PromptSearch, table: SidTable) -> RollOut:
     """The rollout function: prompts in, `Rollouts` out.
 
     Args:

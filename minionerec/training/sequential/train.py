@@ -63,7 +63,7 @@ def epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> 2)
 
 
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+WindowBatch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 """Histories, targets, users and contexts of a batch, on the model's device: int64, items from 1."""
 
 
@@ -152,7 +152,7 @@ class TrainingExamples:
             return (part.numpy() for part in torch.randperm(len(self)).split(size))
         return in_batches(block_order(len(self), self.shuffled, seed, epoch), size)
 
-    def batch(self, chosen: np.ndarray, device: torch.device, conditioned: bool) -> Batch:
+    def batch(self, chosen: np.ndarray, device: torch.device, conditioned: bool) -> WindowBatch:
         """A batch as the model takes it.
 
         Args:
