@@ -1,7 +1,6 @@
 """Grounding (BIGRec): a language model generates the next title as free text, and items are ranked by distance."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.decoding.branches import evaluating
 from minionerec.models.decoding.decoder import decoding_device
 from minionerec.models.decoding.shards import decode_in_shards
-from minionerec.models.decoding.titles import Titles, write_freely
-from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
+from minionerec.models.decoding.titles import write_freely
+from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import NEXT_TITLE
 from minionerec.recommend.evaluation.grounding_config import OWN, GroundingConfig
 from minionerec.recommend.evaluation.measuring import measure, measured
-from minionerec.recommend.rankers.candidates import candidate_maxima, list_items, ranked_items
+from minionerec.recommend.rankers.candidates import candidate_maxima, list_items
 from minionerec.recommend.rankers.grounding import (
     best_titles,
     choose_gamma,
@@ -38,6 +37,7 @@ from minionerec.recommend.rankers.grounding import (
     row_min_max,
     title_distances,
 )
+from minionerec.recommend.rankers.language import TitleRanker
 from minionerec.recommend.rankers.lists import split_queries
 from minionerec.recommend.rankers.load import load_sequential_ranker
 from minionerec.recommend.rankers.protocol import Queries
@@ -170,33 +170,6 @@ Weigh = Callable[[Queries], np.ndarray]
 Distances = Callable[[Queries, Sequence[str]], Iterator[tuple[slice, np.ndarray, np.ndarray]]]
 
 
-@dataclass(frozen=True)
-class _GroundingTask:
-    """The model, and its data.
-
-    Attributes:
-        corpus: Items and examples.
-        bundle: The checkpoint.
-        builder: Makes its prompts.
-        titles: Distinct titles.
-        items_of: Items of each distinct title, the more popular first.
-        names: Each distinct title, cleaned for comparison with texts.
-    """
-
-    corpus: Corpus
-    bundle: Bundle
-    builder: ExampleBuilder
-    titles: Titles
-    items_of: Sequence[Sequence[int]]
-    names: Sequence[str]
-
-    @property
-    def tie_order(self) -> np.ndarray:
-        """Titles by their most popular item, then by its index."""
-        firsts = np.array([items[0] for items in self.items_of])
-        return np.lexsort((firsts, -self.corpus.popularity()[firsts]))
-
-
 def run_grounding(config: GroundingConfig) -> StageResult:
     """Generate a title for each example of a split, ground it, and compute metrics; does nothing if up to date.
 
@@ -218,18 +191,19 @@ def run_grounding(config: GroundingConfig) -> StageResult:
     if not up_to_date:
         with stage.work() as work:
             with work.phase("load"):
-                task = _load(stage.config)
-                wanted = _wanted_rows(task.corpus, config)
+                ranker = _load(stage.config)
+                corpus, names = ranker.builder.corpus, _names(ranker)
+                wanted = _wanted_rows(corpus, config)
             with work.phase("generate"):
-                written, truncated = write_texts(task.bundle, task.builder, wanted, config, work)
+                written, truncated = write_texts(ranker.bundle, ranker.builder, wanted, config, work)
             if is_main_process():
                 with work.phase("ground"):
-                    parts, queries = _ground(task, written, stage.config)
-                    gamma, reached = _gamma(task, parts, queries, written, config)
-                    predictions, reported = _rank(task, parts, queries[config.split], written, gamma, config)
+                    parts, queries = _ground(ranker, names, written, stage.config)
+                    gamma, reached = _gamma(ranker, parts, queries, written, config)
+                    predictions, reported = _rank(ranker, names, parts, queries[config.split], written, gamma, config)
                 with work.phase("measure"):
-                    rows = task.corpus.rows(config.split)
-                    found = measure(stage.config, task.corpus, rows, predictions, NAME, task.titles, config.candidates)
+                    rows = corpus.rows(config.split)
+                    found = measure(stage.config, corpus, rows, predictions, NAME, ranker.table, config.candidates)
                 counts = {
                     **found.counts(),
                     "truncated_prompts": truncated,
@@ -240,17 +214,17 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                 with work.finish(seed=config.seed, counts=counts) as folder:
                     title = (
                         f"{labelled(f'{config.checkpoint}, grounded', predictions.given or ())} on {config.split} "
-                        f"({task.corpus.split}), {config.candidates} titles, mean [95 % interval by user]"
+                        f"({corpus.split}), {config.candidates} titles, mean [95 % interval by user]"
                     )
                     about = {"encoder": config.encoder, "weights": config.weights, "gamma": gamma}
-                    prompts = prompt_texts(task.builder, config.split, range(len(predictions)))
+                    prompts = prompt_texts(ranker.builder, config.split, range(len(predictions)))
                     found.write(folder, prompts, title, about)
                     written.to_parquet(folder / FILE, index=False)
     return measured(stage.output, up_to_date)
 
 
-def _load(config: GroundingConfig) -> _GroundingTask:
-    """Corpus, checkpoint and titles."""
+def _load(config: GroundingConfig) -> TitleRanker:
+    """The checkpoint, with corpus and titles."""
     for path in filter(None, (config.checkpoint, config.sequential)):
         require_held_out(path)
     corpus = Corpus.load(config.corpus)
@@ -261,16 +235,25 @@ def _load(config: GroundingConfig) -> _GroundingTask:
             f"that was trained on {NEXT_TITLE}."
         )
     torch.nn.Module.to(bundle.model, decoding_device())
-    builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-    titles = Titles.of(bundle.tokenizer, builder)
-    if config.candidates > titles.n_unique:
+    ranker = TitleRanker(bundle, corpus)
+    count = ranker.table.n_unique
+    if config.candidates > count:
         raise ConfigError(
-            f"candidates is {config.candidates}, but the catalogue has {titles.n_unique} distinct titles; give "
-            f"--candidates {titles.n_unique} or fewer, and ks to match."
+            f"candidates is {config.candidates}, but the catalogue has {count} distinct titles; give "
+            f"--candidates {count} or fewer, and ks to match."
         )
-    items_of = ranked_items(titles.sid_numbers, corpus.popularity())
-    names = [clean_text(builder.titles[items[0]]) for items in items_of]
-    return _GroundingTask(corpus, bundle, builder, titles, items_of, names)
+    return ranker
+
+
+def _names(ranker: TitleRanker) -> list[str]:
+    """Each distinct title, cleaned for comparison with texts."""
+    return [clean_text(ranker.builder.titles[items[0]]) for items in ranker.items_of]
+
+
+def _tie_order(ranker: TitleRanker) -> np.ndarray:
+    """Titles by their most popular item, then by its index."""
+    firsts = np.array([items[0] for items in ranker.items_of])
+    return np.lexsort((firsts, -ranker.builder.corpus.popularity()[firsts]))
 
 
 def _chooses(config: GroundingConfig) -> bool:
@@ -300,31 +283,29 @@ def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
 
 
 def _ground(
-    task: _GroundingTask, written: pd.DataFrame, config: GroundingConfig
+    ranker: TitleRanker, names: Sequence[str], written: pd.DataFrame, config: GroundingConfig
 ) -> tuple[Distances, Mapping[str, Queries]]:
     """Distances of texts to titles, and the queries of each split with written texts.
 
     Vectors of texts and titles are computed together, so that equal texts have equal vectors.
     """
     index_of = {
-        text: position for position, text in enumerate(dict.fromkeys([*task.names, *map(clean_text, written["text"])]))
+        text: position for position, text in enumerate(dict.fromkeys([*names, *map(clean_text, written["text"])]))
     }
     filled = [text for text in index_of if text]
-    made = _encoder(task, config)(filled)
+    made = _encoder(ranker, names, config)(filled)
     vectors = np.zeros((len(index_of), made.shape[1]), dtype=np.float32)
     vectors[[index_of[text] for text in filled]] = made
-    titles = vectors[[index_of[name] for name in task.names]]
-    model = None
+    titles = vectors[[index_of[name] for name in names]]
+    corpus, model = ranker.builder.corpus, None
     if config.weights == "sequential":
-        model = load_sequential_ranker(Path(config.sequential), task.corpus, config.corpus)
+        model = load_sequential_ranker(Path(config.sequential), corpus, config.corpus)
     used = frozenset[str]() if model is None else model.context
     queries = {
-        split: split_queries(
-            task.corpus.rows(split), task.corpus, split, used, config.times, given=config.session_context
-        )
-        for split in _wanted_rows(task.corpus, config)
+        split: split_queries(corpus.rows(split), corpus, split, used, config.times, given=config.session_context)
+        for split in _wanted_rows(corpus, config)
     }
-    weigh, size = _weigher(task, config, model), max(16, _DISTANCES_AT_ONCE // len(titles))
+    weigh, size = _weigher(ranker, config, model), max(16, _DISTANCES_AT_ONCE // len(titles))
 
     def parts(given: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         positions = np.array([index_of[text] for text in texts], dtype=np.int64)
@@ -337,31 +318,31 @@ def _ground(
     return parts, queries
 
 
-def _encoder(task: _GroundingTask, config: GroundingConfig) -> Encode:
+def _encoder(ranker: TitleRanker, names: Sequence[str], config: GroundingConfig) -> Encode:
     """The encoder of texts."""
     if config.encoder == TFIDF:
-        fitted_on = [name for name in dict.fromkeys(task.names) if name]
+        fitted_on = [name for name in dict.fromkeys(names) if name]
         return lambda texts: tfidf_svd(texts, config.dimensions, config.seed, fitted_on)
     if config.encoder == WORDLLAMA:
         return wordllama_vectors
     if config.encoder == OWN:
-        return lambda texts: _own_states(task, texts, config.batch_size)
+        return lambda texts: _own_states(ranker, texts, config.batch_size)
     encoder = HFEncoder(config.encoder, "last", config.batch_size)
     return lambda texts: encoder.encode(texts).vectors
 
 
-def _own_states(task: _GroundingTask, texts: Sequence[str], batch_size: int) -> np.ndarray:
+def _own_states(ranker: TitleRanker, texts: Sequence[str], batch_size: int) -> np.ndarray:
     """The checkpoint's own last hidden state at the last token of each text: float32 (N, D)."""
-    bos = task.builder.specials["bos"]
-    ids = encode_completion(task.bundle.tokenizer, [bos + text for text in texts])
-    with evaluating(task.bundle.model):
-        return pooled_states(task.bundle.model.base_model, ids, "last", batch_size)
+    bos = ranker.builder.specials["bos"]
+    ids = encode_completion(ranker.bundle.tokenizer, [bos + text for text in texts])
+    with evaluating(ranker.bundle.model):
+        return pooled_states(ranker.bundle.model.base_model, ids, "last", batch_size)
 
 
-def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
+def _weigher(ranker: TitleRanker, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:
     """The weights of titles; popularity for a sequential model without history."""
-    by_title = candidate_maxima(task.titles.sid_numbers)  # an item ranks as the best of its title's items would
-    popular = row_min_max(by_title(task.corpus.popularity().astype(np.float64)))
+    by_title = candidate_maxima(ranker.table.sid_numbers)  # an item ranks as the best of its title's items would
+    popular = row_min_max(by_title(ranker.builder.corpus.popularity().astype(np.float64)))
     if config.weights == "none":
         return lambda queries: np.zeros_like(popular)
     if model is None:
@@ -379,7 +360,7 @@ def _weigher(task: _GroundingTask, config: GroundingConfig, model: SequentialRan
 
 
 def _gamma(
-    task: _GroundingTask,
+    ranker: TitleRanker,
     parts: Distances,
     queries: Mapping[str, Queries],
     written: pd.DataFrame,
@@ -390,18 +371,22 @@ def _gamma(
         return 0.0, {}
     if not _chooses(config):
         return config.gammas[0], {}
-    rows = _choosing_rows(task.corpus, config)
-    targets = task.titles.sid_numbers[task.corpus.rows("valid").take(rows).targets]
+    corpus = ranker.builder.corpus
+    rows = _choosing_rows(corpus, config)
+    targets = ranker.table.sid_numbers[corpus.rows("valid").take(rows).targets]
     of_valid = parts(queries["valid"].take(rows), _texts_of(written, "valid", rows))
     found, reached = choose_gamma(
-        ((distances, weights, targets[part]) for part, distances, weights in of_valid), task.tie_order, config.gammas
+        ((distances, weights, targets[part]) for part, distances, weights in of_valid),
+        _tie_order(ranker),
+        config.gammas,
     )
     logger.info("gamma %g: NDCG@10 %.4f on %d validation examples.", found, reached[found], len(rows))
     return found, {f"{gamma:g}": value for gamma, value in reached.items()}
 
 
 def _rank(
-    task: _GroundingTask,
+    ranker: TitleRanker,
+    names: Sequence[str],
     parts: Distances,
     queries: Queries,
     written: pd.DataFrame,
@@ -409,19 +394,19 @@ def _rank(
     config: GroundingConfig,
 ) -> tuple[Predictions, dict[str, Any]]:
     """The items of the nearest titles for each example, and counts of the texts for the manifest."""
-    rows = task.corpus.rows(config.split)
+    rows, tie_order = ranker.builder.corpus.rows(config.split), _tie_order(ranker)
     texts = _texts_of(written, config.split, np.arange(len(rows)))
     items: list[list[int]] = []
     scores: list[list[float]] = []
     nearest: list[float] = []
     for _, distances, weights in parts(queries, texts):
         nearest += distances.min(axis=1).tolist()
-        best, values = best_titles(reweight(distances, weights, gamma), task.tie_order, config.candidates)
+        best, values = best_titles(reweight(distances, weights, gamma), tie_order, config.candidates)
         for titles, own in zip(best.tolist(), (-values).tolist(), strict=True):
-            listed, indices = list_items(titles, task.items_of, config.candidates)
+            listed, indices = list_items(titles, ranker.items_of, config.candidates)
             items.append(listed)
             scores.append([own[index] for index in indices])
-    known, tokens = set(task.names) - {""}, written.loc[written["split"] == config.split, "tokens"]
+    known, tokens = set(names) - {""}, written.loc[written["split"] == config.split, "tokens"]
     reported: dict[str, Any] = {
         "in_catalogue": float(np.mean([text in known for text in texts])),
         "distinct_texts": len(set(texts)),
@@ -431,4 +416,4 @@ def _rank(
         "nearest_distance": {"mean": float(np.mean(nearest)), "median": float(np.median(nearest))},
     }
     logger.info("%.1f %% of the texts are titles of the catalogue.", 100 * reported["in_catalogue"])
-    return Predictions.of(rows, items, scores, task.titles.sids, queries.given), reported
+    return Predictions.of(rows, items, scores, ranker.table.sids, queries.given), reported
