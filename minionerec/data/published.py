@@ -3,6 +3,7 @@
 import ast
 import glob
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -97,8 +98,20 @@ def published_numbers(corpus: Corpus) -> dict[str, int]:
     return numbers
 
 
+_NUMBERS = re.compile(r"\[(?:0|[1-9][0-9]{0,17})(?:, (?:0|[1-9][0-9]{0,17}))*\]")
+_TEXTS = re.compile(r"\['[^'\\\n\r\0]*'(?:, '[^'\\\n\r\0]*')*\]")
+
+
 def _literal(text: str) -> Any:
-    """A Python literal, or None where the text is none; never evaluates anything."""
+    """A Python literal, or None where the text is none; never evaluates anything.
+
+    Lists of whole numbers, and of texts without quotes and backslashes, are read without Python's parser, which took
+    most of the time of reading.
+    """
+    if _NUMBERS.fullmatch(text):
+        return [int(number) for number in text[1:-1].split(", ")]
+    if _TEXTS.fullmatch(text):
+        return text[2:-2].split("', '")
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):

@@ -1,5 +1,7 @@
 """The builder against plain loops, by each engine: examples, items, counts, audit, files and refusals."""
 
+from dataclasses import replace
+from functools import cache
 from unittest import mock
 
 import numpy as np
@@ -34,9 +36,16 @@ def engine(request, tmp_path_factory):
         yield engine
 
 
+@cache
+def shop():
+    folder = ROOT / "data" / "demo"
+    return read_tables(folder / "interactions.csv", folder / "items.csv")
+
+
 def demo():
-    shop = ROOT / "data" / "demo"
-    return read_tables(shop / "interactions.csv", shop / "items.csv")
+    """The demo shop, read once; columns that a test may change are its own."""
+    columns = {name: getattr(shop(), name).copy() for name in ("users", "item_index", "times")}
+    return replace(shop(), counts=dict(shop().counts), **columns)
 
 
 choices = st.fixed_dictionaries(

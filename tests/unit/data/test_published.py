@@ -1,13 +1,23 @@
 """The published layout: a hand-made one with every kind of damage, and the real one where it is at hand."""
 
+import ast
 import csv
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minionerec.core.errors import DataError
-from minionerec.data.published import COLUMNS, default_root, published_files, published_index_path, read_published
+from minionerec.data.published import (
+    COLUMNS,
+    _literal,
+    default_root,
+    published_files,
+    published_index_path,
+    read_published,
+)
 
 SIDS = ["<a_1><b_1>", "<a_1><b_2>", "<a_2><b_1>", "<a_2><b_1>"]
 TITLES = ["Red pot", "Blue 'pot'", 'Pan, 12"', "Lid"]
@@ -52,6 +62,22 @@ def root(tmp_path):
     (tmp_path / "index" / "Pots.item.json").write_text(json.dumps(items), encoding="utf-8")
     (tmp_path / "index" / "Pots.index.json").write_text("{}", encoding="utf-8")
     return tmp_path
+
+
+CELLS = st.text(st.sampled_from("a7é ,[]'\"\\\n\r\0"), max_size=4)
+
+
+@given(
+    st.one_of(st.lists(CELLS), st.lists(st.integers(-2, 10**20))).map(str)
+    | st.lists(st.sampled_from(["[", "]", "'", "', '", ", ", "0", "07", "a", "\\", "\n"])).map("".join)
+)
+@settings(deadline=None)
+def test_lists_are_those_of_python(text):
+    try:
+        wanted = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        wanted = None
+    assert _literal(text) == wanted
 
 
 def test_rows_items_and_counts(root):

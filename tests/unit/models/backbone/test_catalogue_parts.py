@@ -21,7 +21,7 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.rows import ColumnSubset, take_rows
 
 RNG = np.random.default_rng(0)
-CODES = np.unique(RNG.integers(0, (3, 4, 6), size=(40, 3)), axis=0)
+CODES = np.unique(RNG.integers(0, (3, 4, 6), size=(22, 3)), axis=0)
 N = len(CODES)
 TOKENS = token_ids(3, 6)
 MARKS = {UNKNOWN: [], SAME: [2], LATER: [3]}

@@ -170,14 +170,14 @@ def test_training_learns_stops_and_keeps_its_best_epoch(tmp_path):
         tmp_path / "state",
         split,
         protocol=protocol,
-        epochs=60,
-        learning_rate=1e-2,
+        epochs=20,
+        learning_rate=2e-2,
         hyper={**SMALL, "hidden_dropout": 0.0, "attention_dropout": 0.0},
     )
     values = [round(row["NDCG@10"], 4) for row in done.history]
     assert done.best == max(values) > 0.95
     assert values[done.best_epoch] == done.best and done.best not in values[done.best_epoch + 1 :]
-    assert done.epoch == min(60, done.best_epoch + 1 + 11)
+    assert done.epoch == min(20, done.best_epoch + 1 + 11)
     ranks = rank_rows(model, split.valid, protocol.seen, CPU)["item"]
     values = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"]
     assert values.mean() == pytest.approx(done.best, abs=5e-5)
