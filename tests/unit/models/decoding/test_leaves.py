@@ -102,7 +102,7 @@ def test_a_distribution_is_sampled():
     leaves = spread(trie, 3, 3.0).float()
     drawn = sample_search(LeafModel(leaves[:1], VOCABULARY), [[3]], trie, trie.n_sids, generator=torch.Generator())
     assert sorted(drawn.sids[0].tolist()) == list(range(trie.n_sids))
-    assert float(drawn.log_probs.exp().sum()) == pytest.approx(1, abs=1e-5)
+    assert float(drawn.scores.exp().sum()) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("search", [beam_search, exact_search])
