@@ -84,6 +84,8 @@ def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
             connection.connect(socket_path)
             break
         except (FileNotFoundError, ConnectionRefusedError):
+            if not os.path.exists(os.path.dirname(socket_path)):
+                sys.exit("the server has ended with the run of tests that it was of")
             time.sleep(0.05)
     reported = json.dumps(
         {"words": words, "cwd": os.getcwd(), "environment": dict(os.environ), "python": command}
