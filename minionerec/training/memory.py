@@ -14,6 +14,10 @@ _FLOAT = 4
 # in tiles of so many labels and tokens, and once more in the backward pass; on a CPU that takes longer.
 LOGITS_AT_ONCE = {"cpu": 2**27, "cuda": 2**25}
 _TILE = (4096, 32768)
+_TILE_BYTES = 28  # a value, in float32 and as masks; on a GPU one kernel computes them in place
+# Bytes of each weight of a process's share that ZeRO-2 took on a GPU beyond what its code holds on a CPU: the same in
+# both peaks that were measured (docs/results/gpu.md); why is not known.
+_MEASURED_MORE = 5
 
 
 def in_tiles(logits: int, device: str) -> bool:
@@ -22,18 +26,18 @@ def in_tiles(logits: int, device: str) -> bool:
 
 
 def saved_per_token(
-    hidden: int, kv_width: int, heads: int, inner: int, *, weight_bytes: int, compute_bytes: int, dropout: bool = False
+    hidden: int, heads: int, inner: int, *, weight_bytes: int, compute_bytes: int, dropout: bool = False
 ) -> int:
     """Bytes that a block of a Qwen2 or Llama keeps of one token for the backward pass.
 
     Twice a norm (input in float32, output in the weights' dtype, a float32 scalar), the inputs of the linear maps,
-    queries, keys, values and attention's output with a float32 scalar a head, and four activations of the
-    feed-forward layer. In mixed precision each linear map converts its input for itself. With dropout there are a mask
-    after attention and one after the feed-forward layer.
+    queries, keys and values (spread over all heads, as attention under a mask takes them) and attention's output with a
+    float32 scalar a head, and four activations of the feed-forward layer. In mixed precision each linear map converts
+    its input for itself. With dropout there are a mask after attention and one after the feed-forward layer. Left out
+    is attention's own mask, of a value for each token of the row: about a hundredth.
 
     Args:
-        hidden: Width.
-        kv_width: Width of keys, and of values.
+        hidden: Width, also of all heads together.
         heads: Attention heads.
         inner: Width of the feed-forward layer.
         weight_bytes: Bytes of a weight.
@@ -42,7 +46,7 @@ def saved_per_token(
     """
     norms = 2 * ((_FLOAT + weight_bytes) * hidden + _FLOAT)
     inputs = (3 + 2 if compute_bytes < weight_bytes else 1 + 1) * hidden  # of queries, keys, values; of gate and up
-    attention = compute_bytes * (2 * hidden + 2 * kv_width) + _FLOAT * heads
+    attention = compute_bytes * 4 * hidden + _FLOAT * heads
     feed_forward = compute_bytes * 4 * inner
     masks = 2 * compute_bytes * hidden if dropout else 0
     return norms + compute_bytes * inputs + attention + feed_forward + masks
@@ -56,26 +60,27 @@ class MemoryEstimate:
 
     Attributes:
         weights: Weights, and their bfloat16 copies in mixed precision.
-        gradients: Gradients, and what is on its way to other processes.
+        gradients: Gradients that are there at the peak, and what is on its way to other processes.
         optimiser: Adam's two numbers a trained weight; under ZeRO-2 a share of them and of float32 weights.
-        activations: Values that the blocks keep for the backward pass, and the gradients of one block's share of it.
-        logits: The head's outputs that exist at a time with their gradients, and its matrix's gradient.
+        activations: Values that the blocks keep for the backward pass.
+        working: What is there for that moment: logits with their gradients, gradients within a block, that of the
+            embedding, or the optimiser's own copies of gradients.
     """
 
     weights: int
     gradients: int
     optimiser: int
     activations: int
-    logits: int
+    working: int
 
     @property
     def total(self) -> int:
-        """All of it, as if everything were needed at once."""
-        return self.weights + self.gradients + self.optimiser + self.activations + self.logits
+        """All of it."""
+        return self.weights + self.gradients + self.optimiser + self.activations + self.working
 
     def __str__(self) -> str:
         """In decimal gigabytes."""
-        names = ("weights", "gradients", "optimiser", "activations", "logits")
+        names = ("weights", "gradients", "optimiser", "activations", "working")
         parts = ", ".join(f"{name} {getattr(self, name) / _GB:.2f}" for name in names)
         return f"{self.total / _GB:.2f} GB ({parts})"
 
@@ -90,11 +95,20 @@ def estimate_memory(
     dropout: bool = False,
     processes: int = 1,
     zero: dict[str, Any] | None = None,
+    several: bool = True,
+    device: str | None = None,
 ) -> MemoryEstimate:
-    """Estimate what a process needs for one step of supervised training with Adam.
+    """Estimate what a process needs for one step of supervised training with Adam, after the first.
+
+    The peak is at one of these moments: the backward pass of the head; that of the last block, while the gradient of a
+    matrix that the embedding shares waits; its end, with all gradients and the embedding's (the head's, its own
+    and their sum where it is shared); under ZeRO-2 also its first reduction, and the optimiser's step, in which
+    DeepSpeed holds the reduced gradients, flattens them and converts them to float32
+    (`deepspeed.runtime.zero.stage_1_and_2`, version 0.19). Gradients and states of an offloaded optimiser are in the
+    host's memory.
 
     Args:
-        model: A Qwen2 or Llama, weights to be trained requiring a gradient.
+        model: A Qwen2 or Llama, weights to be trained requiring a gradient; it may be on torch's meta device.
         tokens: Positions of a micro-batch, padding included.
         labels: Labelled positions of a micro-batch.
         mixed_bf16: Whether bfloat16 is computed over float32 weights.
@@ -102,46 +116,64 @@ def estimate_memory(
         dropout: Whether dropout is at work.
         processes: Processes that train together.
         zero: DeepSpeed's `zero_optimization` settings of stage 2; None without DeepSpeed.
+        several: Whether a step has several micro-batches, so that gradients are there before the last one.
+        device: Kind of device; the model's if None.
     """
-    config = model.config.get_text_config()
+    config, device = model.config.get_text_config(), device or model.device.type
     size = next(model.parameters()).element_size()
     compute = 2 if mixed_bf16 or size == 2 else _FLOAT
     count = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    if zero is None:
-        gradients = trained * size * (2 if processes > 1 else 1)  # DDP copies them into buckets
-        optimiser = 2 * trained * size
-    else:
-        reduced = min(int(zero["reduce_bucket_size"]), trained) * (2 if zero.get("overlap_comm") else 1)
-        buckets = (reduced + min(int(zero["allgather_bucket_size"]), trained)) * size
-        gradients = trained * size // processes + buckets
-        optimiser = trained * (2 * _FLOAT + _FLOAT) // processes
-    head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    matrix = config.vocab_size * config.hidden_size
+    tied = bool(config.tie_word_embeddings)
+
     block = saved_per_token(
         config.hidden_size,
-        head_width * config.num_key_value_heads,
         config.num_attention_heads,
         config.intermediate_size,
         weight_bytes=size,
         compute_bytes=compute,
         dropout=dropout,
     )
-    layers = config.num_hidden_layers
-    kept = layers * size * config.hidden_size + block if checkpointing else layers * block
-    kept += block  # the gradients of what one block keeps
-    logit = 3 * _FLOAT + (2 * compute if compute == 2 else 0)  # log-probabilities and gradients, in float32
-    logits, matrix = labels * config.vocab_size, config.vocab_size * config.hidden_size
-    head_gradients = size * matrix
-    if in_tiles(logits, model.device.type):
-        logits = min(labels, _TILE[0]) * min(config.vocab_size, _TILE[1])
-        head_gradients += _FLOAT * matrix
-    return MemoryEstimate(
-        weights=count * (size + (2 if mixed_bf16 else 0)),
-        gradients=gradients,
-        optimiser=optimiser,
-        activations=tokens * kept,
-        logits=logits * logit + head_gradients,
-    )
+    kept = tokens * config.num_hidden_layers * (size * config.hidden_size if checkpointing else block)
+    within = 2 * compute * config.intermediate_size + size * config.hidden_size  # gradients of up, gate and the sum
+    if checkpointing:  # a CPU's allocator keeps what the block before had: a process grew by 2.6 times its tensors
+        within += block if device == "cuda" else 2 * block
+    within *= tokens
+    logits = labels * config.vocab_size
+    if in_tiles(logits, device):
+        tile = min(labels, _TILE[0]) * _TILE[1] * (compute + (0 if device == "cuda" else _TILE_BYTES))
+        head = tile + (_FLOAT + (size if size < _FLOAT else 0)) * matrix  # its gradient in float32, and as the weights
+    else:
+        head = 3 * _FLOAT * logits + size * matrix  # log-probabilities, their gradients and those of logits
+    waiting = size * matrix if tied else 0
+    embedding = ((3 if tied else 1) - (0 if several else 1)) * size * matrix  # without the one among all gradients
+    gradients = trained * size
+    copies = 2 * (count - (1 if tied else 2) * matrix) if mixed_bf16 else 0  # autocast's, of what blocks multiply by
+
+    last_block, first_block = max(head, waiting + within), max(embedding, waiting + within)
+    if zero is None:
+        states, before = 2 * trained * size, gradients if several else 0
+        buckets = gradients if processes > 1 else 0  # DDP copies them
+        peaks = [(before + buckets, kept, last_block), (gradients + buckets, 0, first_block)]
+        if copies and checkpointing:  # held until the end of the forward pass, as no block keeps them
+            peaks.append((before + buckets, kept, copies + tokens * 3 * compute * config.intermediate_size))
+            copies = 0
+    else:
+        share = 0 if zero.get("offload_optimizer", {}).get("device", "none") != "none" else trained // processes
+        states = share * (2 * _FLOAT + _FLOAT + (_MEASURED_MORE if device == "cuda" else 0))
+        before, bucket = share * size if several else 0, int(zero["reduce_bucket_size"])
+        buckets = bucket * size * (2 if zero.get("overlap_comm") else 1)
+        reduced = before + share * size + buckets + (min(bucket, trained) * size if processes > 1 else 0)
+        left = max(0.0, 1 - bucket / max(1, trained - matrix))  # of the blocks, at the first reduction
+        peaks = [
+            (before + buckets, kept, last_block),
+            (reduced, int(left * kept), waiting + within),
+            (reduced, 0, first_block),
+            (share * size, 0, share * (size + _FLOAT)),
+        ]
+    found, activations, working = max(peaks, key=sum)
+    return MemoryEstimate(count * size + copies, found, states, activations, working)
 
 
 def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | None = None) -> MemoryEstimate:
@@ -177,7 +209,7 @@ def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | N
         gradients=_FLOAT * gradients,
         optimiser=_FLOAT * optimiser,
         activations=_FLOAT * towers * (tokens * ((config.num_hidden_layers + 1) * layer + 2 * hidden) + vectors),
-        logits=_FLOAT * tokens * scored * (2 * towers + 2),
+        working=_FLOAT * tokens * scored * (2 * towers + 2),
     )
 
 

@@ -157,8 +157,9 @@ def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
     if not config.device_batch_size:
         trainer.fit_memory(estimate, checkpointing)
         checkpointing = bool(cast(TokenLimit, trainer.limit).checkpointing)
-    tokens, labels = _largest_batch(trainer, config)
-    needed, free = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing), free_memory()
+    tokens, labels, several = _largest_batch(trainer, config)
+    needed = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing, several=several)
+    free = free_memory()
     logger.info("A process needs about %s for micro-batches of %s tokens.", needed, f"{tokens:,}")
     if trainer.limit is not None:
         trainer.data_collator = cast(TreeCollator, trainer.data_collator).share
@@ -172,8 +173,8 @@ def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
         )
 
 
-def _largest_batch(trainer: SidSftTrainer, config: SftConfig) -> tuple[int, int]:
-    """Positions and labels of the largest of some random micro-batches."""
+def _largest_batch(trainer: SidSftTrainer, config: SftConfig) -> tuple[int, int, bool]:
+    """Positions and labels of the largest of some random micro-batches, and whether a step has several."""
     rng = np.random.default_rng(config.seed)
     dataset: Any = trainer.train_dataset
     count = len(dataset)
@@ -182,11 +183,12 @@ def _largest_batch(trainer: SidSftTrainer, config: SftConfig) -> tuple[int, int]
         rows = rng.choice(count, min(config.device_batch_size or _MEASURED_EXAMPLES, count), replace=False)
         batch = trainer.data_collator([dataset[int(row)] for row in rows])
         tokens, labels = max(tokens, batch["input_ids"].numel()), max(labels, batch["labels"].numel())
+    several = trainer.args.gradient_accumulation_steps > 1
     if trainer.limit is not None:
-        share = trainer.args.per_device_train_batch_size / min(_MEASURED_EXAMPLES, count)
-        share = min(share, trainer.limit.tokens / tokens)
-        tokens, labels = int(tokens * share), int(labels * share)
-    return tokens, labels
+        step = trainer.args.per_device_train_batch_size / min(_MEASURED_EXAMPLES, count)
+        share = min(step, trainer.limit.tokens / tokens)
+        tokens, labels, several = int(tokens * share), int(labels * share), share < step
+    return tokens, labels, several
 
 
 def _backbone(

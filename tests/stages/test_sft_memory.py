@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 from support.processes import trainer_context
+from support.scripts import study
 from support.training import make_inputs, sft_config
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -68,6 +69,22 @@ def test_the_estimate_is_near_the_measured_peak(tmp_path, changes):
     estimate, measured = receive.recv()
     child.join()
     assert measured / 2 < estimate < measured * 1.5, f"{estimate / 1e6:.0f} MB estimated, {measured / 1e6:.0f} used"
+
+
+def count(answer):
+    memory = study("memory")
+    answer.send([memory.count_zero(64, 0.33), memory.count_zero(1024, 0.33), memory.count_zero(64, 3)])
+
+
+def test_the_estimate_is_what_zero_2_holds():
+    """DeepSpeed's own code: the optimiser's step, activations, and buckets are the most in turn."""
+    context = trainer_context()
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=count, args=(send,))
+    child.start()
+    for counted, foretold, _ in receive.recv():
+        assert foretold == pytest.approx(counted, rel=0.1)
+    child.join()
 
 
 def test_too_little_memory_is_reported_before_the_start(tmp_path, monkeypatch, caplog):

@@ -7,6 +7,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from support.decoding import tiny_model
+from support.scripts import study
 from trl.trainer.sft_config import SFTConfig
 
 from minionerec.core.errors import ConfigError
@@ -24,9 +25,10 @@ def model_of(layers=2, dtype=torch.float32):
 
 
 def kept_bytes(model):
-    """Bytes of the tensors that autograd keeps of a forward pass, weights and their copies left out."""
+    """Bytes of the tensors that autograd keeps of a forward pass; weights, their copies and masks left out."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     shapes = {tuple(shape) for parameter in model.parameters() for shape in (parameter.shape, parameter.shape[::-1])}
+    shapes.add((1, 1, TOKENS, TOKENS))
     held, storages = [], {}
 
     def pack(tensor):
@@ -37,7 +39,8 @@ def kept_bytes(model):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model.model(input_ids=torch.zeros(1, TOKENS, dtype=torch.long), use_cache=False)
+        mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()
+        model.model(input_ids=torch.zeros(1, TOKENS, dtype=torch.long), attention_mask=mask, use_cache=False)
     return sum(storages.values())
 
 
@@ -58,27 +61,79 @@ def test_a_block_keeps_what_the_formula_says(dtype, mixed, dropout):
         with torch.autocast("cpu", torch.bfloat16) if mixed else nullcontext():
             kept.append(kept_bytes(model))
     size = dtype.itemsize
-    formula = saved_per_token(
-        96, 32, 6, 320, weight_bytes=size, compute_bytes=2 if mixed else size, dropout=dropout > 0
-    )
+    formula = saved_per_token(96, 6, 320, weight_bytes=size, compute_bytes=2 if mixed else size, dropout=dropout > 0)
     assert (kept[1] - kept[0]) / TOKENS == pytest.approx(formula, rel=0.02)
 
 
 def test_what_each_setting_saves():
     model = model_of()
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count, matrix = sum(parameter.numel() for parameter in model.parameters()), 50 * 96
     plain = estimate_memory(model, tokens=1000, labels=100)
     assert (plain.weights, plain.gradients, plain.optimiser) == (4 * count, 4 * count, 8 * count)
-    assert plain.logits == 100 * 50 * 12 + 50 * 96 * 4
+    assert plain.working == 1000 * (2 * 4 * 320 + 4 * 96)  # gradients within a block
+    assert estimate_memory(model, tokens=100, labels=1000).working == 1000 * 50 * 12 + 4 * matrix  # the head's
+    once = estimate_memory(model, tokens=1000, labels=100, several=False)
+    assert plain.total - once.total == plain.gradients
+    several = estimate_memory(model, tokens=1000, labels=100, processes=4)
+    assert several.gradients == 2 * plain.gradients
     saved = estimate_memory(model, tokens=1000, labels=100, checkpointing=True)
-    assert plain.activations / 2 < saved.activations < plain.activations
-    zero = {"stage": 2, "reduce_bucket_size": 1000, "allgather_bucket_size": 10**9, "overlap_comm": True}
-    shared = estimate_memory(model.to(torch.bfloat16), tokens=1000, labels=100, processes=4, zero=zero)
-    assert shared.weights == 2 * count
-    assert shared.gradients == 2 * count // 4 + 2 * (2 * 1000 + count)
-    assert shared.optimiser == 12 * count // 4
+    assert saved.activations == 1000 * 2 * 4 * 96 < plain.activations / 2
+    mixed = estimate_memory(model, tokens=1000, labels=100, mixed_bf16=True)
+    assert mixed.weights == 4 * count + 2 * (count - 2 * matrix)
     updates = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear")).get_base_model()
     assert estimate_memory(updates, tokens=1000, labels=100).optimiser < 0.1 * plain.optimiser
+
+
+def test_what_zero_2_holds():
+    """Many tokens: the head's backward pass, or the first reduction; few: the optimiser's step."""
+    model = model_of(dtype=torch.bfloat16)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    zero = {"stage": 2, "reduce_bucket_size": 1000, "overlap_comm": True}
+
+    def found(tokens, **settings):
+        return estimate_memory(model, tokens=tokens, labels=1, zero={**zero, **settings}, processes=4)
+
+    many = found(10_000)
+    assert (many.weights, many.optimiser) == (2 * count, 12 * count // 4)
+    assert many.gradients == 2 * count // 4 + 2 * 2 * 1000  # added up so far, and two buckets
+    large = found(10, reduce_bucket_size=10**6)
+    assert large.gradients == 2 * (2 * count // 4) + 2 * 2 * 10**6 + 2 * count  # the newest too, and a bucket's copy
+    few = found(1)
+    assert (few.gradients, few.activations, few.working) == (2 * count // 4, 0, 6 * count // 4)
+    assert found(10_000, offload_optimizer={"device": "cpu"}).optimiser == 0
+
+
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 768,
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mixed", "checkpointing", "device", "parts"),
+    [
+        (torch.float32, False, False, "cpu", 2),
+        (torch.float32, False, False, "cpu", 1),
+        (torch.float32, True, False, "cuda", 2),
+        (torch.float32, True, True, "cuda", 2),
+        (torch.bfloat16, False, False, "cuda", 1),
+        (torch.bfloat16, False, True, "cuda", 2),
+    ],
+)
+def test_the_estimate_is_what_a_step_holds(dtype, mixed, checkpointing, device, parts):
+    """Tensors of a step as training makes it, added up while they are alive."""
+    memory = study("memory")
+    batch = memory.sft_batch(4096, SMALL)
+    how = {"checkpointing": checkpointing, "device": device}
+    counted, model = memory.count_peak(
+        SMALL, memory.sft_loss(batch), dtype, vocabulary=20_000, mixed=mixed, parts=parts, **how
+    )
+    tokens, labels = batch["input_ids"].numel(), batch["labels"].numel()
+    foretold = estimate_memory(model, tokens=tokens, labels=labels, mixed_bf16=mixed, several=parts > 1, **how)
+    assert foretold.total == pytest.approx(counted, rel=0.1)
 
 
 def examples(count=24):

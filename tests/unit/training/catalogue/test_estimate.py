@@ -23,12 +23,12 @@ def test_weights_and_optimiser_states_are_counted(model):
     exact = estimate_catalogue(model, windows=16, width=10)
     assert exact.optimiser == 2 * exact.gradients == 8 * trained
     assert exact.weights == 4 * (trained + sum(buffer.numel() for buffer in model.buffers()))
-    assert exact.logits == 4 * 160 * SIDS * 6
+    assert exact.working == 4 * 160 * SIDS * 6
 
 
 def test_a_sample_needs_less_and_only_its_optimiser_states_grow_with_the_catalogue(model):
     exact, sampled = (estimate_catalogue(model, windows=16, width=10, columns=each) for each in (None, 400))
-    assert sampled.logits == 4 * 160 * 400 * 6
+    assert sampled.working == 4 * 160 * 400 * 6
     assert sampled.gradients < exact.gradients / 2
     assert sampled.activations < exact.activations
     rows = 2 * (2 * SIDS + sum(model.config.code_sizes))  # the step at which each was last up to date
@@ -51,4 +51,4 @@ def test_what_is_reckoned_is_about_what_torch_holds(model):
         model(histories=histories, labels=labels).loss.backward()
     found = sum(size for position, size in kept.items() if position not in held)
     reckoned = estimate_catalogue(model, windows=16, width=10)
-    assert found < reckoned.logits + reckoned.activations < 6 * found
+    assert found < reckoned.working + reckoned.activations < 6 * found
