@@ -23,6 +23,7 @@ from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import read_amazon
 from minionerec.data.sources.records import find_records, spans_lines, unclosed_quote
+from minionerec.data.sources.tables import read_table
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.published_json import read_published_json
 from minionerec.recommend.stage import read_histories
@@ -623,3 +624,9 @@ def test_a_pipe_is_no_file(tmp_path):
     )
     with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give the path of a csv, tsv or"):
         config.inputs()
+
+
+def test_a_parquet_table_with_a_column_twice_is_one_line(tmp_path):
+    pq.write_table(pa.table([["a"], ["b"]], names=["comment", "comment"]), tmp_path / "items.parquet")
+    with pytest.raises(MinioneRecError, match=r"cannot be read as parquet \(Multiple matches .*\(comment\)"):
+        read_table(tmp_path / "items.parquet")

@@ -56,8 +56,8 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     check_file(path, "Give the path of a csv, tsv or parquet table.")
     if suffix != PARQUET:
         raise DataError(f"{path}: unknown kind of table {suffix!r}; known: .csv, .tsv, .parquet. Convert or rename it.")
-    with readable_table(path), pq.ParquetFile(path) as file:
-        return without_index(file.read().to_pandas())
+    with readable_table(path):
+        return without_index(pd.read_parquet(path))
 
 
 def without_index(table: pd.DataFrame) -> pd.DataFrame:
