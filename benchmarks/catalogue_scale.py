@@ -136,7 +136,7 @@ class Steps:
 
     def exact_fits(self):
         """Whether a step of the exact loss fits into half of the free memory."""
-        from minionerec.models.nn.device import free_memory
+        from minionerec.core.device import free_memory
 
         config = self.made.model.config
         scores = self.batch * self.made.histories.shape[1] * config.num_sids

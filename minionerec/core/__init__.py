@@ -1,1 +1,1 @@
-"""Foundations without torch: errors, configuration, artefacts, logging and progress."""
+"""Foundations: errors, configuration, artefacts, logging and progress; torch in `device` and `processes` alone."""

@@ -30,6 +30,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArgum
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.artefacts import file_sha256, read_json, read_manifest
+from minionerec.core.device import fix_order
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.log import get_logger, shows_bars
 from minionerec.core.machine import keep_freed_memory
@@ -51,7 +52,6 @@ from minionerec.models.backbone.card import CARD_FILE, model_card
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.tiger import TigerModel
 from minionerec.models.decoding.branches import BrokenScores
-from minionerec.models.nn.device import fix_order
 from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.config import LanguageRunConfig, RefittableConfig, RunConfig
 from minionerec.training.trainer import (

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
+from minionerec.core.device import free_memory
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
@@ -30,7 +31,6 @@ from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, initialise_code_rows
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.device import free_memory
 from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, load_wording, task_of

@@ -25,6 +25,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils.import_utils import is_peft_available
 
+from minionerec.core.device import free_device, free_memory, memory_ended
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import TIMES, get_logger
 from minionerec.core.records import NO_CLOCK, Clock
@@ -32,7 +33,6 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.device import free_device, free_memory, memory_ended
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.memory import MemoryEstimate, Share, TokenLimit, estimate_memory

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from minionerec.models.nn.device import VARIABLE
+from minionerec.core.device import VARIABLE
 
 DEVICE = os.environ.get("MINIONEREC_TEST_DEVICE", "")
 
@@ -29,7 +29,7 @@ def free_order(monkeypatch):
 
 @pytest.fixture
 def fixed_order(monkeypatch, free_order):
-    """Sums come in a fixed order (`minionerec.models.nn.device`)."""
+    """Sums come in a fixed order (`minionerec.core.device`)."""
     monkeypatch.setenv(VARIABLE, "1")
     yield
     torch.use_deterministic_algorithms(False)

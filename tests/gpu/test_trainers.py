@@ -11,13 +11,13 @@ from support.decoding import exact_prompts
 from support.devices import CPU, all_finite, same_lists
 from support.training import Killed, catalogue_config, grpo_config, kill_after, make_inputs, same_weights, sft_config
 
+from minionerec.core.device import VARIABLE
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.backbone.vocabulary import code_token_ids
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.device import VARIABLE
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import load_sequential

@@ -11,6 +11,7 @@ from support.encoders import save_encoder
 from support.evaluation import copy_artefact, interrupted
 from support.training import sequential_config
 
+from minionerec.core import device
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
@@ -144,10 +145,41 @@ def slow_vectors(made, texts):
     return found
 
 
-@pytest.mark.parametrize("size", [1, 8])
-def test_what_a_model_writes_is_ranked_by_its_own_states(made, tmp_path, monkeypatch, size):
+def at_a_time(monkeypatch, size, most=None):
+    """Let so many texts be written at a time, where memory holds so many of them."""
+    plain, written = grounding_stage.write_freely, []
+
+    def write(model, prompts, *about):
+        written.append(len(prompts))
+        if most is not None and len(prompts) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return plain(model, prompts, *about)
+
+    monkeypatch.setattr(grounding_stage, "write_freely", write)
+    monkeypatch.setattr(grounding_stage, "fitting_free_batch", lambda *_: size)
+    return written
+
+
+def test_texts_do_not_depend_on_how_many_are_written_at_a_time(made, tmp_path, monkeypatch):
+    contents, sizes = [], []
+    for size, most in ((32, None), (7, None), (1, None), (32, 3)):
+        with monkeypatch.context() as patch:
+            sizes.append(at_a_time(patch, size, most))
+            output = run_grounding(config(made, tmp_path / f"out{size}{most}")).output
+        contents.append([(output / name).read_bytes() for name in ("texts.parquet", "predictions.parquet")])
+    assert len(set(texts_of(output))) > 1
+    assert contents[1:] == contents[:1] * 3
+    assert (len(sizes[0]), set(sizes[2])) == (1, {1})
+    whole = sizes[0][0]
+    assert sizes[3][:3] == [whole, -(-whole // 2), -(-whole // 4)] and max(sizes[3][4:]) <= 3
+    assert sum(size for size in sizes[3] if size <= 3) == whole
+
+
+@pytest.mark.parametrize("free", [0, 2**40])
+def test_what_a_model_writes_is_ranked_by_its_own_states(made, tmp_path, monkeypatch, free):
     monkeypatch.setattr(grounding_stage, "_DISTANCES_AT_ONCE", 1)  # rows in several parts
-    output = run_grounding(config(made, tmp_path / "out", encoder="self", batch_size=size)).output
+    monkeypatch.setattr(device, "free_memory", lambda device: free)  # for one state at a time, or for all
+    output = run_grounding(config(made, tmp_path / "out", encoder="self")).output
     texts, found = [" ".join(text.split()).strip("\"' ") for text in texts_of(output)], Predictions.load(output)
     assert len(set(texts)) > 1
     names = [title.strip('"') for title in TITLES]
@@ -312,7 +344,8 @@ def test_texts_of_an_earlier_run_are_not_written_again(made, tmp_path, writes):
 
 
 def test_a_run_that_was_interrupted_resumes(made, tmp_path, monkeypatch):
-    asked = {"batch_size": 3, "weights": "popularity", "gammas": GAMMAS}
+    at_a_time(monkeypatch, 3)
+    asked = {"weights": "popularity", "gammas": GAMMAS}
     whole = run_grounding(config(made, tmp_path / "whole", **asked)).output
     cut = config(made, tmp_path / "cut", **asked)
     interrupted(monkeypatch, lambda: run_grounding(cut), tmp_path / "cut", after=4)

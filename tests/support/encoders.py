@@ -19,7 +19,7 @@ def save_encoder(path: Path) -> str:
 
 
 def watch_encoder(monkeypatch) -> list[str]:
-    """Every text that a model is asked for from now on, in order; parts are of two batches."""
+    """Every text that a model is asked for from now on, in order; parts are of six."""
     asked: list[str] = []
     plain = HFEncoder.encode
 
@@ -28,5 +28,5 @@ def watch_encoder(monkeypatch) -> list[str]:
         return plain(self, texts)
 
     monkeypatch.setattr(HFEncoder, "encode", encode)
-    monkeypatch.setattr(vectors, "PART_BATCHES", 2)
+    monkeypatch.setattr(vectors, "PART_TEXTS", 6)
     return asked

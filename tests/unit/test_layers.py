@@ -20,7 +20,7 @@ LAYERS = [
 ORDER = [package for layer in LAYERS for package in layer]
 CONFINED = {
     "trl": ["training"],
-    "accelerate": ["training", "core/processes.py", "models/nn/device.py"],
+    "accelerate": ["training", "core/processes.py", "core/device.py"],
     "deepspeed": ["training"],
     "faiss": ["sid"],
     "duckdb": ["data/engines/duck.py"],
@@ -31,7 +31,8 @@ CONFINED = {
     "uvicorn": ["recommend/serve"],
     "prometheus_client": ["recommend/serve"],
     "torch": [
-        "core/processes.py", "sid", "models", "training", "preference", "recommend", "cli/launch.py", "cli/doctor.py",
+        "core/processes.py", "core/device.py", "sid", "models", "training", "preference", "recommend", "cli/launch.py",
+        "cli/doctor.py",
     ],
 }  # fmt: skip
 FILES = sorted(PACKAGE.rglob("*.py"))

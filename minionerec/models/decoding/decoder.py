@@ -1,20 +1,18 @@
 """The decoder that evaluation, validation during training and rollouts share: prompts in, ranked SIDs out."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from minionerec.core.log import get_logger, progress
+from minionerec.core.device import fitting_count, fitting_parts
+from minionerec.core.log import progress
 from minionerec.core.processes import local_rank
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.branches import OpensBranches, SearchModel, evaluating
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.device import free_device, free_memory, memory_ended
-
-logger = get_logger(__name__)
 
 # Ranks SIDs for the prompts at some indices: SID numbers int64 (B, K), -1 after the end, and scores float32 (B, K).
 Decode = Callable[[Sequence[int]], tuple[np.ndarray, np.ndarray]]
@@ -29,43 +27,6 @@ def length_batches(prompts: Sequence[Sequence[int]], batch_size: int) -> list[li
     """
     order = sorted(range(len(prompts)), key=lambda position: (len(prompts[position]), position))
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-
-
-class FittingDecode:
-    """Ranks SIDs for prompts, for fewer at a time once memory has ended; lists are the same up to rounding.
-
-    Args:
-        decode: Ranks SIDs for the prompts at some indices.
-    """
-
-    def __init__(self, decode: Decode):
-        self.decode, self.most = decode, 0  # prompts at a time; 0: as many as are given
-
-    def __call__(self, positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The lists of all of them, padded to the longest."""
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        done = 0
-        while done < len(positions):
-            part = positions[done : done + (self.most or len(positions))]
-            try:
-                found.append(self.decode(part))
-                done += len(part)
-                continue
-            except RuntimeError as error:
-                if len(part) == 1 or not memory_ended(error):
-                    raise
-            # Here nothing holds the tensors of the failed search any more.
-            self.most = (len(part) + 1) // 2
-            free_device()
-            logger.warning("Memory ended in a search: it continues with %d prompts at a time.", self.most)
-        if len(found) == 1:
-            return found[0]
-        k = max(sids.shape[1] for sids, _ in found)
-        sids, scores = zip(*found, strict=True)
-        return (
-            np.concatenate([padded_lists(part, k, -1) for part in sids]),
-            np.concatenate([padded_lists(part, k, -np.inf) for part in scores]),
-        )
 
 
 def padded_lists(values: np.ndarray, k: int, filler: float) -> np.ndarray:
@@ -98,10 +59,10 @@ def decode_batches(
     """
     all_sids = np.full((len(prompts), k), -1, dtype=np.int64)
     all_scores = np.full((len(prompts), k), -np.inf, dtype=np.float32)
-    batches, fitting = length_batches(prompts, batch_size), FittingDecode(decode)
-    for batch in progress(batches, description, unit="rows", size=len) if description else batches:
-        sids, scores = fitting(batch)
-        all_sids[batch, : sids.shape[1]], all_scores[batch, : sids.shape[1]] = sids, scores
+    batches = length_batches(prompts, batch_size)
+    shown = progress(batches, description, unit="rows", size=len) if description else batches
+    for part, (sids, scores) in fitting_parts(decode, shown):
+        all_sids[part, : sids.shape[1]], all_scores[part, : sids.shape[1]] = sids, scores
     return all_sids, all_scores
 
 
@@ -200,26 +161,51 @@ def fitting_batch_size(
     Returns:
         From 1 to 256, on a CPU to 64 of a language model: more would not be faster. Of 32 prompts or fewer always 32.
     """
+    span, own = beams * (trie.levels - 1), 0
+    if isinstance(model, OpensBranches):
+        own = model.values_at_once(trie)
+    return _fitting_prompts(model, prompts, beams, span, max(trie.widths), own, memory)
+
+
+def fitting_free_batch(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], beams: int, most: int, memory: int | None = None
+) -> int:
+    """As `fitting_batch_size`, for texts that are written without a trie.
+
+    Each of the K beams holds the keys and values of its prompt and of its text, so S = K (P + M), and W is the size of
+    the vocabulary.
+
+    Args:
+        model: As there.
+        prompts: As there.
+        beams: K.
+        most: Most tokens of a text, M.
+        memory: As there.
+    """
+    longest: int = max(map(len, prompts))
+    span = beams * (longest + most) - longest
+    return _fitting_prompts(model, prompts, beams, span, model.config.get_text_config().vocab_size, 0, memory)
+
+
+def _fitting_prompts(
+    model: Any, prompts: Sequence[Sequence[int]], beams: int, added: int, widest: int, own: int, memory: int | None
+) -> int:
+    """`fitting_batch_size`, of S - P positions, W and the values that a model holds by itself."""
     if len(prompts) <= _FEW:
         return _FEW
-    device, longest = torch.device(model.device), max(map(len, prompts))
-    config: Any = cast(PreTrainedModel, model).config
-    settings = vars(config)
+    device, longest, config = torch.device(model.device), max(map(len, prompts)), model.config
     heads: int = config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = settings.get("num_key_value_heads") or heads
-    span = longest + beams * (trie.levels - 1)
+    kv_heads = vars(config).get("num_key_value_heads") or heads
+    span = longest + added
     tokens = max(longest, beams)
-    own = isinstance(model, OpensBranches)
     values = (
         2 * config.num_hidden_layers * kv_heads * head_width * span
         + 4 * heads * head_width * span
         + tokens * (6 * config.hidden_size + 4 * config.intermediate_size)
         + 4 * tokens * span
-        + 12 * beams * max(trie.widths)
-        + (cast(OpensBranches, model).values_at_once(trie) if own else 0)
+        + 12 * beams * widest
+        + own
     )
-    memory = free_memory(device) if memory is None else memory
-    fitting = memory // 2 // (values * cast(PreTrainedModel, model).dtype.itemsize)
     largest = _LARGEST_BATCH["cpu" if device.type == "cpu" and not own else "cuda"]
-    return int(2 ** int(np.log2(min(max(1, fitting), largest))))
+    return fitting_count(values * model.dtype.itemsize, device, largest, memory)

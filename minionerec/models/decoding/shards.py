@@ -15,11 +15,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from minionerec.core.artefacts import atomic_write, package_versions, read_json, write_json
+from minionerec.core.device import fitting_parts
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, process_rank, wait_for_everyone, world_size
 from minionerec.core.records import NO_CLOCK, Clock
-from minionerec.models.decoding.decoder import Decode, FittingDecode, length_batches, padded_lists
+from minionerec.models.decoding.decoder import Decode, length_batches, padded_lists
 
 logger = get_logger(__name__)
 
@@ -82,17 +83,17 @@ def _decode_shards(
     description: str,
 ) -> Iterator[int]:
     """Decode this process's shards one after another, write each when its last batch is done, and count them."""
-    mine = [(number, batch) for number, members in shards.items() for batch in members]
-    left = {number: len(members) for number, members in shards.items()}
+    mine = [batches[batch] for members in shards.values() for batch in members]
+    numbers = list(shards)
+    ends = np.cumsum([sum(len(batches[batch]) for batch in members) for members in shards.values()])
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    done, written, start, fitting = 0, 0, time.perf_counter(), FittingDecode(decode)
-    for number, batch in progress(mine, description, unit="prompts", size=lambda pair: len(batches[pair[1]])):
-        sids, scores = fitting(batches[batch])
+    done, written, start = 0, 0, time.perf_counter()
+    for part, (sids, scores) in fitting_parts(decode, progress(mine, description, unit="prompts", size=len)):
         found.append((padded_lists(sids, k, -1), padded_lists(scores, k, -np.inf)))
-        done += len(sids)
-        left[number] -= 1
-        if left[number] == 0:
-            _write_shard(_shard(folder, number), *(np.concatenate(part) for part in zip(*found, strict=True)))
+        done += len(part)
+        if done == ends[written]:
+            shard = _shard(folder, numbers[written])
+            _write_shard(shard, *(np.concatenate(lists) for lists in zip(*found, strict=True)))
             found = []
             written += 1
             yield written

@@ -62,7 +62,6 @@ class GroundingConfig(EvaluationConfig):
         0, "validation examples for choosing the exponent, drawn by the seed; 0: all", least=0
     )
     candidates: int = setting(50, "length of the ranked lists, in distinct titles", least=1)
-    batch_size: int = setting(32, "prompts or texts per batch", least=1)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""

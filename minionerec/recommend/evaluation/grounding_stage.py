@@ -21,7 +21,7 @@ from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.decoding.branches import evaluating
-from minionerec.models.decoding.decoder import decoding_device
+from minionerec.models.decoding.decoder import decoding_device, fitting_free_batch
 from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.titles import write_freely
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
@@ -116,9 +116,12 @@ def _generate(
             )
         return tokens.cpu().numpy(), np.zeros((len(some), 0), dtype=np.float32)
 
+    def batch_size() -> int:
+        return fitting_free_batch(bundle.model, prompts, config.text_beams, config.max_new_tokens)
+
     device = torch.device(bundle.model.device)
     found, _ = decode_in_shards(
-        work.folder, prompts, config.max_new_tokens, lambda: config.batch_size, decode, device, "writing", work
+        work.folder, prompts, config.max_new_tokens, batch_size, decode, device, "writing", work
     )
     texts = []
     for row in found:
@@ -326,17 +329,17 @@ def _encoder(ranker: TitleRanker, names: Sequence[str], config: GroundingConfig)
     if config.encoder == WORDLLAMA:
         return wordllama_vectors
     if config.encoder == OWN:
-        return lambda texts: _own_states(ranker, texts, config.batch_size)
-    encoder = HFEncoder(config.encoder, "last", config.batch_size)
+        return lambda texts: _own_states(ranker, texts)
+    encoder = HFEncoder(config.encoder, "last")
     return lambda texts: encoder.encode(texts).vectors
 
 
-def _own_states(ranker: TitleRanker, texts: Sequence[str], batch_size: int) -> np.ndarray:
+def _own_states(ranker: TitleRanker, texts: Sequence[str]) -> np.ndarray:
     """The checkpoint's own last hidden state at the last token of each text: float32 (N, D)."""
     bos = ranker.builder.specials["bos"]
     ids = encode_completion(ranker.bundle.tokenizer, [bos + text for text in texts])
     with evaluating(ranker.bundle.model):
-        return pooled_states(ranker.bundle.model.base_model, ids, "last", batch_size)
+        return pooled_states(ranker.bundle.model.base_model, ids, "last")
 
 
 def _weigher(ranker: TitleRanker, config: GroundingConfig, model: SequentialRanker | None) -> Weigh:

@@ -43,7 +43,6 @@ class EncoderSettings(Settings):
     pooling: str = setting("mean", "how a Hugging Face model's token states become one vector", known=tuple(POOLINGS))
     prefix: str = setting("", "text put before each item's text for a Hugging Face model")
     max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
-    batch_size: int = setting(32, "texts per forward pass of a Hugging Face model", least=1)
     dtype: str = setting("float32", "dtype of a Hugging Face model's weights", known=DTYPES)
     normalise: bool = setting(
         True, "scale vectors of a Hugging Face model to length 1 (those of TF-IDF and WordLlama always are)"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 DTYPES = ("float32", "bfloat16", "float16")
+_LARGEST_BATCH = {"cpu": 32, "cuda": 256}  # of texts, by kind of device: more would not be faster
 
 
 def pool_mean(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
@@ -82,13 +83,13 @@ class TextVectors:
 class HFEncoder:
     """A Hugging Face model that makes vectors of texts; code that comes with a checkpoint is never run.
 
-    Texts are batched by length and padded on the right whatever the tokenizer's own side is: only then do models with
-    absolute positions see the positions that they see for a text alone. Of an encoder-decoder the encoder is used.
+    Texts are batched by length, as many as memory holds, and padded on the right whatever the tokenizer's own side is:
+    only then do models with absolute positions see the positions that they see for a text alone. Of an encoder-decoder
+    the encoder is used.
 
     Args:
         model_name_or_path: Name on the hub, or directory, of a model with its tokenizer.
         pooling: "mean" over real tokens, "last" real token, or "cls", the first real token.
-        batch_size: Texts per forward pass.
         max_length: Most tokens kept of a text, special tokens included; lowered to the model's limit.
         device: "auto" (CUDA where there is one, else CPU) or a torch device such as "cuda:1".
         prefix: Put before every text, e.g. "passage: " for encoders trained with one.
@@ -102,7 +103,6 @@ class HFEncoder:
         self,
         model_name_or_path: str,
         pooling: str = "mean",
-        batch_size: int = 32,
         max_length: int = 512,
         device: str = "auto",
         prefix: str = "",
@@ -112,7 +112,7 @@ class HFEncoder:
 
         from minionerec.sid.on_device import torch_device
 
-        self.name, self.pooling, self.batch_size, self.prefix = model_name_or_path, pooling, batch_size, prefix
+        self.name, self.pooling, self.prefix = model_name_or_path, pooling, prefix
         self.device = torch_device(device)
         self.tokenizer, model = _load(model_name_or_path, getattr(torch, dtype))
         self.model = model.to(self.device).eval()
@@ -130,7 +130,7 @@ class HFEncoder:
         token_ids, long = _tokenise(self.tokenizer, [self.prefix + text for text in texts], self.limit)
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int32)
         padding = next((i for i in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if i is not None), 0)
-        vectors = pooled_states(self.model, token_ids, self.pooling, self.batch_size, padding)
+        vectors = pooled_states(self.model, token_ids, self.pooling, padding)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
             raise DataError(
@@ -140,18 +140,21 @@ class HFEncoder:
         return TextVectors(vectors, lengths, np.isin(np.arange(len(texts)), long))
 
 
-def pooled_states(
-    model: Any, token_ids: Sequence[Sequence[int]], pooling: str, batch_size: int, padding: int = 0
-) -> np.ndarray:
+def pooled_states(model: Any, token_ids: Sequence[Sequence[int]], pooling: str, padding: int = 0) -> np.ndarray:
     """Vectors of texts from the last hidden states of a model.
 
-    Texts are batched by length and padded on the right.
+    Texts are batched by length and padded on the right: at most 32 on a CPU, else 256, as many as half of the free
+    memory is reckoned to hold, and fewer once it has ended. A text of T tokens is reckoned to take
+
+        T (2 n D + 6 D + 4 F) + 4 H T T
+
+    values of the weights' dtype: keys and values of n layers of width D, activations of one that is F wide inside, and
+    attention mask and weights of H heads; and its states in float32.
 
     Args:
         model: A model without a head, in evaluation mode, where it is to run.
         token_ids: Token ids of N texts.
         pooling: Key of `POOLINGS`.
-        batch_size: Texts per forward pass.
         padding: Token that pads.
 
     Returns:
@@ -159,22 +162,35 @@ def pooled_states(
     """
     import torch
 
+    from minionerec.core.device import fitting_count, fitting_parts
+
+    config, device = model.config.get_text_config(), torch.device(model.device)
     lengths = np.array([len(ids) for ids in token_ids], dtype=np.int32)
-    vectors = np.zeros((len(token_ids), model.config.get_text_config().hidden_size), dtype=np.float32)
-    order = np.argsort(-lengths, kind="stable")  # longest first: a batch that does not fit fails at once
-    order = order[lengths[order] > 0]
+    vectors = np.zeros((len(token_ids), config.hidden_size), dtype=np.float32)
+    order = np.argsort(-lengths, kind="stable").tolist()  # longest first: a batch that does not fit fails at once
+    order = order[: np.count_nonzero(lengths)]
+    longest, width = int(lengths.max(initial=1)), config.hidden_size
+    inner = getattr(config, "intermediate_size", 4 * width)
+    values = longest * (2 * width * getattr(config, "num_hidden_layers", 0) + 6 * width + 4 * inner)
+    values += 4 * getattr(config, "num_attention_heads", 0) * longest**2
+    each = values * model.dtype.itemsize + 4 * longest * width
+    size = fitting_count(each, device, _LARGEST_BATCH.get(device.type, _LARGEST_BATCH["cuda"]))
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+
+    def states(batch: Sequence[int]) -> np.ndarray:
+        ids = torch.full((len(batch), int(lengths[batch[0]])), padding)  # (B, T)
+        mask = torch.zeros_like(ids)  # (B, T)
+        for row, text in enumerate(batch):
+            ids[row, : lengths[text]] = torch.tensor(token_ids[text])
+            mask[row, : lengths[text]] = 1
+        mask = mask.to(device)
+        hidden = model(input_ids=ids.to(device), attention_mask=mask).last_hidden_state.float()
+        found: np.ndarray = POOLINGS[pooling](hidden, mask).cpu().numpy()
+        return found
+
     with torch.inference_mode():
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            width = int(lengths[batch[0]])
-            ids = torch.full((len(batch), width), padding)  # (B, T)
-            mask = torch.zeros((len(batch), width), dtype=torch.int64)  # (B, T)
-            for row, text in enumerate(batch):
-                ids[row, : lengths[text]] = torch.tensor(token_ids[text])
-                mask[row, : lengths[text]] = 1
-            mask = mask.to(model.device)
-            hidden = model(input_ids=ids.to(model.device), attention_mask=mask).last_hidden_state.float()
-            vectors[batch] = POOLINGS[pooling](hidden, mask).cpu().numpy()
+        for batch, found in fitting_parts(states, batches, "texts"):
+            vectors[batch] = found
     return vectors
 
 

@@ -51,8 +51,8 @@ logger = get_logger(__name__)
 
 # Vectors of texts, kept by the hash of their content, so that no text is encoded twice by the same encoder.
 
-PART_BATCHES = 16
-"""Batches of a part, the unit that is written at once and that a killed run loses at most."""
+PART_TEXTS = 512
+"""Texts of a part, the unit that is written at once and that a killed run loses at most."""
 
 
 def text_key(text: str) -> bytes:
@@ -134,7 +134,7 @@ def encode_cached(
     """Vectors of texts, encoding only those that the cache lacks and keeping each part as soon as it is made.
 
     A killed run resumes. Since batches hold what is missing, a vector may differ in its last
-    bits from that of a run in one go, as it may with another batch size.
+    bits from that of a run in one go, as it may where memory holds fewer at a time.
 
     Args:
         texts: N texts.
@@ -149,8 +149,7 @@ def encode_cached(
         ArtefactError: If the cache cannot be written.
     """
     missing = sorted(cache.missing(texts), key=len, reverse=True)  # of like lengths, so that little padding is read
-    size = PART_BATCHES * int(encoder["batch_size"])
-    parts = [missing[start : start + size] for start in range(0, len(missing), size)]
+    parts = [missing[start : start + PART_TEXTS] for start in range(0, len(missing), PART_TEXTS)]
     processes = min(processes, len(parts))
     if processes > 1:
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -305,7 +304,6 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
             settings.processes,
             model_name_or_path=settings.encoder,
             pooling=settings.pooling,
-            batch_size=settings.batch_size,
             max_length=settings.max_length,
             device=settings.device,
             prefix=settings.prefix,

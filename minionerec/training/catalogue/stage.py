@@ -11,6 +11,7 @@ from torch.utils.data import StackDataset
 from transformers import TrainingArguments
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
+from minionerec.core.device import free_memory
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
@@ -22,7 +23,6 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
 from minionerec.models.backbone.catalogue.model import check_lengths
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.device import free_memory
 from minionerec.models.nn.session import UNSOLD
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.sid.table import SidTable

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from minionerec.core.artefacts import read_json, write_json
+from minionerec.core.device import fix_order
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.stage import Stage
@@ -27,7 +28,6 @@ from minionerec.metrics.predictions import GIVEN, SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranked import Ranked, write_ranks
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.metrics.statistics import estimate
-from minionerec.models.nn.device import fix_order
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import check_hyper, load_sequential, save_sequential

@@ -8,6 +8,7 @@ import torch
 from support.decoding import VOCABULARY, lists, random_trie, sid_scores, tiny_model, token_ids
 from support.training import WAITS
 
+from minionerec.core import device
 from minionerec.core.errors import ConfigError
 from minionerec.models.decoding import beam, decoder
 from minionerec.models.decoding.beam import beam_search, sample_search
@@ -102,7 +103,7 @@ def test_where_memory_ends_fewer_prompts_are_searched_at_a_time(monkeypatch, cap
     ended = [size for size in tried if size > most]
     assert tried[: len(ended)] == ended  # once it is low enough it stays so
     assert sum(tried) - sum(ended) == 13
-    assert f"Memory ended in a search: it continues with {tried[-1 if most == 1 else -3]} prompts" in caplog.text
+    assert f"Memory ended: from here on {tried[-1 if most == 1 else -3]} prompts are computed at a time" in caplog.text
 
 
 @pytest.mark.parametrize(("free", "sizes"), [(2**40, [40]), (2**21, [16, 16, 8]), (0, [1] * 40)])
@@ -117,7 +118,7 @@ def test_by_default_as_many_prompts_are_searched_as_memory_holds_with_the_same_l
         return beam_search(model, prompts, *about)
 
     monkeypatch.setattr(decoder, "beam_search", counted)
-    monkeypatch.setattr(decoder, "free_memory", lambda device: free)
+    monkeypatch.setattr(device, "free_memory", lambda device: free)
     found, others = decode_prompts(model, prompts, trie, 10)
     assert asked == sizes
     assert np.array_equal(found, wanted)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
+from minionerec.models.decoding.decoder import fitting_free_batch
 from minionerec.models.decoding.titles import write_freely
 
 SIZE, END = 7, 6
@@ -85,3 +86,14 @@ def test_a_prompt_is_run_once_for_all_its_beams(model, monkeypatch):
     assert found == [ids.tolist()[: len(own)] for ids, own in zip(wanted, found, strict=True)]
     assert run[0] == 2 * 3 and set(run[1:]) == {2 * 3}  # three prompt tokens and padding, then a token a beam
     assert written(model, [[4]], 3, 5) == found[1:]
+
+
+def test_how_many_prompts_are_written_for_at_a_time(model):
+    """Half of the memory: keys and values of every beam's prompt and text, activations, and candidates."""
+    prompts = [[1] * 9] * 33
+    span = 3 * (9 + 5)
+    values = 2 * 8 * span + 4 * 2 * 8 * span + 9 * (6 * 16 + 4 * 16) + 4 * 9 * span + 12 * 3 * SIZE
+    eight = 2 * 4 * values * 8
+    assert [fitting_free_batch(model, prompts, 3, 5, memory) for memory in (0, eight - 1, eight)] == [1, 4, 8]
+    assert fitting_free_batch(model, prompts, 3, 5, 2**40) == 64
+    assert fitting_free_batch(model, prompts[:32], 3, 5, 0) == 32  # for which memory is not asked

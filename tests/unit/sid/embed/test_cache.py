@@ -25,7 +25,7 @@ def encoded_texts(monkeypatch):
 
 
 def encode(path, cache, texts=TEXTS, **options):
-    return encode_cached(texts, VectorCache(cache), model_name_or_path=path, batch_size=3, device="cpu", **options)
+    return encode_cached(texts, VectorCache(cache), model_name_or_path=path, device="cpu", **options)
 
 
 def test_each_text_is_encoded_once(tmp_path, model_path, encoded_texts):
@@ -70,7 +70,7 @@ def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
 
 
 def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
-    monkeypatch.setattr(cache_module, "PART_BATCHES", 2)
+    monkeypatch.setattr(cache_module, "PART_TEXTS", 6)
     monkeypatch.setattr(cache_module, "get_context", lambda _: trainer_context())  # whose imports tests share
     one, two = encode(model_path, tmp_path / "one"), encode(model_path, tmp_path / "two", processes=2)
     assert one.vectors.tobytes() == two.vectors.tobytes()

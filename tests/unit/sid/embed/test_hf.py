@@ -5,6 +5,7 @@ import pytest
 import torch
 from support.tokenizers import save_byte_tokenizer, save_tokenizer
 
+from minionerec.core import device
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.sid.embed.hf import POOLINGS, HFEncoder
 
@@ -57,13 +58,56 @@ def one_by_one(texts, path, pooling):
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 def test_batches_equal_one_text_at_a_time(model_path, pooling):
-    encoded = HFEncoder(model_path, pooling, batch_size=4, device="cpu", max_length=64).encode(TEXTS)
+    encoded = HFEncoder(model_path, pooling, device="cpu", max_length=64).encode(TEXTS)
     found, counts = encoded.vectors, encoded.counts()
     assert found.dtype == np.float32
     expected = one_by_one(TEXTS, model_path, pooling)
     assert np.ptp(expected, axis=0).max() > 0.1 or pooling == "cls"  # the rows do differ
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert counts["truncated"] == 0 and counts["tokenless"] == 0
+
+
+def encoder_with(model_path, most):
+    """An encoder whose memory holds at most so many texts, and a list of how many it was asked for at a time."""
+    encoder, tried = HFEncoder(model_path, device="cpu"), []
+    forward = encoder.model.forward
+
+    def short_of_memory(**inputs):
+        tried.append(len(inputs["input_ids"]))
+        if tried[-1] > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return forward(**inputs)
+
+    encoder.model.forward = short_of_memory
+    return encoder, tried
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(6, [6]), (4, [6, 3, 3]), (2, [6, 3, 2, 2, 2]), (1, [6, 3, 2, *[1] * 6])])
+def test_where_memory_ends_fewer_texts_are_encoded_at_a_time(model_path, caplog, most, sizes):
+    encoder, tried = encoder_with(model_path, most)
+    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, one_by_one(TEXTS, model_path, "mean"), atol=1e-5)
+    assert tried == sizes
+    assert (f"Memory ended: from here on {sizes[-1]} texts are computed at a time" in caplog.text) == (most < 6)
+
+
+def test_memory_that_ends_with_one_text_is_an_error(model_path):
+    with pytest.raises(torch.OutOfMemoryError):
+        encoder_with(model_path, 0)[0].encode(TEXTS)
+
+
+def test_as_many_texts_are_encoded_as_memory_holds(model_path, monkeypatch):
+    encoder, tried = encoder_with(model_path, 100)
+    config, longest = encoder.model.config, max(encoder.encode(TEXTS).tokens)
+    inner = getattr(config, "intermediate_size", 64)
+    values = longest * (2 * 2 * 16 + 6 * 16 + 4 * inner) + 4 * 2 * longest**2
+    needed = 2 * 4 * (values + longest * 16)  # half of the memory is used
+    texts = [*TEXTS] * 9
+    wanted = np.tile(one_by_one(TEXTS, model_path, "mean"), (9, 1))
+    for free, most in ((0, 1), (2 * needed, 2), (4 * needed - 1, 2), (4 * needed, 4), (2**40, 32)):
+        tried.clear()
+        monkeypatch.setattr(device, "free_memory", lambda device, free=free: free)
+        np.testing.assert_allclose(encoder.encode(texts).vectors, wanted, atol=1e-5)
+        assert tried == [most] * (54 // most) + [54 % most] * (54 % most > 0)
 
 
 def test_prefix(model_path):

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from minionerec.models.nn.device import VARIABLE, fix_order, free_memory
+from minionerec.core.device import VARIABLE, fix_order, free_memory
 
 
 @pytest.mark.parametrize(("reported", "gpu", "fixed"), [("1", True, True), ("1", False, False), ("0", True, False)])
