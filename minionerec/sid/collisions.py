@@ -1,9 +1,8 @@
 """Items that share an SID: counting them in every definition, and resolving collisions."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -68,6 +67,7 @@ def encode_together(costs: np.ndarray) -> np.ndarray:
     return codes
 
 
+METHODS = ("keep", "relocate", "sinkhorn", "extra_token", "extra_token_all")
 _ROWS = 1 << 14  # vectors at once
 ROUNDS = 20
 """Most rounds of "sinkhorn": LC-Rec's."""
@@ -149,18 +149,6 @@ def count_collisions(codes: np.ndarray) -> CollisionCounts:
     )
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Codes with collisions, int32 (N, L), and the inputs of methods to resolve them."""
-
-    codes: np.ndarray
-    vectors: VectorRows | None
-    codebooks: Sequence[np.ndarray] | None
-    taken: np.ndarray
-    capacity: int
-    left: np.ndarray | None
-
-
 def _groups(codes: np.ndarray) -> dict[tuple[int, ...], list[int]]:
     """Item indices of each SID, ascending, in order of each SID's first item."""
     found: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -169,13 +157,13 @@ def _groups(codes: np.ndarray) -> dict[tuple[int, ...], list[int]]:
     return found
 
 
-def _extra_token(table: _Table, everyone: bool = False) -> np.ndarray:
+def _extra_token(codes: np.ndarray, taken: np.ndarray, everyone: bool) -> np.ndarray:
     """Append a level that numbers the members of each colliding group in item order; -1 for all other items.
 
     Numbers begin at 0, or after those of the SIDs already taken. With `everyone` an item that is alone has number 0
     (Rajput et al., "Recommender Systems with Generative Retrieval", 2023), so that all SIDs grow by one code.
     """
-    codes, levels, taken = table.codes, table.codes.shape[1], table.taken
+    levels = codes.shape[1]
     groups, group = np.unique(row_keys(np.vstack([taken[:, :levels], codes])), return_inverse=True)
     others, own = np.split(group.reshape(-1), [len(taken)])
     first_free = np.full(len(groups), -1, dtype=np.int64)  # -1 where no other item has the SID
@@ -193,9 +181,10 @@ def _extra_token(table: _Table, everyone: bool = False) -> np.ndarray:
     return np.hstack([codes, numbers.astype(np.int32)[:, None]])
 
 
-def _space(table: _Table, method: str) -> tuple[VectorRows, Sequence[np.ndarray]]:
+def _space(
+    method: str, codes: np.ndarray, vectors: VectorRows | None, codebooks: Sequence[np.ndarray] | None
+) -> tuple[VectorRows, Sequence[np.ndarray]]:
     """Vectors and codebooks, of which the codes must be full rows."""
-    codes, vectors, codebooks = table.codes, table.vectors, table.codebooks
     if vectors is None or codebooks is None:
         raise DataError(f"{method} needs the item vectors and the codebooks. Take collisions: keep or extra_token.")
     sizes = [len(codebook) for codebook in codebooks]
@@ -204,20 +193,18 @@ def _space(table: _Table, method: str) -> tuple[VectorRows, Sequence[np.ndarray]
     return vectors, codebooks
 
 
-def _sinkhorn(table: _Table) -> np.ndarray:
+def _sinkhorn(codes: np.ndarray, vectors: VectorRows, codebooks: Sequence[np.ndarray], taken: np.ndarray) -> np.ndarray:
     """Encode the members of each group together at the last level, in rounds, until nothing changes (LC-Rec).
 
     Unlike there, a group is assigned codes that no other item has under its prefix, so that no round adds a
     collision.
     """
-    rows, codebooks = _space(table, "sinkhorn")
-    if not isinstance(rows, np.ndarray):
+    if not isinstance(vectors, np.ndarray):
         raise DataError("sinkhorn needs all item vectors in memory. Take collisions: relocate or extra_token.")
-    vectors = rows
-    codes, last = table.codes.copy(), codebooks[-1]
+    codes, last = codes.copy(), codebooks[-1]
     left = vectors - reconstruct(codes, codebooks) + last[codes[:, -1]]  # (N, D), the residuals of the last level
     squares = (left * left).sum(axis=1, keepdims=True)
-    others = [tuple(row[: len(codebooks)]) for row in table.taken.tolist()]
+    others = [tuple(row[: len(codebooks)]) for row in taken.tolist()]
     for _ in progress(range(ROUNDS), "resolving collisions", unit="rounds"):
         before = codes.copy()
         held = Counter([*others, *map(tuple, codes.tolist())])
@@ -275,7 +262,14 @@ def resolve_collisions(
     codes = np.ascontiguousarray(codes, dtype=np.int32)
     width = codes.shape[1]
     others = np.empty((0, width), dtype=np.int32) if taken is None else np.ascontiguousarray(taken, dtype=np.int32)
-    resolved = METHODS[method](_Table(codes, vectors, codebooks, others, capacity, left))
+    if method == "keep":
+        resolved = codes
+    elif method == "relocate":
+        resolved = _relocate(codes, *_space(method, codes, vectors, codebooks), others, capacity, left)
+    elif method == "sinkhorn":
+        resolved = _sinkhorn(codes, *_space(method, codes, vectors, codebooks), others)
+    else:
+        resolved = _extra_token(codes, others, everyone=method == "extra_token_all")
     changed = (resolved[:, :width] != codes).any(axis=1) | (resolved[:, width:] >= 0).any(axis=1)  # (N,)
     paid = None
     if vectors is not None and codebooks is not None:
@@ -319,7 +313,14 @@ ORDERS_BYTES = 1 << 30
 _MOST = 2**62
 
 
-def _relocate(table: _Table) -> np.ndarray:
+def _relocate(
+    codes: np.ndarray,
+    vectors: VectorRows,
+    codebooks: Sequence[np.ndarray],
+    taken: np.ndarray,
+    capacity: int,
+    left: np.ndarray | None,
+) -> np.ndarray:
     """Move items whose SID is full to the nearest free code.
 
     An SID has room for `capacity` items, less those that have taken it already. The members nearest to their
@@ -337,10 +338,8 @@ def _relocate(table: _Table) -> np.ndarray:
     Raises:
         DataError: If there are fewer free SIDs than items.
     """
-    vectors, codebooks = _space(table, "relocate")
-    codes, capacity = table.codes, table.capacity
     levels, sizes = len(codebooks), [len(codebook) for codebook in codebooks]
-    others = table.taken[:, :levels]
+    others = taken[:, :levels]
     keys, first, group = np.unique(
         row_keys(np.vstack([others, codes])), return_index=True, return_inverse=True
     )  # (G,), (G,), (P + N,)
@@ -349,7 +348,7 @@ def _relocate(table: _Table) -> np.ndarray:
     _check_room(len(codes), sizes, capacity, int(held.sum()))
     own = group[len(others) :]
     staying = np.minimum(np.bincount(own, minlength=len(keys)), capacity - held)
-    movers, distance = _movers(codes, vectors, codebooks, own, staying, table.left)
+    movers, distance = _movers(codes, vectors, codebooks, own, staying, left)
     held += staying
     positions = _FreeCodes(np.vstack([others, codes])[first], held, sizes, capacity)
     del keys, first, group, own, staying
@@ -523,12 +522,3 @@ def _elsewhere(
         residual = residual - codebooks[level][code]
         prefix = (*prefix, code)
     return prefix
-
-
-METHODS: dict[str, Callable[[_Table], np.ndarray]] = {
-    "keep": lambda table: table.codes,
-    "relocate": _relocate,
-    "sinkhorn": _sinkhorn,
-    "extra_token": _extra_token,
-    "extra_token_all": partial(_extra_token, everyone=True),
-}

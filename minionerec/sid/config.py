@@ -101,7 +101,7 @@ class SidConfig(EncoderConfig):
         "how to treat items that share an SID: keep them, relocate all but one to the nearest free code, assign "
         "last codes among them by optimal transport as far as possible (sinkhorn), give each an extra_token, or "
         "give every item one, shared or not (extra_token_all)",
-        known=tuple(COLLISION_METHODS),
+        known=COLLISION_METHODS,
     )
     capacity: int = setting(1, "maximum number of items that share an SID after collisions relocate", least=1)
 

@@ -23,36 +23,37 @@ _START_POINTS = 256  # per code: the most that k-means trains on
 _ROWS = 1 << 14
 
 
-class _Mlp(nn.Module):
-    """Linear layers with ReLU between them; residual: added to the input, and zero at first."""
-
-    def __init__(self, sizes: Sequence[int], residual: bool, generator: torch.Generator):
-        super().__init__()
-        layers = [nn.Linear(*pair, device="meta").to_empty(device="cpu") for pair in pairwise(sizes)]
-        for layer in layers:
-            nn.init.xavier_normal_(layer.weight, generator=generator)
-            nn.init.zeros_(layer.bias)
-        if residual:
-            nn.init.zeros_(layers[-1].weight)
-        self.layers = nn.ModuleList(layers)
-        self.residual = residual
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        values = inputs
-        for position, layer in enumerate(self.layers):
-            values = layer(values.relu() if position else values)
-        return inputs + values if self.residual else values
+def _mlp(sizes: Sequence[int], residual: bool, generator: torch.Generator) -> nn.Sequential:
+    """Linear layers with ReLU between them; of a residual the last is zero at first."""
+    layers = [nn.Linear(*pair, device="meta").to_empty(device="cpu") for pair in pairwise(sizes)]
+    for layer in layers:
+        nn.init.xavier_normal_(layer.weight, generator=generator)
+        nn.init.zeros_(layer.bias)
+    if residual:
+        nn.init.zeros_(layers[-1].weight)
+    return nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1])
 
 
 class _RqVae(nn.Module):
-    """Encoder, residual codebooks, decoder; inputs are standardised."""
+    """Encoder, residual codebooks, decoder; inputs are standardised. Residual: both are added to their inputs."""
 
     def __init__(self, width: int, hidden: Sequence[int], latent: int, residual: bool, generator: torch.Generator):
         super().__init__()
         sizes = [width, *hidden, latent]
-        self.encoder = _Mlp(sizes, residual, generator)
-        self.decoder = _Mlp(sizes[::-1], residual, generator)
+        self.encoder = _mlp(sizes, residual, generator)
+        self.decoder = _mlp(sizes[::-1], residual, generator)
+        self.residual = residual
         self.codebooks = nn.ParameterList()
+
+    def encode(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Latents (n, D') of items (n, D)."""
+        latents: torch.Tensor = self.encoder(inputs)
+        return inputs + latents if self.residual else latents
+
+    def decode(self, latents: torch.Tensor) -> torch.Tensor:
+        """Items (n, D) of latents (n, D')."""
+        items: torch.Tensor = self.decoder(latents)
+        return latents + items if self.residual else items
 
     def quantise(self, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
         """Codes (n, L), the codebooks' loss, and the residuals before each level and after the last: L + 1 (n, D')."""
@@ -70,10 +71,10 @@ class _RqVae(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The loss of a batch: squared error of the decoded items plus the codebooks' loss."""
-        latents = self.encoder(inputs)
+        latents = self.encode(inputs)
         _, loss, residuals = self.quantise(latents)
         # Straight-through: the decoder sees sums of codes, and its gradient reaches the encoder as if it saw latents.
-        decoded = self.decoder(latents - residuals[-1].detach())
+        decoded = self.decode(latents - residuals[-1].detach())
         return nn.functional.mse_loss(decoded, inputs) + loss
 
 
@@ -231,9 +232,9 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _encoder(model: _RqVae, standard: _Standardised) -> Encoder:
-    layers: Any = model.encoder.layers
+    layers = [layer for layer in model.encoder if isinstance(layer, nn.Linear)]
     weights = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in layers]
-    return Encoder(standard.mean, standard.scale, weights, model.encoder.residual)
+    return Encoder(standard.mean, standard.scale, weights, model.residual)
 
 
 def _quantiser(model: _RqVae, standard: _Standardised) -> Quantiser:
@@ -247,10 +248,10 @@ def _check(model: _RqVae, standard: _Standardised) -> tuple[float, torch.Tensor]
     left = total = 0.0
     codes = []
     for inputs in standard.blocks():
-        latents = model.encoder(inputs)
+        latents = model.encode(inputs)
         found, _, residuals = model.quantise(latents)
         codes.append(found)
-        left += float((model.decoder(latents - residuals[-1]) - inputs).square().sum(dtype=torch.float64))
+        left += float((model.decode(latents - residuals[-1]) - inputs).square().sum(dtype=torch.float64))
         total += float(inputs.square().sum(dtype=torch.float64))
     return (left / total if total else 0.0), torch.cat(codes)
 
@@ -271,7 +272,7 @@ def _revive(
         if not len(dead):
             continue
         rows = torch.randint(len(codes), (len(dead),), generator=generator)
-        _, _, residuals = model.quantise(model.encoder(standard.rows(rows.numpy())))
+        _, _, residuals = model.quantise(model.encode(standard.rows(rows.numpy())))
         book[dead] = residuals[level]
         for state in ("exp_avg", "exp_avg_sq"):
             optimiser.state[book][state][dead] = 0
