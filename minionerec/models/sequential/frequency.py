@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from minionerec.models.nn.layers import (
     linear,
     take_slots,
 )
-from minionerec.models.sequential.model import MixingLayer, UnmaskedEncoder, check_share
+from minionerec.models.sequential.model import UnmaskedEncoder, check_share
 
 # FEARec: auto-correlation in place of attention.
 
@@ -138,9 +139,11 @@ class FEARec(UnmaskedEncoder):
             )
         self.embedding = ItemEmbedding(self.num_items, max_len, hidden_size, hidden_dropout, self.padding)
         self.layers = nn.ModuleList(
-            MixingLayer(
-                AutoCorrelation(max_len, hidden_size, num_delays, hidden_dropout),
-                FeedForward(hidden_size, inner_size, hidden_dropout),
+            nn.Sequential(
+                OrderedDict(
+                    mix=AutoCorrelation(max_len, hidden_size, num_delays, hidden_dropout),
+                    feed_forward=FeedForward(hidden_size, inner_size, hidden_dropout),
+                )
             )
             for _ in range(num_layers)
         )
@@ -306,9 +309,11 @@ class WEARec(UnmaskedEncoder):
         check_heads(hidden_size, num_heads)
         check_share("alpha", alpha)
         self.embedding = ItemEmbedding(self.num_items, max_len, hidden_size, hidden_dropout, padding)
-        layer = MixingLayer(
-            WaveletFourierFilter(max_len, hidden_size, num_heads, alpha, hidden_dropout),
-            FeedForward(hidden_size, inner_size, hidden_dropout),
+        layer = nn.Sequential(
+            OrderedDict(
+                mix=WaveletFourierFilter(max_len, hidden_size, num_heads, alpha, hidden_dropout),
+                feed_forward=FeedForward(hidden_size, inner_size, hidden_dropout),
+            )
         )
         self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
         self.apply(init_weights)

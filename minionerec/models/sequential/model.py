@@ -1,6 +1,7 @@
 """The interface of every sequential recommender, and the encoders that several of them share."""
 
 import math
+from typing import cast
 
 import torch
 from scipy.sparse import csr_array
@@ -12,7 +13,6 @@ from minionerec.data.session import UNKNOWN
 from minionerec.models.nn.layers import (
     INIT_STD,
     CausalLayer,
-    FeedForward,
     ItemEmbedding,
     by_length,
     causal_mask,
@@ -305,31 +305,13 @@ class CausalEncoder(SequentialModel):
         return vectors
 
 
-class MixingLayer(nn.Module):
-    """Something that mixes slots, then the position-wise network, each followed by its norm.
-
-    Attributes:
-        mix: Maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that is wanted.
-        feed_forward: The position-wise network.
-    """
-
-    def __init__(self, mix: nn.Module, feed_forward: FeedForward):
-        super().__init__()
-        self.mix = mix
-        self.feed_forward = feed_forward
-
-    def forward(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
-        """As `mix`."""
-        result: torch.Tensor = self.feed_forward(self.mix(x, at))
-        return result
-
-
 class UnmaskedEncoder(SequentialModel):
     """Layers that mix all `max_len` slots, padding included, after an embedding block whose table scores items too.
 
     Attributes:
         embedding: The embedding block.
-        layers: Each maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that is wanted.
+        layers: Each a `mix`, which maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that
+            is wanted, and a position-wise network `feed_forward`, each followed by its norm.
     """
 
     embedding: ItemEmbedding
@@ -341,7 +323,8 @@ class UnmaskedEncoder(SequentialModel):
         x = self.embedding(histories)
         for layer in self.layers[:-1]:
             x = layer(x)
-        vectors: torch.Tensor = self.layers[-1](x, readout_slots(histories, self.padding))
+        mix, feed_forward = cast(nn.Sequential, self.layers[-1])
+        vectors: torch.Tensor = feed_forward(mix(x, readout_slots(histories, self.padding)))
         return vectors
 
     def item_matrix(self) -> torch.Tensor:
