@@ -155,7 +155,7 @@ def check(made):
     row, slot = (histories > 0).nonzero(as_tuple=True)
     columns = ColumnSubset(torch.randint(model.config.num_sids, (50,)).unique().to(model.device))
     with torch.no_grad():
-        whole = model(histories=histories, labels=labels, distribution=True).log_probs
+        whole = model(histories=histories, labels=labels, distribution=True).logits
         part = SidBlock.of(histories, columns, model.positions_at(histories, row, slot, columns))
         found = torch.stack([tower.scores_at(part, *model.given()) for tower in model.each_tower()])
         if len(found) == 1:

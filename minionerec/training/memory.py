@@ -313,31 +313,28 @@ class Share:
         return [self.make(slice(start, end)) for start, end in pairwise([0, *starts.tolist(), len(self)])]
 
 
-@dataclass(frozen=True)
-class RowShares:
-    """Collates rows that are padded to the longest as a device's share of a step.
+def collate_shares(
+    rows: list[Any], collate: Callable[[list[Any]], dict[str, torch.Tensor]], tokens: Callable[[Any], int]
+) -> dict[str, Any]:
+    """Collate rows that are padded to the longest as a device's share of a step.
 
-    Rows of similar length are computed together; if all are computed at a time they keep their order.
+    Rows of similar length are computed together; if all are computed at a time they keep their order. For the memory of
+    a part, each row is counted as long as the longest.
 
-    Attributes:
+    Args:
+        rows: The rows.
         collate: Makes columns of some rows.
         tokens: Counts the tokens of a row.
+
+    Returns:
+        The columns of all rows, and `share`, whose parts have columns too, and `rows`, which they are: int64 (B',).
     """
+    whole, sizes = collate(rows), [tokens(row) for row in rows]
+    order = sorted(range(len(rows)), key=sizes.__getitem__)
 
-    collate: Callable[[list[Any]], dict[str, torch.Tensor]]
-    tokens: Callable[[Any], int]
+    def make(part: slice) -> dict[str, torch.Tensor]:
+        if part.stop - part.start == len(rows):
+            return {**whole, "rows": torch.arange(len(rows))}
+        return {**collate([rows[row] for row in order[part]]), "rows": torch.tensor(order[part])}
 
-    def __call__(self, rows: list[Any]) -> dict[str, Any]:
-        """The columns of all rows, and `share`, whose parts have columns too, and `rows`, which they are: int64 (B',).
-
-        For the memory of a part, each row is counted as long as the longest.
-        """
-        whole, sizes = self.collate(rows), [self.tokens(row) for row in rows]
-        order = sorted(range(len(rows)), key=sizes.__getitem__)
-
-        def make(part: slice) -> dict[str, torch.Tensor]:
-            if part.stop - part.start == len(rows):
-                return {**whole, "rows": torch.arange(len(rows))}
-            return {**self.collate([rows[row] for row in order[part]]), "rows": torch.tensor(order[part])}
-
-        return {**whole, "share": Share([max(sizes)] * len(rows), make)}
+    return {**whole, "share": Share([max(sizes)] * len(rows), make)}

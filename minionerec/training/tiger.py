@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.config import TigerTrainConfig
-from minionerec.training.memory import RowShares, TokenLimit
+from minionerec.training.memory import TokenLimit, collate_shares
 from minionerec.training.run import TrainingRun, log_truncated, plan_steps, training_stage
 from minionerec.training.trainer import RankingEvaluation, StepInParts, validation_set
 
@@ -157,7 +158,9 @@ def _trainer(
             remove_unused_columns=False,
             ddp_find_unused_parameters=False,
         ),
-        data_collator=collate if config.device_batch_size else RowShares(collate, row_tokens),
+        data_collator=collate
+        if config.device_batch_size
+        else partial(collate_shares, collate=collate, tokens=row_tokens),
         train_dataset=Dataset.from_dict(rows),
         eval_dataset=Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,

@@ -133,7 +133,7 @@ def test_a_catalogue_model(shop, device, way):
 
         def loss(model=model, there=there, reported=reported):
             if way == "distribution":
-                return model(**there, distribution=True, **reported).log_probs.square().mean()
+                return model(**there, distribution=True, **reported).logits.square().mean()
             return model(**there, **reported).loss
 
         found.append(gradients(model, loss))

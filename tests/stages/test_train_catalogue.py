@@ -226,7 +226,7 @@ def test_the_loss_of_a_step_by_hand(trained, tmp_path, monkeypatch, objective):
         model = load_bundle(folder / "catalogue").model
         log_probs = model(
             histories=batch["histories"], labels=batch["labels"], distribution=True, leave_out=True
-        ).log_probs
+        ).logits
     own = log_probs.gather(1, wanted[:, None])[:, 0]
     table = load_bundle(folder / "catalogue").table
     each = {
@@ -330,7 +330,7 @@ def test_a_reward_is_raised_and_the_start_is_never_undercut(trained, tmp_path, c
     for path in (folder / "catalogue", last_checkpoint(config.output)):
         model = AutoModelForCausalLM.from_pretrained(path)
         with torch.no_grad():
-            log_probs = model(**batch, distribution=True, leave_out=True).log_probs
+            log_probs = model(**batch, distribution=True, leave_out=True).logits
         rewards.append(float(log_probs.gather(1, batch["labels"][batch["labels"] > 0][:, None] - 1).exp().mean()))
     assert rewards[1] > 1.1 * rewards[0]
     first = log_of(tmp_path / "better")[0]

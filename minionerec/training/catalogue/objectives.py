@@ -224,7 +224,7 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
             inputs["contexts"] = hidden(inputs["contexts"], inputs["labels"])
         if self.objective == "likelihood" or not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        log_probs = model(**inputs, distribution=True).log_probs
+        log_probs = model(**inputs, distribution=True).logits
         labelled = inputs["labels"] > 0
         wanted, weights = inputs["labels"][labelled] - 1, inputs["weights"][labelled]
         if self.objective == "expected":
@@ -233,7 +233,7 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
             loss = grpo_loss(log_probs, wanted, self.generations, self.table)
         if self.reference is not None:
             with torch.no_grad():
-                before = self.reference(**inputs, distribution=True).log_probs
+                before = self.reference(**inputs, distribution=True).logits
             loss = loss + self.beta * (log_probs.exp() * (log_probs - before)).sum(1)
         loss = (weights * loss).sum()
         if num_items_in_batch is None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +43,7 @@ from minionerec.training.catalogue.windows import (
     write_windows,
 )
 from minionerec.training.config import CatalogueTrainConfig
-from minionerec.training.memory import MemoryEstimate, RowShares, TokenLimit, estimate_catalogue
+from minionerec.training.memory import MemoryEstimate, TokenLimit, collate_shares, estimate_catalogue
 from minionerec.training.run import (
     StepPlan,
     TrainingRun,
@@ -261,7 +262,9 @@ def _trainer(
     trainer = CatalogueTrainer(
         model=model,
         args=args,
-        data_collator=collate if config.device_batch_size else RowShares(collate, window_items),
+        data_collator=collate
+        if config.device_batch_size
+        else partial(collate_shares, collate=collate, tokens=window_items),
         train_dataset=StackDataset(**cast(Any, windows)),
         eval_dataset=StackDataset(**cast(Any, heldout)) if run.refit is None else None,
         processing_class=bundle.tokenizer,

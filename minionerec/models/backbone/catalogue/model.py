@@ -1,7 +1,7 @@
 """The catalogue model: towers, their average, and its interface for searches and stock `generate`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -11,7 +11,6 @@ from scipy.sparse import csr_array
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
-from transformers.utils.generic import ModelOutput
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.backbone.catalogue import blocks
@@ -94,23 +93,6 @@ def prompt_contexts(ids: torch.Tensor, mask: torch.Tensor, sids: torch.Tensor, t
     position = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     newest = torch.where((marked > 0) | (sids >= 0), position, -1).cummax(1).values
     return torch.where(newest >= 0, marked.gather(1, newest.clamp(min=0)), 0)
-
-
-# Output of a catalogue model.
-
-
-@dataclass
-class CatalogueOutput(ModelOutput):
-    """Output of the model for histories.
-
-    Attributes:
-        loss: float scalar, mean over towers and labels of the negative log-probability; only with labels.
-        log_probs: float32 (P, N), of every SID, averaged over towers: after the newest item of each history, or with
-            `distribution` at each label, row by row.
-    """
-
-    loss: torch.Tensor | None = None
-    log_probs: torch.Tensor | None = None
 
 
 INIT_STD = 0.02
@@ -224,7 +206,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         contexts: torch.Tensor | None = None,
         candidates: torch.Tensor | None = None,
         **_: Any,
-    ) -> CausalLMOutput | CatalogueOutput:
+    ) -> CausalLMOutput:
         """Next-token logits of token sequences, or the distribution over SIDs (or its loss) of histories.
 
         Args:
@@ -246,7 +228,9 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
 
         Returns:
             For `input_ids`: logits float32 (B, T, vocabulary), log-probabilities of the codes that may follow and the
-            lowest float elsewhere. For `histories`: `CatalogueOutput`.
+            lowest float elsewhere. For `histories`: with labels the loss, float scalar, mean over towers and labels of
+            the negative log-probability; else as logits the log-probabilities of every SID, float32 (P, N), averaged
+            over towers: after the newest item of each history, or with `distribution` at each label, row by row.
 
         Raises:
             ValueError: If there is neither.
@@ -257,20 +241,18 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             return CausalLMOutput(logits=self._token_logits(input_ids, attention_mask))
         if labels is None:
             newest = newest_slots(histories)
-            return CatalogueOutput(
-                log_probs=self.leaf_log_probs(histories, None if contexts is None else contexts[newest])
-            )
+            return CausalLMOutput(logits=self.leaf_log_probs(histories, None if contexts is None else contexts[newest]))
         row, slot = (labels > 0).nonzero(as_tuple=True)
         contexts = None if contexts is None else contexts[row, slot].long()
         counted, wanted = labels if leave_out else None, labels[row, slot] - 1
         if distribution:
             positions = self._positions(histories, row, slot, counted, contexts)
-            return CatalogueOutput(log_probs=self._log_probs(histories, positions))
+            return CausalLMOutput(logits=self._log_probs(histories, positions))
         losses = self._losses(
             histories, ScoredPositions(row, slot, contexts=contexts), wanted, counted, sample, candidates
         )
         total = losses.sum() if weights is None else losses @ weights[row, slot]
-        return CatalogueOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
+        return CausalLMOutput(loss=total / (num_items_in_batch or max(1, len(wanted))))
 
     def _losses(
         self,

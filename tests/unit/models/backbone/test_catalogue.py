@@ -99,9 +99,9 @@ def test_a_position_does_not_see_its_own_answer_in_the_counts(reverse, window, o
     model = tiny(csr_array(whole), codes=codes, reverse=reverse)
     steps = len(window) - 1
     items, wanted = torch.from_numpy(seen[:1]), torch.from_numpy(labels)
-    found = model(histories=items, labels=wanted, distribution=True, leave_out=True).log_probs
+    found = model(histories=items, labels=wanted, distribution=True, leave_out=True).logits
     assert found.shape == (steps, N + 1)
-    plain = model(histories=items, labels=wanted, distribution=True).log_probs
+    plain = model(histories=items, labels=wanted, distribution=True).logits
     differs = False
     for step in range(steps):
         targets = followed.copy()
@@ -153,7 +153,7 @@ def test_a_position_sees_nothing_of_later_items(model):
     labels = torch.tensor([[2, 3, 4, 5, 6]])
     for leave_out in (False, True):
         one, other = (
-            model(histories=histories(row), labels=labels, distribution=True, leave_out=leave_out).log_probs
+            model(histories=histories(row), labels=labels, distribution=True, leave_out=leave_out).logits
             for row in ([1, 2, 3, 4, 5], [1, 2, 3, 9, 7])
         )
         assert torch.allclose(one[:3], other[:3], atol=1e-6)
@@ -173,10 +173,10 @@ def test_leaves_are_a_distribution_that_padding_does_not_change(rows, more):
 
 def test_loss_is_the_negative_log_probability(model):
     seen, labels = histories([1, 2, 3], [4, 5]), torch.tensor([[2, -100, 9], [1, 7, -100]])
-    each = model(histories=seen, labels=labels, distribution=True).log_probs
+    each = model(histories=seen, labels=labels, distribution=True).logits
     assert each.shape == (4, N)
     one = tiny(seed=4)
-    log_probs = one(histories=seen, labels=labels, distribution=True).log_probs
+    log_probs = one(histories=seen, labels=labels, distribution=True).logits
     wanted = torch.tensor([1, 8, 0, 6])
     own = -log_probs[torch.arange(4), wanted]
     assert one(histories=seen, labels=labels).loss.item() == pytest.approx(own.mean().item(), rel=1e-5)
@@ -191,7 +191,7 @@ def test_a_loss_over_some_candidates_leaves_the_others_alone():
     """It is the negative log-probability among them, and the biases of all others get no gradient."""
     one, seen, labels = counting(seed=4), histories([1, 2, 3], [4, 5]), torch.tensor([[2, -100, 9], [1, 7, -100]])
     candidates = torch.tensor([True, True, False, False, True, False, True, True, True])
-    log_probs = one(histories=seen, labels=labels, distribution=True).log_probs
+    log_probs = one(histories=seen, labels=labels, distribution=True).logits
     among = log_probs.masked_fill(~candidates, -torch.inf).log_softmax(-1)
     loss = one(histories=seen, labels=labels, candidates=candidates).loss
     assert loss.item() == pytest.approx(-among[torch.arange(4), torch.tensor([1, 8, 0, 6])].mean().item(), rel=1e-5)

@@ -130,7 +130,7 @@ def test_without_weights_of_its_own_it_is_the_plain_model():
 
 
 def test_each_position_gets_its_own_session_context(model):
-    found = model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, distribution=True).log_probs
+    found = model(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, distribution=True).logits
     positions = (LABELS > 0).nonzero().tolist()
     for (row, slot), log_probs in zip(positions, found, strict=True):
         alone = model.leaf_log_probs(HISTORIES[row : row + 1, : slot + 1], SESSION_CONTEXTS[row, slot][None])
@@ -138,24 +138,24 @@ def test_each_position_gets_its_own_session_context(model):
     wanted = LABELS[LABELS > 0] - 1
     assert set(SESSION_CONTEXTS[LABELS > 0].tolist()) == {UNKNOWN, SAME, LATER}
     one = built(towers=1)
-    own = -one(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, distribution=True).log_probs.gather(
+    own = -one(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS, distribution=True).logits.gather(
         1, wanted[:, None]
     )
     assert one(histories=HISTORIES, labels=LABELS, contexts=SESSION_CONTEXTS).loss.item() == pytest.approx(
         own.mean().item()
     )
     assert one(histories=HISTORIES, labels=LABELS).loss.item() != pytest.approx(own.mean().item())
-    newest = model(histories=HISTORIES, contexts=SESSION_CONTEXTS).log_probs
+    newest = model(histories=HISTORIES, contexts=SESSION_CONTEXTS).logits
     slots = (HISTORIES > 0).sum(1) - 1
     assert torch.equal(newest, model.leaf_log_probs(HISTORIES, SESSION_CONTEXTS[torch.arange(6), slots]))
-    assert torch.equal(model(histories=HISTORIES).log_probs, model.leaf_log_probs(HISTORIES))
+    assert torch.equal(model(histories=HISTORIES).logits, model.leaf_log_probs(HISTORIES))
 
 
 def test_training_mode_follows_its_settings(model):
     """Session contexts are hidden by the trainer; the model itself draws nothing."""
     try:
         asked = {"histories": HISTORIES, "labels": LABELS, "contexts": SESSION_CONTEXTS, "distribution": True}
-        wanted = model(**asked).log_probs
-        assert torch.equal(model.train()(**asked).log_probs, wanted)
+        wanted = model(**asked).logits
+        assert torch.equal(model.train()(**asked).logits, wanted)
     finally:
         model.eval()
