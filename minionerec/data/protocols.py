@@ -1,12 +1,12 @@
 """Evaluation protocols as objects: how data are split, padded, ranked, measured, and when training stops."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
@@ -74,139 +74,110 @@ class Protocol:
         return self.splitter(source, self.max_len)
 
 
-@dataclass(frozen=True)
-class _Users:
-    """All items of each user of a source, oldest first.
+def _by_user(source: Source) -> Source:
+    """The interactions of a source user by user, of which each user's are in time order; its counts are its sizes.
 
-    Attributes:
-        items: int32 (M,), item indices, user by user.
-        offsets: int64 (U + 1,); user u has `items[offsets[u] : offsets[u + 1]]`.
-        names: object (U,), str.
-        table: The item table, as in `Corpus`.
-        counts: Numbers left out, and sizes.
+    Raises:
+        DataError: If a user has none.
     """
+    order = np.argsort(source.users, kind="stable")
+    without = np.flatnonzero(np.bincount(source.users, minlength=len(source.user_ids)) == 0)
+    if len(without):
+        raise DataError(f"user {str(source.user_ids[int(without[0])])!r} has no item. Leave the user out.")
+    counts = {"users": len(source.user_ids), "items": len(source.items), "interactions": len(order)}
+    users, items = source.users[order], source.item_index[order].astype(np.int32)
+    return replace(source, users=users, item_index=items, times=None, counts=counts)
 
-    items: np.ndarray
-    offsets: np.ndarray
-    names: np.ndarray
-    table: pd.DataFrame
-    counts: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, source: Source) -> "_Users":
-        """The interactions of a source, which are in time order for each user.
+def _core(source: Source) -> Source:
+    """The source without users and items that have fewer than five interactions.
 
-        Raises:
-            DataError: If a user has none.
-        """
-        order = np.argsort(source.users, kind="stable")
-        lengths = np.bincount(source.users, minlength=len(source.user_ids))
-        names = np.array([str(user) for user in source.user_ids.to_pylist()], dtype=object)
-        if (lengths == 0).any():
-            raise DataError(f"user {names[int(lengths.argmin())]!r} has no item. Leave the user out.")
-        counts = {"users": len(lengths), "items": len(source.items), "interactions": len(order)}
-        return cls(
-            source.item_index[order].astype(np.int32),
-            np.concatenate([[0], np.cumsum(lengths)]),
-            names,
-            source.items,
-            counts,
+    Raises:
+        DataError: If none is left.
+    """
+    kept = k_core(source.users, source.item_index, CORE)
+    if len(kept) == len(source.users) and len(np.unique(source.item_index)) == len(source.items):
+        return source
+    if not len(kept):
+        raise DataError(
+            f"no user and item with {CORE} interactions each is left of {len(source.users)} interactions. "
+            "Take another protocol, or more data."
         )
+    users, items = source.users[kept], source.item_index[kept]
+    old_users, old_items = pd.unique(users), pd.unique(items)
+    left_out = {
+        "users": len(source.user_ids) - len(old_users),
+        "items": len(source.items) - len(old_items),
+        "interactions": len(source.users) - len(kept),
+    }
+    logger.warning(
+        "%d-core: %d users, %d items and %d interactions are left out.",
+        CORE,
+        *(left_out[name] for name in left_out),
+    )
+    return replace(
+        source,
+        items=source.items.iloc[old_items].reset_index(drop=True),
+        users=pd.factorize(users)[0],
+        item_index=pd.factorize(items)[0].astype(np.int32),
+        user_ids=source.user_ids.take(pa.array(old_users)),
+        counts={**source.counts, **{f"{name}_below_core": n for name, n in left_out.items()}},
+    )
 
-    def at_least(self, fewest: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """The users with at least that many items, int64 (K,), and the counts.
 
-        Raises:
-            DataError: If there is none.
-        """
-        lengths = np.diff(self.offsets)
-        kept = np.flatnonzero(lengths >= fewest)
-        short = len(lengths) - len(kept)
-        if not len(kept):
-            raise DataError(
-                f"none of {len(lengths)} users has the {fewest} items that training, validation and test need; the "
-                f"longest has {lengths.max(initial=0)}."
-            )
-        if short:
-            first = self.names[int(np.flatnonzero(lengths < fewest)[0])]
-            logger.warning(
-                "%d of %d users have fewer than %d items and are left out (the first is %r).",
-                short,
-                len(lengths),
-                fewest,
-                first,
-            )
-        return kept, {**self.counts, "short_users": short}
+def _leave_two_out(source: Source, fewest: int, most: int | None, begin: int, max_len: int, rule: str) -> Corpus:
+    """The last item of each user is the test target, the one before it the validation target.
 
-    def core(self) -> "_Users":
-        """The data without users and items that have fewer than five interactions.
+    Args:
+        source: Interactions, user by user.
+        fewest: Items that a user needs.
+        most: Newest training items that are targets, and histories of training examples; None for all.
+        begin: The first of them that is a target.
+        max_len: Most items of a history that models read.
+        rule: Name of the split.
 
-        Raises:
-            DataError: If none is left.
-        """
-        users = np.repeat(np.arange(len(self.names)), np.diff(self.offsets))
-        kept = k_core(users, self.items, CORE)
-        if len(kept) == len(users) and len(np.unique(self.items)) == len(self.table):
-            return self
-        if not len(kept):
-            raise DataError(
-                f"no user and item with {CORE} interactions each is left of {len(users)} interactions. "
-                "Take another protocol, or more data."
-            )
-        items, old_items = pd.factorize(self.items[kept])[0], pd.unique(self.items[kept])
-        old_users = pd.unique(users[kept])
-        lengths = np.bincount(users[kept], minlength=len(self.names))[old_users]
-        left_out = {
-            "users": len(self.names) - len(old_users),
-            "items": len(self.table) - len(old_items),
-            "interactions": len(users) - len(kept),
-        }
+    Raises:
+        DataError: If no user has that many items.
+    """
+    lengths = np.bincount(source.users, minlength=len(source.user_ids))
+    kept = np.flatnonzero(lengths >= fewest)
+    short = len(lengths) - len(kept)
+    if not len(kept):
+        raise DataError(
+            f"none of {len(lengths)} users has the {fewest} items that training, validation and test need; the "
+            f"longest has {lengths.max(initial=0)}."
+        )
+    names = np.array([str(user) for user in source.user_ids.to_pylist()], dtype=object)
+    if short:
         logger.warning(
-            "%d-core: %d users, %d items and %d interactions are left out.",
-            CORE,
-            *(left_out[name] for name in left_out),
+            "%d of %d users have fewer than %d items and are left out (the first is %r).",
+            short,
+            len(lengths),
+            fewest,
+            names[int(np.flatnonzero(lengths < fewest)[0])],
         )
-        return _Users(
-            items.astype(np.int32),
-            np.concatenate([[0], np.cumsum(lengths)]),
-            self.names[old_users],
-            self.table.iloc[old_items].reset_index(drop=True),
-            {**self.counts, **{f"{name}_below_core": n for name, n in left_out.items()}},
-        )
+    ends = np.cumsum(lengths)[kept]
+    begins = ends - lengths[kept]
+    firsts = begins if most is None else np.maximum(begins, ends - 2 - most)
+    owners = np.repeat(np.arange(len(kept)), ends - 2 - firsts - begin)
+    positions = ranges(firsts + begin, ends - 2)
 
-    def leave_two_out(self, fewest: int, most: int | None, begin: int, max_len: int, rule: str) -> Corpus:
-        """The last item of each user is the test target, the one before it the validation target.
+    def examples(users: np.ndarray, begins: np.ndarray, positions: np.ndarray) -> SplitExamples:
+        items = source.item_index
+        return SplitExamples(names[kept], users.astype(np.int32), items, begins, positions, items[positions])
 
-        Args:
-            fewest: Items that a user needs.
-            most: Newest training items that are targets, and histories of training examples; None for all.
-            begin: The first of them that is a target.
-            max_len: Most items of a history that models read.
-            rule: Name of the split.
-        """
-        kept, counts = self.at_least(fewest)
-        begins, ends = self.offsets[kept], self.offsets[kept + 1]
-        firsts = begins if most is None else np.maximum(begins, ends - 2 - most)
-        owners = np.repeat(np.arange(len(kept)), ends - 2 - firsts - begin)
-        positions = ranges(firsts + begin, ends - 2)
-
-        def examples(users: np.ndarray, begins: np.ndarray, positions: np.ndarray) -> SplitExamples:
-            return SplitExamples(
-                self.names[kept], users.astype(np.int32), self.items, begins, positions, self.items[positions]
-            )
-
-        every = np.arange(len(kept))
-        corpus = Corpus(
-            self.table,
-            examples(owners, firsts[owners], positions),
-            examples(every, begins, ends - 2),
-            examples(every, begins, ends - 1),
-            split=rule,
-            max_history=max_len,
-            leaves_two_out=True,
-        )
-        sizes = {**corpus.sizes, "windows": sum(map(len, corpus.windows("train")))}
-        return replace(corpus, counts={**counts, **sizes, "split": rule})
+    every = np.arange(len(kept))
+    corpus = Corpus(
+        source.items,
+        examples(owners, firsts[owners], positions),
+        examples(every, begins, ends - 2),
+        examples(every, begins, ends - 1),
+        split=rule,
+        max_history=max_len,
+        leaves_two_out=True,
+    )
+    sizes = {**corpus.sizes, "windows": sum(map(len, corpus.windows("train")))}
+    return replace(corpus, counts={**source.counts, "short_users": short, **sizes, "split": rule})
 
 
 def split_prefixes(source: Source, max_len: int) -> Corpus:
@@ -218,7 +189,7 @@ def split_prefixes(source: Source, max_len: int) -> Corpus:
 
     `Corpus.windows` is another recipe: all training items, not only the newest.
     """
-    return _Users.of(source).leave_two_out(3, max_len, 0, max_len, "last two out")
+    return _leave_two_out(_by_user(source), 3, max_len, 0, max_len, "last two out")
 
 
 def split_sliding(source: Source, max_len: int) -> Corpus:
@@ -228,7 +199,7 @@ def split_sliding(source: Source, max_len: int) -> Corpus:
     is a target once, with the `max_len` items before it as history; the last is the test target, the one before it the
     validation target, the others are training targets.
     """
-    return _Users.of(source).core().leave_two_out(4, None, 1, max_len, "5-core, last two out")
+    return _leave_two_out(_core(_by_user(source)), 4, None, 1, max_len, "5-core, last two out")
 
 
 PROTOCOLS = {

@@ -52,7 +52,7 @@ def test_protocol_a_makes_prefixes_of_the_newest_training_items():
 
 
 def test_protocol_b_slides_over_all_positions(monkeypatch):
-    monkeypatch.setattr("minionerec.data.protocols._Users.core", lambda data: data)
+    monkeypatch.setattr("minionerec.data.protocols._core", lambda source: source)
     split = replace(PROTOCOLS["b"], max_len=3).split(source_of(LONG, SHORT))
     assert rows(split.train) == [(0, [1], 2), (0, [1, 2], 3), (0, [1, 2, 3], 4), (0, [2, 3, 4], 5), (1, [8], 9)]
     assert rows(split.valid) == [(0, [3, 4, 5], 6), (1, [8, 9], 10)]
