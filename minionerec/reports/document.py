@@ -31,13 +31,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Paragraph:
-    """Running text."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Bullets:
     """A bulleted list of sentences."""
 
@@ -87,7 +80,8 @@ class ExampleBlock:
     lists: Sequence[tuple[str, Sequence[tuple[str, bool]]]]
 
 
-Block = Paragraph | Bullets | Tiles | Table | Figure | Details | ExampleBlock
+Block = str | Bullets | Tiles | Table | Figure | Details | ExampleBlock
+"""A part of a section; running text is a paragraph."""
 
 
 @dataclass(frozen=True)

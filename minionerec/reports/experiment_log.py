@@ -21,7 +21,7 @@ from minionerec.metrics.tables import format_percent, format_share, transition_l
 from minionerec.reports import sections
 from minionerec.reports.cells import shown_setting, signed_percent
 from minionerec.reports.config import EntrySetting, ExperimentLogConfig
-from minionerec.reports.document import Block, Bullets, Cell, Paragraph, Section, Table
+from minionerec.reports.document import Block, Bullets, Cell, Section, Table
 from minionerec.reports.findings import findings
 from minionerec.reports.html import write_page
 from minionerec.reports.lineage import RL, SFT, Lineage, Training, changes
@@ -249,7 +249,7 @@ class DataSetLog:
     def _trained(self) -> list[Block]:
         """Settings and outcome of every training; for a repeated kind, the changes."""
         if not self.results.trainings:
-            return [Paragraph("The predictions name no checkpoint, so no training is known.")]
+            return ["The predictions name no checkpoint, so no training is known."]
         blocks: list[Block] = []
         for training, earlier, changed in self.changes():
             kind = TITLES.get(training.stage, training.stage)
@@ -280,7 +280,7 @@ class DataSetLog:
             return None
         blocks = [*part.blocks]
         if not any(isinstance(block, Table) and block.caption.startswith("Discrepancy") for block in blocks):
-            blocks.append(Paragraph("None of these stages is comparable with a published result."))
+            blocks.append("None of these stages is comparable with a published result.")
         for name, row in self.beside:
             lines: list[TableRow] = [
                 [line["name"], *(shown_setting(line[of]) for of in ("paper", "ours")), "differs" * line["differs"]]
@@ -335,7 +335,7 @@ def _training_json(training: Training) -> dict[str, Any]:
 def across(logs: Sequence[DataSetLog]) -> Section:
     """Metrics, gaps and levels of all data sets."""
     stages = "; ".join(f"{log.name}: {log.compared}, counted {sections.READING[log.reading]}" for log in logs)
-    blocks: list[Block] = [Paragraph(f"Stage shown of each data set: {stages}."), _metrics_across(logs)]
+    blocks: list[Block] = [f"Stage shown of each data set: {stages}.", _metrics_across(logs)]
     found = {log.name: log.analysis for log in logs if log.analysis is not None}
     if found:
         depth = max(analysis.levels for analysis in found.values())
@@ -445,7 +445,7 @@ def _short(logs: Sequence[DataSetLog], unfinished: Iterable[str], warnings: Sequ
     blocks.append(Table(headers, rows, text_columns=3))
     blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_STATED)]))
     if warnings:
-        blocks += [Paragraph("Notes:"), Bullets(warnings)]
+        blocks += ["Notes:", Bullets(warnings)]
     return Section("Summary", blocks)
 
 

@@ -10,7 +10,6 @@ from minionerec.reports.document import (
     Details,
     ExampleBlock,
     Figure,
-    Paragraph,
     Section,
     Table,
     Tiles,
@@ -83,8 +82,8 @@ def _ordered(items: Sequence[str], empty: str) -> str:
 
 
 def _block(block: Block) -> str:
-    if isinstance(block, Paragraph):
-        return f"<p>{escape(block.text)}</p>"
+    if isinstance(block, str):
+        return f"<p>{escape(block)}</p>"
     if isinstance(block, Bullets):
         return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in block.sentences)}</ul>"
     if isinstance(block, Tiles):

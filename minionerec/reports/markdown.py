@@ -13,7 +13,6 @@ from minionerec.reports.document import (
     Details,
     ExampleBlock,
     Figure,
-    Paragraph,
     Section,
     Table,
     Tiles,
@@ -30,8 +29,8 @@ def escape_markdown(text: str) -> str:
 
 def _block(block: Block) -> str:
     md = escape_markdown
-    if isinstance(block, Paragraph):
-        return md(block.text)
+    if isinstance(block, str):
+        return md(block)
     if isinstance(block, Bullets):  # a different bullet from tiles, so that consecutive lists stay separate
         return "\n".join(f"* {md(sentence)}" for sentence in block.sentences)
     if isinstance(block, Tiles):

@@ -17,7 +17,7 @@ from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.preference.config import BASELINES, PreferenceReportConfig
 from minionerec.reports import plots
-from minionerec.reports.document import Block, Bullets, Cell, Figure, Paragraph, Section, Table
+from minionerec.reports.document import Block, Bullets, Cell, Figure, Section, Table
 from minionerec.reports.html import write_page
 
 JUDGEMENT = (
@@ -157,7 +157,7 @@ def study_page(runs: Mapping[str, Run]) -> tuple[str, str, list[Section]]:
     lead = f"All models with the baselines and, where known, the ceiling; {over}. {JUDGEMENT}"
     sections = [Section(name, _run_blocks(run)) for name, run in runs.items()]
     sections.append(Section("Differences", _differences(runs)))
-    return "Personal preference", lead, [*sections, Section("How to read this", [Paragraph(text) for text in _NOTES])]
+    return "Personal preference", lead, [*sections, Section("How to read this", _NOTES)]
 
 
 def _run_blocks(run: Run) -> list[Block]:
@@ -182,8 +182,8 @@ def _run_blocks(run: Run) -> list[Block]:
         f"{show(audit['same_user_pair'], 'accuracy')} of them, and another user's for "
         f"{show(audit['same_pair_other_user'], 'accuracy')}."
     )
-    blocks: list[Block] = [Paragraph(split["warning"])] if split["warning"] else []
-    blocks += [Table([*headers, *(["Above the ceiling"] if truth else [])], rows), Paragraph(note)]
+    blocks: list[Block] = [split["warning"]] if split["warning"] else []
+    blocks += [Table([*headers, *(["Above the ceiling"] if truth else [])], rows), note]
     return blocks + ([_user_table(models)] if truth else [])
 
 
@@ -304,7 +304,7 @@ def user_blocks(results: ModelResults) -> list[Block]:
         "User ids are truncated to their last characters."
     )
     blocks: list[Block] = [Table([*headers, *(of.capitalize() for of in targets)], rows, text_columns=2)]
-    blocks.append(Paragraph(note))
+    blocks.append(note)
     if plots.available() and rows:
         truth = results["overall"].get("truth")
         ceilings = {user["user"]: user["expected"] for user in truth["users"]} if truth else {}

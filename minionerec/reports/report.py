@@ -20,7 +20,7 @@ from minionerec.metrics.results import RecommenderResults
 from minionerec.metrics.tables import format_metrics_table
 from minionerec.reports import sections
 from minionerec.reports.config import COMPARED, COMPARISON, LEADERBOARD, LEVELS, REPORT, ReportConfig
-from minionerec.reports.document import Paragraph, Section
+from minionerec.reports.document import Section
 from minionerec.reports.findings import Finding, findings
 from minionerec.reports.html import write_page
 from minionerec.reports.markdown import render_markdown
@@ -165,7 +165,7 @@ def _sections(found: Mapping[str, PageResults], config: ReportConfig, inputs: Ma
     if config.layout == REPORT:
         parts += [sections.example_lists(next(iter(found.values())), config.examples), configuration(inputs)]
     if config.layout == LEADERBOARD:
-        text = Paragraph("All artefacts and files that this page was made from.")
+        text = "All artefacts and files that this page was made from."
         parts.append(Section("Sources", [text, *sources(manifests(inputs), inputs)]))
     return [part for part in parts if part is not None]
 

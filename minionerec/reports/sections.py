@@ -30,7 +30,6 @@ from minionerec.reports.document import (
     Cell,
     ExampleBlock,
     Figure,
-    Paragraph,
     Section,
     Table,
     Tiles,
@@ -89,9 +88,9 @@ def short(results: PageResults) -> Section:
         "difference excludes 0. It covers the sampling of test examples for these trained models, not the training "
         "seed."
     )
-    blocks: list[Block] = [*_bullets(results, *SHORT), Tiles(tiles), Paragraph(text)]
+    blocks: list[Block] = [*_bullets(results, *SHORT), Tiles(tiles), text]
     if not plots.available():
-        blocks.append(Paragraph("Plots are left out: matplotlib is not installed (the extra 'plots')."))
+        blocks.append("Plots are left out: matplotlib is not installed (the extra 'plots').")
     return Section("Summary", blocks)
 
 
@@ -147,7 +146,7 @@ def measured(results: PageResults) -> Section:
             "hit is the target itself; items that share an ID are ranked by popularity in training, then by item index."
         )
     lines = [list(line) for line in facts(results)]
-    return Section("Evaluation setup", [Table(["", ""], lines, text_columns=2), Paragraph(note)])
+    return Section("Evaluation setup", [Table(["", ""], lines, text_columns=2), note])
 
 
 def metrics(results: PageResults) -> Section:
@@ -170,7 +169,7 @@ def _by_item_too(results: PageResults) -> list[Block]:
     """What stands in place of the tables that are left out, where any are."""
     if len(_levels(results)) == len(results.levels):
         return []
-    return [Paragraph("Counted by item the figures are the same: no two candidates share a semantic ID.")]
+    return ["Counted by item the figures are the same: no two candidates share a semantic ID."]
 
 
 def metrics_table(results: PageResults, level: str) -> Table:
@@ -238,9 +237,9 @@ def differences(results: PageResults) -> Section | None:
             rows.append([f"{_label(results, name)} minus {other}", *map(difference_cell, found.values())])
         blocks.append(Table(["Difference", *results.metrics], rows, f"Differences counted {READING[level]}."))
     if results.first in results.pending:
-        blocks.append(Paragraph(f"{results.first} is pending."))
+        blocks.append(f"{results.first} is pending.")
     note = _PAIRED + (" With several seeds, each example is averaged over them first." if results.several_seeds else "")
-    return Section(f"Differences from {results.first}", [Paragraph(note), *blocks]) if blocks else None
+    return Section(f"Differences from {results.first}", [note, *blocks]) if blocks else None
 
 
 def slices(results: PageResults) -> Section | None:
@@ -261,7 +260,7 @@ def slices(results: PageResults) -> Section | None:
         blocks.append(_slice_table(results.slices, columns, f"{metric} by slice."))
         if gaps:
             blocks.append(_slice_table(results.slices, gaps, f"{metric}, each minus {results.first}, by slice."))
-    return Section("Slices", [*blocks, Paragraph(_slice_note(results))])
+    return Section("Slices", [*blocks, _slice_note(results)])
 
 
 def _slice_table(slices: Sequence[Slice], columns: Mapping[str, Sequence[Cell]], caption: str) -> Table:
@@ -314,7 +313,7 @@ def lists(results: PageResults) -> Section:
     if results.several_seeds:
         note += " With several seeds, the lists of the first one are used."
     title = "Validity and coverage" if results.table is not None else "Coverage"
-    return Section(title, [Table(headers, rows), Paragraph(note)])
+    return Section(title, [Table(headers, rows), note])
 
 
 def levels(results: PageResults) -> Section | None:
@@ -350,7 +349,7 @@ def levels(results: PageResults) -> Section | None:
         f"{name}: {a.rows:,} examples, {a.excluded:,} excluded, {a.unparsable:,} of {a.looked_at:,} are not SIDs"
         for name, a in found.items()
     )
-    return Section("Accuracy by level", [*blocks, *_bullets(results, "weakest level"), Paragraph(f"{counts}.")])
+    return Section("Accuracy by level", [*blocks, *_bullets(results, "weakest level"), f"{counts}."])
 
 
 def _level_bars(results: PageResults, depth: int) -> Figure:
@@ -378,13 +377,11 @@ def published(results: PageResults) -> Section | None:
         ours[name] = [_label(results, name), "this page", *(_value(found.get(metric)) for metric in names)]
     caption = f"{reference.title}: published results, the best in bold, and ours (counted {_READING[level]})."
     table = Table(["System", "Source", *names], [*rows, *_with_line_apart(results, ours)], caption, 2)
-    blocks: list[Block] = [Paragraph(reference.source), table]
+    blocks: list[Block] = [reference.source, table]
     if reference.doubtful:
         blocks.append(
-            Paragraph(
-                f"{DOUBTFUL} marks a published NDCG that is inconsistent with its hit rates: an example whose hit lies "
-                "between two cutoffs k and K adds to NDCG between 1 / log2(K + 1) and 1 / log2(k + 2)."
-            )
+            f"{DOUBTFUL} marks a published NDCG that is inconsistent with its hit rates: an example whose hit lies "
+            "between two cutoffs k and K adds to NDCG between 1 / log2(K + 1) and 1 / log2(k + 2)."
         )
     gaps = [_gap_row(results, name, row, names) for name in results.recommenders for row in results.counterparts(name)]
     if gaps:
@@ -482,7 +479,7 @@ def codebooks(results: PageResults) -> Section | None:
             f" Collision handling {collisions.get('method')!r}: {before.get('sharing_items')} items shared their SID "
             f"before, {collisions.get('after', {}).get('sharing_items')} after."
         )
-    return Section("Use of the codebooks", [*blocks, Paragraph(text)])
+    return Section("Use of the codebooks", [*blocks, text])
 
 
 _SHOWN, _HISTORY = 5, 20
@@ -513,7 +510,7 @@ def example_lists(results: PageResults, wanted: int) -> Section | None:
         f"{wanted - n_hits} in which it has not ({len(hits):,} and {len(misses):,} of all examples). "
         "✓ marks the target."
     )
-    blocks: list[Block] = [Paragraph(text)]
+    blocks: list[Block] = [text]
     for row in (int(row) for row in selected):
         target, history = int(rows.targets[row]), [titles[item] for item in rows.histories[row]]
         shown = [
@@ -547,7 +544,7 @@ def standings(results: PageResults) -> Section:
         f"the highest {results.headline}, and those without a significant paired difference from it."
     )
     table = Table([*headers, "Parameters", "Training", "Seeds"], _with_line_apart(results, rows), caption)
-    return Section("Summary", [*_bullets(results, *SHORT), table, *map(Paragraph, _notes(results))])
+    return Section("Summary", [*_bullets(results, *SHORT), table, *_notes(results)])
 
 
 def _published_cells(results: PageResults, name: str) -> TableRow:
@@ -642,7 +639,7 @@ def effort(results: PageResults) -> Section:
         "trained; wall time of training, with all preceding trainings, and of evaluation, as means over seeds."
     )
     note = f"Times were measured on: {'; '.join(machines) or NOT_RECORDED}."
-    return Section("Cost", [Table(headers, rows, caption, 2 + len(described)), Paragraph(note)])
+    return Section("Cost", [Table(headers, rows, caption, 2 + len(described)), note])
 
 
 def training(results: PageResults) -> Section | None:

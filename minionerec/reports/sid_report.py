@@ -15,7 +15,7 @@ from minionerec.metrics.tables import MISSING
 from minionerec.reports import plots
 from minionerec.reports.cells import number, percent
 from minionerec.reports.config import SidReportConfig
-from minionerec.reports.document import Block, Details, Figure, Paragraph, Section, Table, Tiles
+from minionerec.reports.document import Block, Details, Figure, Section, Table, Tiles
 from minionerec.reports.html import write_page
 from minionerec.reports.results import shorten
 from minionerec.sid.embed.config import INTERACTIONS
@@ -91,8 +91,8 @@ def overview(judged: Mapping[str, Judged]) -> Section:
         f"A uniform distribution takes log2 {items:,} = {np.log2(items):.2f} bits, popularity "
         f"{first.popular_bits:.2f} ({next(iter(judged))})."
     )
-    verdicts = [Paragraph(f"{name}: {entry.advice}") for name, entry in judged.items()]
-    return Section("Summary", [Tiles(tiles), Paragraph(text), Table(headers, rows, text_columns=2), *verdicts])
+    verdicts = [f"{name}: {entry.advice}" for name, entry in judged.items()]
+    return Section("Summary", [Tiles(tiles), text, Table(headers, rows, text_columns=2), *verdicts])
 
 
 def levels(judged: Mapping[str, Judged]) -> Section:
@@ -120,7 +120,7 @@ def levels(judged: Mapping[str, Judged]) -> Section:
         "the levels up to this one leave unexplained. Codes, dead codes and error need the codebooks; without "
         "them, Gini is over the used codes."
     )
-    blocks: list[Block] = [Table(headers, rows, text_columns=2), Paragraph(note)]
+    blocks: list[Block] = [Table(headers, rows, text_columns=2), note]
     if plots.available():
         depth = max(len(entry.measures.levels) for entry in judged.values())
         uses = [
@@ -174,7 +174,7 @@ def collisions(judged: Mapping[str, Judged]) -> Section:
         "the surplus rate (items - unique SIDs) / items. The added distance is the sum over moved items of the squared "
         "distance to their codes, after minus before."
     )
-    return Section("Collisions", [Table(headers, rows, text_columns=2), Paragraph(note)])
+    return Section("Collisions", [Table(headers, rows, text_columns=2), note])
 
 
 def prefixes(judged: Mapping[str, Judged]) -> Section:
@@ -215,7 +215,7 @@ def prefixes(judged: Mapping[str, Judged]) -> Section:
         "the prefix of the history's last item, by counts over other users' examples; it is easier with few prefixes, "
         "so compare it with the next column."
     )
-    blocks: list[Block] = [Table(headers, rows), Paragraph(note)]
+    blocks: list[Block] = [Table(headers, rows), note]
     if plots.available():
         by_name = {name: entry.measures.prefixes for name, entry in judged.items()}
         panels: dict[str, dict[str, list[float | None]]] = {
@@ -247,7 +247,7 @@ def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, se
             left = [f"... and {len(members) - len(shown):,} more"] if len(members) > len(shown) else []
             blocks.append(Details(f"{name}: {prefix}, {len(members):,} items", "\n".join([*shown, *left])))
     note = "Of each table the largest group of items that share a prefix, and others drawn at random."
-    return Section("Example buckets", [Paragraph(note), *blocks])
+    return Section("Example buckets", [note, *blocks])
 
 
 NAME = "sid_report"

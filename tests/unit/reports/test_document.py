@@ -11,7 +11,6 @@ from minionerec.reports.document import (
     Details,
     ExampleBlock,
     Figure,
-    Paragraph,
     Section,
     Table,
     Tiles,
@@ -23,7 +22,7 @@ from minionerec.reports.markdown import escape_markdown, render_markdown
 NASTY = '<script>alert("x")</script> & |'
 LISTS = [("list", [(f"item {NASTY}", True), ("b", False)])]
 BLOCKS = [
-    Paragraph(f"text {NASTY}"),
+    f"text {NASTY}",
     Tiles([(f"label {NASTY}", "0.5", "note")]),
     Bullets([f"sentence {NASTY}", "another"]),
     Table(["name", f"head {NASTY}"], [["row", Cell("0.1", f"[0, 1] {NASTY}")], ["row", "plain"]], f"caption {NASTY}"),
@@ -38,7 +37,7 @@ BLOCKS = [
 
 def test_markdown_shows_text_literally():
     assert escape_markdown("a_b <b> *x*\n| [l](u)") == "a_b &lt;b&gt; \\*x\\* \\| [l\\](u)"
-    sections = [Section("S", [Paragraph("p & q"), Table(["h"], [["<v>"]])])]
+    sections = [Section("S", ["p & q", Table(["h"], [["<v>"]])])]
     assert "| &lt;v&gt; |" in render_markdown("T", "lead", sections)
     assert "p &amp; q" in render_html("T", "lead", sections)
 
