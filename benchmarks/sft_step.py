@@ -127,7 +127,7 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
 
 def examples_of(rows: Any, positions: Any) -> list[dict[str, list[int]]]:
     """Rows as a trainer's collator gets them."""
-    return [{name: values[position] for name, values in rows.columns.items()} for position in positions]
+    return [{name: values[position] for name, values in rows.items()} for position in positions]
 
 
 def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: Any) -> tuple[list[Any], list[Any]]:
@@ -141,9 +141,8 @@ def prose_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table: 
     builder = ExampleBuilder(corpus, table, load_wording("prose"), special_texts(tokenizer))
     examples = [example for task in TASKS for example in builder.build(task, "train")]
     chosen = np.random.default_rng(args.seed).permutation(len(examples))[: args.rows * args.steps]
-    rows = examples_of(
-        tokenise_examples(tokenizer, [examples[position] for position in chosen], 512), range(len(chosen))
-    )
+    columns, _ = tokenise_examples(tokenizer, [examples[position] for position in chosen], 512)
+    rows = examples_of(columns, range(len(chosen)))
     batches = [rows[start : start + args.rows] for start in range(0, len(rows), args.rows)]
     return batches, batches
 
@@ -178,13 +177,13 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     chosen = whole[rng.permutation(len(whole))[: args.users]]
     small = replace(corpus, train=train.take(np.isin(numbers, chosen)))
     builder = ExampleBuilder(small, table, load_wording("compact"), special_texts(tokenizer))
-    one_by_one = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
+    one_by_one, _ = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
     maker = SftExamples(
         tokenizer, builder, small, SftConfig(corpus="none", sids="none", output="none", all_positions=True)
     )
     windows, _ = maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))
     batches = []
-    for rows in (examples_of(one_by_one, range(len(one_by_one))), listed(windows)):
+    for rows in (examples_of(one_by_one, range(len(one_by_one["labels"]))), listed(windows)):
         order = rng.permutation(len(rows))
         size = 4 * args.rows
         batches.append([[rows[row] for row in order[start : start + size]] for start in range(0, len(order), size)])

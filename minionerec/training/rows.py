@@ -1,7 +1,7 @@
 """Examples of supervised fine-tuning: token ids, labels where there is a loss, and the inputs of a teacher."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -35,56 +35,19 @@ COLUMNS = {
     "contexts": "int32",
     "prompts": "int32",
 }
+"""Columns of tokenised examples, each a list:
 
-
-@dataclass
-class TokenizedExamples:
-    """Tokenised examples.
-
-    Attributes:
-        input_ids: Token ids of each example.
-        labels: Its labels, as many: -100 where there is no loss.
-        weights: Weight of each label's loss, as many; 1 where there is no label.
-        histories: A teacher's history of each: SID numbers from 1, the oldest first; empty where it does not apply.
-        slots: For each SID among the example's labels, in their order, the index in the history of the item before it;
-            -1 where there is none, and no teacher is queried; empty where no label is an SID of one.
-        contexts: For each of those SIDs the session context that a teacher is given, an index into
-            `minionerec.data.session.SESSION_CONTEXTS`; empty where none is.
-        prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on;
-            empty where there is one way. `input_ids` have the wording's first.
-        truncated: How many prompts, by every template, were too long and lost their first tokens.
-        truncated_completions: How many completions were too long and lost their last tokens.
-    """
-
-    input_ids: list[list[int]] = field(default_factory=list)
-    labels: list[list[int]] = field(default_factory=list)
-    weights: list[list[float]] = field(default_factory=list)
-    histories: list[list[int]] = field(default_factory=list)
-    slots: list[list[int]] = field(default_factory=list)
-    contexts: list[list[int]] = field(default_factory=list)
-    prompts: list[list[list[int]]] = field(default_factory=list)
-    truncated: int = 0
-    truncated_completions: int = 0
-
-    def __len__(self) -> int:
-        """Number of examples."""
-        return len(self.input_ids)
-
-    @property
-    def columns(self) -> dict[str, list[list[Any]]]:
-        """The examples as a data set has them."""
-        return {name: getattr(self, name) for name in COLUMNS}
-
-    def flat(self, teacher: bool) -> tuple[Columns, dict[str, int]]:
-        """The examples in a few arrays, with or without inputs of a teacher, and their counts."""
-        found = {name: Ragged.of(getattr(self, name), kind) for name, kind in list(COLUMNS.items())[:3]}
-        if teacher:
-            found |= {"histories": Ragged.of(self.histories), "slots": Ragged.of(self.slots)}
-        if teacher and any(self.contexts):
-            found["contexts"] = Ragged.of(self.contexts)
-        if any(self.prompts):
-            found["prompts"] = Ragged.of([prompt for prompts in self.prompts for prompt in prompts])
-        return found, _counted(found, self.truncated, self.truncated_completions)
+input_ids: Token ids of each example.
+labels: Its labels, as many: -100 where there is no loss.
+weights: Weight of each label's loss, as many; 1 where there is no label.
+histories: A teacher's history of each: SID numbers from 1, the oldest first; empty where it does not apply.
+slots: For each SID among the example's labels, in their order, the index in the history of the item before it; -1 where
+    there is none, and no teacher is queried; empty where no label is an SID of one.
+contexts: For each of those SIDs the session context that a teacher is given, an index into
+    `minionerec.data.session.SESSION_CONTEXTS`; empty where none is.
+prompts: Token ids of each example's prompt by every template, which epochs take in turn from the first on; empty where
+    there is one way. `input_ids` have the wording's first.
+"""
 
 
 def _counted(columns: Mapping[str, Ragged], truncated: int = 0, truncated_completions: int = 0) -> dict[str, int]:
@@ -106,7 +69,7 @@ def tokenise_examples(
     seed: int = 0,
     positions: np.ndarray | None = None,
     count: int = 0,
-) -> TokenizedExamples:
+) -> tuple[dict[str, list[list[Any]]], dict[str, int]]:
     """Token ids and labels (-100 at prompt tokens) of examples, without inputs of a teacher.
 
     Prompts are truncated to their last tokens, completions to their first `LONGEST_COMPLETION`. With several
@@ -119,6 +82,9 @@ def tokenise_examples(
         seed: Seed of the templates.
         positions: int64 (R,), which examples they are of the `count` that the seed is drawn for; all of them if None.
         count: See `positions`.
+
+    Returns:
+        The columns (`COLUMNS`); and how many prompts, by every template, and how many completions were truncated.
     """
     templates = list(zip(*((example.prompt, *example.others) for example in examples), strict=True)) or [()]
     ways = [encode_prompt(tokenizer, texts, max_prompt_length) for texts in templates]
@@ -128,17 +94,18 @@ def tokenise_examples(
     drawn = np.random.default_rng(seed).integers(len(ways), size=len(ids) if positions is None else count)
     begins = (drawn if positions is None else drawn[positions]).tolist()
     turns = range(len(ways) if len(ways) > 1 else 0)
-    return TokenizedExamples(
-        input_ids=ids,
-        labels=[[NO_LABEL] * len(p) + c for p, c in zip(ways[0][0], completions, strict=True)],
-        weights=[[1.0] * len(row) for row in ids],
-        histories=[[] for _ in ids],
-        slots=[[] for _ in ids],
-        contexts=[[] for _ in ids],
-        prompts=[[ways[(begin + turn) % len(ways)][0][row] for turn in turns] for row, begin in enumerate(begins)],
-        truncated=sum(count for _, count in ways),
-        truncated_completions=sum(len(ids) > LONGEST_COMPLETION for ids in whole),
-    )
+    columns: dict[str, list[list[Any]]] = {name: [[] for _ in ids] for name in COLUMNS}
+    columns |= {
+        "input_ids": ids,
+        "labels": [[NO_LABEL] * len(p) + c for p, c in zip(ways[0][0], completions, strict=True)],
+        "weights": [[1.0] * len(row) for row in ids],
+        "prompts": [[ways[(begin + turn) % len(ways)][0][row] for turn in turns] for row, begin in enumerate(begins)],
+    }
+    truncated = {
+        "truncated": sum(count for _, count in ways),
+        "truncated_completions": sum(len(ids) > LONGEST_COMPLETION for ids in whole),
+    }
+    return columns, truncated
 
 
 def check_all_positions(builder: ExampleBuilder, task: str = NEXT_SID) -> None:
@@ -303,18 +270,25 @@ class SftExamples(ExampleMaker):
         """Examples of one task, an interaction or an item each."""
         builder = requested.builder(self.builder)
         made = builder.some(requested.task, "train", requested.items) if len(requested.numbers) else []
-        rows = tokenise_examples(
+        lists, truncated = tokenise_examples(
             self.tokenizer, made, self.config.max_prompt_length, requested.seed, requested.positions, requested.count
         )
         if requested.task == NEXT_SID and requested.rows is not None and len(made):
             weights = self.recency(requested.numbers).tolist()
-            rows.weights = [[weight] * len(ids) for weight, ids in zip(weights, rows.input_ids, strict=True)]
+            lists["weights"] = [[weight] * len(ids) for weight, ids in zip(weights, lists["input_ids"], strict=True)]
             numbers, kept = self.builder.table.sid_numbers + 1, self.corpus.max_history
-            rows.histories = [numbers[np.asarray(past)[-kept:]].tolist() for past in requested.rows.histories]
-            rows.slots = [[len(history) - 1] for history in rows.histories]
+            lists["histories"] = [numbers[np.asarray(past)[-kept:]].tolist() for past in requested.rows.histories]
+            lists["slots"] = [[len(history) - 1] for history in lists["histories"]]
             if self.builder.uses_session_context:
-                rows.contexts = [[context] for context in row_contexts(requested.rows.times, len(made)).tolist()]
-        return rows.flat(self.teacher)
+                lists["contexts"] = [[context] for context in row_contexts(requested.rows.times, len(made)).tolist()]
+        names = ["input_ids", "labels", "weights"]
+        if self.teacher:
+            names += ["histories", "slots", *(["contexts"] if any(lists["contexts"]) else [])]
+        if any(lists["prompts"]):
+            lists["prompts"] = [prompt for prompts in lists["prompts"] for prompt in prompts]
+            names.append("prompts")
+        found = {name: Ragged.of(lists[name], COLUMNS[name]) for name in names}
+        return found, _counted(found, **truncated)
 
     @cached_property
     def _windows(self) -> FlatWindows:

@@ -245,9 +245,9 @@ def _trainer(
     """A trainer of these examples, which validates on those held out; that of a refit does not."""
     heldout = None
     if run.refit is None:
-        heldout = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
+        heldout, _ = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
     # As few examples as possible are validated twice to fill the processes' last batches.
-    share = -(-len(heldout or [1]) // world_size())
+    share = -(-len(heldout["labels"] if heldout else [1]) // world_size())
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
         per_device_train_batch_size=plan.per_device,
@@ -267,7 +267,7 @@ def _trainer(
         args=args,
         data_collator=collator,
         train_dataset=examples.rows,
-        eval_dataset=None if heldout is None else Dataset.from_dict(heldout.columns),
+        eval_dataset=None if heldout is None else Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
         callbacks=[*run.early_stopping(), SetEpoch(collator, order)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,

@@ -49,9 +49,9 @@ def test_prompts_hold_the_mark_as_one_token(made):
     marks = bundle.tokenizer.convert_tokens_to_ids(list(bundle.wording.session_context))
     rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
     contexts = row_contexts(corpus.train.times, len(corpus.train)).tolist()
-    assert set(contexts) == {SAME, LATER} and rows.contexts == [[context] for context in contexts]
+    assert set(contexts) == {SAME, LATER} and rows["contexts"] == [[context] for context in contexts]
     sid = len(bundle.table.token_tuples[0])
-    for ids, labels, context in zip(rows.input_ids, rows.labels, contexts, strict=True):
+    for ids, labels, context in zip(rows["input_ids"], rows["labels"], contexts, strict=True):
         first = next(position for position, label in enumerate(labels) if label >= 0)
         assert ids[first - 1] == marks[context - 1] and sum(token in marks for token in ids) == 1
         assert len(ids) - first == sid
@@ -62,8 +62,7 @@ def test_prompts_hold_the_mark_as_one_token(made):
 def test_the_teacher_is_given_what_the_prompt_has(made):
     bundle, builder, corpus = builder_of(made, "session_context")
     rows = tokenised_rows(bundle, builder, bundle.max_prompt_length)
-    names = ("input_ids", "labels", "weights", "histories", "slots", "contexts", "prompts")
-    examples = [{name: getattr(rows, name)[position] for name in names} for position in range(12)]
+    examples = [{name: column[position] for name, column in rows.items()} for position in range(12)]
     collate = TreeCollator(64, with_teacher=True)
     batch, unconditioned = collate(examples), collate([{**example, "contexts": []} for example in examples])
     contexts = row_contexts(corpus.train.times, len(corpus.train))[:12]

@@ -45,7 +45,7 @@ def losses(model, rows):
     """Summed loss and gradient of rows, one at a time."""
     model.zero_grad()
     total = 0.0
-    for ids, labels in zip(rows.input_ids, rows.labels, strict=True):
+    for ids, labels in zip(rows["input_ids"], rows["labels"], strict=True):
         logps = model(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
         wanted = torch.tensor(labels[1:])
         loss = -logps[wanted >= 0].gather(1, wanted[wanted >= 0].unsqueeze(1)).sum()
@@ -58,9 +58,9 @@ def test_all_positions_equal_the_rows_one_by_one(trained):
     folder, _ = trained
     bundle, builder, _ = builder_of(folder)
     bundle.model.eval()
-    rows = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "train"), 512)
+    rows, _ = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "train"), 512)
     windows = tokenised_windows(bundle, builder, None)
-    assert len(windows) == 100 < len(rows) == 300
+    assert len(windows["labels"]) == 100 < len(rows["labels"]) == 300
     per_row, row_gradients = losses(bundle.model, rows)
     per_window, window_gradients = losses(bundle.model, windows)
     assert per_window == pytest.approx(per_row, rel=1e-5)
@@ -79,8 +79,8 @@ def test_the_loss_is_on_completions_alone(trained):
     folder, _ = trained
     bundle, builder, _ = builder_of(folder)
     example = builder.build("title_to_sid", "train")[3]
-    rows = tokenise_examples(bundle.tokenizer, [example], 512)
-    (ids,), (labels,) = rows.input_ids, rows.labels
+    rows, _ = tokenise_examples(bundle.tokenizer, [example], 512)
+    (ids,), (labels,) = rows["input_ids"], rows["labels"]
     kept = [token for token, label in zip(ids, labels, strict=True) if label >= 0]
     assert bundle.tokenizer.convert_ids_to_tokens(kept) == ["<a_0>", "<b_3>", "<c_0>", "<|eos|>"]
     assert bundle.tokenizer.decode([t for t, label in zip(ids, labels, strict=True) if label < 0]) == example.prompt

@@ -39,7 +39,7 @@ def trained(tmp_path_factory):
 
 
 def batch_of(rows, count):
-    examples = [{name: column[position] for name, column in rows.columns.items()} for position in range(count)]
+    examples = [{name: column[position] for name, column in rows.items()} for position in range(count)]
     return TreeCollator(64, with_teacher=True)(examples)
 
 
@@ -68,13 +68,13 @@ def test_soft_targets_by_hand(trained, wording):
     else:
         rows = tokenised_rows(bundle, builder, 512)
     # An example that no teacher speaks about stands among them, and one whose first target nothing came before.
-    rows.slots[1], rows.histories[1] = [], []
-    rows.slots[2] = [-1, *rows.slots[2][1:]]
+    rows["slots"][1], rows["histories"][1] = [], []
+    rows["slots"][2] = [-1, *rows["slots"][2][1:]]
     batch = batch_of(rows, 6)
     soft = teacher.soft_targets(batch)
     assert torch.allclose(soft.probabilities.sum(1), torch.ones(len(soft.positions)))
 
-    order = sorted((0, 2, 3, 4, 5), key=lambda position: rows.input_ids[position])
+    order = sorted((0, 2, 3, 4, 5), key=lambda position: rows["input_ids"][position])
     number = {
         tuple(ids): sid
         for ids, sid in zip(
@@ -85,12 +85,12 @@ def test_soft_targets_by_hand(trained, wording):
     }
     histories, targets = [], []
     for position in order:
-        labels = [label for label in rows.labels[position] if label >= 0]
-        size = len(labels) // len(rows.slots[position])
-        for which, slot in enumerate(rows.slots[position]):
+        labels = [label for label in rows["labels"][position] if label >= 0]
+        size = len(labels) // len(rows["slots"][position])
+        for which, slot in enumerate(rows["slots"][position]):
             if slot < 0:
                 continue
-            histories.append(rows.histories[position][: slot + 1])
+            histories.append(rows["histories"][position][: slot + 1])
             targets.append(number[tuple(labels[which * size : which * size + 3])])
     wanted = by_hand(teacher.model, bundle.table, histories, targets)
     assert len(wanted) == len(soft.positions)
@@ -138,11 +138,11 @@ def divergence(folder, teacher, output):
     rows = tokenised_windows(bundle, builder, None)
     total = []
     for position in range(8):
-        ids = torch.tensor([rows.input_ids[position]])
-        example = {name: column[position] for name, column in rows.columns.items()}
+        ids = torch.tensor([rows["input_ids"][position]])
+        example = {name: column[position] for name, column in rows.items()}
         soft = teacher.soft_targets(TreeCollator(64, with_teacher=True)([example]))
         with torch.no_grad():
-            labels = torch.tensor(rows.labels[position][1:])
+            labels = torch.tensor(rows["labels"][position][1:])
             reported = bundle.model(ids).logits[0, :-1][labels >= 0].log_softmax(-1)
         total.append(
             (soft.probabilities * (soft.probabilities.clamp(min=1e-9).log() - reported.gather(1, soft.tokens))).sum(1)
@@ -195,13 +195,13 @@ def test_newer_targets_weigh_more(trained, tmp_path, monkeypatch):
     by_time = replace(corpus, split="global time")
     builder = ExampleBuilder(by_time, bundle.table, load_wording("compact"), special_texts(bundle.tokenizer))
     rows = tokenised_rows(bundle, builder, 512, recency=2.0)
-    each = np.array([weights[0] for weights in rows.weights])
+    each = np.array([weights[0] for weights in rows["weights"]])
     assert each.mean() == pytest.approx(1)
     assert np.allclose(np.diff(np.log(each)), 2.0 / len(each), rtol=1e-3)
     windows = tokenised_windows(bundle, builder, user_windows(by_time), recency=2.0)
     of_labels = [
         weight
-        for labels, weights in zip(windows.labels, windows.weights, strict=True)
+        for labels, weights in zip(windows["labels"], windows["weights"], strict=True)
         for label, weight in zip(labels, weights, strict=True)
         if label >= 0
     ]

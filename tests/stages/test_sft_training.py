@@ -87,13 +87,13 @@ def test_what_lora_saves_is_what_it_measured(hub, tmp_path):
     run_sft(config)
     bundle, corpus = load_bundle(config.output), Corpus.load(config.corpus)
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-    rows = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "valid"), 512)
+    rows, _ = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "valid"), 512)
     with torch.no_grad():
         total = sum(
             cross_entropy(bundle.model(torch.tensor([ids])).logits[0, :-1], torch.tensor(labels[1:]), reduction="sum")
-            for ids, labels in zip(rows.input_ids, rows.labels, strict=True)
+            for ids, labels in zip(rows["input_ids"], rows["labels"], strict=True)
         )
-    tokens = sum(label >= 0 for labels in rows.labels for label in labels)
+    tokens = sum(label >= 0 for labels in rows["labels"] for label in labels)
     assert float(total / tokens) == pytest.approx(min(logged(config.output, "eval_loss")), rel=1e-4)
 
 

@@ -57,13 +57,13 @@ def test_a_run_that_was_interrupted_asks_in_the_same_ways(whole, tmp_path):
 def test_an_example_takes_every_way_once_in_as_many_epochs(whole):
     bundle, builder, _ = builder_of(whole[0], "lcrec")
     examples = builder.build("next_sid", "train")
-    rows, again, other = (tokenise_examples(bundle.tokenizer, examples, 512, seed) for seed in (1, 1, 2))
-    assert rows.prompts == again.prompts != other.prompts
+    rows, again, other = (tokenise_examples(bundle.tokenizer, examples, 512, seed)[0] for seed in (1, 1, 2))
+    assert rows["prompts"] == again["prompts"] != other["prompts"]
     plain = bundle.tokenizer([text for e in examples for text in (e.prompt, *e.others)])["input_ids"]
     begins = set()
-    for position in range(len(rows)):
+    for position in range(len(examples)):
         ways = [tuple(ids) for ids in plain[4 * position : 4 * position + 4]]
-        row = {name: column[position] for name, column in rows.columns.items()}
+        row = {name: column[position] for name, column in rows.items()}
         asked = [prompt_in_turn(row, epoch) for epoch in range(8)]
         prompts = [tuple(t for t, label in zip(a["input_ids"], a["labels"], strict=True) if label < 0) for a in asked]
         assert set(prompts[:4]) == set(ways) and prompts[:4] == prompts[4:]
@@ -77,8 +77,8 @@ def test_an_example_takes_every_way_once_in_as_many_epochs(whole):
 
 def test_a_batch_is_packed_as_its_epoch_asks(whole):
     bundle, builder, _ = builder_of(whole[0], "lcrec")
-    rows = tokenise_examples(bundle.tokenizer, builder.build("title_to_sid", "train"), 512, 3)
-    examples = [{name: column[position] for name, column in rows.columns.items()} for position in range(6)]
+    rows, _ = tokenise_examples(bundle.tokenizer, builder.build("title_to_sid", "train"), 512, 3)
+    examples = [{name: column[position] for name, column in rows.items()} for position in range(6)]
     collator = TreeCollator(64)
     first = collator(examples)
     collator.epoch = 1

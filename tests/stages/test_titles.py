@@ -79,15 +79,15 @@ def test_windows_of_titles_are_the_rows_one_by_one(shop):
     def reported(rows):
         return sorted(
             (tuple(ids[:position]), ids[position])
-            for ids, labels in zip(rows.input_ids, rows.labels, strict=True)
+            for ids, labels in zip(rows["input_ids"], rows["labels"], strict=True)
             for position, label in enumerate(labels)
             if label >= 0
         )
 
     windows = tokenised_windows(bundle, builder, None, task=TASK)
-    one_by_one = tokenise_examples(bundle.tokenizer, builder.build(TASK, "train"), 512)
+    one_by_one, _ = tokenise_examples(bundle.tokenizer, builder.build(TASK, "train"), 512)
     assert reported(windows) == reported(one_by_one)
-    assert not any(windows.histories) and not any(windows.slots)
+    assert not any(windows["histories"]) and not any(windows["slots"])
 
 
 def test_what_has_no_title_is_read_and_never_reported(shop):
@@ -96,7 +96,7 @@ def test_what_has_no_title_is_read_and_never_reported(shop):
     builder = ExampleBuilder(nameless, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     window = next(w for w in user_windows(nameless) if 0 in w.items[w.first_target :].tolist())
     rows = tokenised_windows(bundle, builder, [window], task=TASK)
-    generated = bundle.tokenizer.decode([label for label in rows.labels[0] if label >= 0])
+    generated = bundle.tokenizer.decode([label for label in rows["labels"][0] if label >= 0])
     assert generated.count("<|eos|>") == len(window.items) - window.first_target - 1
 
 

@@ -17,7 +17,7 @@ from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.catalogue.windows import held_out_windows, read_windows, write_windows
 from minionerec.training.config import SftConfig
 from minionerec.training.examples import training_set
-from minionerec.training.rows import COLUMNS, SftExamples, TokenizedExamples, WindowTexts, window_columns
+from minionerec.training.rows import COLUMNS, SftExamples, WindowTexts, window_columns
 
 
 def in_files(path):
@@ -130,10 +130,10 @@ def tokenised_rows(bundle, builder, max_prompt_length, recency=0.0, **settings):
 
 
 def listed(columns, counted):
-    """Columns as lists, with what was counted."""
+    """Columns as lists, one for each name of `COLUMNS`."""
     found = {
         name: [part.tolist() for part in np.split(values.values, np.cumsum(values.lengths)[:-1])]
         for name, values in columns.items()
     }
     none = [[] for _ in range(counted["rows"])]
-    return TokenizedExamples(**{name: found.get(name, none) for name in COLUMNS}, truncated=counted["truncated"])
+    return {name: list(found.get(name, none)) for name in COLUMNS}
