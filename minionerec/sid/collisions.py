@@ -397,15 +397,6 @@ def _parts(size: int, rows: int = _ROWS) -> Iterator[slice]:
     return (slice(start, min(start + rows, size)) for start in range(0, size, rows))
 
 
-class _Node:
-    """Items assigned under a prefix: under each next code, and in all."""
-
-    __slots__ = ("all", "first", "last", "under")
-
-    def __init__(self, first: int, last: int, under: np.ndarray):
-        self.first, self.last, self.under, self.all = first, last, under, int(under.sum())
-
-
 class _FreeCodes:
     """Free leaves of the trie of codes, counted under every prefix visited.
 
@@ -420,28 +411,26 @@ class _FreeCodes:
         self.rows, self.held, self.sizes = SortedRows(rows), held, sizes
         below = [capacity * int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(len(sizes) + 1)]
         self.room = [min(number, _MOST) for number in below]  # capacity under a prefix of each length
-        self._nodes: dict[tuple[int, ...], _Node] = {(): self._opened((), 0, len(rows))}
+        self._under: dict[tuple[int, ...], np.ndarray] = {}
 
-    def _opened(self, prefix: tuple[int, ...], first: int, last: int) -> _Node:
-        found = self.rows.columns[len(prefix)][first:last]
-        under = np.bincount(found, weights=self.held[first:last], minlength=self.sizes[len(prefix)])
-        return _Node(first, last, under.astype(np.int64))
-
-    def node(self, prefix: tuple[int, ...]) -> _Node:
-        """The node of a prefix of length 0 to L - 1; those above it are opened as well."""
-        found = self._nodes.get(prefix)
+    def under(self, prefix: tuple[int, ...]) -> np.ndarray:
+        """Items assigned under each next code after a prefix of length 0 to L - 1: int64 (C,)."""
+        found = self._under.get(prefix)
         if found is None:
-            above = self.node(prefix[:-1])
-            span = self.rows.below(len(prefix) - 1, prefix[-1], above.first, above.last)
-            found = self._nodes[prefix] = self._opened(prefix, *span)
+            span = slice(*self.rows.span(prefix))
+            column = self.rows.columns[len(prefix)][span]
+            counts = np.bincount(column, weights=self.held[span], minlength=self.sizes[len(prefix)])
+            found = self._under[prefix] = counts.astype(np.int64)
         return found
+
+    def full(self, prefix: tuple[int, ...]) -> bool:
+        """Whether no more items can be assigned under a prefix."""
+        return int(self.under(prefix).sum()) >= self.room[len(prefix)]
 
     def occupy(self, sid: tuple[int, ...]) -> None:
         """Assign one more item."""
         for depth, code in enumerate(sid):
-            node = self.node(sid[:depth])
-            node.under[code] += 1
-            node.all += 1
+            self.under(sid[:depth])[code] += 1
 
 
 def _moved(
@@ -454,18 +443,17 @@ def _moved(
     capacity = positions.room[levels]
     squares = [None if few else (codebook * codebook).sum(axis=1) for codebook in codebooks]
 
-    def choices() -> Iterator[tuple[int, list[int], np.ndarray]]:
+    def choices() -> Iterator[tuple[int, tuple[int, ...], np.ndarray]]:
         for part in _parts(len(movers), max(1, ORDERS_BYTES // (len(codebooks[-1]) * kind.itemsize))):
             items = movers[part]
             orders = _last_orders(codes, vectors, codebooks, items, kind, few)
-            yield from zip(items.tolist(), codes[items, :-1].tolist(), orders, strict=True)
+            yield from zip(items.tolist(), map(tuple, codes[items, :-1].tolist()), orders, strict=True)
 
     for item, prefix, order in progress(choices(), "relocating items", len(movers), unit="items"):
-        node = positions.node(tuple(prefix))
-        if node.all < positions.room[levels - 1]:
-            sid = (*prefix, int(order[(node.under[order] < capacity).argmax()]))
+        if not positions.full(prefix):
+            sid = (*prefix, int(order[(positions.under(prefix)[order] < capacity).argmax()]))
         else:
-            sid = _elsewhere(vectors[item], tuple(prefix), codebooks, positions, squares)
+            sid = _elsewhere(vectors[item], prefix, codebooks, positions, squares)
         positions.occupy(sid)
         moved[item] = sid
     return moved
@@ -513,12 +501,12 @@ def _elsewhere(
     squares: Sequence[np.ndarray | None],
 ) -> tuple[int, ...]:
     """The SID of an item whose prefix of length L - 1 is full; squares of the codes per level, or None of each."""
-    depth = next(d for d in range(len(prefix) - 1, -1, -1) if positions.node(prefix[:d]).all < positions.room[d])
+    depth = next(d for d in range(len(prefix) - 1, -1, -1) if not positions.full(prefix[:d]))
     prefix = prefix[:depth]
     residual = vector - sum(codebooks[level][code] for level, code in enumerate(prefix))
     for level in range(depth, len(codebooks)):
         order = np.argsort(_costs(codebooks[level], residual, squares[level]), kind="stable")
-        code = int(order[(positions.node(prefix).under[order] < positions.room[level + 1]).argmax()])
+        code = int(order[(positions.under(prefix)[order] < positions.room[level + 1]).argmax()])
         residual = residual - codebooks[level][code]
         prefix = (*prefix, code)
     return prefix
