@@ -14,7 +14,7 @@ from minionerec.recommend.items import CatalogueItems, Column
 from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.serve.config import ServeConfig
-from minionerec.recommend.serve.server import bind, make_parts, make_server
+from minionerec.recommend.serve.server import bind, make_server, make_service
 
 N = 40
 IDS = [f"i{index}" for index in range(N)]
@@ -70,20 +70,20 @@ def load_fake(sources):
     return make_recommender(int(name.removeprefix("shift-")))
 
 
-def fake_parts(folder, *, keys=(), **settings):
+def fake_service(folder, *, keys=(), **settings):
     """Parts of an application whose model is the fake one in `folder`/shift-0, not loaded yet."""
     (folder / "shift-0").mkdir(exist_ok=True)
     config = ServeConfig(checkpoint=str(folder / "shift-0"), **{"log": "errors", "hosts": ["*"], **settings})
-    return make_parts(config, [key.encode() for key in keys], load_fake)
+    return make_service(config, [key.encode() for key in keys], load_fake)
 
 
 @contextlib.contextmanager
-def running(parts):
+def running(service):
     """A server in a thread on a free port of 127.0.0.1; gives the port."""
-    if parts.shelf.current is None:
-        parts.shelf.bring(parts.reloader.sources)
+    if service.shelf.current is None:
+        service.shelf.bring(service.reloader.sources)
     listening = bind("127.0.0.1", 0)
-    server = make_server(parts)
+    server = make_server(service)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
@@ -98,9 +98,9 @@ def running(parts):
         assert not thread.is_alive()
 
 
-def counted(parts, name, **labels):
+def counted(service, name, **labels):
     """A number of its metrics."""
-    return parts.metrics.registry.get_sample_value(name, labels)
+    return service.metrics.registry.get_sample_value(name, labels)
 
 
 def until(condition, seconds=20):

@@ -5,9 +5,8 @@ import hashlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +17,7 @@ from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.serve.batching import Batcher
-from minionerec.recommend.serve.config import KEY_VARIABLE, LOOPBACK, Limits, ServeConfig
+from minionerec.recommend.serve.config import KEY_VARIABLE, LOOPBACK, ServeConfig
 from minionerec.recommend.serve.guard import GONE, SAFETY, Guard, read_keys
 from minionerec.recommend.serve.logs import log_json_lines
 from minionerec.recommend.serve.metrics import Metrics
@@ -53,39 +52,6 @@ _COUNTED = {400: "request", 408: "body", 413: "body", 415: "body", 422: "request
 Handler = Callable[["Request"], Awaitable[tuple[int, bytes]]]
 
 
-@dataclass
-class Parts:
-    """The parts of an application.
-
-    Attributes:
-        shelf: The model in service.
-        batcher: Queries the model.
-        reloader: Replaces the model.
-        metrics: The metrics.
-        limits: The limits of one call.
-        keys: API keys; none: no key required.
-        open_metrics: Whether /metrics needs no key.
-        log_histories: Whether histories are logged.
-        hosts: Allowed Host names; "*" for any.
-        connections: Maximum open connections.
-        crowded: Whether more are open.
-        begun: A coroutine that runs along with the event loop.
-    """
-
-    shelf: Shelf
-    batcher: Batcher
-    reloader: Reloader
-    metrics: Metrics
-    limits: Limits
-    keys: Sequence[bytes] = ()
-    open_metrics: bool = False
-    log_histories: bool = False
-    hosts: Sequence[str] = ("*",)
-    connections: int = 1000
-    crowded: Callable[[], bool] = lambda: False
-    begun: Callable[[], Awaitable[None]] | None = None
-
-
 StaticFile = tuple[bytes, str, str]
 """One file: its content, its type, and its ETag."""
 
@@ -100,30 +66,39 @@ def read_files() -> dict[str, StaticFile]:
     return found
 
 
-def create_app(parts: Parts) -> Guard:
-    """The application, for any ASGI server."""
+def create_app(
+    service: Service,
+    crowded: Callable[[], bool] = lambda: False,
+    begun: Callable[[], Awaitable[None]] | None = None,
+) -> Guard:
+    """The application, for any ASGI server.
+
+    Args:
+        service: Its parts.
+        crowded: Whether more connections are open than allowed.
+        begun: A coroutine that runs along with the event loop.
+    """
     from starlette.applications import Starlette
 
-    parts.metrics.queue.set_function(lambda: parts.batcher.waiting)
+    service.metrics.queue.set_function(lambda: service.batcher.waiting)
 
     @asynccontextmanager
     async def lifespan(app: "Starlette") -> AsyncIterator[None]:
-        parts.batcher.start()
-        beside = asyncio.ensure_future(parts.begun()) if parts.begun else None
+        service.batcher.start()
+        beside = asyncio.ensure_future(begun()) if begun else None
         yield
         if beside is not None:
             beside.cancel()
-        await asyncio.to_thread(parts.batcher.stop)
-        parts.reloader.close()
+        await asyncio.to_thread(service.batcher.stop)
+        service.reloader.close()
 
-    service = Service(parts.shelf, parts.batcher, parts.reloader, parts.limits, parts.metrics, parts.log_histories)
     routes = [
-        _json(method, path, getattr(service, path.rpartition("/")[2]), parts.metrics)
+        _json(method, path, getattr(service, path.rpartition("/")[2]), service.metrics)
         for method, path in operations(None)
         if path != "/metrics"
     ]
     app = Starlette(
-        routes=[*routes, *_pages(parts)],
+        routes=[*routes, *_pages(service)],
         lifespan=lifespan,
         exception_handlers={
             404: lambda call, _: _refused(Refusal(404, "unknown path; see GET /docs.")),
@@ -133,7 +108,9 @@ def create_app(parts: Parts) -> Guard:
     )
     app.router.redirect_slashes = False
     paths = [path for route in app.routes if "{" not in (path := str(getattr(route, "path", "{")))]
-    return Guard(app, parts.batcher, parts.metrics, parts.keys, paths, parts.open_metrics, parts.hosts, parts.crowded)
+    return Guard(
+        app, service.batcher, service.metrics, service.keys, paths, service.open_metrics, service.hosts, crowded
+    )
 
 
 def _json(method: str, path: str, handler: Handler, metrics: Metrics) -> "Route":
@@ -158,7 +135,7 @@ def _json(method: str, path: str, handler: Handler, metrics: Metrics) -> "Route"
     return Route(path, endpoint, methods=[method.upper()])
 
 
-def _pages(parts: Parts) -> "list[Route]":
+def _pages(service: Service) -> "list[Route]":
     """Routes other than JSON: metrics, the API description, and the page."""
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -175,7 +152,7 @@ def _pages(parts: Parts) -> "list[Route]":
         return Response(content, media_type=kind, headers=headers)
 
     def described() -> dict[str, Any]:
-        return document(parts.shelf.current, parts.limits)
+        return document(service.shelf.current, service.limits)
 
     def page(path: str, answer: "Callable[[Request], Response]") -> Route:
         async def endpoint(request: "Request") -> Response:
@@ -184,7 +161,7 @@ def _pages(parts: Parts) -> "list[Route]":
         return Route(path, endpoint, methods=["GET"])
 
     return [
-        page("/metrics", lambda request: Response(parts.metrics.text(), media_type="text/plain; version=0.0.4")),
+        page("/metrics", lambda request: Response(service.metrics.text(), media_type="text/plain; version=0.0.4")),
         page("/openapi.json", lambda request: JSONResponse(described())),
         page("/docs", lambda request: Response(docs_page(described()), media_type="text/html")),
         page("/docs.css", lambda request: Response(STYLE, media_type="text/css")),
@@ -249,7 +226,7 @@ def loader_of(config: ServeConfig) -> Callable[[Sources], Recommender]:
     return load
 
 
-def make_parts(config: ServeConfig, keys: list[bytes], load: Callable[[Sources], Recommender]) -> Parts:
+def make_service(config: ServeConfig, keys: list[bytes], load: Callable[[Sources], Recommender]) -> Service:
     """The parts of an application, from the settings."""
     metrics = Metrics()
     shelf = Shelf(load, config.batch, metrics.in_service)
@@ -264,7 +241,7 @@ def make_parts(config: ServeConfig, keys: list[bytes], load: Callable[[Sources],
     corpus, items, root = (Path(path) if path else None for path in (config.corpus, config.items, config.reload_root))
     sources = Sources(Path(config.checkpoint), corpus, items)
     reloader = Reloader(shelf, metrics, sources, config.reload != "off", root)
-    return Parts(
+    return Service(
         shelf,
         batcher,
         reloader,
@@ -278,15 +255,22 @@ def make_parts(config: ServeConfig, keys: list[bytes], load: Callable[[Sources],
     )
 
 
-def make_server(parts: Parts) -> "uvicorn.Server":
-    """The HTTP server of an application, with JSON errors also for requests that uvicorn refuses."""
+def make_server(service: Service, begun: Callable[[], Awaitable[None]] | None = None) -> "uvicorn.Server":
+    """The HTTP server of an application, with JSON errors also for requests that uvicorn refuses.
+
+    Args:
+        service: Its parts.
+        begun: See `create_app`.
+    """
     import uvicorn
 
-    parts.crowded = lambda: len(server.server_state.connections) > parts.connections
+    def crowded() -> bool:
+        return len(server.server_state.connections) > service.connections
+
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(parts),
-            http=_protocol(parts),
+            create_app(service, crowded, begun),
+            http=_protocol(service),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -294,17 +278,17 @@ def make_server(parts: Parts) -> "uvicorn.Server":
             ws="none",
             lifespan="on",
             timeout_keep_alive=30,
-            timeout_graceful_shutdown=int(parts.limits.timeout_s) + 5,
+            timeout_graceful_shutdown=int(service.limits.timeout_s) + 5,
         )
     )
     return server
 
 
-def _protocol(parts: Parts) -> type[asyncio.Protocol]:
+def _protocol(service: Service) -> type[asyncio.Protocol]:
     """Uvicorn's protocol with a time limit for request headers, which uvicorn lacks."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    metrics, seconds = parts.metrics, parts.limits.timeout_s
+    metrics, seconds = service.metrics, service.limits.timeout_s
     base: Any = AutoHTTPProtocol
 
     class LimitedHeadProtocol(base):  # type: ignore[misc]
@@ -383,18 +367,18 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
             f"reload_root is {config.reload_root!r}, which is not a folder. Create it, or correct the path."
         )
     listening = bind(config.host, config.port)
-    parts = make_parts(config, keys, loader_of(config))
-    writer = log_json_lines(config.log, parts.metrics.dropped_lines.inc)
+    service = make_service(config, keys, loader_of(config))
+    writer = log_json_lines(config.log, service.metrics.dropped_lines.inc)
     if not keys and config.host not in LOOPBACK:
         logger.warning("anyone who can reach %s may call; set --api_key_file to require a key", config.host)
     try:
-        _run(config, parts, listening, announce)
+        _run(config, service, listening, announce)
     finally:
         listening.close()
         writer.finish()
 
 
-def _run(config: ServeConfig, parts: Parts, listening: socket.socket, announce: Callable[[str], None]) -> None:
+def _run(config: ServeConfig, service: Service, listening: socket.socket, announce: Callable[[str], None]) -> None:
     """One run of the server.
 
     Raises:
@@ -404,7 +388,7 @@ def _run(config: ServeConfig, parts: Parts, listening: socket.socket, announce: 
     tasks: set[asyncio.Task[Any]] = set()
 
     def reload() -> None:
-        task = asyncio.ensure_future(parts.reloader.reload_quietly())
+        task = asyncio.ensure_future(service.reloader.reload_quietly())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -413,7 +397,7 @@ def _run(config: ServeConfig, parts: Parts, listening: socket.socket, announce: 
         if config.reload != "off" and hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         try:
-            served = await parts.reloader.start()
+            served = await service.reloader.start()
         except MinioneRecError as error:
             failed.append(error)
             server.should_exit = True
@@ -424,10 +408,9 @@ def _run(config: ServeConfig, parts: Parts, listening: socket.socket, announce: 
         except (OSError, ValueError) as error:  # standard output is closed; serve anyway
             logger.warning("the address cannot be printed: %s", error)
         if config.reload == "watch":
-            await parts.reloader.watch(config.watch_s)
+            await service.reloader.watch(config.watch_s)
 
-    parts.begun = begin
-    server = make_server(parts)
+    server = make_server(service, begin)
     # uvicorn raises the signal again after shutdown; a requested shutdown is not a failure
     before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

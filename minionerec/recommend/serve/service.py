@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
@@ -28,30 +28,34 @@ _MOST_FOUND = 100
 _LONGEST_QUERY = 200
 
 
+@dataclass
 class Service:
-    """The handlers of calls; each method returns a status and a JSON body.
+    """The parts of an application, and the handlers of calls; each handler returns a status and a JSON body.
 
-    Args:
+    Attributes:
         shelf: The model in service.
         batcher: Queries the model.
         reloader: Replaces the model.
-        limits: The limits of one call.
         metrics: The metrics.
+        limits: The limits of one call.
+        keys: API keys; none: no key required.
+        open_metrics: Whether /metrics needs no key.
         log_histories: Whether histories are logged.
+        hosts: Allowed Host names; "*" for any.
+        connections: Maximum open connections.
     """
 
-    def __init__(
-        self,
-        shelf: Shelf,
-        batcher: Batcher,
-        reloader: Reloader,
-        limits: Limits,
-        metrics: Metrics,
-        log_histories: bool = False,
-    ):
-        self.shelf, self.limits, self.metrics = shelf, limits, metrics
-        self._batcher, self._reloader, self._log_histories = batcher, reloader, log_histories
-        self._searches = asyncio.Semaphore(_MOST_SEARCHES)
+    shelf: Shelf
+    batcher: Batcher
+    reloader: Reloader
+    metrics: Metrics
+    limits: Limits
+    keys: Sequence[bytes] = ()
+    open_metrics: bool = False
+    log_histories: bool = False
+    hosts: Sequence[str] = ("*",)
+    connections: int = 1000
+    _searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_SEARCHES))
 
     async def recommend(self, call: "Call") -> tuple[int, bytes]:
         """`POST /v1/recommend`."""
@@ -112,15 +116,15 @@ class Service:
 
     async def reload(self, call: "Call") -> tuple[int, bytes]:
         """`POST /v1/reload`."""
-        if not self._reloader.allowed:
+        if not self.reloader.allowed:
             raise Refusal(404, "reloading is disabled; start the server with --reload request.", close=True)
         body = await read_body(call.scope["headers"], call.receive, self.limits)
-        paths = self._reloader.read(read_json(body))
+        paths = self.reloader.read(read_json(body))
         before = self.shelf.current
-        known = [*self._reloader.paths(), *(paths or {}).values()]
+        known = [*self.reloader.paths(), *(paths or {}).values()]
         begin = time.perf_counter()
         try:
-            served = await asyncio.shield(self._reloader.run(paths))
+            served = await asyncio.shield(self.reloader.run(paths))
         except MinioneRecError as error:
             raise Refusal(
                 409, f"refused; the model in service is unchanged: {without_paths(str(error), known)}"
@@ -150,7 +154,7 @@ class Service:
         notes: dict[str, Any] = call.scope[NOTES]
         notes["rows"] = len(requests)
         notes["k"] = max(request.k for request in requests)
-        if self._log_histories:
+        if self.log_histories:
             notes["histories"] = [list(request.history) for request in requests]
 
     async def _submit(self, call: "Call", requests: Sequence[Request], work: Any = None) -> CallOutcome:
@@ -160,7 +164,7 @@ class Service:
             Refusal: 503 or 504.
             Gone: If the client disconnects.
         """
-        job = self._batcher.submit(requests, work)
+        job = self.batcher.submit(requests, work)
         gone = asyncio.ensure_future(call.receive())  # after the body, only a disconnect follows
         try:
             await asyncio.wait((job.future, gone), timeout=self.limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -179,7 +183,7 @@ class Service:
         if isinstance(error, RequestError):
             return Refusal(422, error.message, f"{prefix}{error.field}")
         if isinstance(error, MinioneRecError):
-            return Refusal(422, without_paths(str(error), self._reloader.paths()))
+            return Refusal(422, without_paths(str(error), self.reloader.paths()))
         return error
 
 

@@ -16,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 from support.paths import ROOT
 from support.preloaded import python
-from support.serving import counted, fake_parts, running, talk, until
+from support.serving import counted, fake_service, running, talk, until
 
 from minionerec.recommend.serve.logs import Lines, Writer
 from minionerec.recommend.serve.server import create_app
@@ -32,8 +32,8 @@ HEALTH = ASKED.replace(b"/v1/model", b"/healthz")
 
 
 def test_half_a_head_does_not_hold_a_connection(tmp_path):
-    parts = fake_parts(tmp_path, connections=3, timeout_s=1.5)
-    with running(parts) as port, contextlib.ExitStack() as stack:
+    service = fake_service(tmp_path, connections=3, timeout_s=1.5)
+    with running(service) as port, contextlib.ExitStack() as stack:
         lines = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)) for _ in range(4)]
         # One of them was answered before, and then sends half of its next head.
         lines[0].sendall(ASKED.replace(b"Connection: close\r\n", b"").replace(b"/v1/model", b"/healthz"))
@@ -56,27 +56,27 @@ def test_half_a_head_does_not_hold_a_connection(tmp_path):
             with contextlib.suppress(ConnectionResetError):
                 assert line.recv(10) == b""
         assert answer(port, ASKED)[0] == 200
-    assert counted(parts, "minionerec_refused_total", reason="head") == 4
-    assert counted(parts, "minionerec_refused_total", reason="connections") == 1
-    assert counted(parts, "minionerec_requests_total", path="/v1/model", status="503") == 1
+    assert counted(service, "minionerec_refused_total", reason="head") == 4
+    assert counted(service, "minionerec_refused_total", reason="connections") == 1
+    assert counted(service, "minionerec_requests_total", path="/v1/model", status="503") == 1
 
 
 def test_what_is_no_http_is_reported_in_json_and_counted(tmp_path):
-    parts = fake_parts(tmp_path)
-    with running(parts) as port:
+    service = fake_service(tmp_path)
+    with running(service) as port:
         status, head, reported = answer(port, b"\x00\x01garbage\r\n\r\n")
         assert status == 400 and set(reported["error"]) == {"field", "message"}
         assert b"content-type: application/json" in head and b"content-security-policy" in head
-    assert counted(parts, "minionerec_requests_total", path="other", status="400") == 1
-    assert counted(parts, "minionerec_refused_total", reason="request") == 1
+    assert counted(service, "minionerec_requests_total", path="other", status="400") == 1
+    assert counted(service, "minionerec_refused_total", reason="request") == 1
 
 
 @pytest.fixture
 def client(tmp_path):
-    parts = fake_parts(tmp_path, hosts=["shop.example"], reload="request")
-    parts.shelf.bring(parts.reloader.sources)
-    with TestClient(create_app(parts), raise_server_exceptions=False) as found:
-        found.parts = parts
+    service = fake_service(tmp_path, hosts=["shop.example"], reload="request")
+    service.shelf.bring(service.reloader.sources)
+    with TestClient(create_app(service), raise_server_exceptions=False) as found:
+        found.service = service
         yield found
 
 
@@ -87,8 +87,8 @@ def test_calls_for_other_hosts_are_refused(client, host):
     for path in ("/v1/reload", "/v1/recommend"):
         response = client.post(path, json={}, headers={"host": host})
         assert response.status_code == 421 and set(response.json()["error"]) == {"field", "message"}
-    assert counted(client.parts, "minionerec_refused_total", reason="host") == 2
-    assert counted(client.parts, "minionerec_reloads_total", outcome="done") == 0
+    assert counted(client.service, "minionerec_refused_total", reason="host") == 2
+    assert counted(client.service, "minionerec_reloads_total", outcome="done") == 0
 
 
 @pytest.mark.parametrize(

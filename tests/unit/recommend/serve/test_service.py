@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 from support.paths import ROOT
-from support.serving import IDS, N, expected, fake_parts
+from support.serving import IDS, N, expected, fake_service
 
 from minionerec import __version__
 from minionerec.data.session import SESSION_CONTEXTS, SessionClock
@@ -25,14 +25,14 @@ def make(tmp_path):
     opened = []
 
     def build(loaded=True, recommender=None, **settings):
-        parts = fake_parts(tmp_path, **settings)
+        service = fake_service(tmp_path, **settings)
         if recommender is not None:
-            parts.shelf._load = lambda sources: recommender
+            service.shelf._load = lambda sources: recommender
         if loaded:
-            parts.shelf.bring(parts.reloader.sources)
-        client = TestClient(create_app(parts), raise_server_exceptions=False)
+            service.shelf.bring(service.reloader.sources)
+        client = TestClient(create_app(service), raise_server_exceptions=False)
         client.__enter__()
-        client.parts = parts
+        client.service = service
         opened.append(client)
         return client
 
@@ -151,7 +151,7 @@ def test_a_session_context_of_a_model_that_knows_none_is_a_wrong_field(make):
 
 def test_a_score_that_is_no_number_is_null(make, monkeypatch):
     client = make()
-    ranker = client.parts.shelf.current.recommender.ranker
+    ranker = client.service.shelf.current.recommender.ranker
     rank = ranker.rank
 
     def broken(*given):
@@ -277,13 +277,13 @@ def test_health_and_readiness(make):
     asked = ask(client, history=[])
     assert error(asked)[0] == 503 and asked.headers["retry-after"] == "1"
     assert client.get("/docs").status_code == client.get("/metrics").status_code == 200
-    client.parts.shelf.bring(client.parts.reloader.sources)
+    client.service.shelf.bring(client.service.reloader.sources)
     assert client.get("/readyz").json() == {"status": "ready", "model": {"name": "fake", "version": "version-0"}}
 
 
 def test_a_defect_is_500_without_its_inside(make, caplog):
     client = make()
-    client.parts.shelf.current.recommender.ranker.fail = 7
+    client.service.shelf.current.recommender.ranker.fail = 7
     assert error(ask(client, history=["i7"])) == (500, None, "internal server error.")
     assert ask(client, history=["i8"]).status_code == 200
     assert "minionerec_errors_total 1.0" in client.get("/metrics").text

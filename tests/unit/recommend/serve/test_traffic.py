@@ -9,22 +9,22 @@ import threading
 
 import pytest
 from support.scripts import benchmark
-from support.serving import IDS, counted, expected, fake_parts, running, talk, until
+from support.serving import IDS, counted, expected, fake_service, running, talk, until
 
 http_load = benchmark("http_load")
 
 
 @pytest.fixture
-def parts(tmp_path):
+def service(tmp_path):
     for shift in range(3):
         (tmp_path / f"shift-{shift}").mkdir()
-    return fake_parts(tmp_path)
+    return fake_service(tmp_path)
 
 
 def made(folder, **settings):
-    parts = fake_parts(folder, **settings)
-    parts.shelf.bring(parts.reloader.sources)
-    return parts, parts.shelf.current.recommender.ranker
+    service = fake_service(folder, **settings)
+    service.shelf.bring(service.reloader.sources)
+    return service, service.shelf.current.recommender.ranker
 
 
 def items_of(body):
@@ -32,11 +32,11 @@ def items_of(body):
 
 
 def test_every_caller_gets_the_own_list(tmp_path):
-    parts, ranker = made(tmp_path)
+    service, ranker = made(tmp_path)
     ranker.seconds = 0.002
     rng = random.Random(1)
     histories = [rng.choices(IDS, k=rng.randrange(12)) for _ in range(300)]
-    with running(parts) as port:
+    with running(service) as port:
         load = asyncio.run(http_load.drive(port, http_load.recommend_bytes(histories, 4), 16, keep=True))
     assert set(load.statuses) == {200}
     for position, body in zip(load.positions, load.bodies, strict=True):
@@ -46,9 +46,9 @@ def test_every_caller_gets_the_own_list(tmp_path):
 
 
 def test_overload_is_refused_at_once_and_what_is_taken_is_answered_in_time(tmp_path):
-    parts, ranker = made(tmp_path, queue=8, batch=4, max_requests=4, timeout_s=5)
+    service, ranker = made(tmp_path, queue=8, batch=4, max_requests=4, timeout_s=5)
     ranker.seconds = 0.05
-    with running(parts) as port:
+    with running(service) as port:
         load = asyncio.run(
             http_load.drive(
                 port,
@@ -66,13 +66,13 @@ def test_overload_is_refused_at_once_and_what_is_taken_is_answered_in_time(tmp_p
     assert len(times[200]) >= 40 and len(times[503]) > 40
     assert statistics.median(times[503]) < 0.05
     assert max(times[200]) < 2
-    assert counted(parts, "minionerec_refused_total", reason="queue") == len(times[503])
+    assert counted(service, "minionerec_refused_total", reason="queue") == len(times[503])
 
 
 def test_a_call_that_takes_too_long_is_504_and_not_computed(tmp_path):
-    parts, ranker = made(tmp_path, timeout_s=0.3, batch=1)
+    service, ranker = made(tmp_path, timeout_s=0.3, batch=1)
     before = sum(ranker.batches)
-    with running(parts) as port:
+    with running(service) as port:
         ranker.hold.clear()
         load = asyncio.run(http_load.drive(port, http_load.recommend_bytes([["i1"]] * 4, 3), 4, keep=True))
         ranker.hold.set()
@@ -80,35 +80,35 @@ def test_a_call_that_takes_too_long_is_504_and_not_computed(tmp_path):
         assert json.loads(load.bodies[0])["error"]["message"] == "no answer within 0.3 seconds; try again later."
         assert asyncio.run(http_load.drive(port, http_load.recommend_bytes([["i1"]], 3), 1)).statuses == [200]
     assert sum(ranker.batches) - before == 2  # the one that was begun, and the last
-    assert counted(parts, "minionerec_refused_total", reason="time") == 4
+    assert counted(service, "minionerec_refused_total", reason="time") == 4
 
 
 def test_a_caller_who_hangs_up_is_forgotten(tmp_path):
-    parts, ranker = made(tmp_path)
+    service, ranker = made(tmp_path)
     before = len(ranker.batches)
-    with running(parts) as port:
+    with running(service) as port:
         ranker.hold.clear()
         lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
         for position, line in enumerate(lines):
             line.sendall(http_load.recommend_bytes([[IDS[position]]], 3)[0])
             until(lambda: len(ranker.batches) == before + 1)
-        until(lambda: parts.batcher.waiting == 4)
+        until(lambda: service.batcher.waiting == 4)
         for line in lines[1:]:
             line.close()
-        until(lambda: counted(parts, "minionerec_requests_total", path="/v1/recommend", status="499") == 4)
+        until(lambda: counted(service, "minionerec_requests_total", path="/v1/recommend", status="499") == 4)
         ranker.hold.set()
         assert lines[0].recv(10_000).startswith(b"HTTP/1.1 200")
         lines[0].close()
-        until(lambda: parts.batcher.waiting == 0)
+        until(lambda: service.batcher.waiting == 0)
         assert asyncio.run(http_load.drive(port, http_load.recommend_bytes([["i1"]], 3), 1)).statuses == [200]
     assert ranker.batches[before:] == [1, 1]
-    assert counted(parts, "minionerec_abandoned_total") == 4
+    assert counted(service, "minionerec_abandoned_total") == 4
 
 
 def test_large_slow_and_broken_bodies(tmp_path):
-    parts, _ = made(tmp_path, max_body_bytes=2000, timeout_s=0.3)
+    service, _ = made(tmp_path, max_body_bytes=2000, timeout_s=0.3)
     head = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with running(parts) as port:
+    with running(service) as port:
         assert talk(port, head + b"Content-Length: 3000\r\n\r\n" + b" " * 3000).startswith(b"HTTP/1.1 413")
         assert talk(port, head + b"Content-Length: 99999999999\r\n\r\n").startswith(b"HTTP/1.1 413")
         chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
@@ -123,38 +123,38 @@ def test_large_slow_and_broken_bodies(tmp_path):
 
 
 def test_garbage_is_refused_and_never_a_defect(tmp_path):
-    parts, _ = made(tmp_path)
+    service, _ = made(tmp_path)
     rng = random.Random(3)
     full = {"history": ["i1", "i2"], "k": 3, "exclude_seen": True, "only": ["i4"], "without": [], "unknown": "skip"}
     full |= {"where": {"price": {"at_least": 1, "at_most": 30}, "department": ["Tea"], "in_stock": True}}
     bodies = [json.dumps(full).encode(), json.dumps({"requests": [full, {"history": []}]}).encode()]
     requests = [http_load.request_bytes(http_load.mutated(rng.choice(bodies), rng)) for _ in range(400)]
-    with running(parts) as port:
+    with running(service) as port:
         load = asyncio.run(http_load.drive(port, requests, 4, keep=True))
     assert set(load.statuses) <= {200, 400, 422} and {400, 422} <= set(load.statuses)
     for status, body in zip(load.statuses, load.bodies, strict=True):
         assert status == 200 or set(json.loads(body)["error"]) == {"field", "message"}
         assert b"NaN" not in body or status != 200
-    assert counted(parts, "minionerec_errors_total") == 0
+    assert counted(service, "minionerec_errors_total") == 0
 
 
-def test_models_are_exchanged_under_traffic_without_failures_or_mixtures(parts, tmp_path):
-    parts.shelf.bring(parts.reloader.sources)
+def test_models_are_exchanged_under_traffic_without_failures_or_mixtures(service, tmp_path):
+    service.shelf.bring(service.reloader.sources)
     histories = [[item_id] for item_id in IDS[:20]]
     several = [{"requests": [{"history": history, "k": 3} for history in histories]}]
     requests = [*http_load.recommend_bytes(histories, 3), http_load.request_bytes(json.dumps(several[0]).encode())]
 
     async def exchange(port):
         traffic = asyncio.create_task(http_load.drive(port, requests, 8, seconds=1.2, keep=True))
-        loop = parts.batcher._loop
+        loop = service.batcher._loop
         await asyncio.sleep(0.1)
         for round_ in range(12):
             asked = None if round_ % 3 == 2 else {"checkpoint": tmp_path / f"shift-{round_ % 2 + 1}"}
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(parts.reloader.run(asked), loop))
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(service.reloader.run(asked), loop))
             await asyncio.sleep(0.05)
         return await traffic
 
-    with running(parts) as port:
+    with running(service) as port:
         load = asyncio.run(exchange(port))
     assert set(load.statuses) == {200}
     seen = set()
@@ -172,7 +172,7 @@ def test_reload_over_http(tmp_path):
     root = tmp_path / "John Smith" / "models"
     for name in ("shift-2", "other"):
         (root / name).mkdir(parents=True)
-    allowed = fake_parts(root, reload="request", reload_root=str(root))
+    allowed = fake_service(root, reload="request", reload_root=str(root))
 
     def post(port, body):
         sent = http_load.request_bytes(json.dumps(body).encode(), "/v1/reload")
@@ -196,14 +196,14 @@ def test_reload_over_http(tmp_path):
 
 
 def test_what_is_under_way_is_answered_when_the_end_comes(tmp_path):
-    parts, ranker = made(tmp_path)
-    with running(parts) as port:
+    service, ranker = made(tmp_path)
+    with running(service) as port:
         ranker.hold.clear()
         before = len(ranker.batches)
         lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
         for line in lines:
             line.sendall(http_load.recommend_bytes([["i1"]], 3)[0])
-        until(lambda: sum(ranker.batches[before:]) + parts.batcher.waiting == 4)
+        until(lambda: sum(ranker.batches[before:]) + service.batcher.waiting == 4)
         threading.Timer(0.4, ranker.hold.set).start()
     for line in lines:  # the server has ended
         assert items_of(line.recv(10_000).partition(b"\r\n\r\n")[2]) == expected(["i1"], 3)
