@@ -10,7 +10,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.sid.embed.stored import VectorRows
 from minionerec.sid.kmeans import distances, reconstruct
-from minionerec.sid.table import SortedRows, group_sizes, row_keys
+from minionerec.sid.table import by_column, group_sizes, prefix_span, row_keys
 
 # Codes for items that are encoded together: entropic optimal transport by Sinkhorn's iterations.
 
@@ -408,7 +408,7 @@ class _FreeCodes:
     """
 
     def __init__(self, rows: np.ndarray, held: np.ndarray, sizes: Sequence[int], capacity: int):
-        self.rows, self.held, self.sizes = SortedRows(rows), held, sizes
+        self.columns, self.held, self.sizes = by_column(rows), held, sizes
         below = [capacity * int(np.prod(np.array(sizes[depth:], dtype=object))) for depth in range(len(sizes) + 1)]
         self.room = [min(number, _MOST) for number in below]  # capacity under a prefix of each length
         self._under: dict[tuple[int, ...], np.ndarray] = {}
@@ -417,8 +417,8 @@ class _FreeCodes:
         """Items assigned under each next code after a prefix of length 0 to L - 1: int64 (C,)."""
         found = self._under.get(prefix)
         if found is None:
-            span = slice(*self.rows.span(prefix))
-            column = self.rows.columns[len(prefix)][span]
+            span = slice(*prefix_span(self.columns, prefix))
+            column = self.columns[len(prefix)][span]
             counts = np.bincount(column, weights=self.held[span], minlength=self.sizes[len(prefix)])
             found = self._under[prefix] = counts.astype(np.int64)
         return found

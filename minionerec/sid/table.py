@@ -60,28 +60,23 @@ def group_sizes(codes: np.ndarray) -> np.ndarray:
     return sizes
 
 
-class SortedRows:
-    """Sorted rows, in which those under a prefix are adjacent.
+def by_column(rows: np.ndarray) -> list[np.ndarray]:
+    """The columns of a matrix, each in one piece of memory."""
+    return [np.ascontiguousarray(column) for column in rows.T]
+
+
+def prefix_span(columns: Sequence[np.ndarray], prefix: Sequence[int]) -> tuple[int, int]:
+    """Positions [first, last) of the rows that begin with a prefix, among sorted ones, of which those are adjacent.
 
     Args:
-        rows: int32 (G, L), in the order of the rows.
+        columns: The columns of the rows (`by_column`), int32 (G,) each.
+        prefix: The codes of the first levels.
     """
-
-    def __init__(self, rows: np.ndarray):
-        self.columns = [np.ascontiguousarray(column) for column in rows.T]
-
-    def span(self, prefix: Sequence[int]) -> tuple[int, int]:
-        """Positions [first, last) of the rows that begin with a prefix, the codes of the first levels."""
-        first, last = 0, len(self.columns[0])
-        for level, code in enumerate(prefix):
-            first, last = self.below(level, code, first, last)
-        return first, last
-
-    def below(self, level: int, code: int, first: int, last: int) -> tuple[int, int]:
-        """Positions of the rows with a code at a level, among [first, last), which agree in the levels before."""
-        column = self.columns[level][first:last]
-        wanted = column.dtype.type(code)
-        return first + int(column.searchsorted(wanted)), first + int(column.searchsorted(wanted, side="right"))
+    first, last = 0, len(columns[0])
+    for column, code in zip(columns, prefix, strict=False):
+        part, wanted = column[first:last], column.dtype.type(code)
+        first, last = first + int(part.searchsorted(wanted)), first + int(part.searchsorted(wanted, side="right"))
+    return first, last
 
 
 # Tables of codes with millions of items: item ids without an object an item, and `codes.parquet`.
@@ -288,7 +283,7 @@ class SidTable:
             return []
         codes = [_code_of(part) for part in parts]
         prefix = codes + [-1] * (self.levels - len(codes))
-        first, last = self._sorted_codes.span(prefix) if max(codes) <= LARGEST_CODE else (0, 0)
+        first, last = prefix_span(self._columns, prefix) if max(codes) <= LARGEST_CODE else (0, 0)
         if first == last:
             return []
         order, starts = self._by_number
@@ -296,8 +291,8 @@ class SidTable:
         return found
 
     @cached_property
-    def _sorted_codes(self) -> SortedRows:
-        return SortedRows(self.distinct_codes)
+    def _columns(self) -> list[np.ndarray]:
+        return by_column(self.distinct_codes)
 
     @cached_property
     def _by_number(self) -> tuple[np.ndarray, np.ndarray]:

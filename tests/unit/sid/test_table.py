@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ArtefactError, DataError
-from minionerec.sid.table import LEVELS, SidTable, SortedRows, code_token, group_sizes, row_keys, split_sid
+from minionerec.sid.table import LEVELS, SidTable, by_column, code_token, group_sizes, prefix_span, row_keys, split_sid
 
 
 def write(path, content):
@@ -124,13 +124,13 @@ def test_keys_are_in_the_order_of_the_rows(shape):
     distinct, inverse, counts = np.unique(codes, axis=0, return_inverse=True, return_counts=True)
     assert (np.unique(keys, return_inverse=True)[1] == inverse.reshape(-1)).all()
     assert (group_sizes(codes) == counts).all()
-    lying = SortedRows(distinct)
+    columns = by_column(distinct)
     for row in distinct[:5].tolist():
         for length in range(levels + 1):
-            first, last = lying.span(row[:length])
+            first, last = prefix_span(columns, row[:length])
             assert (distinct[first:last, :length] == row[:length]).all()
             assert last - first == (distinct[:, :length] == row[:length]).all(axis=1).sum()
-    assert len(set(lying.span([most + 5]))) == 1
+    assert len(set(prefix_span(columns, [most + 5]))) == 1
 
 
 def test_no_rows():
