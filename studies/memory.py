@@ -33,6 +33,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.core.commands import run_command
+from minionerec.models.decoding.branches import LOGITS_AT_ONCE
 from minionerec.reports.document import Table
 from minionerec.reports.markdown import table_markdown, write_part
 from minionerec.training import packing
@@ -40,7 +41,6 @@ from minionerec.training.memory import MemoryEstimate, estimate_memory, in_tiles
 from minionerec.training.packing import TreeCollator, good_row_length, pack_groups, picked_losses, shared_prefix_scores
 
 GB = 1e9
-LOGITS_AT_ONCE = 2**26  # minionerec.models.decoding.branches, on a GPU
 ZERO = json.loads((Path(__file__).parents[1] / "ds_configs" / "zero2.json").read_text())["zero_optimization"]
 
 # The models: Qwen2.5's own tokens and the published Industrial codes, one matrix for embedding and output head.
@@ -126,7 +126,7 @@ def total_rows(shape: dict[str, int]) -> list[list[str]]:
         reference = count_weights(shape) * dtype.itemsize if grpo else 0
         parts = [found.weights + reference, found.gradients, found.optimiser, found.activations, found.working]
         rows.append([name, *map(gigabytes, parts), f"{sum(parts) / GB:.0f}"])
-    weights, working = 2 * count_weights(shape), search_bytes(shape, 32, 128, 50) + 6 * LOGITS_AT_ONCE
+    weights, working = 2 * count_weights(shape), search_bytes(shape, 32, 128, 50) + 6 * LOGITS_AT_ONCE["cuda"]
     parts = [weights, 0, 0, 0, working]
     rows.append(["evaluation, one GPU", *map(gigabytes, parts), f"{sum(parts) / GB:.0f}"])
     return rows

@@ -71,7 +71,7 @@ def prompt_visibility(mask: torch.Tensor) -> torch.Tensor:
 # Log-probabilities of candidate tokens under a language model's head, without logits over the whole vocabulary.
 
 # Logits held at a time while the head's normaliser is summed up: 8 MiB in float32 stay in a CPU's cache.
-_LOGITS_AT_ONCE = {"cpu": 2**21, "cuda": 2**26}
+LOGITS_AT_ONCE = {"cpu": 2**21, "cuda": 2**26}
 
 
 def candidate_scores(
@@ -101,7 +101,7 @@ def candidate_scores(
     """
     head: torch.nn.Module = model.get_output_embeddings()
     size = model.config.vocab_size
-    at_once = _LOGITS_AT_ONCE.get(hidden.device.type, 2**26)
+    at_once = LOGITS_AT_ONCE.get(hidden.device.type, 2**26)
     plain = head if isinstance(head, torch.nn.Linear) and head.weight.shape[0] == size else None
     if plain is None or (normaliser == "full" and hidden.shape[0] * size <= at_once):
         parts = []

@@ -29,7 +29,7 @@ def test_head_in_slices_equals_the_whole_head(monkeypatch, normaliser, biased, t
     tokens = torch.from_numpy(rng.integers(0, VOCABULARY, (700, 9)))
     present = torch.from_numpy(rng.random((700, 9)) < 0.7)
     present[:, 0] = True
-    monkeypatch.setattr(branches, "_LOGITS_AT_ONCE", {"cpu": 1000})
+    monkeypatch.setattr(branches, "LOGITS_AT_ONCE", {"cpu": 1000})
     with torch.no_grad():
         got = candidate_scores(model, hidden, tokens, present, normaliser, temperature)
         logits = model.lm_head(hidden).double() / temperature
@@ -57,7 +57,7 @@ def test_a_head_that_is_no_linear_layer_is_called(monkeypatch):
     trie = Trie.build(rng.integers(0, 8, (40, 3)), token_ids(3, 8))
     wanted = beam_search(model, [[1, 2], [3]], trie, 10)
     model.lm_head = WrappedHead(model.lm_head)
-    monkeypatch.setattr(branches, "_LOGITS_AT_ONCE", {"cpu": 100})
+    monkeypatch.setattr(branches, "LOGITS_AT_ONCE", {"cpu": 100})
     got = beam_search(model, [[1, 2], [3]], trie, 10)
     assert torch.equal(got.sids, wanted.sids)
 
