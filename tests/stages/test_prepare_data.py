@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import command
+from support.raw_files import write_amazon
 from support.small_shop import bytes_of, sign, spoil_manifest
 
 from minionerec.core.artefacts import read_manifest, verify_files
@@ -15,6 +16,8 @@ from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SOURCES, SPLITS
 from minionerec.data.prepare import READERS, run_prepare
+from minionerec.data.published import default_root, published_files
+from minionerec.data.rows import joined
 
 
 @pytest.fixture
@@ -174,11 +177,64 @@ def test_the_command_with_no_arguments_and_with_a_mistake(tmp_path):
     assert (wrong.status, wrong.out, wrong.err) == (2, "", "".join(lost))
 
 
-def test_industrial_through_the_stage(tmp_path, data_root):
-    settings = PrepareConfig(source="published", category="Industrial_and_Scientific", output=str(tmp_path / "out"))
+def test_industrial_through_the_stage_and_back_byte_for_byte(tmp_path, data_root):
+    name = "Industrial_and_Scientific"
+    settings = PrepareConfig(
+        source="published", category=name, output=str(tmp_path / "out"), layout=str(tmp_path / "l"), layout_name=name
+    )
     counts = run_prepare(settings).counts
     assert {split: counts[f"{split}_rows"] for split in SPLITS} == {"train": 36_259, "valid": 4_532, "test": 4_533}
+    written = published_files(tmp_path / "l", name)
+    for kind, real in published_files(default_root(), name).items():
+        assert written[kind].read_bytes() == real.read_bytes(), kind
+    corpus = Corpus.load(tmp_path / "out")
+    for split in SPLITS:
+        header, *lines = (tmp_path / "l" / f"{name}.{split}.inter").read_text().splitlines()
+        assert header == "user_id:token\titem_id_list:token_seq\titem_id:token"
+        for line, (user, history, target) in zip(lines, corpus.rows(split), strict=True):
+            assert line.split("\t") == [user[1:], " ".join(map(str, history)), str(target)]
     assert run_prepare(settings).up_to_date
     elsewhere = tmp_path / "elsewhere"
     elsewhere.symlink_to(data_root / "Amazon")
     assert run_prepare(replace(settings, root=str(elsewhere))).up_to_date
+
+
+def published_as_raw(folder, corpus):
+    """The real corpus as raw reviews, which the published order must turn into the same rows again.
+
+    Users come in the order of their numbers, each with all interactions; a target's time is its row's place, and the
+    first interaction of a user comes just before.
+    """
+    rows = joined([corpus.rows(split) for split in SPLITS])
+    interactions = []
+    for user, own in pd.Series(np.arange(len(rows))).groupby(rows.users, sort=False):
+        past, positions = rows.histories[int(own.iloc[0])].tolist(), own.tolist()
+        times = [1_000_000_000 + positions[0] - len(past) + position for position in range(len(past))]
+        times += [1_000_000_000 + row for row in positions]
+        items = [*past, *rows.targets[positions]]
+        interactions += [(int(user[1:]), f"B{item}", time) for item, time in zip(items, times, strict=True)]
+    interactions.sort(key=lambda visit: visit[0])
+    texts = zip(corpus.items["title"], corpus.items["description"], strict=True)
+    items = [(f"B{position}", title, description) for position, (title, description) in enumerate(texts)]
+    return write_amazon(folder, "amazon2018", [(f"A{user}", item, time) for user, item, time in interactions], items)
+
+
+def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, industrial):
+    paths = published_as_raw(tmp_path, industrial)
+    config = PrepareConfig(
+        source="amazon2018",
+        **paths,
+        core=5,
+        quirks=["published_titles"],
+        max_title_words=20,
+        output=str(tmp_path / "c"),
+    )
+    run_prepare(config)
+    corpus = Corpus.load(tmp_path / "c")
+    assert corpus.items["item_id"].tolist() == [f"B{position}" for position in range(3_686)]
+    assert corpus.items["title"].tolist() == industrial.items["title"].tolist()
+    for split in SPLITS:
+        ours, theirs = corpus.rows(split), industrial.rows(split)
+        assert ours.users.tolist() == theirs.users.tolist()
+        assert ours.targets.tolist() == theirs.targets.tolist()
+        assert [h.tolist() for h in ours.histories] == [h.tolist() for h in theirs.histories]

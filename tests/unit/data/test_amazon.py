@@ -3,8 +3,6 @@
 import gzip
 import json
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from support.builder import build, check
@@ -16,9 +14,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import parse_settings
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import SPLITS
 from minionerec.data.prepare import run_prepare
-from minionerec.data.rows import joined
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import clean_title, published_title, read_amazon, read_blocks
 
@@ -241,47 +237,6 @@ def test_line_numbers_go_on_over_blocks(tmp_path):
     assert read(tmp_path, edit=edit, block_size=300).times.tolist() == whole.times.tolist()
     with pytest.raises(DataError, match=r"reviews\.json\.gz, line 151: "):
         read(tmp_path, edit={"reviews": (150, '{"asin": 1}')}, block_size=300)
-
-
-def published_as_raw(folder, corpus):
-    """The real corpus as raw reviews, which the published order must turn into the same rows again.
-
-    Users come in the order of their numbers, each with all interactions; a target's time is its row's place, and the
-    first interaction of a user comes just before.
-    """
-    rows = joined([corpus.rows(split) for split in SPLITS])
-    interactions = []
-    for user, own in pd.Series(np.arange(len(rows))).groupby(rows.users, sort=False):
-        past, positions = rows.histories[int(own.iloc[0])].tolist(), own.tolist()
-        times = [1_000_000_000 + positions[0] - len(past) + position for position in range(len(past))]
-        times += [1_000_000_000 + row for row in positions]
-        items = [*past, *rows.targets[positions]]
-        interactions += [(int(user[1:]), f"B{item}", time) for item, time in zip(items, times, strict=True)]
-    interactions.sort(key=lambda visit: visit[0])
-    texts = zip(corpus.items["title"], corpus.items["description"], strict=True)
-    items = [(f"B{position}", title, description) for position, (title, description) in enumerate(texts)]
-    return write_amazon(folder, "amazon2018", [(f"A{user}", item, time) for user, item, time in interactions], items)
-
-
-def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, industrial):
-    paths = published_as_raw(tmp_path, industrial)
-    config = PrepareConfig(
-        source="amazon2018",
-        **paths,
-        core=5,
-        quirks=["published_titles"],
-        max_title_words=20,
-        output=str(tmp_path / "c"),
-    )
-    run_prepare(config)
-    corpus = Corpus.load(tmp_path / "c")
-    assert corpus.items["item_id"].tolist() == [f"B{position}" for position in range(3_686)]
-    assert corpus.items["title"].tolist() == industrial.items["title"].tolist()
-    for split in SPLITS:
-        ours, theirs = corpus.rows(split), industrial.rows(split)
-        assert ours.users.tolist() == theirs.users.tolist()
-        assert ours.targets.tolist() == theirs.targets.tolist()
-        assert [h.tolist() for h in ours.histories] == [h.tolist() for h in theirs.histories]
 
 
 @pytest.mark.parametrize("edition", list(MAKERS))
