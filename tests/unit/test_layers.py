@@ -1,6 +1,7 @@
 """Imports go down only, and some libraries are confined to the package that is about them."""
 
 import ast
+import re
 
 import pytest
 from support.modules import imports
@@ -101,7 +102,6 @@ def test_a_violation_is_found(folder, source, message):
 def test_no_two_classes_have_one_name():
     found = {}
     for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert not {name: lines for name, lines in found.items() if len(lines) > 1}
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            found.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert len(found) > 200 and not {name: paths for name, paths in found.items() if len(paths) > 1}

@@ -1,6 +1,7 @@
 """The project as a whole: what it declares, what its wheel holds, launch files, and scripts that are no package."""
 
 import ast
+import functools
 import itertools
 import json
 import re
@@ -44,9 +45,15 @@ def imported(path):
             yield module.split(".")[0], early
 
 
+@functools.cache
+def distributions():
+    """Top-level module → names of the installed distributions that bring it."""
+    return metadata.packages_distributions()
+
+
 def imports_of(paths, local):
     """Imports of others' modules: (file, module, whether it is early, distributions)."""
-    owners = metadata.packages_distributions()
+    owners = distributions()
     return [
         (path, module, early, {normal(owner) for owner in owners.get(module, [module])})
         for path in paths

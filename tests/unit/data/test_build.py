@@ -90,7 +90,7 @@ test_any_source_with_spark = pytest.mark.parametrize("engine", ENGINES[1:], indi
     start=st.sampled_from([None, "1970-01", "2017-07-14T02:40:05", "1969-12-31T23:59:59.5"]),
     end=st.sampled_from([None, "2017-07-14T02:40:09", "2017-07-14T02:41:00+00:00", "1970-01-01T00:00:02.1"]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_window(engine, source, chosen, start, end):
     check(source, engine, start=start, end=end, **chosen)
 
@@ -119,10 +119,9 @@ def test_progress_goes_through_every_step(engine, monkeypatch):
 @pytest.mark.parametrize("ties", ["keep", "shuffle", "together"])
 def test_months_of_the_demo_shop(engine, ties):
     source = demo()
-    source.times[:] = source.times // 2_592_000 * 2_592_000
-    order = np.random.default_rng(1).permutation(len(source.users))
-    for column in (source.users, source.item_index, source.times):  # in no order, so that rows and times disagree
-        column[:] = column[order]
+    order = np.random.default_rng(1).permutation(np.flatnonzero(source.users < 700))  # so that rows and times disagree
+    columns = {name: getattr(source, name)[order] for name in ("users", "item_index", "times")}
+    source = replace(source, **columns | {"times": columns["times"] // 2_592_000 * 2_592_000})
     for split, start in {"global_time": "2024-03", "leave_last_out": None}.items():
         assert check(source, engine, ties=ties, split=split, start=start, max_history=4, core=3)
 

@@ -19,8 +19,8 @@ from minionerec.data.source import BadRows
 from minionerec.data.sources.table_files import TableFiles
 from minionerec.data.sources.text import read_text_parts, read_text_table
 
-SIZE, ROWS = 256, 13
-"""Bytes and rows of a part: a few lines, so that tables of sixty have five parts and more."""
+SIZE = 256
+"""Bytes of a part: a few lines."""
 NAMES = ("part-00002.b", "part-00010", "part-00010x", "part-1 [x]*'\"`{é}")
 """Names in the order in which files are read, which is neither that of numbers nor that in which they are written."""
 
@@ -87,10 +87,11 @@ def check(folder, monkeypatch):
         wanted = read(one, items, allowed, **columns)
         if not parts:
             return wanted
-        many = parted(folder, table, kind, np.linspace(0, len(table), 5).astype(int))
+        many = parted(folder, table, kind, np.linspace(0, len(table), 4).astype(int))
         with monkeypatch.context() as patch:
-            patch.setattr("minionerec.data.sources.tables.ROWS", ROWS)
-            found = read(one, items, allowed, SIZE, **columns), read(many, items, allowed, SIZE, **columns)
+            patch.setattr("minionerec.data.sources.tables.ROWS", size := len(table) // 3 + 1)
+            size *= 20  # bytes of a line
+            found = read(one, items, allowed, size, **columns), read(many, items, allowed, size, **columns)
         if isinstance(wanted, str):
             assert found[0].split(", column")[0] == wanted.split(", column")[0] and isinstance(found[1], str)
         else:

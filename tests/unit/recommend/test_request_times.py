@@ -99,8 +99,10 @@ def asked(recommender, history, times, now, **more):
     return recommender.recommend(history, 1, times=times, now=now, **more).session_context
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("ties", ["keep", "shuffle", "together"])
+@pytest.mark.parametrize(
+    ("form", "ties"),
+    [*((form, "together") for form in FORMS), ("days", "keep"), ("moments", "keep"), ("days", "shuffle")],
+)
 def test_requests_with_the_times_of_test_examples_have_the_contexts_of_evaluation(tmp_path, form, ties):
     """Each example is asked as a shop would on that day: the purchases before it with their times, and the time."""
     write, request = FORMS[form]
