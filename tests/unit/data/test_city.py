@@ -18,7 +18,7 @@ from minionerec.data.city.world import BEGAN, RANK_SHARES, World, taken_instead
 PEOPLE = people_of(items=1340, users=3000, mean=8, days=400, epoch_days=60, seed=5)  # the last aisle has three shelves
 MANY = people_of(items=400, users=20_000, mean=3, days=30, epoch_days=7, seed=9)  # three blocks
 # Items that come late and are not taken twice, visits as often as not.
-SHOP = people_of(items=200, users=1500, mean=9, days=300, epoch_days=20, seed=3, late=0.8, returns=0.5, memory=4)
+SHOP = people_of(items=200, users=800, mean=9, days=300, epoch_days=20, seed=3, late=0.8, returns=0.5, memory=4)
 
 
 def all_contexts(people, block=0):

@@ -196,7 +196,7 @@ def test_relocate_on_industrial_tfidf_vectors():
 
     items = read_json(INDUSTRIAL / "index" / "Industrial_and_Scientific.item.json")
     vectors = tfidf_svd([f"{item['title']} {item['description']}" for item in items.values()], 32, 42)
-    codes, codebooks = residual_kmeans(vectors, (256, 256, 256), 42, 10)
+    codes, codebooks = residual_kmeans(vectors, (256, 256, 256), 42, 4)
     resolved_codes, resolved = resolve_collisions(codes, "relocate", vectors=vectors, codebooks=codebooks)
     assert resolved.before.unique < 3500  # there is something to resolve
     assert (resolved.after.items, resolved.after.unique, resolved.after.largest_bucket) == (3686, 3686, 1)

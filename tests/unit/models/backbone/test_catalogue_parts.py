@@ -155,7 +155,7 @@ def asked(guides):
     return [(search, k, guide) for search in (beam_search, exact_search) for k in (3, N) for guide in guides]
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(("small_blocks", "frozen"), [(1, False), (7, True), (N - 1, False)], indirect=["small_blocks"])
 def test_searches_by_blocks_give_the_same_lists(model, dense, small_blocks, frozen):
     guides, wanted = dense
     assert model.by_blocks

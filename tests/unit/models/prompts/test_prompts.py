@@ -116,10 +116,11 @@ def test_equal_histories_keep_their_own_targets():
     assert [example.target for example in examples] == [1, 2]
 
 
+COMPACT = yaml.safe_load(load_wording("compact").to_yaml())
+
+
 def change(**tasks):
-    content = yaml.safe_load(load_wording("compact").to_yaml())
-    content["tasks"].update(tasks)
-    return content
+    return {**COMPACT, "tasks": {**COMPACT["tasks"], **tasks}}
 
 
 def session_content(contexts=("<|now|>", "<|then|>"), **tasks):
