@@ -48,6 +48,12 @@ from minionerec.training.catalogue.windows import collate
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
+SAMPLED = {"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0}
+
+
+def sampling(folder, **changes):
+    return catalogue_config(folder, **{**SAMPLED, **changes})
+
 
 def sharpening(folder, **changes):
     return catalogue_config(folder, **{"checkpoint": str(folder / "catalogue"), "objective": "expected", **changes})
@@ -152,6 +158,7 @@ def test_expected_reward_is_the_targets_probability():
 
 
 def test_grpo_is_the_group_by_hand():
+    """A group without a hit has neither loss nor gradient."""
     scores, wanted = distributions()
     log_probs = scores.log_softmax(1)
     size = 4
@@ -174,14 +181,6 @@ def test_grpo_is_the_group_by_hand():
             gradient[row] -= advantage / size * (one_hot - scores[row].detach().softmax(0))
     assert any(seen_hit) and not all(seen_hit)
     assert torch.allclose(scores.grad, gradient, atol=1e-5)
-
-
-def test_a_group_without_a_hit_gives_nothing():
-    scores = torch.tensor([[1.0, 2.0, 5.0, 3.0, 4.0, 0.0, 0.0]] * 2, requires_grad=True)
-    loss = grpo_loss(scores.log_softmax(1), torch.tensor([4, 0]), 3, SEVEN)
-    loss.sum().backward()
-    assert loss[0] != 0 and loss[1] == 0
-    assert scores.grad[0].any() and not scores.grad[1].any()
 
 
 def first_step(monkeypatch, config):
@@ -361,10 +360,18 @@ def test_vectors_and_the_starting_checkpoint_are_inputs(trained, tmp_path):
     assert set(sharpening(folder, **vectors).inputs()) == {"corpus", "sids", "checkpoint"}
 
 
-def test_a_stopped_reward_run_remembers_its_start(trained, tmp_path, monkeypatch):
-    """The weights to measure KL against, and the validation before the first step."""
-    folder, _ = trained
-    whole = sharpening(folder, output=str(tmp_path / "whole"), beta=0.1, objective="grpo", generations=4)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"checkpoint": "catalogue", "objective": "grpo", "beta": 0.1, "generations": 4},
+        {**SAMPLED, "siblings": 1},
+    ],
+    ids=["reward", "sampled"],
+)
+def test_a_stopped_run_ends_as_if_nothing_had_happened(trained, tmp_path, monkeypatch, changes):
+    """It remembers its start, which KL is measured against and which was validated first, and what is drawn next."""
+    monkeypatch.chdir(trained[0])
+    whole = catalogue_config(trained[0], output=str(tmp_path / "whole"), **changes)
     run_catalogue(whole)
     config = replace(whole, output=str(tmp_path / "stopped"))
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -372,6 +379,7 @@ def test_a_stopped_reward_run_remembers_its_start(trained, tmp_path, monkeypatch
         run_catalogue(config)
     run_catalogue(config)
     assert same_weights(tmp_path / "stopped", tmp_path / "whole")
+    assert same_weights(last_checkpoint(tmp_path / "stopped"), last_checkpoint(tmp_path / "whole"))
 
 
 def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(trained, tmp_path):
@@ -482,7 +490,7 @@ def test_parts_that_fit_the_memory_change_nothing(ragged, tmp_path, monkeypatch,
     """Of a step and of validation; the first parts of a step whose memory ends are not counted twice."""
     changes = {"device_batch_size": 8, "output": str(tmp_path / "whole")}
     if kind == "sampled":
-        changes |= {"loss": kind, "negatives": 6, "siblings": 1, "max_grad_norm": 0.0, "weight_decay": 0.1}
+        changes |= {**SAMPLED, "siblings": 1, "weight_decay": 0.1}
     run_catalogue(ragged[0])
     whole = replace(ragged[kind == "expected"], **changes)
     run_catalogue(whole)
@@ -518,8 +526,12 @@ def test_mixed_bfloat16_trains(trained, tmp_path):
             "unseen_negatives is false, but with objective expected and loss exact nothing can be left",
         ),
         ({"dtype": "bfloat16"}, "dtype is bfloat16, in which counts cannot leave .* set float32 and mixed_bf16"),
-        ({"heads": 3}, "hidden_size is 16, which is no multiple of num_heads 3"),
         ({"batch_size": 10}, r"10 is no multiple of 8 x 1 device\(s\) = 8"),
+        ({"loss_examples": 0}, "loss_examples is 0; say how many, or -1 for all"),
+        ({**SAMPLED, "max_grad_norm": 1.0}, r"max_grad_norm is 1, .* set max_grad_norm to 0\."),
+        ({**SAMPLED, "beta2": 0.8}, r"beta2 is 0\.8; .* above 0\.81"),
+        ({**SAMPLED, "objective": "expected", "checkpoint": "x"}, "expected needs the probability of every SID"),
+        ({**SAMPLED, "unseen_negatives": False}, "objective likelihood and loss sampled nothing can be left out"),
     ],
 )
 def test_bad_settings(trained, tmp_path, changes, message):
@@ -551,10 +563,6 @@ def test_what_does_not_belong_together_is_refused(trained, tmp_path):
         run_catalogue(sharpening(folder, sids=mixed, output=str(tmp_path / "bad")))
 
 
-def sampling(folder, **changes):
-    return catalogue_config(folder, **{"loss": "sampled", "negatives": 6, "max_grad_norm": 0.0, **changes})
-
-
 @pytest.mark.parametrize("siblings", [0, 1])
 def test_the_sampled_loss_learns_what_the_exact_one_does(tmp_path, siblings):
     make_inputs(tmp_path, users=100)
@@ -577,26 +585,19 @@ def test_rows_that_are_not_read_end_where_adamw_over_all_rows_leaves_them(traine
     assert one == pytest.approx(other, rel=1e-3)
 
 
-def test_a_stopped_sampled_run_ends_as_if_nothing_had_happened(trained, tmp_path, monkeypatch):
-    folder, _ = trained
-    config = sampling(folder, output=str(tmp_path / "stopped"), siblings=1)
-    run_catalogue(replace(config, output=str(tmp_path / "whole")))
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        kill_after(patch, 5)
-        run_catalogue(config)
+@pytest.fixture(scope="module")
+def sampled(trained):
+    """Settings of a run of the sampled loss, which has ended."""
+    config = sampling(trained[0], output=str(trained[0] / "sampled"))
     run_catalogue(config)
-    assert same_weights(tmp_path / "stopped", tmp_path / "whole")
-    assert same_weights(last_checkpoint(tmp_path / "stopped"), last_checkpoint(tmp_path / "whole"))
+    return config
 
 
-def test_a_refit_samples_too(trained, tmp_path):
-    folder, _ = trained
-    config = sampling(folder, output=str(tmp_path / "chosen"))
-    run_catalogue(config)
-    result = run_catalogue(replace(config, output=str(tmp_path / "refit"), refit=str(tmp_path / "chosen")))
+def test_a_refit_samples_too(trained, sampled, tmp_path):
+    result = run_catalogue(replace(sampled, output=str(tmp_path / "refit"), refit=sampled.output))
     assert result.counts["refit"]
     with pytest.raises(ConfigError, match="was made by another stage, or by an older version"):
-        run_catalogue(catalogue_config(folder, output=str(tmp_path / "bad"), refit=str(tmp_path / "chosen")))
+        run_catalogue(catalogue_config(trained[0], output=str(tmp_path / "bad"), refit=sampled.output))
 
 
 def test_more_epochs_of_a_sampled_run(trained, tmp_path):
@@ -608,16 +609,12 @@ def test_more_epochs_of_a_sampled_run(trained, tmp_path):
     assert same_weights(tmp_path / "run", tmp_path / "whole")
 
 
-def test_blocks_change_nothing_in_a_run(trained, tmp_path, monkeypatch):
-    folder, _ = trained
-    config = sampling(folder, output=str(tmp_path / "whole"))
-    run_catalogue(config)
+def test_blocks_change_nothing_in_a_run(sampled, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "SIDS_AT_ONCE", 7)
-    run_catalogue(replace(config, output=str(tmp_path / "blocks")))
-    assert same_weights(tmp_path / "blocks", tmp_path / "whole")
+    run_catalogue(replace(sampled, output=str(tmp_path / "blocks")))
+    assert same_weights(tmp_path / "blocks", sampled.output)
     for figure in ("eval_loss", "eval_ndcg@10"):
-        one, other = (logged(tmp_path / name, figure) for name in ("blocks", "whole"))
-        assert one == pytest.approx(other, rel=1e-5)
+        assert logged(tmp_path / "blocks", figure) == pytest.approx(logged(sampled.output, figure), rel=1e-5)
 
 
 @pytest.mark.parametrize("make", [catalogue_config, sampling])
@@ -641,40 +638,19 @@ def test_a_corpus_too_large_for_memory_is_read_shard_by_shard(trained, tmp_path,
     assert not list(tmp_path.rglob("*.npy"))
 
 
-def test_the_loss_of_fewer_validation_rows_changes_nothing_else(trained, tmp_path, monkeypatch):
-    folder, _ = trained
-    config = sampling(folder, output=str(tmp_path / "whole"))
+def test_the_loss_of_fewer_validation_rows_changes_nothing_else(sampled, tmp_path, monkeypatch):
     seen = []
     trainer_of = stage._trainer
     monkeypatch.setattr(stage, "_trainer", lambda *of: seen.append(of[-1]) or trainer_of(*of))
-    run_catalogue(config)
-    some = replace(config, loss_examples=7, output=str(tmp_path / "some"))
+    many, some = (replace(sampled, loss_examples=n, output=str(tmp_path / str(n))) for n in (10**6, 7))
+    run_catalogue(many)
     run_catalogue(some)
-    assert same_weights(some.output, config.output)
-    whole, sample = tmp_path / "whole", tmp_path / "some"
-    assert logged(sample, "eval_ndcg@10") == logged(whole, "eval_ndcg@10")
-    assert logged(sample, "eval_loss") != logged(whole, "eval_loss")
+    assert same_weights(some.output, sampled.output)
+    assert logged(some.output, "eval_ndcg@10") == logged(sampled.output, "eval_ndcg@10")
+    assert logged(some.output, "eval_loss") != logged(sampled.output, "eval_loss") == logged(many.output, "eval_loss")
     everything, few = ([row.tobytes() for row in part["histories"]] for part in seen)
     assert len(few) == 7 and len(everything) > 7 and set(few) <= set(everything)
     assert read_manifest(some.output)["settings"]["loss_examples"] == 7
-    run_catalogue(replace(config, loss_examples=10**6, output=str(tmp_path / "many")))
-    assert logged(tmp_path / "many", "eval_loss") == logged(whole, "eval_loss")
-    with pytest.raises(ConfigError, match="loss_examples is 0; say how many, or -1 for all"):
-        replace(config, loss_examples=0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"max_grad_norm": 1.0}, r"max_grad_norm is 1, .* set max_grad_norm to 0\."),
-        ({"beta2": 0.8}, r"beta2 is 0\.8; .* above 0\.81"),
-        ({"objective": "expected", "checkpoint": "x"}, "objective expected needs the probability of every SID"),
-        ({"unseen_negatives": False}, "objective likelihood and loss sampled nothing can be left out"),
-    ],
-)
-def test_a_sampled_loss_that_cannot_work_is_refused(tmp_path, changes, words):
-    with pytest.raises(ConfigError, match=words):
-        sampling(tmp_path, **changes)
 
 
 def test_the_sampled_loss_has_an_optimiser_of_its_own(trained, tmp_path, monkeypatch):
@@ -686,7 +662,7 @@ def test_the_sampled_loss_has_an_optimiser_of_its_own(trained, tmp_path, monkeyp
 
 def test_two_processes_of_the_sampled_loss_equal_one(ragged, tmp_path):
     """The same windows and the same draws: losses and weights up to rounding; between the processes to the bit."""
-    config = replace(ragged[0], loss="sampled", negatives=6, max_grad_norm=0.0, epochs=2, weight_decay=0.1)
+    config = replace(ragged[0], **SAMPLED, epochs=2, weight_decay=0.1)
     one, two = (replace(config, output=str(tmp_path / name), device_batch_size=2) for name in ("one", "two"))
     run_catalogue(one)
     stage_in_processes(partial(keeping_weights, run_catalogue), two, 2)
@@ -700,8 +676,8 @@ def test_two_processes_of_the_sampled_loss_equal_one(ragged, tmp_path):
 
 def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
     """With siblings, dropout and a run that goes on, which have no equal in one process."""
-    settings = {"loss": "sampled", "negatives": 6, "siblings": 1, "max_grad_norm": 0.0, "dropout": 0.2}
-    config = replace(ragged[0], **settings, output=str(tmp_path / "run"), schedule="constant")
+    changes = {**SAMPLED, "siblings": 1, "dropout": 0.2, "schedule": "constant"}
+    config = replace(ragged[0], **changes, output=str(tmp_path / "run"))
     stage_in_processes(run_catalogue, config, 2)
     longer = replace(config, epochs=2)
     stage_in_processes(partial(keeping_weights, run_catalogue), longer, 2)
