@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -35,15 +34,27 @@ def _mlp(sizes: Sequence[int], residual: bool, generator: torch.Generator) -> nn
 
 
 class _RqVae(nn.Module):
-    """Encoder, residual codebooks, decoder; inputs are standardised. Residual: both are added to their inputs."""
+    """Encoder, residual codebooks, decoder. Residual: encoder and decoder are added to their inputs.
 
-    def __init__(self, width: int, hidden: Sequence[int], latent: int, residual: bool, generator: torch.Generator):
+    Vectors (N, D) of the items are centred, and divided by their mean standard deviation.
+    """
+
+    def __init__(
+        self, vectors: np.ndarray, hidden: Sequence[int], latent: int, residual: bool, generator: torch.Generator
+    ):
         super().__init__()
-        sizes = [width, *hidden, latent]
+        self.mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+        self.scale = float(vectors.std(axis=0, dtype=np.float64).mean()) or 1.0
+        sizes = [vectors.shape[1], *hidden, latent]
         self.encoder = _mlp(sizes, residual, generator)
         self.decoder = _mlp(sizes[::-1], residual, generator)
         self.residual = residual
         self.codebooks = nn.ParameterList()
+
+    def standardised(self, vectors: np.ndarray) -> torch.Tensor:
+        """Vectors (n, D) as inputs, on the model's device."""
+        values = (vectors - self.mean) / np.float32(self.scale)
+        return torch.from_numpy(values.astype(np.float32)).to(next(self.parameters()).device)
 
     def encode(self, inputs: torch.Tensor) -> torch.Tensor:
         """Latents (n, D') of items (n, D)."""
@@ -133,26 +144,22 @@ def fit_rq_vae(
         DataError: If the vectors are not finite, or there are fewer items than codes.
         ConfigError: If there is no such device.
     """
-    standard = _Standardised.fit(vectors, torch_device(device))
-    generator, width = torch.Generator().manual_seed(seed), vectors.shape[1]
+    where, generator = torch_device(device), torch.Generator().manual_seed(seed)
     with _torch_threads(threads):
-        model = _RqVae(width, hidden_sizes, width if plus else latent_size, plus, generator)
-        _start_codebooks(model, standard, codebook_sizes, seed, threads)
-        model.to(standard.device)
-        errors, best, revived = _train(model, standard, generator, learning_rate, epochs, batch_size, patience)
-    return _quantiser(model.to("cpu"), standard), errors, best, revived
-
-
-def _start_codebooks(model: _RqVae, standard: "_Standardised", sizes: Sequence[int], seed: int, threads: int) -> None:
-    """Put the codebooks where residual k-means of the first latents ends."""
-    latents = _encoder(model, standard)(standard.vectors)
-    _, codebooks = residual_kmeans(latents, sizes, seed, train_points_per_code=_START_POINTS, threads=threads)
-    model.codebooks.extend(nn.Parameter(torch.from_numpy(book)) for book in codebooks)
+        model = _RqVae(vectors, hidden_sizes, vectors.shape[1] if plus else latent_size, plus, generator)
+        latents = _encoder(model)(vectors)
+        _, books = residual_kmeans(latents, codebook_sizes, seed, train_points_per_code=_START_POINTS, threads=threads)
+        model.codebooks.extend(nn.Parameter(torch.from_numpy(book)) for book in books)
+        model.to(where)
+        errors, best, revived = _train(model, vectors, generator, learning_rate, epochs, batch_size, patience)
+    model.to("cpu")
+    books = [book.detach().numpy().copy() for book in model.codebooks]
+    return Quantiser(books, _encoder(model)), errors, best, revived
 
 
 def _train(
     model: _RqVae,
-    standard: "_Standardised",
+    vectors: np.ndarray,
     generator: torch.Generator,
     learning_rate: float,
     epochs: int,
@@ -165,24 +172,24 @@ def _train(
         The error at the start and at each check, the index of the least, and how many codes were revived.
     """
     optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
-    errors = [_check(model, standard)[0]]
+    errors = [_check(model, vectors)[0]]
     best, kept, revived = 0, _state(model), 0
     for epoch in progress(range(1, epochs + 1), "RQ-VAE", unit="epoch"):
-        order = torch.randperm(len(standard.vectors), generator=generator)
+        order = torch.randperm(len(vectors), generator=generator)
         for start in range(0, len(order), batch_size):
             optimiser.zero_grad(set_to_none=True)
-            model(standard.rows(order[start : start + batch_size].numpy())).backward()
+            model(model.standardised(vectors[order[start : start + batch_size].numpy()])).backward()
             optimiser.step()
         if epoch % CHECK_EVERY and epoch < epochs:
             continue
-        error, codes = _check(model, standard)
+        error, codes = _check(model, vectors)
         errors.append(error)
         if error < errors[best]:
             best, kept = len(errors) - 1, _state(model)
         elif len(errors) - 1 - best >= patience:
             break
         if epoch < epochs:
-            revived += _revive(model, optimiser, standard, codes, generator)
+            revived += _revive(model, optimiser, vectors, codes, generator)
     model.load_state_dict(kept)
     logger.info(
         "RQ-VAE: decoded items leave %.1f%% of the variance (%.1f%% at first; best of %d checks); %d codes revived.",
@@ -192,29 +199,6 @@ def _train(
         revived,
     )
     return errors, best, revived
-
-
-@dataclass(frozen=True)
-class _Standardised:
-    """Vectors standardised for the model, some rows at a time."""
-
-    vectors: np.ndarray
-    mean: np.ndarray
-    scale: float
-    device: torch.device
-
-    @classmethod
-    def fit(cls, vectors: np.ndarray, device: torch.device) -> "_Standardised":
-        """Centred, and divided by the mean standard deviation."""
-        mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
-        return cls(vectors, mean, float(vectors.std(axis=0, dtype=np.float64).mean()) or 1.0, device)
-
-    def rows(self, rows: np.ndarray | slice) -> torch.Tensor:
-        values = (self.vectors[rows] - self.mean) / np.float32(self.scale)
-        return torch.from_numpy(values.astype(np.float32)).to(self.device)
-
-    def blocks(self) -> list[torch.Tensor]:
-        return [self.rows(slice(start, start + _ROWS)) for start in range(0, len(self.vectors), _ROWS)]
 
 
 @contextmanager
@@ -231,23 +215,19 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def _encoder(model: _RqVae, standard: _Standardised) -> Encoder:
+def _encoder(model: _RqVae) -> Encoder:
     layers = [layer for layer in model.encoder if isinstance(layer, nn.Linear)]
     weights = [(layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy()) for layer in layers]
-    return Encoder(standard.mean, standard.scale, weights, model.residual)
-
-
-def _quantiser(model: _RqVae, standard: _Standardised) -> Quantiser:
-    books = [book.detach().numpy().copy() for book in model.codebooks]
-    return Quantiser(books, _encoder(model, standard))
+    return Encoder(model.mean, model.scale, weights, model.residual)
 
 
 @torch.no_grad()
-def _check(model: _RqVae, standard: _Standardised) -> tuple[float, torch.Tensor]:
+def _check(model: _RqVae, vectors: np.ndarray) -> tuple[float, torch.Tensor]:
     """Share of the variance left by decoded items, and all codes (N, L)."""
     left = total = 0.0
     codes = []
-    for inputs in standard.blocks():
+    for start in range(0, len(vectors), _ROWS):
+        inputs = model.standardised(vectors[start : start + _ROWS])
         latents = model.encode(inputs)
         found, _, residuals = model.quantise(latents)
         codes.append(found)
@@ -260,7 +240,7 @@ def _check(model: _RqVae, standard: _Standardised) -> tuple[float, torch.Tensor]
 def _revive(
     model: _RqVae,
     optimiser: torch.optim.Optimizer,
-    standard: _Standardised,
+    vectors: np.ndarray,
     codes: torch.Tensor,
     generator: torch.Generator,
 ) -> int:
@@ -272,7 +252,7 @@ def _revive(
         if not len(dead):
             continue
         rows = torch.randint(len(codes), (len(dead),), generator=generator)
-        _, _, residuals = model.quantise(model.encode(standard.rows(rows.numpy())))
+        _, _, residuals = model.quantise(model.encode(model.standardised(vectors[rows.numpy()])))
         book[dead] = residuals[level]
         for state in ("exp_avg", "exp_avg_sq"):
             optimiser.state[book][state][dead] = 0

@@ -81,7 +81,7 @@ def test_dead_codes_are_revived():
 
 
 def test_gradient_passes_straight_through_and_codebooks_follow_residuals():
-    model = _RqVae(4, (5,), 3, False, torch.Generator().manual_seed(0))
+    model = _RqVae(np.zeros((1, 4), np.float32), (5,), 3, False, torch.Generator().manual_seed(0))
     books = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(1))
     model.codebooks.extend(torch.nn.Parameter(book) for book in books)
     inputs = torch.randn(7, 4, generator=torch.Generator().manual_seed(9))
