@@ -48,6 +48,7 @@ from minionerec.training.trainer import (
     lora_config,
     memory_of,
     plain_model,
+    show_bias,
     validation_set,
 )
 
@@ -273,6 +274,7 @@ def _trainer(
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
     trainer.order = order
+    show_bias(plain_model(trainer.model))
     add_dropout(plain_model(trainer.model), config.dropout)
     trie, numbers = Trie.build(bundle.table.codes, bundle.code_ids), bundle.table.sid_numbers
     if bundle.task == NEXT_TITLE:

@@ -145,6 +145,13 @@ def lora_config(bundle: Bundle, rank: int) -> Any:
     )
 
 
+def show_bias(model: PreTrainedModel) -> None:
+    """Give peft's wrapper of a head whose rows are trained the `bias` of None that TRL's fused head reads of it."""
+    head: Any = model.get_output_embeddings()
+    if not hasattr(head, "bias"):
+        head.bias = None
+
+
 def plain_model(model: Any) -> PreTrainedModel:
     """The language model itself, with its updates in place where it has some."""
     plain: PreTrainedModel = model.get_base_model() if _has_updates(model) else model

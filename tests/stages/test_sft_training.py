@@ -17,6 +17,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.training.memory import LOGITS_AT_ONCE
 from minionerec.training.rows import tokenise_examples
 from minionerec.training.sft import run_sft
 
@@ -81,9 +82,11 @@ def test_lora_trains_updates_and_sid_rows_and_ends_as_an_ordinary_model(hub, tmp
     assert torch.equal(ours["model.norm.weight"], base["model.norm.weight"])
 
 
-def test_what_lora_saves_is_what_it_measured(hub, tmp_path):
-    """The merged checkpoint has the validation loss of the model with its updates beside it."""
-    config = lora_config(hub, tmp_path)
+@pytest.mark.parametrize("name", ["tied", "untied"])
+def test_what_lora_saves_is_what_it_measured(hub, tmp_path, monkeypatch, name):
+    """The merged checkpoint has the validation loss of the model with its updates beside it, whose head is in tiles."""
+    monkeypatch.setitem(LOGITS_AT_ONCE, "cpu", 0)
+    config = lora_config(hub, tmp_path, name)
     run_sft(config)
     bundle, corpus = load_bundle(config.output), Corpus.load(config.corpus)
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))

@@ -13,6 +13,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.training import memory
 from minionerec.training.packing import TreeCollator, good_row_length, picked_logits, picked_losses
+from minionerec.training.trainer import show_bias
 
 VOCABULARY = 12
 
@@ -126,12 +127,13 @@ def untied(model):
 
 def with_updates(model):
     """Low-rank updates, and rows of tokens that are trained in full, as `--lora_rank` trains them."""
-    names = {"embed_tokens": [5, 69_999]}
+    names = {"embed_tokens": [5, 69_999], "lm_head": [5, 69_999]}
     wrapped = get_peft_model(model, LoraConfig(target_modules="all-linear", trainable_token_indices=names))
     with torch.no_grad():
         for name, parameter in wrapped.named_parameters():
             if parameter.requires_grad and "lora_A" not in name:
                 parameter += torch.randn_like(parameter)
+    show_bias(wrapped.get_base_model())
     return wrapped.get_base_model()
 
 
