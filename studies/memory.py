@@ -24,8 +24,10 @@ from typing import Any
 from unittest.mock import patch
 from weakref import finalize
 
+import numpy as np
 import torch
 import trl.kernels.chunked_logprob as tiles
+from peft import get_peft_model
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -39,6 +41,7 @@ from minionerec.reports.markdown import table_markdown, write_part
 from minionerec.training import packing
 from minionerec.training.memory import MemoryEstimate, estimate_memory, in_tiles, saved_per_token
 from minionerec.training.packing import TreeCollator, good_row_length, pack_groups, picked_losses, shared_prefix_scores
+from minionerec.training.trainer import lora_config, show_bias
 
 GB = 1e9
 ZERO = json.loads((Path(__file__).parents[1] / "ds_configs" / "zero2.json").read_text())["zero_optimization"]
@@ -59,6 +62,7 @@ QWEN_05B = {
     "num_key_value_heads": 2,
     "intermediate_size": 4864,
 }
+RANK = 32  # of LoRA
 SIZES = {"Qwen2.5-1.5B": QWEN_15B, "Qwen2.5-0.5B": QWEN_05B}
 
 
@@ -68,13 +72,23 @@ def build(shape: dict[str, int], dtype: torch.dtype = torch.bfloat16, vocabulary
     return Qwen2ForCausalLM._from_config(config, dtype=dtype).train()
 
 
+def with_updates(model: Any, rank: int) -> Any:
+    """A model in which updates of a rank and the rows of 560 tokens are trained."""
+    bundle: Any = SimpleNamespace(model=model, code_ids=np.arange(560))
+    model = get_peft_model(model, lora_config(bundle, rank)).get_base_model()
+    show_bias(model)
+    return model
+
+
 # The tables of docs/full-size.md.
 
 
-def estimate(shape: dict[str, int], tokens: int, labels: int, dtype: torch.dtype, **settings: Any) -> MemoryEstimate:
+def estimate(
+    shape: dict[str, int], tokens: int, labels: int, dtype: torch.dtype, *, lora: int = 0, **settings: Any
+) -> MemoryEstimate:
     """What a stage says of a step on a GPU, where float32 weights are computed with in bfloat16."""
     with torch.device("meta"):
-        model = build(shape, dtype)
+        model = with_updates(build(shape, dtype), lora) if lora else build(shape, dtype)
     mixed = dtype == torch.float32
     return estimate_memory(model, tokens=tokens, labels=labels, mixed_bf16=mixed, device="cuda", **settings)
 
@@ -113,6 +127,8 @@ def total_rows(shape: dict[str, int]) -> list[list[str]]:
         ("the same with gradient checkpointing", half, {"checkpointing": True}),
         ("SFT, one GPU, float32 weights, bfloat16 compute", whole, {}),
         ("the same with gradient checkpointing", whole, {"checkpointing": True}),
+        (f"SFT with LoRA of rank {RANK}, one GPU, bfloat16", half, {"lora": RANK}),
+        ("the same with gradient checkpointing", half, {"lora": RANK, "checkpointing": True}),
         ("SFT, one GPU, ZeRO-2", half, {"zero": ZERO}),
         ("SFT, each of four GPUs, ZeRO-2", half, {"zero": ZERO, "processes": 4}),
         ("GRPO, one GPU, float32 weights, bfloat16 compute", whole, {}),
@@ -283,6 +299,19 @@ def grpo_loss(model: Any) -> torch.Tensor:
     return scores.sum() if entropies is None else scores.sum() + 0 * entropies.sum()
 
 
+def materialise(model: Any) -> None:
+    """Put tensors of the kind that is set in place of a model's, which are on torch's meta device."""
+    made: dict[torch.Tensor, torch.Tensor] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, value in held.items():
+                if value is not None and value not in made:
+                    fresh = torch.empty(value.shape, dtype=value.dtype)
+                    is_weight = isinstance(value, torch.nn.Parameter)
+                    made[value] = torch.nn.Parameter(fresh, value.requires_grad) if is_weight else fresh
+                held[name] = None if value is None else made[value]
+
+
 def count_peak(
     shape: dict[str, int],
     loss_of: Loss,
@@ -294,6 +323,7 @@ def count_peak(
     checkpointing: bool = False,
     parts: int = 2,
     present: Sequence[torch.dtype] = (),
+    lora: int = 0,
 ) -> tuple[int, Any]:
     """Most bytes at a time of two training steps, and the model.
 
@@ -307,17 +337,23 @@ def count_peak(
         checkpointing: Whether blocks are computed again in the backward pass.
         parts: Micro-batches of a step.
         present: Dtypes of models that are there too, and compute the same without gradients, as GRPO's reference.
+        lora: Rank of updates that are trained, with the rows of 560 tokens, in place of the weights; 0: the weights.
     """
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if mixed else nullcontext
-    with FakeTensorMode(), head_of(device), LiveBytes() as live:
+    with torch.device("meta"):
         model, *others = (build(shape, each, vocabulary) for each in (dtype, *present))
+        if lora:
+            model = with_updates(model, lora)
+    with FakeTensorMode(), head_of(device), LiveBytes() as live:
         for each in (model, *others):
+            materialise(each)
             add_fused_lm_head(each)
             for weight in [*each.parameters(), *each.buffers()]:
                 live.add(weight)
         if checkpointing:
             model.activation_checkpointing_enable()
-        optimiser = torch.optim.AdamW(model.parameters(), fused=True)
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        optimiser = torch.optim.AdamW(trained, fused=True)
         for _ in range(2):
             for _ in range(parts):
                 for other in others:
@@ -327,7 +363,7 @@ def count_peak(
                     loss = loss_of(model)
                 loss.backward()
                 del loss
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimiser.step()
             optimiser.zero_grad()
     return live.peak, model
@@ -386,24 +422,30 @@ def counted_tables() -> str:
         for dtype, words in ((torch.bfloat16, "bfloat16"), (torch.float32, "float32, bfloat16 compute")):
             for checkpointing in (False, True):
                 how = {"mixed": dtype == torch.float32, "checkpointing": checkpointing}
-                for tokens in (2048, 8192, 0):
+                steps = (
+                    ("SFT", 2048, 0),
+                    ("SFT", 8192, 0),
+                    (f"SFT with LoRA of rank {RANK}", 8192, RANK),
+                    ("GRPO and its reference", 0, 0),
+                )
+                for stage, tokens, lora in steps:
                     batch = sft_batch(tokens, shape) if tokens else prompts
                     loss_of, present = (sft_loss(batch), []) if tokens else (grpo_loss, [dtype])
-                    counted, _ = count_peak(shape, loss_of, dtype, present=present, **how)
+                    counted, _ = count_peak(shape, loss_of, dtype, present=present, lora=lora, **how)
                     taken, labels = batch["input_ids"].numel(), batch["labels"].numel()
-                    foretold = estimate(shape, taken, labels, dtype, checkpointing=checkpointing).total
+                    foretold = estimate(shape, taken, labels, dtype, lora=lora, checkpointing=checkpointing).total
                     foretold += len(present) * count_weights(shape) * dtype.itemsize
-                    stage, again = "SFT" if tokens else "GRPO and its reference", "yes" if checkpointing else "no"
+                    again = "yes" if checkpointing else "no"
                     names = [f"{size}, {stage}", words, again, f"{taken:,}"]
                     rows.append([*names, *cells(counted, foretold)])
     names = ["GB", "weights", "activations again", "tokens", "counted", "foretold", "ratio"]
-    steps = table_markdown(Table(names, rows, text_columns=3))
+    counts = table_markdown(Table(names, rows, text_columns=3))
     zero = []
     for tokens, bucket in ((64, 0.33), (1024, 0.33), (2048, 0.05), (64, 3), (1024, 3)):
         counted, foretold, weights = count_zero(tokens, bucket)
         names = [f"{weights:,} weights, {tokens:,} tokens, buckets of {bucket:g} of the weights"]
         zero.append([*names, *cells(counted, foretold, 3)])
-    return f"{steps}\n\n{table_markdown(Table(['ZeRO-2, GB', 'counted', 'foretold', 'ratio'], zero))}"
+    return f"{counts}\n\n{table_markdown(Table(['ZeRO-2, GB', 'counted', 'foretold', 'ratio'], zero))}"
 
 
 def main() -> None:

@@ -26,7 +26,15 @@ def in_tiles(logits: int, device: str) -> bool:
 
 
 def saved_per_token(
-    hidden: int, heads: int, inner: int, *, weight_bytes: int, compute_bytes: int, dropout: bool = False
+    hidden: int,
+    heads: int,
+    inner: int,
+    *,
+    weight_bytes: int,
+    compute_bytes: int,
+    dropout: bool = False,
+    rank: int = 0,
+    update_bytes: int = 4,
 ) -> int:
     """Bytes that a block of a Qwen2 or Llama keeps of one token for the backward pass.
 
@@ -36,6 +44,10 @@ def saved_per_token(
     its input for itself. With dropout there are a mask after attention and one after the feed-forward layer. Left out
     is attention's own mask, of a value for each token of the row: about a hundredth.
 
+    Where low-rank updates are trained (LoRA), norms keep their input alone, and linear maps what their updates are
+    multiplied by, which are in float32 (under ZeRO-2 in the weights' dtype): each of the seven converts its input for
+    itself unless it is of that dtype, and keeps as many values as the rank.
+
     Args:
         hidden: Width, also of all heads together.
         heads: Attention heads.
@@ -43,13 +55,21 @@ def saved_per_token(
         weight_bytes: Bytes of a weight.
         compute_bytes: Bytes of what is multiplied: 2 in mixed precision.
         dropout: Whether dropout is at work.
+        rank: Rank of the updates; 0: the weights themselves are trained.
+        update_bytes: Bytes of a value that updates are multiplied by.
     """
     norms = 2 * ((_FLOAT + weight_bytes) * hidden + _FLOAT)
-    inputs = (3 + 2 if compute_bytes < weight_bytes else 1 + 1) * hidden  # of queries, keys, values; of gate and up
+    read = 3 + 2 if compute_bytes < weight_bytes else 1 + 1  # by queries, keys, values; by gate and up
+    inputs = compute_bytes * read * hidden
     attention = compute_bytes * 4 * hidden + _FLOAT * heads
     feed_forward = compute_bytes * 4 * inner
     masks = 2 * compute_bytes * hidden if dropout else 0
-    return norms + compute_bytes * inputs + attention + feed_forward + masks
+    if rank:
+        norms = 2 * (_FLOAT * hidden + _FLOAT)
+        read = 2 if update_bytes == compute_bytes == weight_bytes else 6
+        inputs = update_bytes * (read * hidden + 7 * rank)
+        feed_forward = (3 * compute_bytes + update_bytes) * inner
+    return norms + inputs + attention + feed_forward + masks
 
 
 @dataclass(frozen=True)
@@ -108,7 +128,8 @@ def estimate_memory(
     host's memory.
 
     Args:
-        model: A Qwen2 or Llama, weights to be trained requiring a gradient; it may be on torch's meta device.
+        model: A Qwen2 or Llama, weights to be trained requiring a gradient; it may be on torch's meta device. One in
+            which peft trains low-rank updates and rows of tokens holds these in float32, but under ZeRO-2.
         tokens: Positions of a micro-batch, padding included.
         labels: Labelled positions of a micro-batch.
         mixed_bf16: Whether bfloat16 is computed over float32 weights.
@@ -126,6 +147,8 @@ def estimate_memory(
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     matrix = config.vocab_size * config.hidden_size
     tied = bool(config.tie_word_embeddings)
+    rank = next((weight.shape[0] for name, weight in model.named_parameters() if ".lora_A." in name), 0)
+    own = _FLOAT if rank and zero is None else size  # bytes of a trained weight
 
     block = saved_per_token(
         config.hidden_size,
@@ -134,30 +157,38 @@ def estimate_memory(
         weight_bytes=size,
         compute_bytes=compute,
         dropout=dropout,
+        rank=rank,
+        update_bytes=min(own, compute) if mixed_bf16 else own,
     )
     kept = tokens * config.num_hidden_layers * (size * config.hidden_size if checkpointing else block)
     within = 2 * compute * config.intermediate_size + size * config.hidden_size  # gradients of up, gate and the sum
+    if rank and own != compute:  # an update's of its input in float32, and what it is converted to
+        within += (own + (compute if mixed_bf16 else 0)) * config.intermediate_size
     if checkpointing:  # a CPU's allocator keeps what the block before had: a process grew by 2.6 times its tensors
         within += block if device == "cuda" else 2 * block
     within *= tokens
     logits = labels * config.vocab_size
     if in_tiles(logits, device):
         tile = min(labels, _TILE[0]) * _TILE[1] * (compute + (0 if device == "cuda" else _TILE_BYTES))
-        head = tile + (_FLOAT + (size if size < _FLOAT else 0)) * matrix  # its gradient in float32, and as the weights
-    else:
-        head = 3 * _FLOAT * logits + size * matrix  # log-probabilities, their gradients and those of logits
+        head = tile + _FLOAT * matrix + (size if size < _FLOAT else 0) * matrix  # its gradient, and as the weights
+        head += size * matrix if rank else 0
+    else:  # log-probabilities, their gradients and those of logits
+        head = 3 * _FLOAT * logits + (compute if rank else size) * matrix
     waiting = size * matrix if tied else 0
     embedding = ((3 if tied else 1) - (0 if several else 1)) * size * matrix  # without the one among all gradients
-    gradients = trained * size
+    if rank:  # peft multiplies by a copy of the matrix that has the trained rows; of its gradient these rows are kept
+        waiting, embedding = 0, size * matrix
+    gradients = trained * own
     copies = 2 * (count - (1 if tied else 2) * matrix) if mixed_bf16 else 0  # autocast's, of what blocks multiply by
 
     last_block, first_block = max(head, waiting + within), max(embedding, waiting + within)
     if zero is None:
-        states, before = 2 * trained * size, gradients if several else 0
+        states, before = 2 * trained * own, gradients if several else 0
         buckets = gradients if processes > 1 else 0  # DDP copies them
         peaks = [(before + buckets, kept, last_block), (gradients + buckets, 0, first_block)]
         if copies and checkpointing:  # held until the end of the forward pass, as no block keeps them
-            peaks.append((before + buckets, kept, copies + tokens * 3 * compute * config.intermediate_size))
+            if not rank:  # those of frozen weights are not held
+                peaks.append((before + buckets, kept, copies + tokens * 3 * compute * config.intermediate_size))
             copies = 0
     else:
         share = 0 if zero.get("offload_optimizer", {}).get("device", "none") != "none" else trained // processes
@@ -173,7 +204,7 @@ def estimate_memory(
             (share * size, 0, share * (size + _FLOAT)),
         ]
     found, activations, working = max(peaks, key=sum)
-    return MemoryEstimate(count * size + copies, found, states, activations, working)
+    return MemoryEstimate((count - trained) * size + trained * own + copies, found, states, activations, working)
 
 
 def estimate_catalogue(model: Any, *, windows: int, width: int, columns: int | None = None) -> MemoryEstimate:

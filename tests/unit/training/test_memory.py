@@ -113,23 +113,28 @@ SMALL = {
 
 
 @pytest.mark.parametrize(
-    ("dtype", "mixed", "checkpointing", "device", "parts"),
+    ("dtype", "mixed", "checkpointing", "device", "parts", "vocabulary", "rank"),
     [
-        (torch.float32, False, False, "cpu", 2),
-        (torch.float32, False, False, "cpu", 1),
-        (torch.float32, True, False, "cuda", 2),
-        (torch.float32, True, True, "cuda", 2),
-        (torch.bfloat16, False, False, "cuda", 1),
-        (torch.bfloat16, False, True, "cuda", 2),
+        (torch.float32, False, False, "cpu", 2, 20_000, 0),
+        (torch.float32, False, False, "cpu", 1, 20_000, 0),
+        (torch.float32, True, False, "cuda", 2, 20_000, 0),
+        (torch.float32, True, True, "cuda", 2, 20_000, 0),
+        (torch.bfloat16, False, False, "cuda", 1, 20_000, 0),
+        (torch.bfloat16, False, True, "cuda", 2, 20_000, 0),
+        (torch.float32, False, False, "cpu", 1, 20_000, 8),
+        (torch.float32, True, False, "cuda", 2, 40_000, 8),  # whose head is in tiles
+        (torch.float32, True, True, "cuda", 2, 600, 64),  # whose blocks take more than the head
+        (torch.bfloat16, False, False, "cuda", 2, 40_000, 64),
+        (torch.bfloat16, False, True, "cuda", 1, 600, 8),
     ],
 )
-def test_the_estimate_is_what_a_step_holds(dtype, mixed, checkpointing, device, parts):
+def test_the_estimate_is_what_a_step_holds(dtype, mixed, checkpointing, device, parts, vocabulary, rank):
     """Tensors of a step as training makes it, added up while they are alive."""
     memory = study("memory")
     batch = memory.sft_batch(4096, SMALL)
     how = {"checkpointing": checkpointing, "device": device}
     counted, model = memory.count_peak(
-        SMALL, memory.sft_loss(batch), dtype, vocabulary=20_000, mixed=mixed, parts=parts, **how
+        SMALL, memory.sft_loss(batch), dtype, vocabulary=vocabulary, mixed=mixed, parts=parts, lora=rank, **how
     )
     tokens, labels = batch["input_ids"].numel(), batch["labels"].numel()
     foretold = estimate_memory(model, tokens=tokens, labels=labels, mixed_bf16=mixed, several=parts > 1, **how)
