@@ -120,8 +120,17 @@ TIMES = {
 }
 
 
+SAME_TEXT = {"int32", "uint32", "float32", "milliseconds", "text", "digits"}
+"""Kinds of times that are written to text as another kind is."""
+
+
 @pytest.mark.parametrize(
-    ("kind", "times"), [("tsv", "whole"), *((kind, times) for kind in ("csv", "parquet") for times in TIMES)]
+    ("kind", "times"),
+    [
+        ("tsv", "whole"),
+        *(("csv", times) for times in TIMES if times not in SAME_TEXT),
+        *(("parquet", t) for t in TIMES),
+    ],
 )
 def test_times_of_every_kind(check, kind, times):
     table = bought(20)

@@ -122,8 +122,7 @@ def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
     assert np.abs(every_row(other, world) - every_row(model, world)).max() > 1e-3
 
 
-@pytest.mark.parametrize("scale", ["none", "standardize", "l2"])
-@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+@pytest.mark.parametrize(("scale", "activation"), [("none", "relu"), ("standardize", "gelu"), ("l2", "silu")])
 def test_network_options_train(data, scale, activation):
     model = train_mlp(*data, PreferenceConfig(activation=activation, scale=scale, max_epochs=2), "mlp_siamese")
     assert len(model.history["val_loss"]) == 2

@@ -160,7 +160,7 @@ def test_a_position_sees_nothing_of_later_items(model):
         assert not torch.allclose(one[3], other[3], atol=1e-2)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.lists(st.integers(1, N), max_size=6), min_size=1, max_size=4), st.integers(0, 3))
 def test_leaves_are_a_distribution_that_padding_does_not_change(rows, more):
     model = counting(towers=2)
