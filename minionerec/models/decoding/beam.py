@@ -120,8 +120,9 @@ def _search(
     hidden = branches.hidden.unsqueeze(1)  # (B, 1, D)
     nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 where there is none
     running = guide.start(batch, device)
-    done_scores = torch.full((batch, 0), -torch.inf, device=device)
-    done_sids = torch.full((batch, 0), -1, dtype=torch.long, device=device)
+    none = min(num_beams, trie.widths[0]) if trie.even and trie.levels > 1 else 0
+    done_scores = torch.full((batch, none), -torch.inf, device=device)
+    done_sids = torch.full((batch, none), -1, dtype=torch.long, device=device)
     broken: list[torch.Tensor] = []
     for depth in range(trie.levels):
         children, present = _children(trie, nodes, depth)
@@ -131,20 +132,25 @@ def _search(
         scores = guide.steps(scores, nodes, children, present)
         totals = (running.unsqueeze(-1) + scores).flatten(1)  # (B, K * W)
         flat_children = torch.where(present, children, -1).flatten(1)
-        ends = trie.sid[flat_children.clamp(min=0)].long().masked_fill(flat_children < 0, -1)
-        if depth + 1 < trie.levels:  # as in stock: what is worse than K others in its own step does not end
-            ends = ends.masked_fill(totals < top_scores(totals, num_beams)[0][:, -1:], -1)
-        complete, ends = guide.ends(totals, ends, flat_children)
-        if length_penalty:
-            complete = complete / (depth + 1) ** length_penalty
-        done_scores, order = top_scores(
-            torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams
-        )
-        done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
-        if depth + 1 == trie.levels:
+        missing = flat_children < 0
+        safe = flat_children.clamp(min=0)
+        last = depth + 1 == trie.levels
+        if last or not trie.even:  # no SID of one length with all others ends before
+            ends = trie.sid[safe].long().masked_fill(missing, -1)
+            if not last:  # as in stock: what is worse than K others in its own step does not end
+                ends = ends.masked_fill(totals < top_scores(totals, num_beams)[0][:, -1:], -1)
+            complete, ends = guide.ends(totals, ends, flat_children)
+            if length_penalty:
+                complete = complete / (depth + 1) ** length_penalty
+            done_scores, order = top_scores(
+                torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams
+            )
+            done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
+        if last:
             break
-        inner = trie.first_child[flat_children.clamp(min=0) + 1] > trie.first_child[flat_children.clamp(min=0)]
-        running, order = top_scores(totals.masked_fill(~inner | (flat_children < 0), -torch.inf), num_beams)
+        if not trie.even:  # prefixes without children do not go on
+            missing = missing | (trie.first_child[safe + 1] == trie.first_child[safe])
+        running, order = top_scores(totals.masked_fill(missing, -torch.inf), num_beams)
         nodes = flat_children.gather(1, order).masked_fill(running == -torch.inf, -1)
         if not (trie.even and guide.nodes is None) and (nodes < 0).all():
             break
