@@ -75,7 +75,7 @@ def both_ways(monkeypatch, search):
     return found
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("normaliser", ["full", "renormalised"])
 def test_forced_tokens_at_once_change_nothing(seed, normaliser, monkeypatch):
     """D8, by beam search and by exact search, with prompts of several lengths."""

@@ -169,7 +169,7 @@ TREES = st.recursive(
 NEAR = st.dictionaries(st.sampled_from([*FIELDS, "requests", "at_least", "é"]), TREES, max_size=4)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(NEAR | TREES)
 def test_any_value_is_a_request_or_a_refusal(value):
     try:
