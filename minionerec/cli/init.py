@@ -170,11 +170,7 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
         **{key: (value, "") for key, value in own.items() if value != defaults[key].default},
         **chosen["corpus"],
     }
-    rows = {"catalogue model, context unknown": "{eval_unknown}"} if "eval_unknown" in chosen else {}
-    rows["catalogue model"] = "{eval_catalogue}"
-    if "sft" in chosen:
-        rows["language model"] = "{eval_sft}"
-    chosen["report"] = {"title": (name, ""), "predictions": (rows, "")}
+    chosen["report"] = {"title": (name, "")}
     lines = [
         f"# {name}: {_size(shape)}.",
         f"# Written by minionerec init; it takes about {_time_text(sum(times.values()))} on one core.",
@@ -185,6 +181,7 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
     if "sft" not in chosen:
         lines.append(f"# No language model: with it the run would take more than {minutes:g} minutes.")
         lines.append(f"without: [{', '.join(_LANGUAGE)}]")
+        chosen["report"]["predictions"] = ({"catalogue model": "{eval_catalogue}"}, "")
     lines.append("steps:")
     for step, settings in chosen.items():
         lines.append(f"  {step}:")
@@ -195,5 +192,5 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
 
 def _yaml(value: Any) -> str:
     """A value as YAML on one line."""
-    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=1 << 20)
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1 << 20)
     return text.removesuffix("...\n").strip()

@@ -13,11 +13,9 @@ LEVELS, CODES = 3, 256
 FEWEST_ITEMS = 10
 """Metrics at 10 need as many items."""
 _MANY, _SOME = 30_000, 5_000  # training examples from which the hidden size is 128 and 64
-_SESSIONS = 0.02  # fewest pairs of equal times that make the session context worth a model's knowing
 _SCORES = 1 << 32  # most scores of a training (examples x items x towers x epochs) with the exact loss
 _SEEN = 10_000  # fewest windows that a training sees, over all epochs
 _NO_TEXT = "no item has a title or a description"
-_TWO_QUESTIONS = "what is bought with the newest item differs from what is bought later; requests tell which is asked"
 _SECONDS_A_SCORE, _SECONDS_A_TOKEN, _SECONDS_A_STAGE = 1.7e-7, 1.7e-4, 12.0  # of Steam, of the demo shop, of any
 
 
@@ -80,25 +78,17 @@ def epochs(windows: int, usual: int) -> int:
 def choose(shape: Shape) -> dict[str, ChosenSettings]:
     """The settings of the steps `corpus`, `sids`, `catalogue`, `eval_catalogue` and `sft`.
 
-    A model that is conditioned on the session context is evaluated without it too, in `eval_unknown`.
-
     Args:
         shape: The data.
 
     Returns:
         Step to its settings.
     """
-    catalogue = _catalogue(shape)
-    unknown: ChosenSettings = {
-        "config": ("#eval_catalogue", "the same without the session context, which baselines do not know either"),
-        "session_context": (False, ""),
-    }
     return {
         "corpus": _corpus(shape),
         "sids": _sids(shape),
-        "catalogue": catalogue,
+        "catalogue": _catalogue(shape),
         "eval_catalogue": _evaluation(shape),
-        **({"eval_unknown": unknown} if "session_context" in catalogue else {}),
         "sft": _language(shape),
     }
 
@@ -155,8 +145,6 @@ def _catalogue(shape: Shape) -> ChosenSettings:
     }
     if not shape.texts:
         found["vectors"] = ("interactions", _NO_TEXT)
-    if (shape.ties or 0) >= _SESSIONS:
-        found["session_context"] = (True, _TWO_QUESTIONS)
     if scores * towers > 2 * _SCORES:
         why = f"{shape.examples:,} examples times {shape.items:,} items are too many to score each at every step"
         found |= {"loss": ("sampled", why), "negatives": (1024, "")}
@@ -204,13 +192,11 @@ def seconds(chosen: Mapping[str, ChosenSettings], shape: Shape) -> dict[str, flo
     scored = min(shape.items, columns) if columns else shape.items
     scores = shape.examples * (scored + 500) * model["towers"] * model["epochs"]
     tokens = 5 * shape.examples * LEVELS * language["epochs"]
-    evaluation = 2 * _SECONDS_A_STAGE + 1e-8 * shape.examples * shape.items
     return {
         "corpus": _SECONDS_A_STAGE + 5e-5 * shape.interactions,
         "sids": _SECONDS_A_STAGE + 2e-3 * shape.items,
         "catalogue": _SECONDS_A_STAGE + _SECONDS_A_SCORE * scores,
-        "eval_catalogue": evaluation,
-        **({"eval_unknown": evaluation} if "eval_unknown" in chosen else {}),
+        "eval_catalogue": 2 * _SECONDS_A_STAGE + 1e-8 * shape.examples * shape.items,
         "sft": _SECONDS_A_STAGE + _SECONDS_A_TOKEN * tokens * (language["hidden_size"] / 128),
         "eval_sft": 2 * _SECONDS_A_STAGE + 2e-3 * shape.examples,
         "report": _SECONDS_A_STAGE,
