@@ -31,13 +31,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Bullets:
-    """A bulleted list of sentences."""
-
-    sentences: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Tiles:
     """A few headline numbers: (label, value, note)."""
 
@@ -80,8 +73,8 @@ class ExampleBlock:
     lists: Sequence[tuple[str, Sequence[tuple[str, bool]]]]
 
 
-Block = str | Bullets | Tiles | Table | Figure | Details | ExampleBlock
-"""A part of a section; running text is a paragraph."""
+Block = str | list[str] | Tiles | Table | Figure | Details | ExampleBlock
+"""A part of a section; running text is a paragraph, and a list of sentences is bulleted."""
 
 
 @dataclass(frozen=True)

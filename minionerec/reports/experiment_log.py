@@ -21,7 +21,7 @@ from minionerec.metrics.tables import format_percent, format_share, transition_l
 from minionerec.reports import sections
 from minionerec.reports.cells import shown_setting, signed_percent
 from minionerec.reports.config import EntrySetting, ExperimentLogConfig
-from minionerec.reports.document import Block, Bullets, Cell, Section, Table
+from minionerec.reports.document import Block, Cell, Section, Table
 from minionerec.reports.findings import findings
 from minionerec.reports.html import write_page
 from minionerec.reports.lineage import RL, SFT, Lineage, Training, changes
@@ -443,9 +443,9 @@ def _short(logs: Sequence[DataSetLog], unfinished: Iterable[str], warnings: Sequ
     rows += [[name, *[PENDING] * 4] for name in unfinished]
     headers = ["Data set", "Stage", "Metric", "Value", "Gap to the published headline"]
     blocks.append(Table(headers, rows, text_columns=3))
-    blocks.append(Bullets([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_STATED)]))
+    blocks.append([f"{log.name}: {each.text}" for log in logs for each in findings(log.results, *_STATED)])
     if warnings:
-        blocks += ["Notes:", Bullets(warnings)]
+        blocks += ["Notes:", list(warnings)]
     return Section("Summary", blocks)
 
 

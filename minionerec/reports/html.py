@@ -6,7 +6,6 @@ from pathlib import Path
 
 from minionerec.reports.document import (
     Block,
-    Bullets,
     Details,
     ExampleBlock,
     Figure,
@@ -84,8 +83,8 @@ def _ordered(items: Sequence[str], empty: str) -> str:
 def _block(block: Block) -> str:
     if isinstance(block, str):
         return f"<p>{escape(block)}</p>"
-    if isinstance(block, Bullets):
-        return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in block.sentences)}</ul>"
+    if isinstance(block, list):
+        return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in block)}</ul>"
     if isinstance(block, Tiles):
         tiles = (
             f'<div class="tile"><div class="label">{escape(label)}</div><div class="value">{escape(value)}</div>'

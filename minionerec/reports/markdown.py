@@ -8,7 +8,6 @@ from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import DataError
 from minionerec.reports.document import (
     Block,
-    Bullets,
     Cell,
     Details,
     ExampleBlock,
@@ -31,8 +30,8 @@ def _block(block: Block) -> str:
     md = escape_markdown
     if isinstance(block, str):
         return md(block)
-    if isinstance(block, Bullets):  # a different bullet from tiles, so that consecutive lists stay separate
-        return "\n".join(f"* {md(sentence)}" for sentence in block.sentences)
+    if isinstance(block, list):  # a different bullet from tiles, so that consecutive lists stay separate
+        return "\n".join(f"* {md(sentence)}" for sentence in block)
     if isinstance(block, Tiles):
         return "\n".join(f"- **{md(label)}**: {md(value)} {md(note)}".rstrip() for label, value, note in block.tiles)
     if isinstance(block, Table):

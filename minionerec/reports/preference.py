@@ -17,7 +17,7 @@ from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.preference.config import BASELINES, PreferenceReportConfig
 from minionerec.reports import plots
-from minionerec.reports.document import Block, Bullets, Cell, Figure, Section, Table
+from minionerec.reports.document import Block, Cell, Figure, Section, Table
 from minionerec.reports.html import write_page
 
 JUDGEMENT = (
@@ -271,7 +271,7 @@ def run_page(models: Models, folder: Path) -> tuple[str, str, list[Section]]:
         Section("Test Accuracy by User", [block for of in fitted.values() for block in user_blocks(of)]),
         *([_newcomers(fitted)] if first["shots"] is not None else []),
         Section("Calibration", _calibration(fitted)),
-        Section("Key Findings", [Bullets([text for of in fitted.values() for text in findings(of)])]),
+        Section("Key Findings", [[text for of in fitted.values() for text in findings(of)]]),
         Section("Experimental Details", [Table(["Detail", "Value"], _details(first), text_columns=2)]),
         Section("Agreement of Raters", [_agreement(first["agreement"])]),
         Section("File Locations", [Table(["What", "Where"], _files(folder), text_columns=2)]),

@@ -26,7 +26,6 @@ from minionerec.reports import plots
 from minionerec.reports.cells import MINUS, difference_cell, estimate_cell, percent, relative, shown_setting, signed
 from minionerec.reports.document import (
     Block,
-    Bullets,
     Cell,
     ExampleBlock,
     Figure,
@@ -57,7 +56,7 @@ _PAIRED = (
 def _bullets(results: PageResults, *rules: str) -> list[Block]:
     """Sentences by rules; nothing without any."""
     texts = [found.text for found in findings(results, *rules)]
-    return [Bullets(texts)] if texts else []
+    return [texts] if texts else []
 
 
 def _with_line_apart(results: PageResults, rows: Mapping[str, TableRow]) -> list[TableRow]:

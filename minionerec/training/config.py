@@ -38,6 +38,14 @@ RECENCY = (
     "weigh a training target by exp(-recency x share of the training examples after it); only where the split is "
     "by time, else all weigh alike"
 )
+REFIT = (
+    "checkpoint of this stage whose settings and best epoch are used to train again on all examples, validation and "
+    "test included, without evaluation: for deployment; empty: train and validate"
+)
+SHUFFLED = (
+    "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus that "
+    "is too large for memory"
+)
 
 
 def _unless(condition: bool, message: str) -> Iterator[str]:
@@ -91,18 +99,6 @@ class RunConfig(StageConfig):
 
 
 @dataclass
-class RefittableConfig(RunConfig):
-    """Settings of a training stage that can be refitted on all examples, for deployment."""
-
-    refit: str = setting(
-        "",
-        "checkpoint of this stage whose settings and best epoch are used to train again on all examples, validation "
-        "and test included, without evaluation: for deployment; empty: train and validate",
-        input_kind="checkpoint",
-    )
-
-
-@dataclass
 class LanguageRunConfig(RunConfig):
     """Settings of the stages that train language models."""
 
@@ -117,22 +113,11 @@ class LanguageRunConfig(RunConfig):
 
 
 @dataclass
-class PackedConfig(LanguageRunConfig):
-    """Settings of the stages whose examples are written into files of OUTPUT.partial, and read from there."""
-
-    shuffle_examples: int = setting(
-        0,
-        "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus "
-        "that is too large for memory",
-        least=0,
-        since="0.2",
-    )
-
-
-@dataclass
-class SftConfig(PackedConfig, RefittableConfig):
+class SftConfig(LanguageRunConfig):
     """Settings of supervised fine-tuning."""
 
+    refit: str = setting("", REFIT, input_kind="checkpoint")
+    shuffle_examples: int = setting(0, SHUFFLED, least=0, since="0.2")
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     model: str = setting(
         "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
@@ -222,9 +207,10 @@ class SftConfig(PackedConfig, RefittableConfig):
 
 
 @dataclass
-class CatalogueTrainConfig(RefittableConfig):
+class CatalogueTrainConfig(RunConfig):
     """Settings of the stage that trains a catalogue model (`minionerec.models.backbone.catalogue`)."""
 
+    refit: str = setting("", REFIT, input_kind="checkpoint")
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     checkpoint: str = setting(
         "",
@@ -370,9 +356,10 @@ _SOURCES = (
 
 
 @dataclass
-class GrpoConfig(PackedConfig):
+class GrpoConfig(LanguageRunConfig):
     """Settings of GRPO."""
 
+    shuffle_examples: int = setting(0, SHUFFLED, least=0, since="0.2")
     checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, input_kind="checkpoint")
     rewards: dict[str, float] = setting(
         {"ranking": 1.0},

@@ -13,7 +13,7 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -416,8 +416,35 @@ def _write(part: ExamplePart, maker: ExampleMaker) -> None:
         writer.finish()
 
 
-class BlockSampler(Sampler[int]):
-    """Examples of an epoch by blocks (`minionerec.data.order.block_order`), so that a resumed run has the same order.
+class EpochSampler(Sampler[int]):
+    """Examples in an order that follows from the epoch, so that a resumed run has it too.
+
+    Args:
+        count: Number of examples of an epoch.
+        order: From an epoch, counted from 0, to its examples.
+
+    Attributes:
+        epoch: The epoch whose order is given, from 0.
+    """
+
+    def __init__(self, count: int, order: Callable[[int], Iterator[int]]):
+        self.count, self.order, self.epoch = count, order, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the order of an epoch, from 0."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Examples of an epoch."""
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        """The examples of the epoch."""
+        return self.order(self.epoch)
+
+
+def sample_blocks(count: int, buffer: int, processes: int, size: int, seed: int) -> EpochSampler:
+    """Examples by blocks (`minionerec.data.order.block_order`).
 
     Accelerate deals out the batches of a sampler to the processes in turn. So the shares of the processes are
     interleaved, a batch each, and what a process gets is its own share, of which it alone reads the blocks:
@@ -433,33 +460,18 @@ class BlockSampler(Sampler[int]):
         processes: Processes of the launch.
         size: Examples of a process's batch.
         seed: Seed of the order.
-
-    Attributes:
-        epoch: The epoch whose order is given, from 0.
     """
 
-    def __init__(self, count: int, buffer: int, processes: int, size: int, seed: int):
-        self.count, self.buffer, self.processes, self.size, self.seed = count, buffer, processes, size, seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Take the order of an epoch, from 0."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        """All examples."""
-        return self.count
-
-    def __iter__(self) -> Iterator[int]:
-        """The examples of an epoch."""
+    def order(epoch: int) -> Iterator[int]:
         shares = [
-            in_batches(block_order(self.count, self.buffer, self.seed, self.epoch, process, self.processes), self.size)
-            for process in range(self.processes)
+            in_batches(block_order(count, buffer, seed, epoch, process, processes), size)
+            for process in range(processes)
         ]
-        whole = self.count // self.processes // self.size
-        for _ in range(whole):
+        for _ in range(count // processes // size):
             for share in shares:
                 yield from next(share).tolist()
         for share in shares:
             for batch in share:
                 yield from batch.tolist()
+
+    return EpochSampler(count, order)

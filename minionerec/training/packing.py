@@ -24,7 +24,7 @@ from transformers.trainer_callback import TrainerState
 from minionerec.core.errors import DataError
 from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
-from minionerec.training.examples import BlockSampler
+from minionerec.training.examples import EpochSampler
 from minionerec.training.memory import Share, in_tiles
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
@@ -431,7 +431,7 @@ class SetEpoch(TrainerCallback):
         receivers: Objects with an `epoch`.
     """
 
-    def __init__(self, *receivers: TreeCollator | BlockSampler | None):
+    def __init__(self, *receivers: TreeCollator | EpochSampler | None):
         self.receivers = [one for one in receivers if one is not None]
 
     def on_epoch_begin(

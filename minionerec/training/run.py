@@ -53,7 +53,7 @@ from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.tiger import TigerModel
 from minionerec.models.decoding.branches import BrokenScores
 from minionerec.models.prompts.wording import NEXT_SID
-from minionerec.training.config import LanguageRunConfig, RefittableConfig, RunConfig
+from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
@@ -129,7 +129,7 @@ def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what:
     accumulation = accumulation_steps(total, per_device, processes, what)
     steps = math.ceil(count / total)
     plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
-    kept = "a checkpoint" if isinstance(config, RefittableConfig) and config.refit else "validation"
+    kept = "a checkpoint" if getattr(config, "refit", "") else "validation"
     logger.info(
         "A step is %d %s = %d a device%s x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
         total,
@@ -258,18 +258,17 @@ def refit_epochs(stage: Stage[Any]) -> float | None:
             result of validation.
         ConfigError: If the chosen checkpoint was trained with other settings.
     """
-    config, inputs = stage.config, stage.inputs
-    if not (isinstance(config, RefittableConfig) and config.refit):
+    chosen = stage.inputs.get("refit")
+    if chosen is None:
         _check_unseen(stage)
         return None
-    chosen = inputs["refit"]
     manifest = read_manifest(chosen)
     if is_refit(manifest):
         raise ArtefactError(
             f"{chosen}: is itself trained on all examples; give refit the checkpoint that validation chose."
         )
     _check_settings(stage, chosen, manifest)
-    start = inputs.get("checkpoint")
+    start = stage.inputs.get("checkpoint")
     if start is not None and refitted_ancestor(start) is None:
         raise ArtefactError(
             f"{start}: was not trained on all examples, so the run would start without valid and test. Refit it "

@@ -37,7 +37,7 @@ from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, loa
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
-from minionerec.training.examples import BlockSampler, TrainingSet, training_set
+from minionerec.training.examples import EpochSampler, TrainingSet, sample_blocks, training_set
 from minionerec.training.memory import TokenLimit
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
@@ -115,7 +115,7 @@ class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
 
     teacher: Teacher | None = None
     teacher_share: float = 0.0
-    order: BlockSampler | None = None
+    order: EpochSampler | None = None
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The trainer's own, or by blocks."""
@@ -262,7 +262,7 @@ def _trainer(
     collator = TreeCollator(good_row_length(bundle.model), with_teacher=bool(config.teacher))
     order = None
     if shuffled:
-        order = BlockSampler(len(examples), shuffled, world_size(), plan.per_device, config.seed)
+        order = sample_blocks(len(examples), shuffled, world_size(), plan.per_device, config.seed)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,

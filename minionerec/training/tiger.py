@@ -158,9 +158,7 @@ def _trainer(
             remove_unused_columns=False,
             ddp_find_unused_parameters=False,
         ),
-        data_collator=collate
-        if config.device_batch_size
-        else partial(collate_shares, collate=collate, tokens=row_tokens),
+        data_collator=collate,
         train_dataset=Dataset.from_dict(rows),
         eval_dataset=Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
@@ -168,6 +166,7 @@ def _trainer(
         optimizers=(adafactor(config, bundle.model), None) if config.optimizer == "adafactor" else (None, None),
     )
     if not config.device_batch_size:  # the model is small: as much as is faster, or what memory turns out to hold
+        trainer.data_collator = partial(collate_shares, collate=collate, tokens=row_tokens)
         trainer.set_limit(TokenLimit.of(lambda tokens, again: 0, 0, bundle.model.device.type, checkpointing=False))
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     trainer.validation = validation_set(config, bundle, builder, trie)

@@ -19,7 +19,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.prompts.examples import ExampleBuilder
 from minionerec.training import examples
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.examples import BlockSampler, Chance, plan_parts
+from minionerec.training.examples import Chance, plan_parts, sample_blocks
 from minionerec.training.packing import TreeCollator
 from minionerec.training.rows import SftExamples
 from minionerec.training.sft import run_sft
@@ -205,7 +205,7 @@ def test_a_share_is_exact_over_batches():
 
 @pytest.mark.parametrize(("count", "processes", "size"), [(100, 1, 8), (100, 2, 8), (101, 3, 4), (5, 2, 8)])
 def test_each_process_gets_its_own_blocks(count, processes, size):
-    order = BlockSampler(count, 32, processes, size, 0)
+    order = sample_blocks(count, 32, processes, size, 0)
     rows = list(order)
     assert len(rows) == len(order) == count
     assert sorted(rows) == list(range(count))

@@ -65,10 +65,6 @@ class Refusal(Exception):
         return found
 
 
-class Gone(Exception):
-    """The client has disconnected."""
-
-
 async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", limits: Limits) -> bytes:
     """The body of a call.
 
@@ -80,7 +76,7 @@ async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", 
     Raises:
         Refusal: 415 if the content type is not JSON, 413 if it is too large, by its header or by its content,
             408 after the time limit.
-        Gone: If the client disconnects.
+        ClientDisconnect: If the client disconnects.
     """
     kind, length = b"", b""
     for name, value in headers:
@@ -102,13 +98,15 @@ async def read_body(headers: Sequence[tuple[bytes, bytes]], receive: "Receive", 
 
 
 async def _read(receive: "Receive", most: int) -> bytes:
+    from starlette.requests import ClientDisconnect
+
     body = b""
     pieces: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise ClientDisconnect
         piece = message.get("body", b"")
         size += len(piece)
         if size > most:

@@ -23,7 +23,7 @@ from minionerec.recommend.serve.logs import log_json_lines
 from minionerec.recommend.serve.metrics import Metrics
 from minionerec.recommend.serve.models import Shelf, Sources
 from minionerec.recommend.serve.openapi import STYLE, docs_page, document, operations
-from minionerec.recommend.serve.reading import Gone, Refusal
+from minionerec.recommend.serve.reading import Refusal
 from minionerec.recommend.serve.reloading import Reloader
 from minionerec.recommend.serve.service import Service
 
@@ -114,13 +114,14 @@ def create_app(
 
 
 def _json(method: str, path: str, handler: Handler, metrics: Metrics) -> "Route":
+    from starlette.requests import ClientDisconnect
     from starlette.responses import Response
     from starlette.routing import Route
 
     async def endpoint(request: "Request") -> Response:
         try:
             status, body = await handler(request)
-        except Gone:
+        except ClientDisconnect:
             return Response(status_code=GONE)
         except Refusal as refusal:
             if refusal.status in _COUNTED:

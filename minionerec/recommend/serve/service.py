@@ -15,7 +15,7 @@ from minionerec.recommend.serve.config import Limits
 from minionerec.recommend.serve.guard import NOTES
 from minionerec.recommend.serve.metrics import Metrics
 from minionerec.recommend.serve.models import Served, Shelf, without_paths
-from minionerec.recommend.serve.reading import Gone, Refusal, read_body, read_call, read_json, read_request, shown
+from minionerec.recommend.serve.reading import Refusal, read_body, read_call, read_json, read_request, shown
 from minionerec.recommend.serve.reloading import Reloader
 from minionerec.recommend.serve.writing import described, finite, to_json
 
@@ -162,8 +162,10 @@ class Service:
 
         Raises:
             Refusal: 503 or 504.
-            Gone: If the client disconnects.
+            ClientDisconnect: If the client disconnects.
         """
+        from starlette.requests import ClientDisconnect
+
         job = self.batcher.submit(requests, work)
         gone = asyncio.ensure_future(call.receive())  # after the body, only a disconnect follows
         try:
@@ -171,7 +173,7 @@ class Service:
             if job.future.done():
                 return job.future.result()
             if gone.done():
-                raise Gone
+                raise ClientDisconnect
             self.metrics.refused.labels("time").inc()
             raise Refusal(504, f"no answer within {self.limits.timeout_s:g} seconds; try again later.")
         finally:

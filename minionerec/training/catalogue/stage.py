@@ -262,9 +262,7 @@ def _trainer(
     trainer = CatalogueTrainer(
         model=model,
         args=args,
-        data_collator=collate
-        if config.device_batch_size
-        else partial(collate_shares, collate=collate, tokens=window_items),
+        data_collator=collate,
         train_dataset=StackDataset(**cast(Any, windows)),
         eval_dataset=StackDataset(**cast(Any, heldout)) if run.refit is None else None,
         processing_class=bundle.tokenizer,
@@ -299,6 +297,7 @@ def _fit_memory(trainer: CatalogueTrainer, config: CatalogueTrainConfig, windows
 
     tokens = size * width
     if not config.device_batch_size:
+        trainer.data_collator = partial(collate_shares, collate=collate, tokens=window_items)
         trainer.fit_memory(estimate, None)
         tokens = min(tokens, cast(TokenLimit, trainer.limit).tokens)
     needed, free = estimate(tokens), free_memory()

@@ -34,7 +34,7 @@ from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.config import GrpoConfig
 from minionerec.training.distillation import SoftTargets, load_teacher
-from minionerec.training.examples import BlockSampler, TrainingSet
+from minionerec.training.examples import TrainingSet, sample_blocks
 from minionerec.training.grpo.rollouts import RollOut, Row, beams, grpo_examples, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import SetEpoch, teacher_questions
@@ -281,7 +281,7 @@ def build_trainer(
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     order = None
     if shuffled:
-        order = BlockSampler(
+        order = sample_blocks(
             len(prompts),
             shuffled,
             world_size(),

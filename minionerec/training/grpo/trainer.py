@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from datasets import Dataset
 from safetensors.torch import load_model, save_model
-from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_callback import TrainerState
 from trl import GRPOConfig
@@ -21,6 +20,7 @@ from trl import GRPOConfig
 from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger
 from minionerec.training.distillation import SoftTargets
+from minionerec.training.examples import EpochSampler
 from minionerec.training.grpo.figures import (
     Figures,
     completion_figures,
@@ -105,7 +105,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         teacher: Queried in each step, for the term likelihood; none if None.
         max_hr_drop: How far HR at the set's last cutoff may fall below that of the first validation; ends the run.
         callbacks: In addition to the trainer's own.
-        order: The order of rows, by blocks; that of `EpochSampler` if None.
+        order: The order of rows, by blocks; that of `sample_steps` if None.
     """
 
     measures_loss = False
@@ -125,7 +125,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         teacher: TeacherQuery | None = None,
         max_hr_drop: float = 1.0,
         callbacks: Sequence[TrainerCallback] = (),
-        order: Sampler[int] | None = None,
+        order: EpochSampler | None = None,
     ):
         super().__init__(model, args, rows, tokenizer, callbacks, order)
         self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens

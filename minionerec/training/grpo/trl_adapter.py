@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from minionerec.training.examples import EpochSampler
 from minionerec.training.grpo.loss import RolloutGroups
 from minionerec.training.grpo.rollouts import Row
 from minionerec.training.memory import Share
@@ -46,8 +47,8 @@ OVERRIDDEN: dict[str, tuple[str, ...]] = {
 READ = ("eos_token_ids", "num_generations", "ref_model")
 
 
-class EpochSampler(Sampler[int]):
-    """Rows in an order that follows from seed and epoch alone, so that a resumed run has it too.
+def sample_steps(count: int, processes: int, slices: int, size: int, seed: int) -> EpochSampler:
+    """Rows of whole steps.
 
     A step's rows are dealt out in blocks, one a device, and a device computes its block slice by slice. The trainer
     takes slices in the order of first slice of each device, second slice of each device, and so on:
@@ -62,23 +63,13 @@ class EpochSampler(Sampler[int]):
         size: Rows of a slice.
         seed: Seed of the order.
     """
+    whole = count - count % (processes * slices * size)
 
-    def __init__(self, count: int, processes: int, slices: int, size: int, seed: int):
-        self.count, self.shape, self.seed, self.epoch = count, (processes, slices, size), seed, 0
+    def order(epoch: int) -> Iterator[int]:
+        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
+        yield from shuffled[:whole].view(-1, processes, slices, size).transpose(1, 2).flatten().tolist()
 
-    def set_epoch(self, epoch: int) -> None:
-        """Take the order of an epoch, from 0."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        """Rows of whole steps."""
-        step = torch.Size(self.shape).numel()
-        return self.count // step * step
-
-    def __iter__(self) -> Iterator[int]:
-        """The rows of an epoch."""
-        order = torch.randperm(self.count, generator=torch.Generator().manual_seed(self.seed + self.epoch))
-        yield from order[: len(self)].view(-1, *self.shape).transpose(1, 2).flatten().tolist()
+    return EpochSampler(whole, order)
 
 
 class StepTrainer(StepInParts, GRPOTrainer):
@@ -90,7 +81,7 @@ class StepTrainer(StepInParts, GRPOTrainer):
         rows: Training prompts.
         tokenizer: The model's tokenizer.
         callbacks: In addition to the trainer's own.
-        order: The order of rows, by blocks; that of `EpochSampler` if None.
+        order: The order of rows, by blocks; that of `sample_steps` if None.
     """
 
     args: GRPOConfig
@@ -105,7 +96,7 @@ class StepTrainer(StepInParts, GRPOTrainer):
         rows: Dataset,
         tokenizer: PreTrainedTokenizerBase,
         callbacks: Sequence[TrainerCallback] = (),
-        order: Sampler[int] | None = None,
+        order: EpochSampler | None = None,
     ):
         super().__init__(
             model=model,
@@ -143,7 +134,7 @@ class StepTrainer(StepInParts, GRPOTrainer):
         size = args.per_device_train_batch_size // self.num_generations
         sampler = self.order
         if sampler is None:
-            sampler = EpochSampler(len(rows), processes, args.gradient_accumulation_steps, size, args.seed)
+            sampler = sample_steps(len(rows), processes, args.gradient_accumulation_steps, size, args.seed)
         loader: DataLoader[Any] = self.accelerator.prepare(
             DataLoader(rows, batch_size=size, sampler=sampler, collate_fn=list)
         )

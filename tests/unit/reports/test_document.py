@@ -6,7 +6,6 @@ import pytest
 from support.pages import Page
 
 from minionerec.reports.document import (
-    Bullets,
     Cell,
     Details,
     ExampleBlock,
@@ -24,7 +23,7 @@ LISTS = [("list", [(f"item {NASTY}", True), ("b", False)])]
 BLOCKS = [
     f"text {NASTY}",
     Tiles([(f"label {NASTY}", "0.5", "note")]),
-    Bullets([f"sentence {NASTY}", "another"]),
+    [f"sentence {NASTY}", "another"],
     Table(["name", f"head {NASTY}"], [["row", Cell("0.1", f"[0, 1] {NASTY}")], ["row", "plain"]], f"caption {NASTY}"),
     Figure('<svg><path d="M0"/></svg>', f"figure {NASTY}"),
     Details(f"summary {NASTY}", f"pre {NASTY}\nsecond"),

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler
 from trl import GRPOTrainer
 
 from minionerec.training.grpo.trainer import SidGrpoTrainer
-from minionerec.training.grpo.trl_adapter import OVERRIDDEN, READ, EpochSampler, StepTrainer
+from minionerec.training.grpo.trl_adapter import OVERRIDDEN, READ, StepTrainer, sample_steps
 
 FOLDER = ROOT / "minionerec" / "training" / "grpo"
 
@@ -75,7 +75,7 @@ def test_trl_is_imported_in_one_module_and_its_settings_in_the_stage():
 
 def deal(count, processes, slices, size, epoch=0, seed=3):
     """Rows of each slice, by process, as accelerate deals out the batches of a sampler."""
-    sampler = EpochSampler(count, processes, slices, size, seed)
+    sampler = sample_steps(count, processes, slices, size, seed)
     sampler.set_epoch(epoch)
     batches = list(BatchSampler(sampler, size, drop_last=False))
     return [batches[process::processes] for process in range(processes)]
@@ -95,7 +95,7 @@ def test_every_launch_takes_the_same_steps(processes, slices, size):
     for step, rows in enumerate(whole):
         mine = [row for part in parts for rows in part[step * slices : (step + 1) * slices] for row in rows]
         assert mine == rows  # each process has a block of the step, in order
-    assert len(EpochSampler(25, processes, slices, size, 0)) == 24
+    assert len(sample_steps(25, processes, slices, size, 0)) == 24
 
 
 def test_a_step_is_made_when_its_first_slice_is_asked_for_and_once(monkeypatch):
