@@ -220,8 +220,8 @@ class CatalogueTrainConfig(RunConfig):
     vectors: str = setting(
         "tfidf",
         "item vectors, besides learned ones: tfidf or wordllama (of texts), interactions (of training interactions), "
-        "the output of embed-items, a .npy or .parquet file; experts compare those of another encoder beside words; "
-        "empty: none",
+        "the output of embed-items, a .npy or .parquet file; experts compare them too, beside words and "
+        "interactions; empty: none",
         path=True,
     )
     vector_width: int = setting(128, "width of vectors of TF-IDF or of interactions", least=1)
@@ -236,7 +236,7 @@ class CatalogueTrainConfig(RunConfig):
     pointer: bool = setting(True, "score SIDs of the history by how long ago they occurred")
     experts: bool = setting(
         False,
-        "pool transition counts, recent popularity, repeats and likeness of texts with the model's probabilities, by "
+        "pool transition counts, recent popularity, repeats and likeness of items with the model's probabilities, by "
         "weights that depend on the history, where that ranks validation examples better",
         since="0.2",
     )

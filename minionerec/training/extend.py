@@ -28,7 +28,7 @@ from minionerec.models.backbone.catalogue.extend import check_lengths, extended_
 from minionerec.models.backbone.vocabulary import add_code_tokens, code_token_ids, extend_code_rows
 from minionerec.sid.embed.texts import FittedTexts
 from minionerec.sid.table import SidTable
-from minionerec.training.catalogue.build import sid_text, text_neighbours
+from minionerec.training.catalogue.build import sid_neighbours, sid_text
 from minionerec.training.config import ExtendConfig
 
 logger = get_logger(__name__)
@@ -135,7 +135,7 @@ def _extend(
         _check_text(model, before, table, text, config)
     transitions = None if model.pairs is None else _counted(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
-    alike = None if model.experts is None else text_neighbours(corpus, table, config.vectors, text)
+    alike = None if model.experts is None else sid_neighbours(corpus, table, config.vectors, text)
     grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, config.start, alike)
     return replace(bundle, model=grown, table=table)
 

@@ -24,9 +24,11 @@ from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.build import run_build_sids
 from minionerec.sid.config import SidConfig
+from minionerec.sid.embed.interactions import beside, interaction_vectors
 from minionerec.sid.embed.texts import item_texts, nearest_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue import run_catalogue
+from minionerec.training.catalogue.build import sid_neighbours
 from minionerec.training.extend import run_extend
 from minionerec.training.sft import run_sft
 
@@ -271,8 +273,8 @@ def test_a_model_without_text_or_counts(shop, tmp_path):
     run_extend(extension(shop, "x", checkpoint=str(tmp_path / "saved"), output=str(tmp_path / "from_saved")))
 
 
-def test_experts_compare_the_vectors_of_another_encoder(shop, tmp_path):
-    """In training, and when items are added: the mean of the cosines of words and of these vectors."""
+def test_experts_compare_words_beside_vectors_and_interactions(shop, tmp_path):
+    """In training, and when items are added; by words and vectors alone where users have no two items in common."""
     drawn = np.random.default_rng(0).normal(size=(24, 8)).astype(np.float32)
     row = {item: number for number, item in enumerate(row_ids(Corpus.load(shop / "after")))}
     for name in ("before", "after"):
@@ -287,11 +289,16 @@ def test_experts_compare_the_vectors_of_another_encoder(shop, tmp_path):
         texts, vectors = [""] * bundle.table.n_unique, np.zeros((bundle.table.n_unique, 8), np.float32)
         for number, item, text in zip(bundle.table.sid_numbers, row_ids(corpus), item_texts(corpus), strict=True):
             texts[number], vectors[number] = text, drawn[row[item]]
-        wanted, experts = nearest_texts(texts, vectors=vectors), bundle.model.experts
+        together = np.zeros((bundle.table.n_unique, interaction_vectors(corpus, 128, 42).shape[1]), np.float32)
+        together[bundle.table.sid_numbers] = interaction_vectors(corpus, 128, 42)
+        wanted, experts = nearest_texts(texts, vectors=beside(vectors, together)), bundle.model.experts
         assert experts.text_offsets.tolist() == wanted.indptr.tolist()
         assert experts.neighbours.tolist() == wanted.indices.tolist()
         assert np.allclose(experts.similarities.numpy(), wanted.data, atol=1e-6)
-        assert experts.neighbours.tolist() != nearest_texts(texts).indices.tolist()
+        assert experts.neighbours.tolist() != nearest_texts(texts, vectors=vectors).indices.tolist()
+        alone = replace(corpus, train=SplitExamples.none())
+        found = sid_neighbours(alone, bundle.table, "ready", vectors)
+        assert found.indices.tolist() == nearest_texts(texts, vectors=vectors).indices.tolist()
 
 
 def row_ids(corpus):

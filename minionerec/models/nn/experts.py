@@ -5,11 +5,11 @@ Distributions", 1986; a product of experts as in Hinton, 2002):
 
     log p(i) = sum over k of w_k(h) f_k(i, h) + a constant,    w(h) = x(h) W
 
-f_0 is the model's log-probability, the others are logarithms of what was counted, or say how alike texts are; x(h) are
+f_0 is the model's log-probability, the others are logarithms of what was counted, or say how alike items are; x(h) are
 a few numbers that describe the history h. Of an item that was no target in training, here called unsold, the model and
-the counts know nothing: it has the mean probability, transitions and popularity of its neighbours by text. W is no part
-of the training of the model, where it would learn to be relied on: it is fitted on held-out examples. Until then, and
-where they do not gain, W leaves the model's probabilities as they are.
+the counts know nothing: it has the mean probability, transitions and popularity of the items most like it, its
+neighbours. W is no part of the training of the model, where it would learn to be relied on: it is fitted on held-out
+examples. Until then, and where they do not gain, W leaves the model's probabilities as they are.
 """
 
 from collections.abc import Iterator
@@ -24,22 +24,22 @@ from minionerec.models.nn.history import rows_of
 
 EXPERTS = (
     "model",
-    "model by text",
+    "model by neighbours",
     "transitions",
     "popularity",
     "newest popularity",
     "repeats",
     "seen",
     "seen before",
-    "text",
-    "text of unsold",
+    "neighbours",
+    "neighbours of unsold",
     "unsold",
     "unsold and seen",
 )
-"""Pooled: the model; of unsold items how much likelier their neighbours by text are; transition counts; popularity with
-a half-life of 10 and of 1 % of the training targets; how often an item of the history is chosen again, that it is in
-the history, and how long ago; how alike an item's text is to one of the history, and the same of unsold items alone;
-that an item is unsold and not in the history, or is in it."""
+"""Pooled: the model; of unsold items how much likelier their neighbours are; transition counts; popularity with a
+half-life of 10 and of 1 % of the training targets; how often an item of the history is chosen again, that it is in the
+history, and how long ago; how alike an item is to one of the history, and the same of unsold items alone; that an item
+is unsold and not in the history, or is in it."""
 FEATURES = (
     "bias",
     "log length",
@@ -59,7 +59,7 @@ DECAY = 0.8
 REACH = 10
 """Items back that transitions are counted and looked up."""
 NO_TRANSITION, NO_SALE, NO_NEIGHBOUR = 1e-3, 0.2, 1e-5
-"""Added to shares of transitions, to counts of targets and to probabilities by text, so that zeros have a logarithm."""
+"""Added to shares of transitions, counts of targets and probabilities of neighbours, so that zeros have a logarithm."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ExpertTables:
         repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against all.
         items: float32 (N, 4), the `FEATURES` of items: the logarithm of their sales, of the share of recent and
             of very recent ones among them, and 1 for those that were never sold.
-        neighbours: The items whose texts are most like each item's, with their similarities.
+        neighbours: The items most like each item, with their similarities.
     """
 
     transitions: csr_array
@@ -96,7 +96,7 @@ def mean_of_neighbours(
         values: float (P, N).
         unsold: bool (N,).
         offsets: int64 (N + 1,): where the neighbours of each item begin.
-        neighbours: int (M,), the items whose texts are like each item's.
+        neighbours: int (M,), the items that are like each item.
         similarities: float32 (M,), their weights.
 
     Returns:
@@ -136,7 +136,7 @@ class Experts(nn.Module):
     Args:
         num_items: Number of items, N.
         num_transitions: Stored counts of transitions.
-        num_neighbours: Stored similarities of texts.
+        num_neighbours: Stored similarities of items.
 
     Attributes:
         weights: float32 (features, experts), W.
@@ -268,9 +268,9 @@ class Experts(nn.Module):
         yield self.repeats * seen
         yield seen
         yield self._spread(items, (DECAY ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
-        text = self._text(items, log_probs) * known
-        yield text
-        yield text * unsold
+        likeness = self._likeness(items, log_probs) * known
+        yield likeness
+        yield likeness * unsold
         yield unsold * known
         yield unsold * seen
 
@@ -314,8 +314,8 @@ class Experts(nn.Module):
         found = torch.zeros(len(like), like.shape[1] + 1, dtype=like.dtype, device=like.device)
         return found.scatter_reduce_(1, items, values, "amax")[:, 1:]
 
-    def _text(self, items: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Similarity of each item's text to the most similar one of the history: float32 (P, N)."""
+    def _likeness(self, items: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Similarity of each item to the most similar one of the history: float32 (P, N)."""
         position, column = (items > 0).nonzero(as_tuple=True)
         owner, index = rows_of(self.text_offsets, items[position, column] - 1)
         where = position[owner] * like.shape[1] + self.neighbours[index].long()

@@ -14,14 +14,16 @@ from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogu
 from minionerec.models.backbone.catalogue.blocks import SIDS_AT_ONCE
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, code_token_ids
 from minionerec.models.prompts.wording import load_wording
-from minionerec.sid.embed.config import TFIDF, EncoderSettings
-from minionerec.sid.embed.texts import item_texts, nearest_texts
+from minionerec.sid.embed.config import INTERACTIONS, EncoderSettings
+from minionerec.sid.embed.interactions import beside
+from minionerec.sid.embed.texts import item_texts, l2_normalise, nearest_texts
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.experts import count_experts
 from minionerec.training.catalogue.windows import SidWindows, window_transitions
 from minionerec.training.config import CatalogueTrainConfig
 
+_INTERACTION_WIDTH = 128  # of the vectors of interactions by which SIDs are compared
 _TEXT_TOKENS = 300  # the tokenizer reads SIDs; text is there for the wording alone
 
 
@@ -49,14 +51,16 @@ def sid_text(
     return text
 
 
-def text_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarray | None) -> csr_array:
-    """The SIDs whose items' texts are most alike, with their similarities; none where nothing is known of any item.
+def sid_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarray | None) -> csr_array:
+    """The SIDs whose items are most alike, with their similarities; none where nothing is known of any item.
+
+    A similarity is the mean of two cosines: that of TF-IDF weights of texts, uncompressed, and that of the vectors of
+    `encoder` beside those of training interactions (`minionerec.sid.embed.interactions.beside`).
 
     Args:
         corpus: The corpus.
         table: SIDs of its items.
-        encoder: Where `text` comes from. TF-IDF weights are compared uncompressed in any case, so that its vectors add
-            nothing; those of another encoder count as much as they do.
+        encoder: Where `text` comes from.
         text: float32 (N, T), vectors of the distinct SIDs (`sid_text`); None where the model has none.
     """
     texts = [""] * table.n_unique
@@ -65,7 +69,14 @@ def text_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndar
             texts[number] = f"{texts[number]} {own}".strip()
     except DataError:
         pass
-    return nearest_texts(texts, vectors=None if encoder == TFIDF else text)
+    vectors = text
+    if encoder != INTERACTIONS:
+        try:
+            together = l2_normalise(sid_text(corpus, table, INTERACTIONS, _INTERACTION_WIDTH))
+            vectors = together if text is None else beside(text, together)
+        except DataError:  # no two items have a user in common
+            pass
+    return nearest_texts(texts, vectors=vectors)
 
 
 def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: SidWindows) -> Bundle:
@@ -81,7 +92,7 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         counts = window_transitions(windows, table.n_unique, config.reach, config.decay, config.reverse)
     experts = None
     if config.experts and table.n_unique <= SIDS_AT_ONCE:
-        alike = text_neighbours(corpus, table, config.vectors, text)
+        alike = sid_neighbours(corpus, table, config.vectors, text)
         experts = count_experts(windows, table.n_unique, config.recency, alike)
     shape = CatalogueConfig(
         vocab_size=len(tokenizer),

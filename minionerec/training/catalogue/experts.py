@@ -35,15 +35,15 @@ _MOST_EXAMPLES = 12_000  # examples that weights are fitted on
 _FEWEST = 50  # of them with the target among the candidates, below which nothing is fitted
 _START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.0, 0.0), strict=True))
 """Weights of the experts at first, whatever the history."""
-_FIXED = 2  # of them stay: that of the model, on which the others' depend, and what it has by text
+_FIXED = 2  # of them stay: that of the model, on which the others' depend, and what it has by neighbours
 _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
     (40, {"model": 1}),
     (30, {"model": 1, "newest popularity": 0.5}),
     (20, {"model": 1, "popularity": 1}),
     (20, {"transitions": 1}),
-    (20, {"text": 1}),
-    (15, {"model": 1, "model by text": 1, "unsold": 50}),
-    (15, {"model": 1, "model by text": 1, "text of unsold": 5, "unsold": 50}),
+    (20, {"neighbours": 1}),
+    (15, {"model": 1, "model by neighbours": 1, "unsold": 50}),
+    (15, {"model": 1, "model by neighbours": 1, "neighbours of unsold": 5, "unsold": 50}),
     (10, {"popularity": 1, "unsold": 50}),
     (5, {"repeats": 1, "seen": 10}),
     (5, {"seen before": 1, "unsold and seen": 10}),
@@ -70,7 +70,7 @@ def count_experts(windows: SidWindows, size: int, recency: float, neighbours: cs
         windows: Training windows.
         size: Number of SIDs, N.
         recency: How fast the loss's weights fall with age, which tells the ages of targets; at 0 all count the same.
-        neighbours: Similarities of the SIDs' texts (`minionerec.training.catalogue.build.text_neighbours`).
+        neighbours: Similarities of the SIDs (`minionerec.training.catalogue.build.sid_neighbours`).
     """
     parts = list(parts_of(len(windows["labels"])))
     newest = max((float(windows["weights"][part].max()) for part in parts), default=1.0)
