@@ -151,6 +151,12 @@ class Plan:
     jobs: dict[Key, Job] = field(default_factory=dict)
     before: tuple[str, ...] = ()
     _open: list[Key] = field(default_factory=list, repr=False)
+    _read: dict[tuple[type[Settings], str], dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def with_case(self, case: Case) -> "Plan":
+        """The plan of the recipe with one case more; it has the jobs made so far."""
+        recipe = replace(self.recipe, cases={**self.recipe.cases, case.name: case})
+        return replace(self, recipe=recipe, jobs=dict(self.jobs))
 
     def all(self) -> dict[Key, Job]:
         """Every job; prepared data first, then one seed after another, so that an early stop leaves every case one.
@@ -239,10 +245,15 @@ class Plan:
         return replace(job, log=log)
 
     def _config_values(self, kind: type[Settings], config: str, where: str) -> dict[str, Any]:
+        """The settings of a file, or RECIPE#STEP, which is read once for all cases and seeds."""
         beside = self.recipe.file.parent
-        if "#" in config:
-            return at(where, lambda: recipe_values(kind, config, beside, self.before))
-        return file_values(kind, str(settings_file(config, beside)))
+        if (kind, config) not in self._read:
+            if "#" in config:
+                found = at(where, lambda: recipe_values(kind, config, beside, self.before))
+            else:
+                found = file_values(kind, str(settings_file(config, beside)))
+            self._read[kind, config] = found
+        return self._read[kind, config]
 
 
 def recipe_values(

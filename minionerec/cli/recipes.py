@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -204,7 +205,7 @@ class Recipe:
         """The folder of its outputs."""
         return Path(self.settings.output)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Its name in commands: that of a shipped recipe, else its path."""
         home = shipped_root() / HOME

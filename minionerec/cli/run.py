@@ -50,30 +50,31 @@ _OF_ENTRY = ("corpus", "items", "protocol", "sids", "reference", "split")
 """Settings of the log that each data set has."""
 
 
-def check_tables(recipe: Recipe) -> None:
-    """Check the settings of tables and log, before anything is run.
+def check_tables(plan: Plan) -> None:
+    """Check the settings of a recipe's tables and log, before anything is run.
 
     Raises:
         ConfigError: If a table is about a step without predictions, or its settings do not fit.
     """
+    recipe = plan.recipe
     for data in recipe.data:
         for name in recipe.compare:
-            _, stage, values = _table(recipe, data, name)
+            _, stage, values = _table(plan, data, name)
             where = f"{recipe.file}: compare.{name}"
             at(
                 where,
                 partial(STAGES[stage].config_class(), **{**values, **_compared(stage, {"a": "a"}), "output": "a"}),
             )
     if recipe.log is not None:
-        _log_settings(recipe, {data: {"a": "a"} for data in recipe.data})
+        _log_settings(plan, {data: {"a": "a"} for data in recipe.data})
 
 
-def _table(recipe: Recipe, data: str, name: str) -> tuple[str, str, dict[str, Any]]:
+def _table(plan: Plan, data: str, name: str) -> tuple[str, str, dict[str, Any]]:
     """The step whose outputs a table compares, the stage that makes the table, and its other settings."""
-    values, where = dict(recipe.compare[name]), f"{recipe.file}: compare.{name}"
+    values, where = dict(plan.recipe.compare[name]), f"{plan.recipe.file}: compare.{name}"
     of = str(values.pop("of", name))
-    stage = PREFERENCE if _measured(recipe, of, where) == "preference" else REPORT
-    return of, stage, _typed(stage, _filled(recipe, data, values, where), where)
+    stage = PREFERENCE if _measured(plan.recipe, of, where) == "preference" else REPORT
+    return of, stage, _typed(stage, _filled(plan, data, values, where), where)
 
 
 def _measured(recipe: Recipe, of: str, where: str) -> str:
@@ -86,17 +87,18 @@ def _measured(recipe: Recipe, of: str, where: str) -> str:
     return kinds[of]
 
 
-def tables(recipe: Recipe, say: Callable[[str], None]) -> Iterator[Job]:
+def tables(plan: Plan, say: Callable[[str], None]) -> Iterator[Job]:
     """The jobs of all tables and of the log, over the outputs that are up to date.
 
     Args:
-        recipe: The recipe.
+        plan: That of the recipe.
         say: Called with a line about each case that is left out.
     """
-    folders = partial(_folders, recipe, Plan(recipe).all(), {})
+    recipe = plan.recipe
+    folders = partial(_folders, recipe, plan.all(), {})
     for data in recipe.data:
         for name in recipe.compare:
-            of, stage, values = _table(recipe, data, name)
+            of, stage, values = _table(plan, data, name)
             found = folders(data, of, say)
             if runs := {label: str(folder) for label, (folder, exists) in found.items() if exists}:
                 values |= {**_compared(stage, runs), "output": str(recipe.folder / data / COMPARE / name)}
@@ -107,7 +109,7 @@ def tables(recipe: Recipe, say: Callable[[str], None]) -> Iterator[Job]:
         stages = {data: {label: str(folder) for label, (folder, _) in found.items()} for data, found in every.items()}
         stages = {data: folders for data, folders in stages.items() if folders}
         if any(exists for found in every.values() for _, exists in found.values()):
-            yield _job(recipe, Key("all", "log", LOG, None), LOG, _log_settings(recipe, stages))
+            yield _job(recipe, Key("all", "log", LOG, None), LOG, _log_settings(plan, stages))
 
 
 def _job(recipe: Recipe, key: Key, stage: str, values: Mapping[str, Any]) -> Job:
@@ -137,25 +139,26 @@ def _typed(stage: str, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     return typed_values(STAGES[stage].config_class(), values, where)
 
 
-def _filled(recipe: Recipe, data: str, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _filled(plan: Plan, data: str, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Settings with the placeholders of a data set filled."""
-    text = Filled(Plan(recipe), Key(data, PREPARED, "", None), None, None)
+    text = Filled(plan, Key(data, PREPARED, "", None), None, None)
     return {key: text.of(value, f"{where}: {key}") for key, value in values.items()}
 
 
-def _log_settings(recipe: Recipe, stages: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def _log_settings(plan: Plan, stages: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """The settings of the experiment log: one entry per data set.
 
     Args:
-        recipe: The recipe.
+        plan: That of the recipe.
         stages: Data set to label to the folder of predictions.
     """
+    recipe = plan.recipe
     where, raw = f"{recipe.file}: log", dict(recipe.log or {})
     _measured(recipe, str(raw.pop("of", "test")), where)
     entries: dict[str, Any] = {}
     for data, folders in stages.items():
         own = {key: value for key, value in raw.items() if key in _OF_ENTRY}
-        entries[data] = {**_filled(recipe, data, own, where), "stages": dict(folders)}
+        entries[data] = {**_filled(plan, data, own, where), "stages": dict(folders)}
     values = _typed(LOG, {key: value for key, value in raw.items() if key not in _OF_ENTRY}, where)
     values |= {"entries": entries, "output": str(recipe.folder / "log")}
     at(where, lambda: STAGES[LOG].config_class()(**values))
@@ -205,7 +208,7 @@ logger = get_logger(__name__)
 
 SUMMARY = "Run the steps of a recipe, each after its dependencies"
 _MOST = 2**20  # bytes of a log that are printed when its step has ended
-_Wanted = Callable[[Recipe], dict[Key, Job]]
+_Wanted = Callable[[Plan], dict[Key, Job]]
 
 
 def run_arguments(program: str) -> CommandParser:
@@ -250,12 +253,13 @@ def run_recipe(program: str, words: Sequence[str]) -> None:
         return
     given = parser.parse_args(words)
     recipe = with_changes(read_recipe(given.recipe), given.jobs, given.threads)
-    check_search(recipe)
+    plan = Plan(recipe)
+    check_search(plan)
 
-    def wanted(recipe: Recipe) -> dict[Key, Job]:
-        return between(wanted_jobs(recipe, given.only, given.seeds), given.first, given.last, given.recipe)
+    def wanted(plan: Plan) -> dict[Key, Job]:
+        return between(wanted_jobs(plan, given.only, given.seeds), given.first, given.last, given.recipe)
 
-    jobs = wanted(with_winner(recipe))
+    jobs = wanted(with_winner(plan))
     if given.dry:
         print("\n".join(listed(recipe, jobs)))
         return
@@ -264,7 +268,7 @@ def run_recipe(program: str, words: Sequence[str]) -> None:
             status = _run_steps(recipe, jobs)
         else:
             held.callback(_locked(recipe).release)
-            status = _run_cases(recipe, given.only, wanted)
+            status = _run_cases(plan, given.only, wanted)
     if status:
         raise SystemExit(status)
 
@@ -299,28 +303,30 @@ def with_changes(recipe: Recipe, jobs: int | None, threads: int | None) -> Recip
     return replace(recipe, settings=settings)
 
 
-def wanted_jobs(recipe: Recipe, only: Sequence[str] | None, seeds: Sequence[int] | None) -> dict[Key, Job]:
-    """The jobs of a recipe that the command line selects; everything in the file is checked.
+def wanted_jobs(plan: Plan, only: Sequence[str] | None, seeds: Sequence[int] | None) -> dict[Key, Job]:
+    """The jobs of a plan that the command line selects; everything in the file is checked.
 
     Raises:
         ConfigError: If there is no such case, step or seed, or the file is wrong.
     """
+    recipe = plan.recipe
     if seeds is not None and not recipe.settings.seeds:
         raise ConfigError(f"--seeds {seeds[0]}: {recipe.name} has no `seeds`; its steps set their own.")
     strange = [seed for seed in seeds or () if seed not in recipe.settings.seeds]
     if strange:
         seeds_known = ", ".join(map(str, recipe.settings.seeds))
         raise ConfigError(f"--seeds {strange[0]}: {recipe.file} has no such seed. Its seeds: {seeds_known}.")
-    found = Plan(recipe).all()
+    found = plan.all()
     searched = [recipe.search.name] if recipe.search else []
     known = [*recipe.cases, *searched] if recipe.has_cases else [key.step for key in found]
     unknown = [name for name in only or () if name not in known]
     if unknown:
         what = "case" if recipe.has_cases else "step"
         raise ConfigError(f"--only {unknown[0]}: {recipe.file} has no such {what}. Its {what}s: {', '.join(known)}.")
-    check_tables(recipe)
+    check_tables(plan)
     if seeds is not None:
-        found = Plan(recipe, tuple(seed for seed in recipe.settings.seeds if seed in seeds)).all()
+        some = tuple(seed for seed in recipe.settings.seeds if seed in seeds)
+        found = replace(plan, seeds=some, jobs={}).all()
     wanted = [key for key in found if only is None or (key.case if recipe.has_cases else key.step) in only]
     return chosen(found, wanted)
 
@@ -412,16 +418,17 @@ def _show_words(job: Job) -> None:
     print_line("\n".join([*_words(job), ""]))
 
 
-def _run_cases(recipe: Recipe, only: Sequence[str] | None, wanted: _Wanted) -> int:
+def _run_cases(plan: Plan, only: Sequence[str] | None, wanted: _Wanted) -> int:
     """Run the search, the steps of all cases, then the tables; the status of the whole."""
+    recipe = plan.recipe
     runner = Runner(recipe.settings.jobs, print_line)
     lost: list[str] = []
     if recipe.search is not None and recipe.search.name in (only or [recipe.search.name]):
-        lost += search_settings(recipe, recipe.search, runner)
-    recipe = with_winner(recipe)
-    jobs = wanted(recipe)
+        lost += search_settings(plan, recipe.search, runner)
+    plan = with_winner(plan)
+    jobs = wanted(plan)
     outcomes = dict(runner.run(jobs))
-    ending = {job.key: job for job in tables(recipe, print_line)}
+    ending = {job.key: job for job in tables(plan, print_line)}
     outcomes |= runner.run(ending)
     lost += losses(outcomes, {**jobs, **ending})
     for key, job in ending.items():

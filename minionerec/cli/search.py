@@ -27,19 +27,19 @@ SPLIT = "valid"
 _RANGE = {"low": float, "high": float, "log": bool, "whole": bool, "among": None}
 
 
-def check_search(recipe: Recipe) -> None:
-    """Check the settings of a search, before anything is run.
+def check_search(plan: Plan) -> None:
+    """Check the settings of a recipe's search, before anything is run.
 
     Raises:
         ConfigError: If a range is invalid, its ends do not fit the settings, or another split is measured.
     """
-    search = recipe.search
+    recipe, search = plan.recipe, plan.recipe.search
     if search is None:
         return
     where = f"{recipe.file}: search"
     ranges = {name: _range(given, f"{where}.over.{name}") for name, given in recipe.over.items()}
     for low in (True, False):
-        jobs = _trial_jobs(recipe, search, "search/trial", {name: _end(given, low) for name, given in ranges.items()})
+        jobs = _trial_jobs(plan, search, "search/trial", {name: _end(given, low) for name, given in ranges.items()})
         measured = [job for key, job in jobs.items() if key[1:3] == ("search/trial", search.measure)]
         if not measured:
             raise ConfigError(f"{where}: measure is {search.measure!r}, which reads nothing of {search.step!r}.")
@@ -56,11 +56,11 @@ def check_search(recipe: Recipe) -> None:
     _optuna()
 
 
-def search_settings(recipe: Recipe, search: SearchSettings, runner: Runner) -> list[str]:
+def search_settings(plan: Plan, search: SearchSettings, runner: Runner) -> list[str]:
     """Try settings until there are as many trials as the file asks for, and write the best.
 
     Args:
-        recipe: The recipe.
+        plan: That of the recipe.
         search: Its search.
         runner: What runs the steps of a trial.
 
@@ -71,35 +71,35 @@ def search_settings(recipe: Recipe, search: SearchSettings, runner: Runner) -> l
         ConfigError: If the existing trials are of another search, or none has a value.
     """
     optuna = _optuna()
-    folder = recipe.folder / "search"
+    folder = plan.recipe.folder / "search"
     folder.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
     found = optuna.create_study(storage=storage, study_name="search", direction="maximize", load_if_exists=True)
-    _check_same(found, _identity(recipe, search), folder)
+    _check_same(found, _identity(plan, search), folder)
     lost: list[str] = []
     running = found.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING])
     for number, settings in [(trial.number, dict(trial.params)) for trial in running]:
-        lost += _try(recipe, search, runner, found, number, settings)
+        lost += _try(plan, search, runner, found, number, settings)
     while (done := len(found.get_trials(deepcopy=False))) < search.trials:
         found.sampler = optuna.samplers.TPESampler(seed=search.seed + done)  # the same whenever the search is resumed
-        trial = found.ask(_distributions(optuna, recipe))
-        lost += _try(recipe, search, runner, found, trial.number, dict(trial.params))
-    _write_best(recipe, search, found, folder / BEST, runner.say)
+        trial = found.ask(_distributions(optuna, plan.recipe))
+        lost += _try(plan, search, runner, found, trial.number, dict(trial.params))
+    _write_best(plan, search, found, folder / BEST, runner.say)
     return lost
 
 
-def with_winner(recipe: Recipe) -> Recipe:
-    """A recipe with the best settings of its search as a case of its own, if there are any yet.
+def with_winner(plan: Plan) -> Plan:
+    """A plan with the best settings of its search as a case of its own, if there are any yet.
 
     Raises:
         ConfigError: If their file is malformed.
     """
-    search = recipe.search
+    recipe, search = plan.recipe, plan.recipe.search
     if search is None:
-        return recipe
+        return plan
     file = recipe.folder / "search" / BEST
     if not file.is_file():
-        return recipe
+        return plan
     try:
         given = json.loads(file.read_text(encoding="utf-8").splitlines()[1].removeprefix("# settings: "))
     except (OSError, ValueError, IndexError, RecursionError):
@@ -110,8 +110,9 @@ def with_winner(recipe: Recipe) -> Recipe:
     steps = changed_steps(
         all_steps(base, recipe.cases), {search.step: _change(base, recipe, search, given, str(file))}, str(file)
     )
-    case = replace(base, name=search.name, label=search.name, steps=steps, base=search.case, where=str(file))
-    return replace(recipe, cases={**recipe.cases, search.name: case})
+    return plan.with_case(
+        replace(base, name=search.name, label=search.name, steps=steps, base=search.case, where=str(file))
+    )
 
 
 def _change(base: Case, recipe: Recipe, search: SearchSettings, settings: Mapping[str, Any], where: str) -> RecipeStep:
@@ -171,9 +172,9 @@ def _distributions(optuna: Any, recipe: Recipe) -> dict[str, Any]:
     return made
 
 
-def _trial_jobs(recipe: Recipe, search: SearchSettings, name: str, settings: Mapping[str, Any]) -> dict[Key, Job]:
+def _trial_jobs(plan: Plan, search: SearchSettings, name: str, settings: Mapping[str, Any]) -> dict[Key, Job]:
     """The jobs of one trial: the steps that its settings change, as far as the measured predictions need them."""
-    base = recipe.cases[search.case]
+    recipe, base = plan.recipe, plan.recipe.cases[search.case]
     where = f"{recipe.file}: search.over"
     changes = {search.step: _change(base, recipe, search, settings, where)}
     steps = changed_steps(all_steps(base, recipe.cases), changes, where)
@@ -182,16 +183,16 @@ def _trial_jobs(recipe: Recipe, search: SearchSettings, name: str, settings: Map
     if strange:
         raise ConfigError(f"{recipe.file}: search: seeds names {strange[0]}; {base.name} has {list(base.seeds)}.")
     case = Case(name, name, data, seeds, steps, search.case, base.where, True)
-    jobs = Plan(replace(recipe, cases={**recipe.cases, name: case})).all()
+    jobs = plan.with_case(case).all()
     return chosen(jobs, [key for key in jobs if key[1:3] == (name, search.measure)])
 
 
 def _try(
-    recipe: Recipe, search: SearchSettings, runner: Runner, found: Any, number: int, settings: dict[str, Any]
+    plan: Plan, search: SearchSettings, runner: Runner, found: Any, number: int, settings: dict[str, Any]
 ) -> list[str]:
     """Run one trial and report its value to Optuna."""
     name = f"search/trial-{number}"
-    jobs = _trial_jobs(recipe, search, name, settings)
+    jobs = _trial_jobs(plan, search, name, settings)
     outcomes = runner.run(jobs)
     values = [
         _value(job, search)
@@ -222,12 +223,12 @@ def _value(job: Job, search: SearchSettings) -> float:
     return float(ranking_metrics(ranked.ranks[search.level], [k], every_mrr=True)[search.metric].mean())
 
 
-def _identity(recipe: Recipe, search: SearchSettings) -> dict[str, Any]:
+def _identity(plan: Plan, search: SearchSettings) -> dict[str, Any]:
     """Identity of a search: what is searched, and the settings that all trials share."""
     given = {key: value for key, value in vars(search).items() if key not in ("trials", "name", "seed")}
-    some = {name: _end(_range(given, name), low=True) for name, given in recipe.over.items()}
+    some = {name: _end(_range(given, name), low=True) for name, given in plan.recipe.over.items()}
     shared = {}
-    for key, job in _trial_jobs(recipe, search, "search/trial", some).items():
+    for key, job in _trial_jobs(plan, search, "search/trial", some).items():
         ours = key[1:3] == ("search/trial", search.step)
         shared[key.title] = {name: value for name, value in job.values.items() if not (ours and name in some)}
     plain: dict[str, Any] = json.loads(json.dumps({"asked": given, "over": sorted(some), "steps": shared}, default=str))
@@ -250,12 +251,12 @@ def _check_same(found: Any, identity: dict[str, Any], folder: Path) -> None:
         )
 
 
-def _write_best(recipe: Recipe, search: SearchSettings, found: Any, path: Path, say: Callable[[str], None]) -> None:
+def _write_best(plan: Plan, search: SearchSettings, found: Any, path: Path, say: Callable[[str], None]) -> None:
     finished = [trial for trial in found.get_trials(deepcopy=False) if trial.value is not None]
     if not finished:
         raise MinioneRecError(f"{path.parent}: no trial has a value; fix what failed, remove the folder, run again.")
     best = max(finished, key=lambda trial: (trial.value, -trial.number))
-    jobs = _trial_jobs(recipe, search, f"search/trial-{best.number}", dict(best.params))
+    jobs = _trial_jobs(plan, search, f"search/trial-{best.number}", dict(best.params))
     job = next(job for key, job in jobs.items() if key.step == search.step and key.case.startswith("search/"))
     values = {key: value for key, value in job.values.items() if key != "output"}
     head = (

@@ -32,7 +32,7 @@ from minionerec.cli.command import demo_step
 from minionerec.cli.doctor import doctor_arguments
 from minionerec.cli.init import init_arguments
 from minionerec.cli.main import put_arguments, recipe_arguments, serve_arguments
-from minionerec.cli.plan import between, config_values
+from minionerec.cli.plan import Plan, between, config_values
 from minionerec.cli.recipes import find_recipe, read_recipe, shipped_recipes
 from minionerec.cli.run import run_arguments, wanted_jobs
 from minionerec.core.settings import parse_settings
@@ -160,7 +160,7 @@ def check_minionerec(words, copies=None):
         given = run_arguments("minionerec run").parse_args(words[1:])
         recipe = copies.get(os.path.normpath(given.recipe), given.recipe)
         if not os.path.normpath(recipe).startswith(("shop", "my_")):  # of the reader, or made by the page itself
-            between(wanted_jobs(read_recipe(recipe), given.only, given.seeds), given.first, given.last, recipe)
+            between(wanted_jobs(Plan(read_recipe(recipe)), given.only, given.seeds), given.first, given.last, recipe)
     elif words[0] == "recipes":
         given = recipe_arguments("minionerec recipes").parse_args(words[1:])
         if given.action == "copy":

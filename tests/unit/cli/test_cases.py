@@ -94,11 +94,11 @@ def test_a_training_that_writes_predictions_beside_its_model_has_a_folder_a_seed
         job = jobs[Key("shop", "sasrec", "train-sequential", seed)]
         assert job.settings.seed == seed
         assert str(job.output) == f"{tmp_path}/runs/shop/sasrec/train-sequential/seed-{seed}"
-    assert [key.seed for key in wanted_jobs(study, None, [2]) if key.case == "sasrec"] == [2]
+    assert [key.seed for key in wanted_jobs(Plan(study), None, [2]) if key.case == "sasrec"] == [2]
 
 
 def test_only_and_seeds_choose_and_bring_what_is_needed(tmp_path):
-    study = read_recipe(write_study(tmp_path))
+    study = Plan(read_recipe(write_study(tmp_path)))
     assert [key.title for key in wanted_jobs(study, ["sharpened"], [2])] == [
         "shop/prepared/corpus",
         "shop/prepared/sids",
@@ -221,7 +221,7 @@ def changed(**step):
 def test_a_mistake_is_one_line_with_file_and_key(changes, message, tmp_path):
     with pytest.raises(ConfigError, match=message) as raised:
         study = with_changes(read_recipe(write_study(tmp_path, **changes)), None, None)
-        wanted_jobs(study, None, None)
+        wanted_jobs(Plan(study), None, None)
     assert "\n" not in str(raised.value)
 
 

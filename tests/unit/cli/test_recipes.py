@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 from minionerec.cli import run
 from minionerec.cli.init import BASE
-from minionerec.cli.plan import Job, between, config_values, jobs_before, plan_of
+from minionerec.cli.plan import Job, Plan, between, config_values, jobs_before, plan_of
 from minionerec.cli.recipes import DEMO, copy_recipe, find_recipe, read_recipe, shipped_recipes
 from minionerec.cli.run import ensure_before
 from minionerec.cli.search import check_search
@@ -40,7 +40,7 @@ def test_every_step_of_a_shipped_recipe_has_valid_settings(name):
     assert not [text for text in texts if "{" in text]
     if name.startswith("studies/"):
         recipe = read_recipe(name)
-        check_search(recipe)
+        check_search(Plan(recipe))
         assert len({key.case for key in jobs}) == len(recipe.cases) + any(recipe.data.values())
         assert recipe.settings.output == f"runs/{name}"
 

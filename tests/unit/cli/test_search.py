@@ -8,6 +8,7 @@ from support.paths import ROOT
 from support.studies import BROKEN, TINY, study, write_study
 
 from minionerec.cli import runner
+from minionerec.cli.plan import Plan
 from minionerec.cli.recipes import read_recipe
 from minionerec.cli.search import check_search, with_winner
 from minionerec.core.errors import ConfigError, MinioneRecError
@@ -46,7 +47,7 @@ def test_the_winner_is_a_file_and_a_case_of_its_own(played, tmp_path, monkeypatc
     assert not [name for name in played.names if "trial" in name and name.startswith("test")]
     assert not list((tmp_path / "runs/shop/search").glob("trial-*/test"))
     assert "| best | - | 2 | " in printed
-    case = with_winner(read_recipe(str(path))).cases["best"]
+    case = with_winner(Plan(read_recipe(str(path)))).recipe.cases["best"]
     assert case.base == "labels" and [step.name for step in case.steps] == ["model", "valid", "test"]
     before = list(played.names)
     assert study(monkeypatch, path) == 0
@@ -57,7 +58,7 @@ def test_the_winner_is_a_file_and_a_case_of_its_own(played, tmp_path, monkeypatc
     assert [line[:8] for line in trials(capsys.readouterr().out)] == ["trial 3:"]
     best.write_text("learning_rate: 0.05\n")
     with pytest.raises(ConfigError, match=r"best\.yaml: its second line no longer holds the best settings"):
-        with_winner(read_recipe(str(path)))
+        with_winner(Plan(read_recipe(str(path))))
 
 
 def test_a_search_that_was_killed_resumes_with_the_same_trials(played, tmp_path, monkeypatch, capsys):
@@ -140,7 +141,7 @@ def test_trials_of_another_search_are_not_mixed(played, tmp_path, monkeypatch):
 def test_a_mistake_is_reported_before_anything_runs(changes, message, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError, match=message):
-        check_search(read_recipe(str(write_study(tmp_path, search={**SEARCH, **changes}))))
+        check_search(Plan(read_recipe(str(write_study(tmp_path, search={**SEARCH, **changes})))))
 
 
 def test_whole_numbers_and_logarithms_are_drawn_as_such(played, tmp_path, monkeypatch, capsys):
@@ -156,4 +157,4 @@ def test_without_optuna_it_is_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"needs optuna, which is not installed: pip install 'minionerec\[search\]'"):
-        check_search(read_recipe(str(write_study(tmp_path, search=SEARCH))))
+        check_search(Plan(read_recipe(str(write_study(tmp_path, search=SEARCH)))))
