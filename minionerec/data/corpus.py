@@ -243,11 +243,16 @@ class Corpus:
             count: How many; -1 for all.
             seed: Seed of the sample.
         """
+        numbers = self.sample_numbers(split, count, seed)
+        whole = len(numbers) == self.sizes[split] and not self.in_files
+        return self.splits()[split] if whole else self.chosen(split, numbers)
+
+    def sample_numbers(self, split: str, count: int, seed: int) -> np.ndarray:
+        """The numbers of the examples of `sample`: int64 (R,), ascending."""
         size = self.sizes[split]
         if count < 0 or count >= size:
-            return self.splits()[split] if not self.in_files else self.chosen(split, np.arange(size))
-        drawn = np.random.default_rng(seed).choice(size, count, replace=False, shuffle=False)
-        return self.chosen(split, np.sort(drawn))
+            return np.arange(size)
+        return np.sort(np.random.default_rng(seed).choice(size, count, replace=False, shuffle=False))
 
     def popularity(self) -> np.ndarray:
         """How often each item is the target of a training example: int64 (N,)."""

@@ -41,10 +41,10 @@ def row_contexts(times: RowTimes | None, count: int) -> np.ndarray:
     return found
 
 
-def training_contexts(corpus: "Corpus") -> np.ndarray:
-    """The session context of each training example: int8 (R,), indices into `SESSION_CONTEXTS`."""
-    found = np.full(corpus.sizes["train"], UNKNOWN, dtype=np.int8)
-    for numbers, rows in corpus.batches("train"):
+def corpus_contexts(corpus: "Corpus", split: str = "train") -> np.ndarray:
+    """The session context of each example of a split: int8 (R,), indices into `SESSION_CONTEXTS`."""
+    found = np.full(corpus.sizes[split], UNKNOWN, dtype=np.int8)
+    for numbers, rows in corpus.batches(split):
         found[numbers] = row_contexts(rows.times, len(rows))
     return found
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from minionerec.data.slices import FOLLOWED, LATER, NOT_FOLLOWED, SAME, WHOSE
+from minionerec.metrics.predictions import SESSION_CONTEXT, labelled
 from minionerec.metrics.results import Slice
 from minionerec.metrics.statistics import PairedDifference
 from minionerec.metrics.tables import MANY, format_percent, transition_label
@@ -16,6 +17,8 @@ from minionerec.reports.results import ONE_BY_ONE, PageResults
 
 _SHARES = (("time", SAME), ("pair", FOLLOWED))  # slices whose share of a metric is reported
 _RESTS = (("time", LATER), ("pair", NOT_FOLLOWED))  # the other slices of their groups
+_BASELINES = {given: [labelled(name, given) for name in NAMES] for given in ((), (SESSION_CONTEXT,))}
+"""Names of the baselines on pages, by what they were given."""
 _NONE = "no significant difference"
 _LARGE = 0.1  # share of examples that is reported with what to change
 
@@ -57,8 +60,12 @@ def _best(results: PageResults) -> list[Finding]:
 def _best_two(results: PageResults) -> tuple[str | None, str | None]:
     """The best trained recommender and the best baseline, None where there is none."""
     ranked = results.ranked
-    mine = next((name for name in ranked if name not in NAMES), None)
-    return mine, next((name for name in ranked if name in NAMES), None)
+    mine = next((name for name in ranked if not _is_baseline(name)), None)
+    return mine, next((name for name in ranked if _is_baseline(name)), None)
+
+
+def _is_baseline(name: str) -> bool:
+    return any(name in names for names in _BASELINES.values())
 
 
 def _not_ahead(results: PageResults, rule: str, where: str, mine: str | None, theirs: str | None) -> list[Finding]:
@@ -90,15 +97,23 @@ def _compared(results: PageResults, rule: str, names: Sequence[str], other: str,
 
 
 def _baseline(results: PageResults) -> list[Finding]:
-    """All recommenders compared with the strongest baseline, by validation where available."""
-    known = [name for name in results.ranked if name in NAMES]
-    if not known:
-        return []
-    chosen = results.chosen.strongest if results.chosen else None
-    strongest = chosen if chosen in known else known[0]
-    where = "validation" if chosen in known else "these examples (no validation results)"
-    names = [name for name in results.own if name not in NAMES]
-    return _compared(results, "baseline", names, strongest, f"the strongest baseline on {where}")
+    """All recommenders compared with the strongest baseline that knows as much, by validation where available."""
+    kinds = {given: [name for name in results.ranked if name in names] for given, names in _BASELINES.items()}
+    found, several = [], all(kinds.values())
+    for given, known in kinds.items():
+        if not known:
+            continue
+        best = None if results.chosen is None else results.chosen.strongest_of(given)
+        chosen = labelled(best, given) if best else None
+        strongest = chosen if chosen in known else known[0]
+        where = "validation" if chosen in known else "these examples (no validation results)"
+        names = [
+            name
+            for name in results.own
+            if not _is_baseline(name) and (not several or results.recommenders[name].given == given)
+        ]
+        found += _compared(results, "baseline", names, strongest, f"the strongest baseline on {where}")
+    return found
 
 
 def _steps(results: PageResults) -> list[Finding]:
@@ -288,7 +303,7 @@ def _hard_examples(results: PageResults) -> Iterator[Finding]:
 
 def _called(name: str) -> str:
     """A recommender's name in a sentence, marked as a baseline where it is one."""
-    return f"the baseline {quoted(name)}" if name in NAMES else quoted(name)
+    return f"the baseline {quoted(name)}" if _is_baseline(name) else quoted(name)
 
 
 def _sentence(text: str) -> str:

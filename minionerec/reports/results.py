@@ -18,7 +18,7 @@ from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitExamples
 from minionerec.data.slices import read_slices
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
-from minionerec.metrics.predictions import FILE, Predictions
+from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, labelled
 from minionerec.metrics.ranked import KIND
 from minionerec.metrics.ranking import check_ks, length_of_lists, sid_ranks
 from minionerec.metrics.results import (
@@ -32,11 +32,11 @@ from minionerec.metrics.results import (
     metrics_at,
 )
 from minionerec.metrics.statistics import PairedDifference
-from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists
+from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists, read_chosen
 from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
 from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
-from minionerec.recommend.rankers.lists import rank_rows
-from minionerec.recommend.rankers.protocol import Allowed
+from minionerec.recommend.rankers.lists import rank_rows, split_queries, validation_contexts
+from minionerec.recommend.rankers.protocol import CONTEXT, Allowed
 from minionerec.reports.config import RunSetting
 from minionerec.reports.lineage import Lineage, Training, trace, trace_unfinished
 from minionerec.reports.reference import PublishedGap, Reference, ReferenceRow, gaps_to, stated_reading
@@ -245,15 +245,27 @@ def _counted_by(path: Path, recommender: RecommenderResults, examples: Evaluatio
 
 
 def baselines_of(
-    runs: Sequence[RunSetting], examples: EvaluationSet, ks: Sequence[int]
+    runs: Sequence[RunSetting],
+    examples: EvaluationSet,
+    ks: Sequence[int],
+    contexts: np.ndarray | None = None,
+    times: str | None = None,
 ) -> tuple[dict[str, RecommenderResults], Chosen]:
     """The baselines, read from one of the evaluations or computed, with seen items masked as in the protocol.
 
     An evaluation's are taken where they are lists of the same examples of a corpus with the same content, with the same
-    SIDs, of as many candidates at least, with nothing left out.
+    SIDs, of as many candidates at least, with nothing left out, given the session context or not, as is wanted.
+
+    Args:
+        runs: The recommenders of the page.
+        examples: The examples.
+        ks: Cutoffs, ascending.
+        contexts: Where the baselines are given the session context, that of the validation examples, as of
+            `minionerec.recommend.rankers.lists.validation_contexts`.
+        times: File of times, where the data have none of their own.
 
     Returns:
-        Baseline to its lists and ranks; and their constants.
+        Baseline to its lists and ranks, its name with what it was given; and their constants.
 
     Raises:
         ArtefactError: If the file of an evaluation cannot be read.
@@ -265,25 +277,28 @@ def baselines_of(
     if examples.protocol.name == ROWS and not masked:
         corpus = fingerprint(examples.source)
         paths_of_runs = (path for run in runs for path in run.runs)
-        path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach)), None)
+        given = contexts is not None
+        path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach, given)), None)
         found = None if path is None else read_baseline_lists(path, rows, examples.n_items, reach, table)
     if found is None:
         allowed = Allowed.leaving_out(rows.histories, examples.n_items) if masked else None
-        chosen, rankers = make_baselines(examples.data, table, masked=masked)
+        chosen, rankers = make_baselines(examples.data, table, masked=masked, contexts=contexts)
+        queries = split_queries(rows, examples.data, examples.split, CONTEXT, times) if chosen.given else None
         lists = {
-            name: rank_rows(ranker, rows, reach, examples.n_items, table=table, allowed=allowed)
+            name: rank_rows(ranker, rows, reach, examples.n_items, table=table, allowed=allowed, queries=queries)
             for name, ranker in progress(rankers.items(), "ranking by baselines", len(rankers), unit="baselines")
             if not (masked and name == RECENT)
         }
         found = lists, chosen
+    named = {labelled(name, of.given or ()): of for name, of in found[0].items()}
     made = {
         name: replace(RecommenderResults.from_lists(name, of, list_length), kept_length=list_length)
-        for name, of in found[0].items()
+        for name, of in named.items()
     }
     return made, found[1]
 
 
-def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int) -> bool:
+def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int, given: bool) -> bool:
     """Whether an evaluation has the baselines' lists that are wanted."""
     manifest = read_manifest(path, KIND)
     counts = manifest["counts"]
@@ -294,6 +309,7 @@ def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int)
         and counts.get("sid_table") == (None if examples.table is None else examples.table.fingerprint)
         and type(counts.get("beams")) is int
         and counts["beams"] >= reach
+        and bool(read_chosen(path).by_context) == given
     )
 
 
@@ -304,7 +320,8 @@ class PageResults(Results):
     Attributes:
         split: The split.
         examples: Its examples; None where they are not known.
-        baselines: Names of the recommenders that need no training.
+        baselines: Names of the recommenders that need no training, with what they were given. Where some recommenders
+            were given the session context and some not, there are baselines with it and without.
         chosen: Their constants and validation metrics.
         headline: The metric that ranks recommenders.
         reference: Published figures, if any are wanted.
@@ -338,8 +355,8 @@ class PageResults(Results):
 
     @property
     def conditioned(self) -> list[str]:
-        """Those that were given more than the histories, as no published one was."""
-        return [name for name in self.own if self.recommenders[name].given]
+        """Those that were given more than the histories, as no published one was; baselines among them."""
+        return [name for name in self.finished if self.recommenders[name].given]
 
     @property
     def ceiling_of_sids(self) -> Mapping[str, float]:
@@ -558,7 +575,15 @@ def read_results(
     if headline not in metrics:
         raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
-    made, chosen = baselines_of(runs, examples, ks) if examples and baselines else ({}, None)
+    made, chosen = dict[str, RecommenderResults](), None
+    if examples and baselines:
+        given = [SESSION_CONTEXT in recommender.given for recommender in done]
+        contexts = validation_contexts(examples.data, times) if any(given) else None
+        if contexts is None or not all(given):
+            made, chosen = baselines_of(runs, examples, ks)
+        if contexts is not None:
+            others, chosen = baselines_of(runs, examples, ks, contexts, times)
+            made |= others
     # A recommender replaces the baseline of its name.
     made = {name: recommender for name, recommender in made.items() if name not in named}
     found: Mapping[str, Mapping[str, Any]] = {}

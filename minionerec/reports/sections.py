@@ -132,7 +132,7 @@ def facts(results: PageResults) -> list[tuple[str, str]]:
         lines.append(("Parameters", ", ".join(f"{name} {count:,}" for name, count in known.items())))
     for sentence in results.chosen.sentences() if results.chosen and results.baselines else ():
         topic, _, text = sentence.partition(": ")
-        lines.append((f"Baseline {topic}" if topic in NAMES else f"Baselines: {topic}", text))
+        lines.append((f"Baseline {topic}" if topic.startswith(NAMES) else f"Baselines: {topic}", text))
     return lines
 
 

@@ -40,8 +40,8 @@ class EvaluationConfig(StageConfig):
     )
     session_context: bool = setting(
         True,
-        "give a model that was trained with it the session context: whether the target is in the session of the newest "
-        "item or in a later one, as far as times are known; false: give none",
+        "give a model that was trained with it, and the baselines beside it, the session context: whether the target "
+        "is in the session of the newest item or in a later one, as far as times are known; false: give none",
     )
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)
     seed: int = setting(0, "seed of the bootstrap, and of whatever else is drawn", least=0)

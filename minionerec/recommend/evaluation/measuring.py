@@ -11,7 +11,7 @@ from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.slices import read_slices
-from minionerec.metrics.predictions import FILE, GIVEN, Predictions
+from minionerec.metrics.predictions import FILE, GIVEN, SESSION_CONTEXT, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranked import write_ranks
 from minionerec.metrics.ranking import check_ks
@@ -30,7 +30,8 @@ from minionerec.recommend.evaluation.baseline_lists import write_baseline_lists
 from minionerec.recommend.evaluation.config import EvaluationConfig
 from minionerec.recommend.rankers.baselines import Chosen, make_baselines
 from minionerec.recommend.rankers.candidates import CandidateGroups
-from minionerec.recommend.rankers.lists import rank_rows
+from minionerec.recommend.rankers.lists import rank_rows, split_queries, validation_contexts
+from minionerec.recommend.rankers.protocol import CONTEXT
 
 logger = get_logger(__name__)
 
@@ -138,6 +139,8 @@ def measure(
 ) -> Measured:
     """Compute the metrics of lists, and of the baselines on the same examples.
 
+    Where the recommender was given the session context, so are the baselines.
+
     Args:
         config: Split, cutoffs, slices and bootstrap.
         corpus: Items and examples.
@@ -150,9 +153,12 @@ def measure(
     """
     lists, chosen = {name: predictions}, None
     if baselines:
-        chosen, rankers = make_baselines(corpus, table)
+        given = SESSION_CONTEXT in (predictions.given or ())
+        contexts = validation_contexts(corpus, config.times) if given else None
+        chosen, rankers = make_baselines(corpus, table, contexts=contexts)
+        queries = split_queries(rows, corpus, config.split, CONTEXT, config.times) if chosen.given else None
         for other, baseline in rankers.items():
-            lists[other] = rank_rows(baseline, rows, list_length, corpus.n_items, table=table)
+            lists[other] = rank_rows(baseline, rows, list_length, corpus.n_items, table=table, queries=queries)
     metrics = metrics_at(check_ks(config.ks, list_length), False)
     slices = list_slices(read_slices(corpus, rows, config.split, config.times)) if config.slices else []
     results = Results(

@@ -1,7 +1,8 @@
 """Baselines: popularity, most recent items, transition counts and EASE, with constants chosen on validation examples.
 
 The constants of a corpus are those of a grid with the highest NDCG@10 on its validation examples; test examples are
-never read. `make_baselines` finds them and builds the rankers.
+never read. `make_baselines` finds them and builds the rankers. Given the session contexts of the validation examples,
+it chooses constants for each context too, and the rankers read the context of a query.
 
 References: transition counts: Garcin et al. 2013 and the sequential rules of Ludewig and Jannach 2018, section 3.1;
 EASE: Steck 2019, equation 8.
@@ -10,9 +11,9 @@ EASE: Steck 2019, equation 8.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, pairwise, product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -22,8 +23,10 @@ from scipy.sparse import csr_array
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import FlatWindows, Windows, joined_windows, padded_windows
+from minionerec.metrics.predictions import SESSION_CONTEXT
 from minionerec.metrics.ranking import ranking_metrics, ranks_in
 from minionerec.recommend.rankers.candidates import (
     CandidateGroups,
@@ -35,6 +38,8 @@ from minionerec.recommend.rankers.candidates import (
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 
 logger = get_logger(__name__)
+
+_Setting = TypeVar("_Setting")
 
 POPULARITY, RECENT, TRANSITIONS, EASE = "popularity", "most recent items", "transition counts", "EASE"
 """Names of the baselines, in tables and in files."""
@@ -111,6 +116,9 @@ class Chosen:
         examples: Validation examples that they were chosen by; 0 where there are none, and these are the defaults.
         valid: NDCG@10 of each baseline on these examples, by name, in the unit of the evaluation.
         unit: That unit: "item", or what items share, e.g. "SID".
+        by_context: The constants for examples of each session context, by its name, chosen on the validation examples
+            of that context alone; None where constants are the same whatever the context.
+        of: Of constants for one session context, the number of all validation examples that have it.
     """
 
     popularity_half_life: float | None = None
@@ -121,14 +129,42 @@ class Chosen:
     examples: int = 0
     valid: Mapping[str, float] | None = None
     unit: str = "item"
+    by_context: Mapping[str, "Chosen"] | None = None
+    of: int | None = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What baselines with these constants read beyond the history; empty for nothing."""
+        return (SESSION_CONTEXT,) if self.by_context else ()
 
     @property
     def strongest(self) -> str | None:
-        """The baseline that is best on validation; None without validation examples."""
+        """The baseline that is best on validation, given nothing; None without validation examples."""
         return max(self.valid, key=self.valid.__getitem__) if self.valid else None
 
+    def strongest_of(self, given: tuple[str, ...]) -> str | None:
+        """The strongest of the baselines that were given something, by the validation examples of known context."""
+        if not given:
+            return self.strongest
+        sums = dict[str, float]()
+        for part in (self.by_context or {}).values():
+            for name, value in (part.valid or {}).items():
+                sums[name] = sums.get(name, 0) + (part.of or 0) * value
+        return max(sums, key=sums.__getitem__, default=None)
+
     def sentences(self) -> list[str]:
-        """One line per baseline with constants, and one on how they were chosen."""
+        """One line per baseline with constants, and one on how they were chosen; then those of each session context."""
+        found = self._sentences("")
+        if self.by_context:
+            found.append(
+                "given session context: the baselines are given it as the model is, an example is ranked by the "
+                "constants of its context, and by those above where that is unknown"
+            )
+        for context, own in (self.by_context or {}).items():
+            found += own._sentences(f", session context {context}")
+        return found
+
+    def _sentences(self, where: str) -> list[str]:
         counts = self.transitions
         texts = {
             POPULARITY: _half_life(self.popularity_half_life) + _seen(self.popularity_exclude_seen),
@@ -142,14 +178,17 @@ class Chosen:
         found = []
         for name, text in texts.items():
             value = (self.valid or {}).get(name)
-            found.append(f"{name}: {text}" + ("" if value is None else f"; validation {METRIC} {value:.4f}"))
-        how = f"chosen on {self.examples:,} validation examples, by {self.unit}"
-        found.append(f"constants: {how if self.examples else 'defaults, for there are no validation examples'}")
+            found.append(f"{name}{where}: {text}" + ("" if value is None else f"; validation {METRIC} {value:.4f}"))
+        drawn = f"{self.examples:,}" if self.of in (None, self.examples) else f"{self.examples:,} of {self.of:,}"
+        how = f"chosen on {drawn} validation examples, by {self.unit}"
+        found.append(f"constants{where}: {how if self.examples else 'defaults, for there are no validation examples'}")
         return found
 
     def to_json(self) -> dict[str, Any]:
         """The content of `baselines.json`."""
-        return {**asdict(self), "metric": METRIC, "strongest": self.strongest}
+        left_out = ("by_context", None), ("of", None)
+        content = asdict(self, dict_factory=lambda pairs: dict(pair for pair in pairs if pair not in left_out))
+        return {**content, "metric": METRIC, "strongest": self.strongest_of(self.given)}
 
     @classmethod
     def from_json(cls, content: Any, where: str) -> "Chosen":
@@ -159,7 +198,8 @@ class Chosen:
             ArtefactError: If it is something else.
         """
         try:
-            earlier = dict.fromkeys(("popularity_exclude_seen", "ease_exclude_seen"), False)  # until version 0.2
+            optional = dict.fromkeys(("by_context", "of"))
+            earlier = {**optional, "popularity_exclude_seen": False, "ease_exclude_seen": False}  # until version 0.2
             known = {name: {**earlier, **content}[name] for name in cls.__dataclass_fields__}
             return TypeAdapter(cls).validate_json(json.dumps(known), strict=True)
         except (TypeError, KeyError, ValueError) as error:
@@ -518,24 +558,21 @@ class Ease(_Scored):
     equation 8). A history counts as a set: neither order nor repeats are read.
 
     Args:
-        rows: What sets and popularity are counted from.
-        ridge: The ridge, more than 0.
+        rows: What popularity is counted from.
+        weights: `ease_weights` of `rows.together()`.
         popularity_half_life: Half-life of popularity, which breaks ties.
         exclude_seen: Whether candidates of the history are ranked after all others.
-        together: `rows.together()`, where it is at hand.
     """
 
     def __init__(
         self,
         rows: BaselineExamples,
-        ridge: float,
+        weights: np.ndarray,
         popularity_half_life: float | None = None,
         exclude_seen: bool = False,
-        together: np.ndarray | None = None,
     ):
         super().__init__(rows, popularity_half_life)
-        self.exclude_seen = exclude_seen
-        self.weights = ease_weights(rows.together() if together is None else together, ridge)
+        self.weights, self.exclude_seen = weights, exclude_seen
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`.
@@ -556,7 +593,7 @@ def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
 
     Args:
         gram: float (C, C), how many users chose both of two candidates; symmetric.
-        ridge: Added to the diagonal.
+        ridge: Added to the diagonal, more than 0.
     """
     matrix: np.ndarray = np.array(gram.T, dtype=np.float32 if len(gram) > _RIDGE_ITEMS else np.float64, order="F")
     np.fill_diagonal(matrix, matrix.diagonal().astype(np.float64) + ridge)
@@ -591,12 +628,15 @@ class _ValidationExamples:
     targets: np.ndarray
     allowed: Allowed | None
 
+    def take(self, rows: np.ndarray) -> "_ValidationExamples":
+        """Some of them: int64 (R,)."""
+        allowed = None if self.allowed is None else self.allowed.take(rows)
+        histories = [self.histories[row] for row in rows]
+        return _ValidationExamples(histories, self.targets[rows], allowed)
+
     def some(self, count: int) -> "_ValidationExamples":
         """A fixed sample of them."""
-        drawn = np.sort(np.random.default_rng(0).choice(len(self.targets), count, replace=False))
-        histories = [self.histories[row] for row in drawn]
-        allowed = None if self.allowed is None else Allowed.leaving_out(histories, self.allowed.n_items)
-        return _ValidationExamples(histories, self.targets[drawn], allowed)
+        return self.take(np.sort(np.random.default_rng(0).choice(len(self.targets), count, replace=False)))
 
 
 def _examples_of(trained: int) -> int:
@@ -604,21 +644,56 @@ def _examples_of(trained: int) -> int:
     return min(_EXAMPLES, max(_FEWEST_EXAMPLES, _PRODUCT // max(1, trained)))
 
 
-def _validation(rows: BaselineExamples, masked: bool) -> _ValidationExamples | None:
-    """The validation examples that constants are chosen by, a fixed sample of them; None without any."""
+@dataclass(frozen=True)
+class _Samples:
+    """The validation examples that constants are chosen by.
+
+    Attributes:
+        examples: All that are read.
+        every: int64 (S,), positions of those that the constants for examples of any context are chosen by.
+        known: The same of the constants for each known session context, an index into `SESSION_CONTEXTS`, and the
+            number of all validation examples that have it.
+    """
+
+    examples: _ValidationExamples
+    every: np.ndarray
+    known: Mapping[int, tuple[np.ndarray, int]]
+
+
+def _validation(rows: BaselineExamples, masked: bool, contexts: np.ndarray | None = None) -> _Samples | None:
+    """Fixed samples of the validation examples, of all and of each known context; None without any."""
     data, most = rows.data, _examples_of(rows.data.sizes["train"])
     if not data.sizes["valid"]:
         return None
-    found = data.sample("valid", most, 0) if data.in_files else data.valid
+    every, known = data.sample_numbers("valid", most, 0), dict[int, tuple[np.ndarray, int]]()
+    for context in (SAME, LATER) if contexts is not None else ():
+        own = np.flatnonzero(contexts == context)
+        if len(own) > most:
+            drawn = np.sort(np.random.default_rng(0).choice(len(own), most, replace=False, shuffle=False))
+        else:
+            drawn = np.arange(len(own))
+        if len(own):
+            known[context] = own[drawn], len(own)
+    numbers = np.unique(np.concatenate([every, *(drawn for drawn, _ in known.values())]))
+    found = data.chosen("valid", numbers)
     histories = found.histories.tolist()
     allowed = Allowed.leaving_out(histories, len(rows.numbers)) if masked else None
     examples = _ValidationExamples(histories, rows.numbers[found.targets], allowed)
-    return examples.some(most) if len(found) > most else examples
+    return _Samples(
+        examples,
+        np.searchsorted(numbers, every),
+        {context: (np.searchsorted(numbers, drawn), count) for context, (drawn, count) in known.items()},
+    )
+
+
+def _ndcg_values(ranks: np.ndarray) -> np.ndarray:
+    """NDCG@10 of ranks from 0, -1 where there is none: float64 (R,)."""
+    return ranking_metrics(ranks + 1, [10])["NDCG@10"]
 
 
 def _ndcg(ranks: np.ndarray) -> float:
     """Mean NDCG@10 of ranks from 0; -1 where there is none."""
-    return float(ranking_metrics(ranks + 1, [10])["NDCG@10"].mean())
+    return float(_ndcg_values(ranks).mean())
 
 
 def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: _ValidationExamples) -> float:
@@ -635,7 +710,7 @@ class TransitionGrid:
         rows: What pairs are counted from.
         examples: The validation examples.
         popularity_half_life: Half-life of popularity.
-        whole: A grid of the same with more examples, these among them: what it has counted is not counted again.
+        whole: A grid of more examples, these among them: what it has counted is not counted again.
     """
 
     def __init__(
@@ -646,7 +721,10 @@ class TransitionGrid:
         whole: "TransitionGrid | None" = None,
     ):
         self.rows, self.examples, self.half_life = rows, examples, popularity_half_life
-        self.scored: _Scored = _Scored(rows, popularity_half_life) if whole is None else whole.scored
+        if whole is not None and whole.half_life == popularity_half_life:
+            self.scored: _Scored = whole.scored
+        else:
+            self.scored = _Scored(rows, popularity_half_life)
         self.newest = _newest(examples.histories, rows.numbers)
         sources = np.zeros(rows.size, dtype=bool)
         sources[np.concatenate([*self.newest, np.zeros(0, np.int64)])] = True
@@ -812,8 +890,10 @@ def _seen_settings(examples: _ValidationExamples) -> tuple[bool, ...]:
     return (False,) if examples.allowed is not None else (False, True)
 
 
-def _choose_popularity(rows: BaselineExamples, examples: _ValidationExamples) -> tuple[float | None, bool]:
-    """The half-life of popularity that is best on validation, and whether seen items are ranked last."""
+def _popularity_values(
+    rows: BaselineExamples, examples: _ValidationExamples
+) -> dict[tuple[float | None, bool], np.ndarray]:
+    """NDCG@10 of popularity by half-life, and whether seen items are ranked last, for each example: float64 (R,)."""
     seen = rows.history_sets(examples.histories)
     row = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr))
     masked, targets = examples.allowed is not None, examples.targets
@@ -831,14 +911,14 @@ def _choose_popularity(rows: BaselineExamples, examples: _ValidationExamples) ->
                 after = rows.size - np.diff(seen.indptr) + before
                 ranks = ranks - before
                 ranks[gone] = rows.size if masked else after[gone]
-            found[half_life, last] = _ndcg(ranks)
-    return max(found, key=found.__getitem__)
+            found[half_life, last] = _ndcg_values(ranks)
+    return found
 
 
-def _choose_ridge(
+def _ridge_values(
     rows: BaselineExamples, examples: _ValidationExamples, scored: _Scored, together: np.ndarray
-) -> tuple[float, bool]:
-    """The ridge that is best on validation for the most popular candidates, and whether seen items are ranked last."""
+) -> dict[tuple[float, bool], np.ndarray]:
+    """The same of EASE among the most popular candidates, by ridge and whether seen items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
     gram, sets = together[np.ix_(kept, kept)], rows.history_sets(examples.histories)[:, kept]
     position = np.full(rows.size, -1)
@@ -857,12 +937,49 @@ def _choose_ridge(
             above = (scores > own) | ((scores == own) & (np.arange(len(kept)) < targets[:, None]))
             ranks = np.full(len(examples.targets), 10)
             ranks[inside] = np.where(own[:, 0] > -np.inf, above.sum(1), 10)
-            found[ridge, last] = _ndcg(ranks)
-    return max(found, key=found.__getitem__)
+            found[ridge, last] = _ndcg_values(ranks)
+    return found
+
+
+class ByContext:
+    """Ranks each query by the ranker of its session context.
+
+    Args:
+        unknown: Ranks queries of a context that is unknown, or has no ranker.
+        known: Rankers by context, indices into `SESSION_CONTEXTS`.
+    """
+
+    context = frozenset({"session_context"})
+
+    def __init__(self, unknown: Ranker, known: Mapping[int, Ranker]):
+        self.unknown, self.known = unknown, known
+
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        contexts = queries.session_context
+        own = np.full(len(queries), UNKNOWN) if contexts is None else contexts
+        items: list[Sequence[int]] = [()] * len(queries)
+        scores: list[Sequence[float]] = [()] * len(queries)
+        for context in np.unique(own).tolist():
+            rows = np.flatnonzero(own == context)
+            part = None if allowed is None else allowed.take(rows)
+            found = self.known.get(context, self.unknown).rank(queries.take(rows), k, part)
+            for row, listed, values in zip(rows.tolist(), found.items, found.scores, strict=True):
+                items[row], scores[row] = listed, values
+        return Ranking(items, scores)
 
 
 def make_baselines(
-    data: Corpus, table: CandidateGroups | None = None, chosen: Chosen | None = None, *, masked: bool = False
+    data: Corpus,
+    table: CandidateGroups | None = None,
+    chosen: Chosen | None = None,
+    *,
+    masked: bool = False,
+    contexts: np.ndarray | None = None,
 ) -> tuple[Chosen, dict[str, Ranker]]:
     """The constants that are best on the validation examples, and the baselines with them; test examples are not read.
 
@@ -875,35 +992,66 @@ def make_baselines(
         table: SIDs of the same items; with them lists hold distinct SIDs, and NDCG@10 is theirs, without them items.
         chosen: The constants, where they are known.
         masked: Whether seen items may not be listed, as some protocols have it.
+        contexts: int8 (V,), the session context of each validation example, an index into `SESSION_CONTEXTS`. Where
+            some are known, constants are chosen for each context too, on the validation examples that have it, and the
+            baselines rank each query by those of its context. None: constants are the same whatever the context.
 
     Returns:
         The constants, the defaults where there are no validation examples; and the baselines by name.
     """
     rows = BaselineExamples.of(data, table)
+    together = cache(rows.together)
+    weights = cache(lambda ridge: ease_weights(together(), ridge))
     if chosen is not None:
-        return chosen, _rankers(rows, chosen)
-    examples, with_ease = _validation(rows, masked), rows.size <= EASE_ITEMS
-    if examples is None:
+        plain, known = _rankers(rows, chosen, weights), chosen.by_context or {}
+        parts = {SESSION_CONTEXTS.index(name): _rankers(rows, own, weights) for name, own in known.items()}
+        return chosen, _by_context(plain, parts)
+    samples, with_ease = _validation(rows, masked, contexts), rows.size <= EASE_ITEMS
+    if samples is None:
         chosen = Chosen(ridge=Chosen.ridge if with_ease else None, unit=rows.unit)
-        return chosen, _rankers(rows, chosen)
-    half_life, popularity_last = _choose_popularity(rows, examples)
-    grid = TransitionGrid(rows, examples, half_life)
-    transitions = grid.best()
-    together = rows.together() if with_ease else None
-    ridge, ease_last = (None, False) if together is None else _choose_ridge(rows, examples, grid.scored, together)
-    chosen = Chosen(half_life, transitions, ridge, popularity_last, ease_last, len(examples.targets), None, rows.unit)
-    rankers = _rankers(rows, chosen, together)
-    valid = {
-        name: grid.value(transitions) if name == TRANSITIONS else valid_ndcg(ranker, rows, examples)
-        for name, ranker in rankers.items()
-        if examples.allowed is None or name != RECENT
-    }
-    chosen = replace(chosen, valid=valid)
+        return chosen, _rankers(rows, chosen, weights)
+    examples = samples.examples
+    popularity = _popularity_values(rows, examples)
+    ridges: dict[float | None, dict[tuple[float, bool], np.ndarray]] = {}
+    whole = TransitionGrid(rows, examples, _best_setting(popularity, samples.every)[0])
+
+    def choose(which: np.ndarray, of: int | None) -> tuple[Chosen, dict[str, Ranker]]:
+        """The constants that are best on some of the examples, int64 (S,), and the baselines with them."""
+        half_life, popularity_last = _best_setting(popularity, which)
+        grid = whole
+        if len(which) < len(examples.targets) or half_life != whole.half_life:
+            grid = TransitionGrid(rows, examples.take(which), half_life, whole)
+        part, transitions = grid.examples, grid.best()
+        ridge, ease_last = None, False
+        if with_ease:
+            if half_life not in ridges:
+                ridges[half_life] = _ridge_values(rows, examples, grid.scored, together())
+            ridge, ease_last = _best_setting(ridges[half_life], which)
+        found = Chosen(half_life, transitions, ridge, popularity_last, ease_last, len(which), None, rows.unit, of=of)
+        rankers = _rankers(rows, found, weights)
+        valid = {
+            name: grid.value(transitions) if name == TRANSITIONS else valid_ndcg(ranker, rows, part)
+            for name, ranker in rankers.items()
+            if part.allowed is None or name != RECENT
+        }
+        return replace(found, valid=valid), rankers
+
+    chosen, plain = choose(samples.every, None)
+    own, parts = dict[str, Chosen](), dict[int, dict[str, Ranker]]()
+    for context, (which, count) in samples.known.items():
+        own[SESSION_CONTEXTS[context]], parts[context] = choose(which, count)
+    chosen = replace(chosen, by_context=own or None)
     logger.info("Baselines: %s.", "; ".join(chosen.sentences()))
-    return chosen, rankers
+    return chosen, _by_context(plain, parts)
 
 
-def _rankers(rows: BaselineExamples, chosen: Chosen, together: np.ndarray | None = None) -> dict[str, Ranker]:
+def _best_setting(values: Mapping[_Setting, np.ndarray], which: np.ndarray | slice) -> _Setting:
+    """The first setting with the highest mean over some of the examples."""
+    return max(values, key=lambda setting: values[setting][which].mean())
+
+
+def _rankers(rows: BaselineExamples, chosen: Chosen, weights: Callable[[float], np.ndarray]) -> dict[str, Ranker]:
+    """The baselines with some constants, whatever the session context; `weights` are those of EASE by its ridge."""
     half_life = chosen.popularity_half_life
     found: dict[str, Ranker] = {
         POPULARITY: Popularity(rows, half_life, chosen.popularity_exclude_seen),
@@ -911,5 +1059,12 @@ def _rankers(rows: BaselineExamples, chosen: Chosen, together: np.ndarray | None
         TRANSITIONS: TransitionCounts(rows, chosen.transitions, half_life),
     }
     if chosen.ridge is not None:
-        found[EASE] = Ease(rows, chosen.ridge, half_life, chosen.ease_exclude_seen, together)
+        found[EASE] = Ease(rows, weights(chosen.ridge), half_life, chosen.ease_exclude_seen)
     return found
+
+
+def _by_context(plain: dict[str, Ranker], parts: Mapping[int, Mapping[str, Ranker]]) -> dict[str, Ranker]:
+    """The baselines that read the session context, from those of each; those of all alone where there are no others."""
+    if not parts:
+        return plain
+    return {name: ByContext(of, {context: own[name] for context, own in parts.items()}) for name, of in plain.items()}

@@ -8,7 +8,7 @@ import numpy as np
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import split_contexts
+from minionerec.data.session import corpus_contexts, split_contexts
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
@@ -40,6 +40,26 @@ def split_queries(
     if "session_context" in used:
         context = split_contexts(data, split, len(rows), times, given=given)
     return Queries(rows.histories.tolist(), context)
+
+
+def validation_contexts(data: Corpus, times: str | Path | None = None) -> np.ndarray | None:
+    """The session contexts of the validation examples, by which baselines that are given them choose constants.
+
+    Args:
+        data: A corpus; of a large one the examples are read a part at a time.
+        times: File of times, as of `minionerec.data.times.row_times`.
+
+    Returns:
+        int8 (V,), indices into `minionerec.data.session.SESSION_CONTEXTS`; None where all are unknown.
+
+    Raises:
+        DataError: As of `minionerec.data.times.row_times`.
+    """
+    count = data.sizes["valid"]
+    if not count:
+        return None
+    found = corpus_contexts(data, "valid") if data.has_times else split_contexts(data, "valid", count, times)
+    return found if found.any() else None
 
 
 def rank_rows(

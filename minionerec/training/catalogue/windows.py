@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
+from minionerec.data.session import UNKNOWN, corpus_contexts, row_contexts
 from minionerec.data.transitions import count_transitions
 from minionerec.data.windows import padded_windows, recency_of
 from minionerec.sid.table import SidTable
@@ -63,7 +63,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
     }
     number = np.concatenate([[0], table.sid_numbers + 1]).astype(np.int32)
     ages = recency_of(corpus.split, corpus.sizes["train"], recency)
-    known_contexts = training_contexts(corpus) if session_context else None
+    known_contexts = corpus_contexts(corpus) if session_context else None
     begin, means, sizes = 0, [], []
     for found in corpus.windows("train"):
         part = padded_windows(found, width, "right")

@@ -20,7 +20,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.order import SHUFFLED, block_order, in_batches
 from minionerec.data.protocols import Protocol
 from minionerec.data.rows import Side, SplitExamples, mapped
-from minionerec.data.session import UNKNOWN, row_contexts, training_contexts
+from minionerec.data.session import UNKNOWN, corpus_contexts, row_contexts
 from minionerec.data.windows import Windows, mapped_windows, padded_windows
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.nn.session import hidden
@@ -129,7 +129,7 @@ class TrainingExamples:
             )
             if not len(windows):
                 raise ConfigError("there is no training example; take data with longer histories.")
-            contexts = training_contexts(corpus) if corpus.has_times else None
+            contexts = corpus_contexts(corpus) if corpus.has_times else None
             return cls(max_len, padding, None, windows, None, contexts, shuffled)
         if on_disk is None:
             rows = corpus.train

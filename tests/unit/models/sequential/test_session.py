@@ -10,7 +10,7 @@ from support.session import make_session_corpus
 
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
-from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, row_contexts, training_contexts
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, corpus_contexts, row_contexts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.recommend.rankers.load import sequential_assistant
@@ -120,7 +120,7 @@ def test_rows_and_windows_have_the_session_contexts_of_their_rows(tmp_path, padd
     # unless that is hidden by chance.
     rows = {}
     for history, target, context in zip(
-        corpus.train.histories, corpus.train.targets, training_contexts(corpus), strict=True
+        corpus.train.histories, corpus.train.targets, corpus_contexts(corpus), strict=True
     ):
         rows.setdefault((int(history[-1]) + 1, int(target) + 1), Counter())[int(context)] += 1
     one, one_target, one_context = batch(False)

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from support.examples import source_of
+from support.examples import in_files, source_of
 from support.small_corpus import corpus_of, leave_last_out, rows_of
 
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -14,7 +14,8 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.times import RowTimes
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.transitions import TransitionPairs
 from minionerec.data.windows import padded_windows
 from minionerec.recommend.rankers import baselines
@@ -27,8 +28,8 @@ from minionerec.recommend.rankers.baselines import (
     TransitionConstants,
     make_baselines,
 )
-from minionerec.recommend.rankers.lists import rank_rows
-from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker
+from minionerec.recommend.rankers.lists import rank_rows, split_queries, validation_contexts
+from minionerec.recommend.rankers.protocol import CONTEXT, Allowed, Queries, Ranker, context_used
 from minionerec.sid.table import SidTable
 
 
@@ -248,7 +249,7 @@ def test_the_grid_says_what_the_lists_say(chain):
     corpus, _ = chain
     rows = baselines.BaselineExamples.of(corpus)
     for masked in (False, True):
-        examples = baselines._validation(rows, masked)
+        examples = baselines._validation(rows, masked).examples
         grid = baselines.TransitionGrid(rows, examples, None)
         points = list(grid.points())
         for how in (points[number] for number in np.random.default_rng(0).choice(len(points), 10)):
@@ -312,7 +313,8 @@ def test_ease_against_a_dense_solution(chain, monkeypatch, dtype_limit):
         others = np.delete(np.arange(40), item)
         gram = sets[:, others].T @ sets[:, others] + 30 * np.eye(39)
         wanted[others, item] = np.linalg.solve(gram, sets[:, others].T @ sets[:, item])
-    ease = baselines.Ease(baselines.BaselineExamples.of(corpus), 30.0)
+    rows = baselines.BaselineExamples.of(corpus)
+    ease = baselines.Ease(rows, baselines.ease_weights(rows.together(), 30.0))
     np.testing.assert_allclose(ease.weights, wanted, atol=2e-5)
     lists = ease.rank(Queries(corpus.test.histories.tolist()), 5).items
     for history, items in zip(corpus.test.histories, lists, strict=True):
@@ -361,11 +363,13 @@ def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
     table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [f"i{n}" for n in range(30)])
     rows = baselines.BaselineExamples.of(once, table if grouped else None)
     for masked in (False, True):
-        examples = baselines._validation(rows, masked and not grouped)
+        examples = baselines._validation(rows, masked and not grouped).examples
         reached = {
             last: baselines.valid_ndcg(baselines.Popularity(rows, None, last), rows, examples) for last in (False, True)
         }
-        assert reached[baselines._choose_popularity(rows, examples)[1]] == max(reached.values())
+        found = baselines._popularity_values(rows, examples)
+        for (_, last), values in found.items():
+            assert values.mean() == pytest.approx(reached[last], abs=1e-9)
 
 
 def test_pairs_of_some_sources_are_those_of_all(chain):
@@ -388,12 +392,114 @@ def test_constants_of_before_are_read_as_what_they_meant(chosen):
         Chosen.from_json({}, "here")
 
 
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory):
+    """A corpus whose next item follows from the newest in one session, and from what is popular after it.
+
+    Of one user in nine nobody knows the times. Each history begins with an item of its own.
+    """
+    rng, split = np.random.default_rng(5), {"train": [], "valid": [], "test": []}
+    times = {name: [] for name in split}
+    for user in range(400):
+        chain, clock = [20 + user], [100 * user]
+        for position in range(1, 9):
+            later = bool(rng.random() < 0.6)
+            chain.append(int(20 * rng.random() ** 3) if later else (chain[-1] + 1) % 20)
+            clock.append(clock[-1] + later)
+            name = {7: "valid", 8: "test"}.get(position, "train")
+            split[name].append((f"u{user}", chain[:position], chain[position]))
+            times[name].append((NO_TIME, NO_TIME) if user % 9 == 0 else (clock[-1], clock[-2]))
+    parts = [rows_of(rows, RowTimes(*np.array(times[name]).T.copy())) for name, rows in split.items()]
+    return corpus_of(*parts, 420)
+
+
+@pytest.mark.parametrize(("masked", "most"), [(False, 5000), (True, 5000), (False, 110)])
+def test_constants_of_each_context_are_those_of_its_examples_alone(sessions, monkeypatch, masked, most):
+    monkeypatch.setattr(baselines, "_EXAMPLES", most)
+    contexts = validation_contexts(sessions)
+    chosen, rankers = make_baselines(sessions, masked=masked, contexts=contexts)
+    plain, parts = choose(sessions, masked=masked), {}
+    assert replace(chosen, by_context=None) == plain and list(chosen.by_context) == ["same", "later"]
+    parts[UNKNOWN] = make_baselines(sessions, None, plain)[1]
+    for context in (SAME, LATER):
+        alone = replace(sessions, valid=sessions.valid.take(np.flatnonzero(contexts == context)))
+        constants, parts[context] = make_baselines(alone, masked=masked)
+        count = len(alone.valid)
+        assert chosen.by_context[SESSION_CONTEXTS[context]] == replace(constants, of=count)
+        assert 110 < count < len(contexts) - 110 and constants.examples == min(count, most)
+    assert Chosen.from_json(chosen.to_json(), "here") == chosen and not {"by_context", "of"} & plain.to_json().keys()
+    queries = split_queries(sessions.test, sessions, "test", CONTEXT)
+    histories = queries.histories
+    left_out = Allowed.leaving_out([history[-1:] for history in histories], 420)
+    again = make_baselines(sessions, None, Chosen.from_json(chosen.to_json(), "here"))[1]
+    assert set(queries.session_context.tolist()) == {UNKNOWN, SAME, LATER}
+    for name, ranker in rankers.items():
+        for allowed in (None, left_out):
+            found = ranker.rank(queries, 6, allowed)
+            wanted = {context: own[name].rank(Queries(histories), 6, allowed).items for context, own in parts.items()}
+            for row, context in enumerate(queries.session_context.tolist()):
+                assert found.items[row] == wanted[context][row]
+            assert found == again[name].rank(queries, 6, allowed)
+        assert ranker.rank(Queries(histories), 6).items == parts[UNKNOWN][name].rank(Queries(histories), 6).items
+        assert "session_context" in ranker.context and "session_context" not in context_used(parts[UNKNOWN][name])
+
+
+def test_the_context_gains_and_is_reported(sessions):
+    chosen = choose(sessions, contexts=validation_contexts(sessions))
+    same, later = (chosen.by_context[name] for name in ("same", "later"))
+    assert same.transitions.popularity < later.transitions.popularity
+    assert (same.of, later.of) == (same.examples, later.examples)
+    reached = {name: same.of * same.valid[name] + later.of * later.valid[name] for name in chosen.valid}
+    assert chosen.strongest_of(chosen.given) == max(reached, key=reached.__getitem__)
+    assert Chosen().strongest_of(("session context",)) is None and Chosen().given == ()
+    reported = chosen.sentences()
+    assert reported[:4] == replace(chosen, by_context=None).sentences() and "the baselines are given it" in reported[4]
+    assert f"constants, session context same: chosen on {same.examples} validation examples, by item" in reported
+    assert sum(sentence.startswith("transition counts, session context later: reach") for sentence in reported) == 1
+    fewer = replace(chosen, by_context={"later": replace(later, examples=50)}).sentences()
+    assert fewer[-1] == f"constants, session context later: chosen on 50 of {later.of} validation examples, by item"
+
+
+def test_contexts_are_known_by_times_alone(sessions, tmp_path, monkeypatch):
+    contexts = validation_contexts(sessions)
+    other = replace(sessions, test=replace(sessions.test, targets=sessions.test.targets[::-1]))
+    made = [make_baselines(corpus, contexts=validation_contexts(corpus)) for corpus in (sessions, other)]
+    assert made[0][0] == made[1][0]
+    asked = [split_queries(corpus.test, corpus, "test", CONTEXT) for corpus in (sessions, other)]
+    for name, ranker in made[0][1].items():
+        assert ranker.rank(asked[0], 6) == made[1][1][name].rank(asked[1], 6)
+    turned = replace(sessions.valid, targets=sessions.valid.targets[::-1])
+    np.testing.assert_array_equal(validation_contexts(replace(sessions, valid=turned)), contexts)
+    for none in (replace(sessions.valid, times=None), SplitExamples.none()):
+        assert validation_contexts(replace(sessions, valid=none, train=replace(sessions.train, times=None))) is None
+    unknown = make_baselines(sessions, contexts=np.zeros_like(contexts))
+    assert unknown[0] == choose(sessions) and not any(map(context_used, unknown[1].values()))
+
+
+def test_samples_of_a_corpus_on_disk_are_those_in_memory(sessions, tmp_path, monkeypatch):
+    sessions.save(tmp_path / "corpus", config={}, inputs={})
+    monkeypatch.setattr(baselines, "_EXAMPLES", 70)
+    contexts = validation_contexts(sessions)
+    found = dict(zip(map(tuple, sessions.valid.histories.tolist()), contexts.tolist(), strict=True))
+    kept = {}
+    for corpus in (in_files(tmp_path / "corpus"), sessions):
+        np.testing.assert_array_equal(validation_contexts(corpus), contexts)
+        samples = baselines._validation(baselines.BaselineExamples.of(corpus), False, contexts)
+        histories = list(map(tuple, samples.examples.histories))
+        assert len(samples.every) == 70 and list(samples.known) == [SAME, LATER]
+        for context, (rows, count) in samples.known.items():
+            assert len(rows) == 70 and count == (contexts == context).sum()
+            assert {found[histories[row]] for row in rows} == {context}
+        kept[corpus.in_files] = histories, samples.every.tolist(), samples.examples.targets.tolist()
+    assert kept[True] == kept[False]
+
+
 @pytest.mark.slow
 def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path):
     run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "corpus")))
     corpus = Corpus.load(tmp_path / "corpus")
     chosen, rows = choose(corpus), baselines.BaselineExamples.of(corpus)
-    examples = baselines._validation(rows, False)
+    examples = baselines._validation(rows, False).examples
     assert chosen.examples == len(corpus.valid)
     grid = baselines.TransitionGrid(rows, examples, chosen.popularity_half_life)
     points = list(grid.points())
@@ -406,7 +512,10 @@ def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path
     together = rows.together()
     every = product(baselines.RIDGES, (False, True))
     reached = {
-        how: baselines.valid_ndcg(baselines.Ease(rows, how[0], 0.1, how[1], together), rows, examples) for how in every
+        how: baselines.valid_ndcg(
+            baselines.Ease(rows, baselines.ease_weights(together, how[0]), 0.1, how[1]), rows, examples
+        )
+        for how in every
     }
     assert chosen.popularity_half_life == 0.1 and reached[chosen.ridge, chosen.ease_exclude_seen] == max(
         reached.values()
