@@ -141,34 +141,29 @@ def csv_rows(
         raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
 
 
-class _Object(dict[str, Any]):
-    """An object of JSON that remembers a key that it was given twice."""
+def parse_json(text: str | bytes) -> tuple[Any, frozenset[str]]:
+    """Parse JSON text.
 
-    twice: frozenset[str] = frozenset()
-
-
-def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    found = _Object(pairs)
-    if len(found) < len(pairs):
-        found.twice = frozenset(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
-    return found
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON text; its objects know their repeated keys (`repeated_keys`).
+    Returns:
+        The value; and where it is an object, the keys that it was given twice (objects inside it are not looked at).
 
     Raises:
         ValueError: If it is no JSON, is nested too deep, or holds a number of thousands of digits.
     """
+    twice = frozenset[str]()
+
+    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal twice  # the outermost object is the last to be read
+        found, twice = dict(pairs), frozenset[str]()
+        if len(found) < len(pairs):
+            twice = frozenset(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        return found
+
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        value = json.loads(text, object_pairs_hook=read_object)
     except RecursionError:
         raise ValueError(_DEPTH) from None
-
-
-def repeated_keys(value: Any) -> frozenset[str]:
-    """The keys that one object of JSON was given twice; objects inside it are not looked at."""
-    return value.twice if isinstance(value, _Object) else frozenset()
+    return value, twice if isinstance(value, dict) else frozenset()
 
 
 def plain_text(text: str) -> bool:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger
-from minionerec.data.files import parse_json, plain_text, repeated_keys
+from minionerec.data.files import parse_json, plain_text
 from minionerec.data.source import BadRows, read_lines
 from minionerec.data.sources.tables import column_of, read_table
 from minionerec.data.sources.tangles import drop_swallowing
@@ -237,10 +237,10 @@ def _json_lines(path: Path) -> pd.DataFrame:
         if not line.strip():
             continue
         try:
-            record = parse_json(line)
+            record, twice = parse_json(line)
             if not isinstance(record, dict):
                 raise ValueError(f"a JSON {type(record).__name__}, expected an object")
-            if twice := repeated_keys(record):
+            if twice:
                 raise ValueError(f"the key {shown(min(twice))} is given twice")
             if "\\u" in line and not plain_text(json.dumps(record, ensure_ascii=False)):
                 raise ValueError("a lone surrogate")

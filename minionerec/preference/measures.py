@@ -176,7 +176,7 @@ def against_truth(
     """Metrics of predictions for synthetic raters against their true probabilities.
 
     Args:
-        folder: Directory of the truth, see `Population.write`.
+        folder: Directory of the truth, see `write_population`.
         data: All rows.
         folds: int8 (R,).
         rows: int64 (r,), the rows predicted.

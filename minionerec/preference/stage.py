@@ -48,7 +48,7 @@ from minionerec.preference.measures import (
     user_table,
 )
 from minionerec.preference.models import Lookup, PreferenceModel, fit_model, save_model
-from minionerec.preference.synthetic import COMPARISONS, FEATURES, make_population
+from minionerec.preference.synthetic import COMPARISONS, FEATURES, make_population, write_population
 
 logger = get_logger(__name__)
 
@@ -116,7 +116,7 @@ def _read(config: PreferenceConfig, folder: Path) -> Comparisons:
         made = folder / DATA
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
-        make_population(config.population, config.items, config.width, config.seed).write(made)
+        write_population(made, *make_population(config.population, config.items, config.width, config.seed))
         comparisons, features = made / COMPARISONS, made / FEATURES
     return read_comparisons(comparisons, features, config.targets, config.label_map)
 

@@ -5,7 +5,6 @@ random. Utility depends on the first 40 latent dimensions, by a shared taste, a 
 target, with a non-linear part. A choice adds noise of which a share `halo` is common to a user's targets on a pair.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,35 +22,9 @@ TASTES = (0.40, 0.30, 0.10, 0.20)
 ONE_TASTE = (0.85, 0.0, 0.15, 0.0)
 
 
-@dataclass(frozen=True)
-class Population:
-    """Synthetic items, raters and answers.
-
-    Attributes:
-        features: float32 (N, D).
-        utility: float64 (U, T, N), each user's and target's true utility, of unit variance.
-        comparisons: comparison_id, user_id, item_a, item_b and the targets, as `read_comparisons` has them.
-        truth: per comparison and target: comparison_id, target, `margin` m with P(a) = lapse/2 + (1 - lapse) Phi(m),
-            halo and lapse.
-    """
-
-    features: np.ndarray
-    utility: np.ndarray
-    comparisons: pd.DataFrame
-    truth: pd.DataFrame
-
-    def write(self, folder: Path) -> None:
-        """Write the inputs of training (comparisons.parquet, features.npz) and the truth, which it never reads."""
-        self.comparisons.to_parquet(folder / COMPARISONS)
-        items = np.array([f"item-{n}" for n in range(len(self.features))])
-        np.savez(folder / FEATURES, item_id=items, features=self.features)
-        self.truth.to_parquet(folder / TRUTH)
-        np.savez(folder / UTILITY, utility=self.utility.astype(np.float32))
-
-
 def make_population(
     kind: str, items: int, width: int, seed: int, halo: float = 0.6, nonlinear: float = 0.15, lapse: float = 0.0
-) -> Population:
+) -> tuple[np.ndarray, np.ndarray, pd.DataFrame, pd.DataFrame]:
     """Draw items, tastes, pairs and answers.
 
     Args:
@@ -63,6 +36,12 @@ def make_population(
         halo: Share of the noise common to a user's targets on one pair.
         nonlinear: Share of utility's variance that no linear score reaches.
         lapse: Share of random answers.
+
+    Returns:
+        Vectors of items, float32 (N, D); each user's and target's true utility, float64 (U, T, N), of unit variance;
+        the comparisons: comparison_id, user_id, item_a, item_b and the targets, as `read_comparisons` has them; and
+        the truth, per comparison and target: comparison_id, target, `margin` m with P(a) = lapse/2 + (1 - lapse)
+        Phi(m), halo and lapse.
     """
     rng = np.random.default_rng([seed, 7])
     halo = 0.0 if kind == "no_halo" else halo
@@ -94,7 +73,17 @@ def make_population(
     comparisons = comparisons.assign(**dict(zip(TARGETS, np.where(chosen[order], "a", "b").T, strict=True)))
     truth = comparisons[["comparison_id"]].merge(pd.DataFrame({"target": TARGETS}), how="cross")
     truth = truth.assign(margin=margin[order].ravel(), halo=halo, lapse=lapse)
-    return Population(features, utility, comparisons, truth)
+    return features, utility, comparisons, truth
+
+
+def write_population(
+    folder: Path, features: np.ndarray, utility: np.ndarray, comparisons: pd.DataFrame, truth: pd.DataFrame
+) -> None:
+    """Write the inputs of training (comparisons.parquet, features.npz) and the truth, which it never reads."""
+    comparisons.to_parquet(folder / COMPARISONS)
+    np.savez(folder / FEATURES, item_id=np.array([f"item-{n}" for n in range(len(features))]), features=features)
+    truth.to_parquet(folder / TRUTH)
+    np.savez(folder / UTILITY, utility=utility.astype(np.float32))
 
 
 def _items(count: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

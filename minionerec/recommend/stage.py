@@ -19,7 +19,7 @@ from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.files import parse_json, repeated_keys
+from minionerec.data.files import parse_json
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.rankers.language import Search
@@ -81,12 +81,12 @@ def _line_parts(path: Path, rows_at_once: int) -> Iterator[list[dict[str, Any]]]
 
 def _line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        row = parse_json(line)
+        row, twice = parse_json(line)
     except ValueError as error:
         raise DataError(f"{path}, line {number}: not valid JSON ({str(error)[:200]}). Mend it.") from None
     if not isinstance(row, dict):
         raise DataError(f'{path}, line {number}: expected an object such as {{"history": ["id", "id"]}}.')
-    if twice := repeated_keys(row):
+    if twice:
         raise DataError(f"{path}, line {number}: the key {shown(min(twice))} occurs twice. Keep one.")
     foreign = sorted(set(row) - set(COLUMNS))
     if foreign:

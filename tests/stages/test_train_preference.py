@@ -18,7 +18,7 @@ from minionerec.preference.data import TEST, fold_of_rows, read_comparisons
 from minionerec.preference.measures import against_truth, correct, cross_entropy
 from minionerec.preference.models import load_model
 from minionerec.preference.stage import PREDICTIONS, RESULTS, run_preference
-from minionerec.preference.synthetic import TARGETS, make_population, probability
+from minionerec.preference.synthetic import TARGETS, make_population, probability, write_population
 from minionerec.reports.preference import difference, findings, run_preference_report, spread
 
 RECOVERY, REGRET = 0.80, 0.05
@@ -155,9 +155,9 @@ def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small
 
 def test_the_oracle_scores_its_ceiling_exactly(tmp_path):
     made = make_population("halo", 300, 16, 4, halo=0.5, nonlinear=0.2, lapse=0.1)
-    made.write(tmp_path)
+    write_population(tmp_path, *made)
     data = read_comparisons(tmp_path / "comparisons.parquet", tmp_path / "features.npz", TARGETS, {})
-    truth = made.truth.set_index(["comparison_id", "target"])["margin"]
+    truth = made[-1].set_index(["comparison_id", "target"])["margin"]
     names = zip([data.ids[c] for c in data.comparison], [data.targets[t] for t in data.target], strict=True)
     p = probability(truth.loc[list(names)].to_numpy(), 0.1)
     folds = fold_of_rows(data, "pair", 0)
@@ -175,8 +175,8 @@ def test_the_oracle_scores_its_ceiling_exactly(tmp_path):
 def test_own_files_by_time(tmp_path):
     """Codes, a label map, times, an unseen user; one's own data know no ceiling, and their content decides."""
     made = make_population("halo", 120, 12, 4)
-    made.write(tmp_path)
-    table = made.comparisons.copy()
+    write_population(tmp_path, *made)
+    table = made[2].copy()
     table["smart"] = table["smart"].map({"a": 2, "b": 1})
     table["timestamp"] = pd.date_range("2025-01-01", periods=len(table), freq="h").astype(str)
     table.loc[table.index >= len(table) - 5, "user_id"] = "newcomer"

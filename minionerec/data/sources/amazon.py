@@ -18,7 +18,7 @@ import pyarrow.json as pa_json
 
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import progress
-from minionerec.data.files import check_file, open_bytes, parse_json, plain_text, repeated_keys
+from minionerec.data.files import check_file, open_bytes, parse_json, plain_text
 from minionerec.data.source import BadRows, Source, item_table
 from minionerec.data.units import UNITS, looks_like, unit_numbers
 
@@ -180,10 +180,10 @@ def _parse_lines(
             continue
         where = f"{path}, line {number}"
         try:
-            record = parse_json(line)
+            record, repeated = parse_json(line)
             if not isinstance(record, dict):
                 raise ValueError(f"a JSON {type(record).__name__}, expected an object")
-            if twice := repeated_keys(record) & set(schema.names):
+            if twice := repeated & set(schema.names):
                 raise ValueError(f"the key {min(twice)!r} occurs twice")
             records.append(parse(record))
             numbers.append(number)

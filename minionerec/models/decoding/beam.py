@@ -120,6 +120,7 @@ def _search(
     hidden = branches.hidden.unsqueeze(1)  # (B, 1, D)
     nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 where there is none
     running = guide.start(batch, device)
+    # Columns of no SID, as where SIDs differ in length: topk orders equal scores by how many columns there are.
     none = min(num_beams, trie.widths[0]) if trie.even and trie.levels > 1 else 0
     done_scores = torch.full((batch, none), -torch.inf, device=device)
     done_sids = torch.full((batch, none), -1, dtype=torch.long, device=device)

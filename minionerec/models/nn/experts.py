@@ -13,7 +13,6 @@ examples. Until then, and where they do not gain, W leaves the model's probabili
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -60,27 +59,6 @@ REACH = 10
 """Items back that transitions are counted and looked up."""
 NO_TRANSITION, NO_SALE, NO_NEIGHBOUR = 1e-3, 0.2, 1e-5
 """Added to shares of transitions, counts of targets and probabilities of neighbours, so that zeros have a logarithm."""
-
-
-@dataclass(frozen=True)
-class ExpertTables:
-    """Counts of the training targets.
-
-    Attributes:
-        transitions: Counts between items, newer ones counting more.
-        popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either half-life;
-            of unsold items the mean of their neighbours.
-        repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against all.
-        items: float32 (N, 4), the `FEATURES` of items: the logarithm of their sales, of the share of recent and
-            of very recent ones among them, and 1 for those that were never sold.
-        neighbours: The items most like each item, with their similarities.
-    """
-
-    transitions: csr_array
-    popularity: np.ndarray
-    repeats: np.ndarray
-    items: np.ndarray
-    neighbours: csr_array
 
 
 def mean_of_neighbours(
@@ -176,24 +154,44 @@ class Experts(nn.Module):
         self.register_buffer("most", torch.zeros(len(FEATURES)))
         self.turn_off()
 
-    def set(self, tables: ExpertTables) -> None:
-        """Copy counts, as many as the module was built for."""
-        counted, alike, device = tables.transitions, tables.neighbours, self.counts.device
+    @classmethod
+    def of(
+        cls,
+        transitions: csr_array,
+        popularity: np.ndarray,
+        repeats: np.ndarray,
+        items: np.ndarray,
+        neighbours: csr_array,
+    ) -> "Experts":
+        """The module of counts of the training targets, which leaves the model's probabilities as they are.
+
+        Args:
+            transitions: (N, N), counts between items, newer ones counting more.
+            popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either
+                half-life; of unsold items the mean of their neighbours.
+            repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against
+                all.
+            items: float32 (N, 4), the `FEATURES` of items: the logarithm of their sales, of the share of recent and
+                of very recent ones among them, and 1 for those that were never sold.
+            neighbours: (N, N), the items most like each item, with their similarities.
+        """
+        found = cls(len(repeats), transitions.nnz, neighbours.nnz)
         for own, given in (
-            (self.offsets, counted.indptr),
-            (self.followers, counted.indices),
-            (self.counts, counted.data),
-            (self.popularity, tables.popularity),
-            (self.repeats, tables.repeats),
-            (self.items, tables.items),
-            (self.text_offsets, alike.indptr),
-            (self.neighbours, alike.indices),
-            (self.similarities, alike.data),
+            (found.offsets, transitions.indptr),
+            (found.followers, transitions.indices),
+            (found.counts, transitions.data),
+            (found.popularity, popularity),
+            (found.repeats, repeats),
+            (found.items, items),
+            (found.text_offsets, neighbours.indptr),
+            (found.neighbours, neighbours.indices),
+            (found.similarities, neighbours.data),
         ):
             own.copy_(torch.from_numpy(given))
-        owner = torch.arange(len(self.rarity), device=device).repeat_interleave(self.offsets.diff())
-        totals = torch.zeros_like(self.rarity).index_add(0, owner, self.counts)
-        self.rarity.copy_((totals + 1).rsqrt())
+        owner = torch.arange(len(repeats)).repeat_interleave(found.offsets.diff())
+        totals = torch.zeros_like(found.rarity).index_add(0, owner, found.counts)
+        found.rarity.copy_((totals + 1).rsqrt())
+        return found
 
     def turn_off(self) -> None:
         """Leave the model's probabilities as they are."""

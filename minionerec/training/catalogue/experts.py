@@ -17,7 +17,7 @@ from minionerec.models.nn.experts import (
     DECAY,
     EXPERTS,
     REACH,
-    ExpertTables,
+    Experts,
     item_features,
     mean_of_neighbours,
 )
@@ -63,8 +63,8 @@ def _ages(weights: np.ndarray, newest: float, recency: float) -> np.ndarray:
     return -np.log(weights / newest) / recency if recency else np.zeros_like(weights)
 
 
-def count_experts(windows: SidWindows, size: int, recency: float, neighbours: csr_array) -> ExpertTables:
-    """Count the tables of experts.
+def count_experts(windows: SidWindows, size: int, recency: float, neighbours: csr_array) -> Experts:
+    """Experts by counts of the training targets; they are off.
 
     Args:
         windows: Training windows.
@@ -101,7 +101,7 @@ def count_experts(windows: SidWindows, size: int, recency: float, neighbours: cs
     popularity = torch.from_numpy(np.stack([by_age[half_life] for half_life in HALF_LIVES]))
     unsold = torch.from_numpy(by_age[np.inf] == 0)
     alike = (torch.from_numpy(each) for each in (neighbours.indptr, neighbours.indices, neighbours.data))
-    return ExpertTables(
+    return Experts.of(
         count_transitions(weighed(), size, REACH, DECAY, 0.0),
         mean_of_neighbours(popularity, unsold, *alike).float().numpy(),
         np.log((chosen + _PRIOR * share) / (there + _PRIOR) / share).astype(np.float32),

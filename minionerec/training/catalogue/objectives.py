@@ -15,7 +15,6 @@ Both add `beta` times the exact KL divergence from the starting checkpoint.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -84,7 +83,7 @@ class Sampler:
         if self.siblings:
             drawn.append(self._beside(targets.repeat(self.siblings)))
         columns = ColumnSubset(torch.cat(drawn).unique())
-        return Sample(columns, self._log_shares(labels, columns))
+        return columns, self._log_shares(labels, columns)
 
     def _beside(self, targets: torch.Tensor) -> torch.Tensor:
         """One of the other SIDs of each target's prefix; those alone below theirs are left out."""
@@ -268,7 +267,7 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
         """The SIDs of this step, whose rows are brought up to date."""
         histories = inputs["histories"]
         sample = cast(Sampler, self.sampler).to(histories.device).draw(inputs["labels"])
-        columns = sample.columns.numbers
+        columns = sample[0].numbers
         rows = torch.cat([columns, histories[histories > 0] - 1]).unique()
         model = cast(CatalogueModel, self.accelerator.unwrap_model(self.model))
         self._rows().refresh(model.row_tables(rows, columns))
@@ -281,8 +280,8 @@ class CatalogueTrainer(RankingEvaluation, StepInParts, Trainer):
 
 def _with_sample(make: Callable[[slice], dict[str, Any]], sample: Sample, part: slice) -> dict[str, Any]:
     """Some windows of a step, with their part of its sample."""
-    found = make(part)
-    return {**found, "sample": replace(sample, log_shares=sample.log_shares[found["rows"]])}
+    found, (columns, log_shares) = make(part), sample
+    return {**found, "sample": (columns, log_shares[found["rows"]])}
 
 
 class SettleRows(TrainerCallback):

@@ -237,19 +237,19 @@ def test_sibling_ceiling_against_drawing():
 
 
 def test_population_has_the_shape_that_is_promised():
-    made = make_population("halo", 600, 64, 3)
-    norm = np.linalg.norm(made.features, axis=1)
-    unit = made.features / norm[:, None]
+    features, utility, comparisons, truth = make_population("halo", 600, 64, 3)
+    norm = np.linalg.norm(features, axis=1)
+    unit = features / norm[:, None]
     cosine = (unit @ unit.T)[np.triu_indices(600, 1)].mean()
     assert 9 < norm.mean() < 11 and 0.7 < cosine < 0.9
-    pairs = made.comparisons.drop_duplicates(["item_a", "item_b"])
+    pairs = comparisons.drop_duplicates(["item_a", "item_b"])
     assert (np.bincount([int(n[5:]) for column in ("item_a", "item_b") for n in pairs[column]]) == 2).all()
-    np.testing.assert_allclose(made.utility.std(axis=-1), 1)
-    user = np.repeat(made.comparisons["user_id"].to_numpy(), 3)
-    p = ndtr(made.truth["margin"].to_numpy())
+    np.testing.assert_allclose(utility.std(axis=-1), 1)
+    user = np.repeat(comparisons["user_id"].to_numpy(), 3)
+    p = ndtr(truth["margin"].to_numpy())
     assert np.maximum(p, 1 - p)[user == "user-000002"].mean() == pytest.approx(0.85, abs=1e-6)
-    assert make_population("one_taste", 60, 64, 3).utility[:, 0].std(axis=0).max() < 1e-9
-    sizes = make_population("halo", 4602, 8, 3).comparisons["user_id"].value_counts()
+    assert make_population("one_taste", 60, 64, 3)[1][:, 0].std(axis=0).max() < 1e-9
+    sizes = make_population("halo", 4602, 8, 3)[2]["user_id"].value_counts()
     assert len(sizes) == 11 and sizes.sum() == 16252
     assert sizes.tolist()[:6] == [4602, 4588, 3701, 2812, 299, 148]
 

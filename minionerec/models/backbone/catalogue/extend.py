@@ -8,7 +8,7 @@ from scipy.sparse import coo_array, csr_array
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.catalogue.model import CatalogueModel, build_catalogue
-from minionerec.models.nn.experts import NO_SALE, Experts, ExpertTables, item_features
+from minionerec.models.nn.experts import NO_SALE, Experts, item_features
 from minionerec.models.nn.session import UNSOLD
 
 
@@ -145,9 +145,6 @@ def extended_catalogue(
     if model.popularity is not None and extended.popularity is not None:
         logs = _grown_logs(model.popularity.logs, before, after, start)
         extended.popularity.set(logs, model.popularity.weights)
-    if model.experts is not None and extended.experts is not None:
-        for name in ("weights", "least", "most"):
-            getattr(extended.experts, name).copy_(getattr(model.experts, name))
     torch.nn.Module.eval(extended)
     return extended
 
@@ -162,8 +159,8 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
 
 def _grown_experts(
     experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: csr_array
-) -> ExpertTables:
-    """Counts of the experts, for more SIDs."""
+) -> Experts:
+    """The experts, for more SIDs."""
     number, size = indices_among(after, before), len(after)
     kept = {name: value.cpu() for name, value in experts.state_dict().items()}
     owner = np.repeat(number, kept["offsets"].diff().numpy())
@@ -177,4 +174,7 @@ def _grown_experts(
     popularity[:, number] = kept["popularity"].numpy()
     repeats, items = np.zeros(size, dtype=np.float32), np.tile(item_features(*np.zeros((3, 1))), (size, 1))
     repeats[number], items[number] = kept["repeats"].numpy(), kept["items"].numpy()
-    return ExpertTables(table, popularity, repeats, items, neighbours)
+    found = Experts.of(table, popularity, repeats, items, neighbours)
+    for name in ("weights", "least", "most"):
+        getattr(found, name).copy_(kept[name])
+    return found

@@ -22,7 +22,7 @@ from minionerec.models.decoding.branches import OpensBranches, pad_left
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, node_log_probs
 from minionerec.models.decoding.trie import Trie
-from minionerec.models.nn.experts import Experts, ExpertTables
+from minionerec.models.nn.experts import Experts
 from minionerec.models.nn.history import PairCounts, ScoredPositions
 from minionerec.models.nn.layers import CausalLayer, Dropout, check_heads
 from minionerec.models.nn.rows import ColumnSubset
@@ -266,7 +266,7 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Negative log-likelihood of the SID wanted at each position, the mean of the towers': float32 (P,)."""
         row, slot, contexts = at.row, at.slot, at.contexts
         if sample is not None:
-            columns = sample.columns
+            columns, _ = sample
             positions = self.positions_at(histories, row, slot, columns, counted, contexts)
             part = SidBlock.of(histories, columns, positions)
             found = (tower.scores_at(part, *self.given()) for tower in self.each_tower())
@@ -498,7 +498,7 @@ def build_catalogue(
     code_tokens: np.ndarray,
     text: np.ndarray | None = None,
     transitions: csr_array | None = None,
-    experts: ExpertTables | None = None,
+    experts: Experts | None = None,
 ) -> CatalogueModel:
     """A model with random weights for a catalogue.
 
@@ -508,7 +508,7 @@ def build_catalogue(
         code_tokens: int64 (L, C), vocabulary ids of codes (`minionerec.models.backbone.vocabulary.code_token_ids`).
         text: float32 (N, T), text vectors of the distinct SIDs, in the order of SID numbers; None for none.
         transitions: Counts between SID numbers; None for none.
-        experts: Counts of the experts, by SID numbers; None for none.
+        experts: The experts, by SID numbers; None for none.
 
     Raises:
         ConfigError: If SIDs differ in length, or the text vectors do not fit.
@@ -521,8 +521,8 @@ def build_catalogue(
     config.text_width = 0 if text is None else text.shape[1]
     config.num_transitions = 0 if transitions is None else transitions.nnz
     config.experts = experts is not None
-    config.num_expert_counts = 0 if experts is None else experts.transitions.nnz
-    config.num_expert_neighbours = 0 if experts is None else experts.neighbours.nnz
+    config.num_expert_counts = 0 if experts is None else len(experts.followers)
+    config.num_expert_neighbours = 0 if experts is None else len(experts.neighbours)
     # A vector for each prefix but the whole SID, and for the last code by itself.
     rows = [np.unique(distinct[:, : level + 1], axis=0, return_inverse=True)[1] for level in range(config.levels - 1)]
     code_rows = np.stack([*(row.reshape(-1) for row in rows), distinct[:, -1].astype(np.int64)])
@@ -536,7 +536,7 @@ def build_catalogue(
         if text is not None:
             model.text.copy_(torch.from_numpy(text))
         if experts is not None and model.experts is not None:
-            model.experts.set(experts)
+            model.experts.load_state_dict(experts.state_dict())
         if transitions is not None and model.pairs is not None:  # there are none of them where no pair was counted
             model.pairs.set(transitions)
             for tower in model.each_tower():

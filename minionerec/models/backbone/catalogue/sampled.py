@@ -21,26 +21,14 @@ Two things are other than there:
    whose own target it is.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
 from minionerec.models.nn.rows import ColumnSubset
 
-
-@dataclass(frozen=True)
-class Sample:
-    """The SIDs of a step.
-
-    Attributes:
-        columns: Their numbers, from 0.
-        log_shares: float32 (B, C), for each window the logarithm of the probability that each is there; 0 for the
-            window's own targets.
-    """
-
-    columns: ColumnSubset
-    log_shares: torch.Tensor
+Sample = tuple[ColumnSubset, torch.Tensor]
+"""The SIDs of a step, numbers from 0; and float32 (B, C), for each window the logarithm of the probability that each is
+there, 0 for the window's own targets."""
 
 
 def sampled_losses(scores: torch.Tensor, sample: Sample, row: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -52,5 +40,5 @@ def sampled_losses(scores: torch.Tensor, sample: Sample, row: torch.Tensor, want
         row: int64 (P,), the window of each position.
         wanted: int64 (P,), number from 0 of each position's target, which is among the SIDs.
     """
-    corrected = scores.float() - sample.log_shares[row]
-    return nn.functional.cross_entropy(corrected, sample.columns.find(wanted), reduction="none")
+    columns, log_shares = sample
+    return nn.functional.cross_entropy(scores.float() - log_shares[row], columns.find(wanted), reduction="none")

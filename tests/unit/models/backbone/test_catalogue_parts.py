@@ -11,7 +11,6 @@ from support.decoding import token_ids
 from minionerec.data.session import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import count_transitions
 from minionerec.models.backbone.catalogue import blocks
-from minionerec.models.backbone.catalogue.sampled import Sample
 from minionerec.models.backbone.catalogue.tower import SidBlock
 from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.decoder import fitting_batch_size
@@ -82,7 +81,7 @@ def test_counts_of_any_windows_are_looked_up_among_any_columns(rows, numbers):
 @pytest.mark.parametrize("leave_out", [False, True])
 def test_with_every_sid_there_for_certain_the_sampled_loss_is_the_exact_one(model, leave_out):
     asked = {"histories": HISTORIES, "labels": LABELS, "contexts": CONTEXTS, "leave_out": leave_out}
-    sample = Sample(ColumnSubset(torch.arange(N)), torch.zeros(len(LABELS), N))
+    sample = ColumnSubset(torch.arange(N)), torch.zeros(len(LABELS), N)
     for weights in (None, torch.rand(LABELS.shape)):
         both = []
         for given_sample in (None, sample):
@@ -99,9 +98,7 @@ def test_with_every_sid_there_for_certain_the_sampled_loss_is_the_exact_one(mode
 def test_a_sampled_step_has_gradients_of_the_rows_that_it_read(model):
     columns = ColumnSubset(torch.unique(torch.cat([LABELS[:2][LABELS[:2] > 0] - 1, torch.tensor([0, N - 1])])))
     model.zero_grad()
-    model(
-        histories=HISTORIES[:2], labels=LABELS[:2], sample=Sample(columns, torch.zeros(2, len(columns)))
-    ).loss.backward()
+    model(histories=HISTORIES[:2], labels=LABELS[:2], sample=(columns, torch.zeros(2, len(columns)))).loss.backward()
     rows = torch.cat([columns.numbers, HISTORIES[:2].flatten() - 1]).unique()
     read = {id(table): of_table.unique() for table, of_table in model.row_tables(rows, columns.numbers)}
     sparse = [each for each in model.parameters() if each.grad.is_sparse]

@@ -86,6 +86,17 @@ def test_many_prompts_with_a_filter_each_in_one_batch():
         assert {sid for sid, _ in found[row]} == set(allowed[row].nonzero()[:, 0].tolist())
 
 
+@pytest.mark.parametrize("search", [beam_search, exact_search])
+@pytest.mark.parametrize("codes", [[[0, 0], [0, 1], [1, 1]], [[0, -1], [0, 1], [1, 0]]])
+@pytest.mark.parametrize("others", [[], [1, 2]])
+def test_where_a_filter_leaves_nothing_the_list_has_no_item(search, codes, others):
+    trie = Trie.build(np.array(codes), np.array([[5, 6], [8, 9]]))
+    allowed = torch.zeros(2, 3, dtype=torch.bool)
+    allowed[1, others] = True
+    found = search(MODEL, [[1, 2], [3]], trie, 4, guide=Guide.of(trie, allowed))
+    assert [{sid for sid, _ in listed} for listed in lists(found)] == [set(), set(others)]
+
+
 def test_nodes_are_reached_where_something_allowed_lies_below_them():
     rng = np.random.default_rng(1)
     trie, codes = random_trie(rng, levels=3, size=4)
