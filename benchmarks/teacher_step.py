@@ -94,7 +94,7 @@ def step(
     labels = batch["labels"][0]
     losses, logits_of = picked_losses(model, model, batch)
     if teacher is not None:
-        losses = soften(losses, logits_of, labels, teacher.soft_targets(batch), 1.0)
+        losses = soften(losses, logits_of, labels, teacher(batch), 1.0)
     losses.mean().backward()
     optimiser.step()
     optimiser.zero_grad()

@@ -8,7 +8,6 @@ and texts are the evidence that a catalogue model can use.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
 import numpy as np
@@ -77,20 +76,9 @@ class Reason(TypedDict):
     similarity: NotRequired[float]
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The explanation of a list.
-
-    Attributes:
-        tree: Branches of the first level of SIDs; empty where the model has no SIDs.
-        reasons: Id of each listed item to its reasons, newest item of the history first.
-    """
-
-    tree: list[Node]
-    reasons: dict[str, list[Reason]]
-
-
-def explain(recommender: Recommender, request: Request, *, branches: int = 8) -> Explanation:
+def explain(
+    recommender: Recommender, request: Request, *, branches: int = 8
+) -> tuple[list[Node], dict[str, list[Reason]]]:
     """Explain the list of a request.
 
     Args:
@@ -98,13 +86,17 @@ def explain(recommender: Recommender, request: Request, *, branches: int = 8) ->
         request: The request.
         branches: Branches shown per prefix, in addition to those above listed items.
 
+    Returns:
+        The tree, the branches of the first level of SIDs, empty where the model has no SIDs; and the reasons, the id of
+        each listed item to its own, newest item of the history first.
+
     Raises:
         RequestError: If the request is invalid, with the field.
         ConfigError: If `branches` is negative.
 
     Example:
-        explanation = explain(recommender, Request(["P001", "P004"], k=5))
-        explanation.reasons["P017"][0]  # {"kind": "history", "item_id": "P004", "change": 1.6, …}
+        tree, reasons = explain(recommender, Request(["P001", "P004"], k=5))
+        reasons["P017"][0]  # {"kind": "history", "item_id": "P004", "change": 1.6, …}
     """
     if branches < 0:
         raise ConfigError(f"branches is {branches}; it must be at least 0.")
@@ -124,7 +116,7 @@ def explain(recommender: Recommender, request: Request, *, branches: int = 8) ->
             counts = _counts(ranker.builder.corpus, sources, indices) if model.pairs is not None else None
             texts = _similarities(ranker, model, sources, indices) if model.config.text_width else None
             _add_evidence(reasons, items, sources, indices, counts, texts)
-    return Explanation(tree, reasons)
+    return tree, reasons
 
 
 def _by_leaving_out(
@@ -223,7 +215,7 @@ class _Growth:
     def __init__(self, ranker: LanguageRanker, query: Queries, indices: Sequence[int]):
         self.ranker = ranker
         self.found: dict[int, tuple[list[int], list[float]]] = {}
-        model, prompts = ranker.bundle.model, ranker.prompts(query).ids
+        model, (_, prompts, _) = ranker.bundle.model, ranker.prompts(query)
         self.trie = trie = check_search(model, prompts, ranker.trie)
         levels = _prefixes(trie, ranker.table.sid_numbers[list(indices)].tolist())
         self.above = set().union(*levels)

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from minionerec.recommend.config import own_corpus
 from minionerec.recommend.items import CatalogueItems
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.load import load_ranker
-from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.recommend.requests import Answer, Recommended, Request, RequestError, as_ids, plain_time
 
@@ -31,22 +31,6 @@ if TYPE_CHECKING:
 
 BEAMS = 50
 """Minimum number of beams of a language model."""
-
-
-class Listed(NamedTuple):
-    """A list in item indices.
-
-    Attributes:
-        items: Item indices, best first.
-        scores: Parallel to `items`.
-        unknown: Unknown ids of the request.
-        session_context: Index of the session context, into `SESSION_CONTEXTS`.
-    """
-
-    items: Sequence[int]
-    scores: Sequence[float]
-    unknown: tuple[str, ...]
-    session_context: int
 
 
 @contextmanager
@@ -182,29 +166,34 @@ class Recommender:
         Raises:
             RequestError: If a request is invalid, with the field of the first.
         """
+        ranking, unknown, contexts = self.listed(requests)
         return [
-            Answer(self._listed(found), found.unknown, SESSION_CONTEXTS[found.session_context])
-            for found in self.listed(requests)
+            Answer(self._named(items, scores), missing, context)
+            for items, scores, missing, context in zip(ranking.items, ranking.scores, unknown, contexts, strict=True)
         ]
 
-    def listed(self, requests: Sequence[Request]) -> list[Listed]:
+    def listed(self, requests: Sequence[Request]) -> tuple[Ranking, list[tuple[str, ...]], list[str]]:
         """Answers to any requests in item indices; see `answer`.
+
+        Returns:
+            The lists; and of each request the unknown ids, and the session context that the model was given.
 
         Raises:
             RequestError: If a request is invalid, with the field of the first.
         """
         understood = [self.understand(request) for request in requests]
-        found: dict[int, Listed] = {}
+        items: list[Sequence[int]] = [()] * len(requests)
+        scores: list[Sequence[float]] = [()] * len(requests)
         for k, indices in self._by_beams([request.k for request in requests]).items():
-            group = [understood[index] for index in indices]
-            each, masks, without, unknown = zip(*group, strict=True)
-            allowed, queries = Allowed.of_masks(masks, without, len(self.items)), Queries.joined(each)
-            ranking = self.ranker.rank(queries, k, None if allowed.unrestricted else allowed)
-            for row, (index, items, scores) in enumerate(zip(indices, ranking.items, ranking.scores, strict=True)):
-                length, contexts = requests[index].k, queries.session_context
-                context = UNKNOWN if contexts is None else int(contexts[row])
-                found[index] = Listed(items[:length], scores[:length], unknown[row], context)
-        return [found[index] for index in range(len(requests))]
+            each, masks, without, _ = zip(*(understood[index] for index in indices), strict=True)
+            allowed = Allowed.of_masks(masks, without, len(self.items))
+            ranking = self.ranker.rank(Queries.joined(each), k, None if allowed.unrestricted else allowed)
+            for row, index in enumerate(indices):
+                most = requests[index].k
+                items[index], scores[index] = ranking.items[row][:most], ranking.scores[row][:most]
+        given = [query.session_context for query, *_ in understood]
+        contexts = [SESSION_CONTEXTS[UNKNOWN if own is None else int(own[0])] for own in given]
+        return Ranking(items, scores), [unknown for *_, unknown in understood], contexts
 
     @property
     def context(self) -> frozenset[str]:
@@ -291,9 +280,9 @@ class Recommender:
                 missing[item_id] = None
         return found
 
-    def _listed(self, found: Listed) -> tuple[Recommended, ...]:
-        ids, titles, pairs = self.items.ids, self.items.titles, zip(found.items, found.scores, strict=True)
-        chances = self.probabilities(found.items, found.scores)
+    def _named(self, items: Sequence[int], scores: Sequence[float]) -> tuple[Recommended, ...]:
+        ids, titles, pairs = self.items.ids, self.items.titles, zip(items, scores, strict=True)
+        chances = self.probabilities(items, scores)
         if self.sids is None or chances is None:
             return tuple(Recommended(ids[item], titles[item], None, score, None) for item, score in pairs)
         return tuple(

@@ -24,7 +24,8 @@ from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.rankers.language import Search
 from minionerec.recommend.rankers.load import make_ranker
-from minionerec.recommend.recommender import Listed, Recommender
+from minionerec.recommend.rankers.protocol import Ranking
+from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError, plain_time
 
 # Reading a file of histories in parts.
@@ -210,8 +211,8 @@ def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: P
             continue
         recommender = recommender or _recommender(config, inputs)
         begin = time.perf_counter()
-        lists = _answered(recommender, config, path, start, part)
-        _write_part(_part(folder, number), [row["user"] for row in part], lists, recommender)
+        listed = _answered(recommender, config, path, start, part)
+        _write_part(_part(folder, number), [row["user"] for row in part], *listed, recommender)
         done, spent = done + len(part), spent + time.perf_counter() - begin
         kept += 1
         clock.reached(kept)
@@ -222,7 +223,8 @@ def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: P
 
 def _answered(
     recommender: Recommender, config: RecommendConfig, path: Path, start: int, rows: Sequence[Mapping[str, Any]]
-) -> list[Listed]:
+) -> tuple[Ranking, list[tuple[str, ...]], list[str]]:
+    """See `Recommender.listed`."""
     same: dict[str, Any] = {name: getattr(config, name) for name in ("k", "exclude_seen", "where", "unknown")}
     requests: list[Request] = []
     try:
@@ -249,11 +251,18 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f"part-{number:06d}.parquet"
 
 
-def _write_part(path: Path, users: Sequence[str], lists: Sequence[Listed], recommender: Recommender) -> None:
+def _write_part(
+    path: Path,
+    users: Sequence[str],
+    ranking: Ranking,
+    unknown: Sequence[Sequence[str]],
+    contexts: Sequence[str],
+    recommender: Recommender,
+) -> None:
     """Write one part atomically."""
-    lengths = [len(found.items) for found in lists]
-    listed = np.fromiter((item for found in lists for item in found.items), np.int64, sum(lengths))
-    scores = np.fromiter((score for found in lists for score in found.scores), np.float64, len(listed))
+    lengths = [len(items) for items in ranking.items]
+    listed = np.fromiter((item for items in ranking.items for item in items), np.int64, sum(lengths))
+    scores = np.fromiter((score for own in ranking.scores for score in own), np.float64, len(listed))
     chances = recommender.probabilities(listed, scores)
     offsets = pa.array(np.cumsum([0, *lengths]), pa.int32())
     empty = pa.array(np.zeros(len(offsets)), pa.int32())
@@ -272,8 +281,8 @@ def _write_part(path: Path, users: Sequence[str], lists: Sequence[Listed], recom
         taken(recommender.sids),
         pa.ListArray.from_arrays(offsets, pa.array(scores)),
         none if chances is None else pa.ListArray.from_arrays(offsets, pa.array(chances)),
-        pa.array([list(found.unknown) for found in lists], pa.list_(pa.string())),
-        pa.array([SESSION_CONTEXTS[found.session_context] for found in lists], pa.string()),
+        pa.array([list(ids) for ids in unknown], pa.list_(pa.string())),
+        pa.array(contexts, pa.string()),
     ]
     with atomic_write(path) as fresh:
         pq.write_table(pa.table(columns, schema=SCHEMA), fresh)

@@ -5,8 +5,11 @@ et al., "Distilling the Knowledge in a Neural Network", 2015, section 2). The te
 softmax over the catalogue gives the probability of every prefix of the trie.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -41,48 +44,37 @@ class SoftTargets:
         return SoftTargets(self.positions[own] - start, self.tokens[own], self.probabilities[own])
 
 
-class Teacher:
-    """A catalogue model that is queried for next codes.
+Teacher = Callable[[Mapping[str, torch.Tensor]], SoftTargets]
+
+
+@torch.no_grad()
+def soft_targets(model: CatalogueModel, trie: Trie, batch: Mapping[str, torch.Tensor]) -> SoftTargets:
+    """A teacher's distribution at each code of a batch's SIDs, as when recommending.
 
     Args:
-        model: The catalogue model; it is not trained.
+        model: The teacher, which is not trained; it is moved to the batch's device.
         trie: The same SIDs in the tokens of the student.
+        batch: `labels` and what `minionerec.training.packing.teacher_questions` gives.
     """
-
-    def __init__(self, model: CatalogueModel, trie: Trie):
-        self.model, self.trie = model, trie
-
-    @torch.no_grad()
-    def soft_targets(self, batch: dict[str, torch.Tensor]) -> SoftTargets:
-        """The teacher's distribution at each code of the batch's SIDs, as when recommending.
-
-        Args:
-            batch: `labels` and what `minionerec.training.packing.teacher_questions` gives.
-        """
-        if self.trie.code.device != batch["labels"].device:
-            model: torch.nn.Module = self.model
-            model.to(batch["labels"].device)
-            self.trie = self.trie.to(batch["labels"].device)
-        levels = self.trie.levels
-        positions = ((batch["levels"] >= 0) & (batch["levels"] < levels)).nonzero()[:, 0]
-        tokens = batch["labels"][0][positions].view(-1, levels)
-        nodes = [torch.zeros_like(tokens[:, 0])]
-        for level in range(levels - 1):
-            nodes.append(self.trie.find(nodes[-1], tokens[:, level]))
-        children, present = self.trie.children(torch.stack(nodes, 1))  # (P, L, W), behind the prefix before each code
-        below = torch.zeros(children.shape, device=tokens.device)
-        size = max(1, _MASSES_AT_ONCE // len(self.trie.code))
-        for start in range(0, len(tokens), size):
-            part = slice(start, start + size)
-            masses = self.model.masses(
-                batch["histories"], batch["rows"][part], batch["slots"][part], batch["contexts"][part]
-            )
-            below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
-        # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
-        probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
-        return SoftTargets(
-            positions, self.trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1)
-        )
+    device = batch["labels"].device
+    cast(torch.nn.Module, model).to(device)
+    trie = trie.to(device)
+    levels = trie.levels
+    positions = ((batch["levels"] >= 0) & (batch["levels"] < levels)).nonzero()[:, 0]
+    tokens = batch["labels"][0][positions].view(-1, levels)
+    nodes = [torch.zeros_like(tokens[:, 0])]
+    for level in range(levels - 1):
+        nodes.append(trie.find(nodes[-1], tokens[:, level]))
+    children, present = trie.children(torch.stack(nodes, 1))  # (P, L, W), behind the prefix before each code
+    below = torch.zeros(children.shape, device=tokens.device)
+    size = max(1, _MASSES_AT_ONCE // len(trie.code))
+    for start in range(0, len(tokens), size):
+        part = slice(start, start + size)
+        masses = model.masses(batch["histories"], batch["rows"][part], batch["slots"][part], batch["contexts"][part])
+        below[part] = masses.gather(1, children[part].flatten(1)).view_as(children[part])
+    # Codes of probability 0 have no logarithm; where all are of 0, all are alike.
+    probabilities = below.clamp(min=_IMPOSSIBLE).masked_fill(~present, -torch.inf).softmax(-1)
+    return SoftTargets(positions, trie.tokens(children).clamp(min=0).flatten(0, 1), probabilities.flatten(0, 1))
 
 
 def soften(
@@ -109,7 +101,7 @@ def soften(
 
 
 def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
-    """The catalogue model of a checkpoint as a teacher.
+    """The catalogue model of a checkpoint as a teacher: `soft_targets` of a batch.
 
     Args:
         path: The checkpoint.
@@ -126,4 +118,4 @@ def load_teacher(path: str | Path, table: SidTable, trie: Trie) -> Teacher:
             f"{path}: holds a {type(model).__name__}, but a teacher is a catalogue model (minionerec train-catalogue)."
         )
     model.requires_grad_(False)
-    return Teacher(model, trie)
+    return partial(soft_targets, model, trie)

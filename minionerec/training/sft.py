@@ -141,7 +141,7 @@ class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
         labels = inputs["labels"][0]
         losses, logits_of = picked_losses(model, backbone, inputs)
         if self.teacher is not None and model.training:
-            losses = soften(losses, logits_of, labels, self.teacher.soft_targets(inputs), self.teacher_share)
+            losses = soften(losses, logits_of, labels, self.teacher(inputs), self.teacher_share)
         loss = (losses * inputs["weights"]).sum()
         if num_items_in_batch is None:
             return loss / len(labels)

@@ -17,7 +17,7 @@ from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.training.catalogue.objectives import Sampler
 from minionerec.training.catalogue.row_adamw import RowAdamW
 from minionerec.training.config import TigerTrainConfig
-from minionerec.training.distillation import Teacher, soften
+from minionerec.training.distillation import soft_targets, soften
 from minionerec.training.grpo.loss import completion_scores, make_groups, policy_loss
 from minionerec.training.packing import TreeCollator, picked_logits, shared_prefix_scores
 from minionerec.training.tiger import adafactor, collate, row_losses
@@ -225,7 +225,7 @@ def test_a_teacher(shop, device):
     found = []
     for folder in (CPU, device):
         there = moved(batch, folder)
-        soft = Teacher(catalogue(shop), Trie.build(table.codes, ids)).soft_targets(there)
+        soft = soft_targets(catalogue(shop), Trie.build(table.codes, ids), there)
         losses = torch.nn.functional.cross_entropy(logits.to(folder), there["labels"][0], reduction="none")
         own = logits.to(folder)
         softened = soften(losses, lambda at, ids, own=own: own[at].gather(1, ids), there["labels"][0], soft, 0.7)

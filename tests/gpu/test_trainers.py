@@ -162,8 +162,8 @@ def test_a_recommender_says_the_same_and_explains_it(shop, device, monkeypatch, 
         recommender = Recommender.load(shop / name)
         assert recommender.ranker.bundle.model.device == folder
         listed = recommender.recommend(history, k=8, exclude_seen=True).items
-        reported = explain(recommender, Request(history=tuple(history), k=4))
-        assert reported.tree and any(reported.reasons.values())
+        tree, reasons = explain(recommender, Request(history=tuple(history), k=4))
+        assert tree and any(reasons.values())
         found.append(([int(item.item_id[1:]) for item in listed], [item.score for item in listed]))
     assert same_lists(*(([items], [scores]) for items, scores in found))
 

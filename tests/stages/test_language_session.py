@@ -18,8 +18,9 @@ from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import encode_prompt
 from minionerec.recommend.evaluation.stage import run_eval
+from minionerec.training import distillation
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.distillation import Teacher, load_teacher
+from minionerec.training.distillation import load_teacher
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.packing import TreeCollator
 from minionerec.training.sft import run_sft
@@ -81,9 +82,11 @@ def test_the_teacher_is_given_what_the_prompt_has(made):
     assert asked == {(tuple(numbers[row].tolist()), context) for row, context in zip(histories, contexts, strict=True)}
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     teacher = load_teacher(made / "catalogue", bundle.table, trie)
-    one, other = teacher.soft_targets(batch), teacher.soft_targets(unconditioned)
+    one, other = teacher(batch), teacher(unconditioned)
     assert not torch.allclose(one.probabilities, other.probabilities, atol=0.05)
-    nodes = teacher.model.masses(batch["histories"], batch["rows"], batch["slots"], batch["contexts"])
+    nodes = load_bundle(made / "catalogue").model.masses(
+        batch["histories"], batch["rows"], batch["slots"], batch["contexts"]
+    )
     first = trie.level_start[1], trie.level_start[2]
     wanted = nodes[:, first[0] : first[1]].exp()
     depth = one.positions.view(len(batch["rows"]), -1)[:, 0]
@@ -139,14 +142,14 @@ def test_one_row_cannot_give_the_session_contexts_of_all_its_items(made, tmp_pat
 @pytest.fixture
 def asked(monkeypatch):
     """Histories and contexts of what a teacher is asked from now on."""
-    found, answer = [], Teacher.soft_targets
+    found, answer = [], distillation.soft_targets
 
-    def note(self, batch):
+    def note(model, trie, batch):
         histories = [[sid for sid in history if sid] for history in batch["histories"][batch["rows"]].tolist()]
         found.extend(zip(histories, batch["contexts"].tolist(), strict=True))
-        return answer(self, batch)
+        return answer(model, trie, batch)
 
-    monkeypatch.setattr(Teacher, "soft_targets", note)
+    monkeypatch.setattr(distillation, "soft_targets", note)
     return found
 
 

@@ -148,8 +148,8 @@ def test_where_sids_are_needed_it_is_refused(shop, tmp_path):
 def test_an_explanation_says_pieces_of_titles(shop):
     """The way down the tree spells the title of the item that is explained."""
     recommender = Recommender.load(shop / "sft", corpus=shop / "corpus")
-    found = explain(recommender, Request(history=["i3", "i4"], k=1))
-    reported, nodes = "", found.tree
+    nodes, _ = explain(recommender, Request(history=["i3", "i4"], k=1))
+    reported = ""
     while nodes:
         node = next(node for node in nodes if node["children"] or "i" in "".join(node["items"]))
         reported, nodes = reported + node["code"], node["children"]

@@ -183,10 +183,8 @@ def test_users_are_recommended_items_with_reasons(trained):
     answer = recommender.recommend(["i3", "i4"], k=4, without=["i5"], exclude_seen=True)
     listed = [item.item_id for item in answer.items]
     assert len(listed) == 4 and not {"i3", "i4", "i5"} & set(listed)
-    explanation = explain(recommender, Request(["i3", "i4"], 2))
-    assert explanation.tree and {
-        reason["item_id"] for reasons in explanation.reasons.values() for reason in reasons
-    } == {
+    tree, explained = explain(recommender, Request(["i3", "i4"], 2))
+    assert tree and {reason["item_id"] for reasons in explained.values() for reason in reasons} == {
         "i3",
         "i4",
     }

@@ -165,10 +165,10 @@ def _answer(
     contexts = queries.session_context
     known = {} if contexts is None else {"rows_with_context": int(np.count_nonzero(contexts))}
     if isinstance(ranker, LanguageRanker):
-        prompts = ranker.prompts(queries)
-        if prompts.truncated:
+        texts, prompts, truncated = ranker.prompts(queries)
+        if truncated:
             kept = ranker.bundle.max_prompt_length
-            logger.info("%d of %d prompts were truncated to their last %d tokens.", prompts.truncated, len(rows), kept)
+            logger.info("%d of %d prompts were truncated to their last %d tokens.", truncated, len(rows), kept)
 
         def decode_all(distinct: Sequence[Sequence[int]], k: int, decode: Decode) -> tuple[np.ndarray, np.ndarray]:
             def batch_size() -> int:
@@ -186,12 +186,12 @@ def _answer(
                 clock=work,
             )
 
-        ranking = ranker.rank_prompts(prompts, config.beams, allowed, decode_all)
+        ranking = ranker.rank_prompts(queries, prompts, config.beams, allowed, decode_all)
         lists = Predictions.of(
             rows, ranking.items, ranking.scores, None if table is None else table.sids, queries.given
         )
         empty = {} if ranker.assistant is None else {"empty_histories": int((rows.lengths == 0).sum())}
-        return lists, prompts.texts, {"truncated_prompts": prompts.truncated, **empty, **known}
+        return lists, texts, {"truncated_prompts": truncated, **empty, **known}
     if not is_main_process():
         return None
     predictions = rank_rows(ranker, rows, config.beams, corpus.n_items, table=table, allowed=allowed, queries=queries)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -65,23 +65,6 @@ class Search:
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}.")
         check_length_penalty(self.method, self.length_penalty)
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """The prompts of a model for some queries.
-
-    Attributes:
-        texts: The prompt of each query.
-        ids: Its token ids.
-        truncated: Number of truncated prompts.
-        queries: The queries, which an assistant reads.
-    """
-
-    texts: Sequence[str]
-    ids: Sequence[Sequence[int]]
-    truncated: int
-    queries: Queries
 
 
 class LanguageRanker:
@@ -160,15 +143,14 @@ class LanguageRanker:
     def _uses_context(self) -> bool:
         return self.builder.prompt_uses_context(self.bundle.task)
 
-    def prompts(self, queries: Queries) -> Prompts:
-        """The prompts of the model for queries."""
+    def prompts(self, queries: Queries) -> tuple[list[str], list[list[int]], int]:
+        """The prompt of the model for each query, its token ids, and how many were truncated."""
         contexts = np.zeros(len(queries), np.int8) if queries.session_context is None else queries.session_context
         texts = [
             self.builder.prompt(self.bundle.task, history=history, context=context)
             for history, context in zip(queries.histories, contexts.tolist(), strict=True)
         ]
-        ids, truncated = encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
-        return Prompts(texts, ids, truncated, queries)
+        return texts, *encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
 
     @cached_property
     def _candidates(self) -> Callable[[np.ndarray], np.ndarray]:
@@ -176,10 +158,15 @@ class LanguageRanker:
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`; candidates are distinct SIDs."""
-        return self.rank_prompts(self.prompts(queries), k, allowed)
+        return self.rank_prompts(queries, self.prompts(queries)[1], k, allowed)
 
     def rank_prompts(
-        self, prompts: Prompts, k: int, allowed: Allowed | None = None, decode_all: DecodeAll | None = None
+        self,
+        queries: Queries,
+        prompts: Sequence[Sequence[int]],
+        k: int,
+        allowed: Allowed | None = None,
+        decode_all: DecodeAll | None = None,
     ) -> Ranking:
         """The best items for prompts.
 
@@ -187,8 +174,9 @@ class LanguageRanker:
         with the same number of beams are searched together, so that a list does not depend on other queries.
 
         Args:
-            prompts: R prompts; equal ones with the same allowed items are searched once, unless an assistant
-                distinguishes their queries.
+            queries: R queries, which an assistant reads.
+            prompts: Token ids of their prompts; equal ones with the same allowed items are searched once, unless an
+                assistant distinguishes their queries.
             k: Distinct SIDs of each list.
             allowed: Items that may be listed, per row; all if None.
             decode_all: Decodes all distinct prompts, with the largest number of beams; in batches, here, if None.
@@ -200,9 +188,9 @@ class LanguageRanker:
             (
                 tuple(ids),
                 None if allowed is None else allowed.key(row),
-                None if self.assistant is None else prompts.queries.key(row),
+                None if self.assistant is None else queries.key(row),
             )
-            for row, ids in enumerate(prompts.ids)
+            for row, ids in enumerate(prompts)
         ]
         for row, key in enumerate(keys):
             firsts.setdefault(key, row)
@@ -213,9 +201,9 @@ class LanguageRanker:
         found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for num_beams in sorted(set(counts)):
             positions = [position for position, own in enumerate(counts) if own == num_beams]
-            distinct = [prompts.ids[first_rows[position]] for position in positions]
-            decode = self.decode(prompts, num_beams, [first_rows[position] for position in positions], allowed)
-            sids, scores = (decode_all or self.decode_all)(distinct, num_beams, decode)
+            rows = [first_rows[position] for position in positions]
+            decode = partial(self._decode, queries, prompts, allowed, num_beams, rows)
+            sids, scores = (decode_all or self.decode_all)([prompts[row] for row in rows], num_beams, decode)
             found |= {position: (sids[at], scores[at]) for at, position in enumerate(positions)}
         items: list[list[int]] = []
         values: list[list[float]] = []
@@ -234,30 +222,34 @@ class LanguageRanker:
             beams = -(-(beams + left_out) // _BEAMS_STEP) * _BEAMS_STEP
         return min(beams, self.table.n_unique)
 
-    def decode(self, prompts: Prompts, num_beams: int, rows: Sequence[int], allowed: Allowed | None) -> Decode:
-        """The function that decodes some of the prompts, by their positions in `rows`.
+    def _decode(
+        self,
+        queries: Queries,
+        prompts: Sequence[Sequence[int]],
+        allowed: Allowed | None,
+        num_beams: int,
+        rows: Sequence[int],
+        positions: Sequence[int],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Lists of some of these rows, by their positions among them; see `Decode`."""
+        chosen = [rows[position] for position in positions]
+        sids = None if allowed is None else torch.from_numpy(self._candidates(allowed.rows(chosen)))
+        with evaluating(self.bundle.model):
+            found = self._search(queries, chosen, [prompts[row] for row in chosen], num_beams, sids)
+        return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
 
-        Args:
-            prompts: R prompts.
-            num_beams: SIDs of each list.
-            rows: The rows, of prompts and of `allowed`, that are searched.
-            allowed: Items that may be listed.
-        """
-
-        def search(positions: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-            chosen = [rows[position] for position in positions]
-            sids = None if allowed is None else torch.from_numpy(self._candidates(allowed.rows(chosen)))
-            with evaluating(self.bundle.model):
-                found = self._search(prompts, chosen, num_beams, sids)
-            return found.sids.cpu().numpy(), found.scores.float().cpu().numpy()
-
-        return search
-
-    def _search(self, some: Prompts, rows: Sequence[int], num_beams: int, sids: torch.Tensor | None) -> BeamResult:
-        model, prompts = self.bundle.model, [some.ids[row] for row in rows]
+    def _search(
+        self,
+        queries: Queries,
+        rows: Sequence[int],
+        prompts: Sequence[Sequence[int]],
+        num_beams: int,
+        sids: torch.Tensor | None,
+    ) -> BeamResult:
+        model = self.bundle.model
         if self.assistant is None:
             return self._search_model(model, prompts, num_beams, sids)
-        log_probs = self.assistant.log_probs(some.queries.take(rows)).to(model.device)
+        log_probs = self.assistant.log_probs(queries.take(rows)).to(model.device)
         if self.combine == "steps":
             mixture = Mixture(model, LeafModel(log_probs, vocabulary_size(model)), self.share)
             return self._search_model(mixture, prompts, num_beams, sids)

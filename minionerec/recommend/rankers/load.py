@@ -70,7 +70,7 @@ def checkpoint_assistant(ranker: LanguageRanker, name: str, temperature: float =
     def log_probs(queries: Queries) -> torch.Tensor:
         guide = None if ranker.bonus is None else Guide.of(ranker.trie, bonus=ranker.bonus)
         with evaluating(ranker.bundle.model):
-            prompts = ranker.prompts(queries).ids
+            _, prompts, _ = ranker.prompts(queries)
             found = exact_search(ranker.bundle.model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
         by_number = torch.empty_like(found.scores).scatter_(1, found.sids, found.scores.float())
         return (by_number / temperature).log_softmax(-1)

@@ -81,8 +81,8 @@ class Service:
         self._remember(call, [request])
 
         def work(served: Served) -> bytes:
-            found = explain(served.recommender, request)
-            return to_json(finite({"tree": found.tree, "reasons": found.reasons}))
+            tree, reasons = explain(served.recommender, request)
+            return to_json(finite({"tree": tree, "reasons": reasons}))
 
         served, (value,) = await self._submit(call, [request], work)
         if isinstance(value, Exception):

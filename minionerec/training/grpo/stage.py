@@ -122,7 +122,7 @@ def target_teacher(
             examples.append({"labels": [NO_LABEL, *ids], **about})
         labels = torch.tensor([[token for ids in targets for token in ids]])
         batch = {"labels": labels, **teacher_questions(examples)}
-        return teacher.soft_targets({name: values.to(device) for name, values in batch.items()})
+        return teacher({name: values.to(device) for name, values in batch.items()})
 
     return query
 

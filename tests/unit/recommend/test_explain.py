@@ -56,13 +56,13 @@ def flat(nodes, above=""):
     return found
 
 
-def by_kind(explanation, item_id, kind):
-    return {reason["item_id"]: reason for reason in explanation.reasons[item_id] if reason["kind"] == kind}
+def by_kind(reasons, item_id, kind):
+    return {reason["item_id"]: reason for reason in reasons[item_id] if reason["kind"] == kind}
 
 
 def stock_probability(ranker, history, sid):
     """Of the codes of a text behind a prompt, by the model's own logits of the whole text."""
-    prompt = ranker.prompts(Queries([history])).ids[0]
+    prompt = ranker.prompts(Queries([history]))[1][0]
     codes = ranker.bundle.tokenizer.convert_tokens_to_ids([f"{part}>" for part in sid.split(">")[:-1]])
     with torch.no_grad():
         logits = ranker.bundle.model(input_ids=torch.tensor([[*prompt, *codes]])).logits[0].log_softmax(-1)
@@ -72,7 +72,7 @@ def stock_probability(ranker, history, sid):
 
 def test_the_tree_of_a_language_model_has_the_probabilities_of_stock_logits(speaker):
     history = np.array([0, 3], np.int32)
-    nodes = flat(explain(speaker, Request(["u", "x"], k=6)).tree)
+    nodes = flat(explain(speaker, Request(["u", "x"], k=6))[0])
     assert len(nodes) == 3 + 5  # every prefix and SID, for every item is listed
     for path, node in nodes.items():
         assert node["probability"] == pytest.approx(stock_probability(speaker.ranker, history, path), rel=1e-4)
@@ -84,7 +84,7 @@ def test_the_tree_of_a_language_model_has_the_probabilities_of_stock_logits(spea
 def test_leaves_have_the_probabilities_of_the_list_and_prefixes_their_sums(shop):
     request = Request(HISTORY, k=24)
     listed = {item.item_id: item for item in shop.answer([request])[0].items}
-    nodes = flat(explain(shop, request).tree)
+    nodes = flat(explain(shop, request)[0])
     for node in nodes.values():
         for item_id in node["items"]:
             assert node["probability"] == pytest.approx(listed[item_id].probability, rel=1e-4)
@@ -99,10 +99,10 @@ def test_leaves_have_the_probabilities_of_the_list_and_prefixes_their_sums(shop)
 
 @pytest.mark.parametrize("branches", [0, 2, 8])
 def test_what_is_not_shown_stands_together(shop, branches):
-    whole = flat(explain(shop, Request(HISTORY, k=24), branches=100).tree)
+    whole = flat(explain(shop, Request(HISTORY, k=24), branches=100)[0])
     request = Request(HISTORY, k=3)
     listed = {item.sid for item in shop.answer([request])[0].items}
-    tree = explain(shop, request, branches=branches).tree
+    tree = explain(shop, request, branches=branches)[0]
     assert {path for path in flat(tree) if path.count("<") == 3} >= listed
 
     def check(nodes, above):
@@ -133,10 +133,10 @@ def test_what_is_not_shown_stands_together(shop, branches):
 
 def test_filters_change_no_probability_and_are_marked(shop):
     where = {"price": {"at_least": 6, "at_most": 8}}
-    free = flat(explain(shop, Request(HISTORY, k=24), branches=100).tree)
-    explanation = explain(shop, Request(HISTORY, k=5, where=where, exclude_seen=True), branches=100)
-    assert list(explanation.reasons) and set(explanation.reasons) == {"i6", "i8"}  # i7 is in the history
-    marked = flat(explanation.tree)
+    free = flat(explain(shop, Request(HISTORY, k=24), branches=100)[0])
+    tree, reasons = explain(shop, Request(HISTORY, k=5, where=where, exclude_seen=True), branches=100)
+    assert list(reasons) and set(reasons) == {"i6", "i8"}  # i7 is in the history
+    marked = flat(tree)
     assert {path for path, node in marked.items() if node["allowed"]} == {
         "<a_1>", "<a_1><b_0>", "<a_1><b_2>", "<a_1><b_0><c_0>", "<a_1><b_2><c_0>",
     }  # fmt: skip
@@ -149,12 +149,12 @@ def test_a_change_is_what_asking_again_without_the_item_gives(name, request):
     recommender = request.getfixturevalue(name)
     history = HISTORY if name == "shop" else ["u", "x", "v", "u"]
     everything = len(recommender.items)
-    explanation = explain(recommender, Request(history, k=4))
+    _, reasons = explain(recommender, Request(history, k=4))
     listed = recommender.recommend(history, everything).items
-    assert len(explanation.reasons) >= 4
-    for item_id in explanation.reasons:
+    assert len(reasons) >= 4
+    for item_id in reasons:
         score = next(item.score for item in listed if item.item_id == item_id)
-        found = by_kind(explanation, item_id, "history")
+        found = by_kind(reasons, item_id, "history")
         assert list(found) == list(dict.fromkeys(reversed(history)))  # each once, the newest first
         for source, reason in found.items():
             left = recommender.recommend([one for one in history if one != source], everything).items
@@ -163,9 +163,7 @@ def test_a_change_is_what_asking_again_without_the_item_gives(name, request):
             assert reason["probability"] == pytest.approx(math.exp(score), rel=1e-4)
             assert reason["without"] == pytest.approx(without.probability, rel=1e-3)
             assert reason["title"] == recommender.items.titles[recommender.items.index(source)]
-    assert any(
-        abs(reason["change"]) > 0.1 for rows in explanation.reasons.values() for reason in rows if "change" in reason
-    )
+    assert any(abs(reason["change"]) > 0.1 for rows in reasons.values() for reason in rows if "change" in reason)
 
 
 @pytest.mark.parametrize("history", [HISTORY, ["i3"], []])
@@ -173,26 +171,26 @@ def test_a_change_is_what_asking_again_without_the_item_gives(name, request):
 def test_a_list_of_a_session_context_is_explained_by_it(telling, history, context):
     request = Request(history, k=24, session_context=context)
     listed = {item.item_id: item for item in telling.answer([request])[0].items}
-    explanation = explain(telling, request)
-    leaves = [(node, item_id) for node in flat(explanation.tree).values() for item_id in node["items"]]
+    tree, reasons = explain(telling, request)
+    leaves = [(node, item_id) for node in flat(tree).values() for item_id in node["items"]]
     assert len(leaves) == 24
     for node, item_id in leaves:
         assert node["probability"] == pytest.approx(listed[item_id].probability, rel=1e-4)
     for source in dict.fromkeys(history):
         left = telling.recommend([one for one in history if one != source], 24, session_context=context).items
         for item in left:
-            reason = by_kind(explanation, item.item_id, "history")[source]
+            reason = by_kind(reasons, item.item_id, "history")[source]
             assert reason["change"] == pytest.approx(listed[item.item_id].score - item.score, abs=1e-4)
 
 
 def test_counts_are_training_rows_and_texts_are_cosines(shop):
-    explanation = explain(shop, Request(HISTORY, k=24))
+    _, reasons = explain(shop, Request(HISTORY, k=24))
     corpus, model = shop.ranker.builder.corpus, shop.ranker.bundle.model
     text = model.text.numpy()[shop.ranker.table.sid_numbers]
     counted = 0
-    for item_id in explanation.reasons:
+    for item_id in reasons:
         item = shop.items.index(item_id)
-        counts, texts = by_kind(explanation, item_id, "counts"), by_kind(explanation, item_id, "text")
+        counts, texts = by_kind(reasons, item_id, "counts"), by_kind(reasons, item_id, "text")
         assert set(counts) == set(texts) == set(HISTORY)
         for source in counts:
             other = shop.items.index(source)
@@ -205,17 +203,17 @@ def test_counts_are_training_rows_and_texts_are_cosines(shop):
 
 
 def test_a_language_model_reads_neither_counts_nor_texts(speaker):
-    reasons = explain(speaker, Request(["u", "x"], k=2)).reasons
+    reasons = explain(speaker, Request(["u", "x"], k=2))[1]
     assert {reason["kind"] for rows in reasons.values() for reason in rows} == {"history"}
 
 
 def test_a_ranker_without_sids_has_score_changes_and_no_tree(shop):
     corpus = shop.ranker.builder.corpus
     recommender = recommender_of(make_baselines(corpus)[1]["most recent items"], corpus)
-    explanation = explain(recommender, Request(["i4", "i5"], k=2))
-    assert explanation.tree == []
-    assert list(explanation.reasons) == ["i5", "i4"]
-    newest = by_kind(explanation, "i4", "history")["i5"]
+    tree, reasons = explain(recommender, Request(["i4", "i5"], k=2))
+    assert tree == []
+    assert list(reasons) == ["i5", "i4"]
+    newest = by_kind(reasons, "i4", "history")["i5"]
     assert newest == {
         "kind": "history",
         "item_id": "i5",
@@ -229,24 +227,23 @@ def test_a_ranker_without_sids_has_score_changes_and_no_tree(shop):
 def test_of_long_histories_the_newest_items_are_explained(shop):
     history = [f"i{position}" for position in (*range(SOURCES + 5), SOURCES + 4)]
     shop_of_long = Recommender(shop.ranker, shop.items, "model", "0" * 12, 50)
-    found = by_kind(
-        explanation := explain(shop_of_long, Request(history, k=1)), next(iter(explanation.reasons)), "history"
-    )
+    _, reasons = explain(shop_of_long, Request(history, k=1))
+    found = by_kind(reasons, next(iter(reasons)), "history")
     assert list(found) == [f"i{position}" for position in range(SOURCES + 4, 4, -1)]
 
 
 def test_without_a_history_or_a_list_there_are_no_reasons(shop):
-    assert set(map(tuple, explain(shop, Request([], k=3)).reasons.values())) == {()}
-    nothing = explain(shop, Request(HISTORY, k=3, where={"price": {"at_least": 1000}}))
-    assert nothing.reasons == {}
-    assert not any(node["allowed"] for node in nothing.tree)
-    assert sum(node["probability"] for node in nothing.tree) == pytest.approx(1, rel=1e-4)
+    assert set(map(tuple, explain(shop, Request([], k=3))[1].values())) == {()}
+    tree, reasons = explain(shop, Request(HISTORY, k=3, where={"price": {"at_least": 1000}}))
+    assert reasons == {}
+    assert not any(node["allowed"] for node in tree)
+    assert sum(node["probability"] for node in tree) == pytest.approx(1, rel=1e-4)
 
 
 def test_an_explanation_is_plain_json(shop):
-    explanation = explain(shop, Request(HISTORY, k=3, exclude_seen=True), branches=1)
-    assert json.loads(json.dumps(explanation.reasons)) == explanation.reasons
-    assert json.loads(json.dumps(explanation.tree)) == explanation.tree
+    tree, reasons = explain(shop, Request(HISTORY, k=3, exclude_seen=True), branches=1)
+    assert json.loads(json.dumps(reasons)) == reasons
+    assert json.loads(json.dumps(tree)) == tree
 
 
 def test_bad_requests_are_refused(shop):

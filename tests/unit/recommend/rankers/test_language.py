@@ -26,14 +26,14 @@ def test_it_ranks_what_the_decoder_ranks_with_the_items_of_an_sid_side_by_side(m
     ranker = load_ranker(made / "checkpoint", corpus)
     assert isinstance(ranker, Ranker) and isinstance(ranker, LanguageRanker)
     found = ranker.rank(Queries(HISTORIES), 3)
-    prompts = ranker.prompts(Queries(HISTORIES))
-    sids, scores = decode_prompts(ranker.bundle.model, prompts.ids, ranker.trie, 3, batch_size=4)
+    texts, prompts, _ = ranker.prompts(Queries(HISTORIES))
+    sids, scores = decode_prompts(ranker.bundle.model, prompts, ranker.trie, 3, batch_size=4)
     for row, numbers in enumerate(sids.tolist()):
         assert list(found.items[row]) == [item for number in numbers for item in ranker.items_of[number]]
         listed = [score for number, score in zip(numbers, scores[row], strict=True) for _ in ranker.items_of[number]]
         assert found.scores[row] == pytest.approx(listed)
     assert found.items[0] == found.items[2]
-    assert prompts.texts[0] == prompts.texts[2]
+    assert texts[0] == texts[2]
 
 
 def test_a_list_does_not_depend_on_what_else_is_asked(made, corpus):

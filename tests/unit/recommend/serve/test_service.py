@@ -11,7 +11,6 @@ from support.serving import IDS, N, expected, fake_service
 
 from minionerec import __version__
 from minionerec.data.session import SESSION_CONTEXTS, SessionClock
-from minionerec.recommend.explain import Explanation
 from minionerec.recommend.serve import service as service_module
 from minionerec.recommend.serve.guard import REQUESTS
 from minionerec.recommend.serve.server import create_app, read_files
@@ -255,10 +254,10 @@ def test_an_explanation_is_that_of_the_python_side(make, monkeypatch):
     seen = []
 
     tree = [{"code": "<a_1>", "probability": float("nan"), "children": [], "items": ["i1"]}]
-    explained = Explanation(tree, {"i1": [{"kind": "counts", "times": 3}]})
+    explained = tree, {"i1": [{"kind": "counts", "times": 3}]}
     monkeypatch.setattr(service_module, "explain", lambda recommender, request: seen.append(request) or explained)
     answer = client.post("/v1/explain", json={"history": ["i1"], "k": 2}).json()
-    assert answer["tree"][0]["probability"] is None and answer["reasons"] == explained.reasons
+    assert answer["tree"][0]["probability"] is None and answer["reasons"] == explained[1]
     assert answer["model"]["version"] == "version-0" and seen[0].history == ["i1"]
     assert error(client.post("/v1/explain", json={"requests": [{}]}))[:2] == (422, "requests")
 
