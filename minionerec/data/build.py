@@ -264,10 +264,11 @@ def _hand_over(engine: Engine, source: InteractionSource) -> tuple[int, bool]:
 
     def handed(batch: InteractionBatch) -> pa.RecordBatch:
         nonlocal count, reals
-        size = len(batch.item_index)
-        times = np.zeros(size, np.int64) if batch.times is None else batch.times
-        units = np.zeros(size, np.int8) if batch.units is None else batch.units
-        columns = [pa.array(np.arange(count, count + size)), batch.user_ids.cast(pa.string()), batch.item_index]
+        user_ids, item_index, times, units = batch
+        size = len(item_index)
+        times = np.zeros(size, np.int64) if times is None else times
+        units = np.zeros(size, np.int8) if units is None else units
+        columns = [pa.array(np.arange(count, count + size)), user_ids.cast(pa.string()), item_index]
         if times.dtype.kind == "f":
             reals = reals or bool(size)
             columns += [pa.nulls(size, pa.int64()), times + 0.0]  # no zero below zero

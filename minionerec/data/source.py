@@ -21,22 +21,10 @@ BATCH = 1 << 20
 """Interactions of a batch at most."""
 
 
-@dataclass(frozen=True)
-class InteractionBatch:
-    """Some interactions, in the order of their source.
-
-    Attributes:
-        user_ids: B texts, the user of each.
-        item_index: int32 (B,), rows of the item table; -1 marks interactions that are left out.
-        times: int64 or float64 (B,), in ticks; None where there are none.
-        units: int8 (B,), the unit that each time looks like (`minionerec.data.units.unit_numbers`); None where the
-            source defines its unit.
-    """
-
-    user_ids: pa.Array
-    item_index: np.ndarray
-    times: np.ndarray | None
-    units: np.ndarray | None = None
+InteractionBatch = tuple[pa.Array, np.ndarray, np.ndarray | None, np.ndarray | None]
+"""Some interactions, in the order of their source: B texts, the user of each; int32 (B,), rows of the item table,
+-1 for those left out; int64 or float64 (B,), times in ticks, None where there are none; and int8 (B,), the unit that each time
+looks like (`minionerec.data.units.unit_numbers`), None where the source defines its unit."""
 
 
 class InteractionSource(Protocol):
@@ -117,7 +105,7 @@ class Source:
             some = slice(start, start + BATCH)
             users = self.user_ids.take(pa.array(self.users[some]))
             users = users.combine_chunks() if isinstance(users, pa.ChunkedArray) else users
-            yield InteractionBatch(users, self.item_index[some], None if self.times is None else self.times[some])
+            yield users, self.item_index[some], None if self.times is None else self.times[some], None
 
 
 class BadRows:

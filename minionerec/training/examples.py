@@ -42,27 +42,16 @@ _SALT = 0x5EED
 _ENDS = "_offsets"
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """Lists of numbers: one after another, and how many each has.
-
-    Attributes:
-        values: (T,), of one dtype.
-        lengths: int64 (R,).
-    """
-
-    values: np.ndarray
-    lengths: np.ndarray
-
-    @classmethod
-    def of(cls, lists: Sequence[Sequence[float]], dtype: Any = np.int32) -> "Ragged":
-        """From lists."""
-        lengths = np.array([len(part) for part in lists], dtype=np.int64)
-        return cls(np.fromiter((number for part in lists for number in part), dtype, int(lengths.sum())), lengths)
-
-
+Ragged = tuple[np.ndarray, np.ndarray]
+"""Lists of numbers: one after another, (T,) of one dtype, and how many each has, int64 (R,)."""
 Columns = Mapping[str, Ragged | np.ndarray]
 """Some examples: name to a list each, or a number each."""
+
+
+def ragged(lists: Sequence[Sequence[float]], dtype: Any = np.int32) -> Ragged:
+    """Lists one after another, and their lengths."""
+    lengths = np.array([len(part) for part in lists], dtype=np.int64)
+    return np.fromiter((number for part in lists for number in part), dtype, int(lengths.sum())), lengths
 
 
 @dataclass(frozen=True)
@@ -401,11 +390,12 @@ def _write(part: ExamplePart, maker: ExampleMaker) -> None:
             chance = Chance(part.share, seen, seeds, None if part.most is None else part.most - tally["tokens"])
             columns, counted = maker.make(part, batch, chance, int(np.random.SeedSequence(seeds).generate_state(1)[0]))
             for name, values in columns.items():
-                if isinstance(values, Ragged):
+                if isinstance(values, tuple):
+                    numbers, lengths = values
                     if not writer.size(name + _ENDS):
                         writer.append(name + _ENDS, np.zeros(1, np.int64))
-                    writer.append(name + _ENDS, writer.size(name) + np.cumsum(values.lengths))
-                    writer.append(name, values.values)
+                    writer.append(name + _ENDS, writer.size(name) + np.cumsum(lengths))
+                    writer.append(name, numbers)
                 else:
                     writer.append(name, values)
             tally.update(counted)

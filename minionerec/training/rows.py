@@ -22,7 +22,7 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
-from minionerec.training.examples import Chance, Columns, ExampleMaker, ExamplePart, Ragged, TaskExamples
+from minionerec.training.examples import Chance, Columns, ExampleMaker, ExamplePart, Ragged, TaskExamples, ragged
 
 NO_LABEL = -100
 """The label of a token without a loss."""
@@ -52,11 +52,11 @@ prompts: Token ids of each example's prompt by every template, which epochs take
 
 def _counted(columns: Mapping[str, Ragged], truncated: int = 0, truncated_completions: int = 0) -> dict[str, int]:
     """How many examples, tokens, and tokens with a loss there are, and how many were truncated."""
-    labels = columns["labels"]
+    labels, lengths = columns["labels"]
     return {
-        "rows": len(labels.lengths),
-        "tokens": len(labels.values),
-        "losses": int((labels.values != NO_LABEL).sum()),
+        "rows": len(lengths),
+        "tokens": len(labels),
+        "losses": int((labels != NO_LABEL).sum()),
         "truncated": truncated,
         "truncated_completions": truncated_completions,
     }
@@ -168,11 +168,11 @@ class WindowTexts:
         check_all_positions(builder, task)
         start = encode_prompt(tokenizer, [builder.prompt(task, history=[])], None)[0][0]
         whole = encode_completion(tokenizer, [builder.completion(task, item) for item in range(len(builder.titles))])
-        flat = Ragged.of([*(ids[:LONGEST_COMPLETION] for ids in whole), start])
+        values, lengths = ragged([*(ids[:LONGEST_COMPLETION] for ids in whole), start])
         scored = np.array([task == NEXT_SID or bool(title.strip()) for title in builder.titles])
-        offsets = np.concatenate([[0], np.cumsum(flat.lengths)])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
         truncated = sum(len(ids) > LONGEST_COMPLETION for ids in whole)
-        return cls(flat.values, offsets, scored, (builder.table.sid_numbers + 1).astype(np.int32), truncated)
+        return cls(values, offsets, scored, (builder.table.sid_numbers + 1).astype(np.int32), truncated)
 
 
 def window_tokens(texts: WindowTexts, windows: FlatWindows) -> np.ndarray:
@@ -216,16 +216,16 @@ def window_columns(
     of_tokens = np.repeat(np.insert(weights, heads, np.float32(1)), lengths)
     counts = np.diff(ends, prepend=0)
     found = {
-        "input_ids": Ragged(tokens, counts),
-        "labels": Ragged(np.where(labelled, tokens, NO_LABEL), counts),
-        "weights": Ragged(np.where(labelled, of_tokens, np.float32(1)), counts),
+        "input_ids": (tokens, counts),
+        "labels": (np.where(labelled, tokens, NO_LABEL), counts),
+        "weights": (np.where(labelled, of_tokens, np.float32(1)), counts),
     }
     if teacher:
         used = sizes if by_sid else np.zeros_like(sizes)
         read = ranges(heads, np.maximum(heads, heads + used - 1))
         firsts = windows.firsts if by_sid else np.zeros_like(sizes)
-        found["histories"] = Ragged(texts.numbers[items[read]], np.maximum(used - 1, 0))
-        found["slots"] = Ragged(ranges(firsts - 1, used - 1).astype(np.int32), used - firsts)
+        found["histories"] = texts.numbers[items[read]], np.maximum(used - 1, 0)
+        found["slots"] = ranges(firsts - 1, used - 1).astype(np.int32), used - firsts
     return found, _counted(found)
 
 
@@ -287,7 +287,7 @@ class SftExamples(ExampleMaker):
         if any(lists["prompts"]):
             lists["prompts"] = [prompt for prompts in lists["prompts"] for prompt in prompts]
             names.append("prompts")
-        found = {name: Ragged.of(lists[name], COLUMNS[name]) for name in names}
+        found = {name: ragged(lists[name], COLUMNS[name]) for name in names}
         return found, _counted(found, **truncated)
 
     @cached_property

@@ -75,13 +75,14 @@ def in_memory(source) -> Source:
     if isinstance(source, Source):
         return source
     parts = list(source.batches())
-    parts = [part for part in parts if not set(part.units.tolist()) <= set(source.left_out)]
-    stays = [(part.item_index >= 0) & ~np.isin(part.units, list(source.left_out)) for part in parts]
     users, index, times = [np.zeros(0, object)], [np.zeros(0, np.int32)], []
-    for part, some in zip(parts, stays, strict=True):
-        users.append(part.user_ids.to_numpy(zero_copy_only=False)[some])
-        index.append(part.item_index[some])
-        times.append(part.times[some])
+    for user_ids, item_index, own, units in parts:
+        if set(units.tolist()) <= set(source.left_out):
+            continue
+        some = (item_index >= 0) & ~np.isin(units, list(source.left_out))
+        users.append(user_ids.to_numpy(zero_copy_only=False)[some])
+        index.append(item_index[some])
+        times.append(own[some])
     numbers, ids = pd.factorize(np.concatenate(users))
     return Source(
         items=source.items,

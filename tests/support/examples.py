@@ -132,8 +132,8 @@ def tokenised_rows(bundle, builder, max_prompt_length, recency=0.0, **settings):
 def listed(columns, counted):
     """Columns as lists, one for each name of `COLUMNS`."""
     found = {
-        name: [part.tolist() for part in np.split(values.values, np.cumsum(values.lengths)[:-1])]
-        for name, values in columns.items()
+        name: [part.tolist() for part in np.split(values, np.cumsum(lengths)[:-1])]
+        for name, (values, lengths) in columns.items()
     }
     none = [[] for _ in range(counted["rows"])]
     return {name: list(found.get(name, none)) for name in COLUMNS}

@@ -214,7 +214,7 @@ class TableSource:
             own, chosen = exact(table[time], times, some)[some], table[some]
             index = self._index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
             self._note_unknown(np.flatnonzero(some), index, units[some], chosen[item], location)
-            yield InteractionBatch(pa.array(chosen[user], pa.string(), from_pandas=True), index, own, units[some])
+            yield pa.array(chosen[user], pa.string(), from_pandas=True), index, own, units[some]
         self._rows += len(table)
 
     def _note_unknown(

@@ -23,7 +23,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, encode_completion
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
 from minionerec.sid.table import SidTable
 from minionerec.training.config import DpoConfig, GrpoConfig
-from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, TrainingSet, training_set
+from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, TrainingSet, ragged, training_set
 from minionerec.training.rewards import Rollouts
 
 # Inputs of a step: prompts as token ids, each with the number of its own target.
@@ -88,14 +88,14 @@ class PromptExamples(ExampleMaker):
         tails = [example.completion[len(builder.table.sids[example.target]) :] for example in made]
         found: dict[str, Ragged | np.ndarray] = {
             "target": builder.table.sid_numbers[targets],
-            "prompt": Ragged.of(prompts),
-            "tail": Ragged.of(encode_completion(self.tokenizer, tails)),
+            "prompt": ragged(prompts),
+            "tail": ragged(encode_completion(self.tokenizer, tails)),
             "context": np.full(len(made), UNKNOWN, dtype=np.int32),
         }
         if requested.rows is not None and builder.uses_session_context:
             found["context"] = row_contexts(requested.rows.times, len(made)).astype(np.int32)
         if requested.rows is not None:
-            found["history"] = Ragged(requested.rows.flat_histories()[0], requested.rows.lengths)
+            found["history"] = requested.rows.flat_histories()[0], requested.rows.lengths
         return found, {"rows": len(made), "truncated": truncated}
 
 
