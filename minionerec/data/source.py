@@ -22,8 +22,8 @@ BATCH = 1 << 20
 
 
 InteractionBatch = tuple[pa.Array, np.ndarray, np.ndarray | None, np.ndarray | None]
-"""Some interactions, in the order of their source: B texts, the user of each; int32 (B,), rows of the item table,
--1 for those left out; int64 or float64 (B,), times in ticks, None where there are none; and int8 (B,), the unit that each time
+"""Some interactions, in the order of their source: B texts, the user of each; int32 (B,), rows of the item table, where
+-1 is left out; int64 or float64 (B,), times in ticks, None where there are none; and int8 (B,), the unit that each time
 looks like (`minionerec.data.units.unit_numbers`), None where the source defines its unit."""
 
 

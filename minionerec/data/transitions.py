@@ -84,7 +84,7 @@ def training_transitions(
     own = np.arange(corpus.n_items) if numbers is None else numbers
     entry = np.concatenate([[0], own + 1]).astype(np.int32)
     padded = (padded_windows(part, width, padding) for part in corpus.windows("train"))
-    parts = ((entry[windows.histories], entry[windows.targets]) for windows in padded)
+    parts = ((entry[histories], entry[targets]) for histories, targets, _ in padded)
     return count_transitions(parts, int(entry.max()), reach, decay, reverse)
 
 

@@ -1,6 +1,6 @@
 """Examples as windows of consecutive items, for training at all positions."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,25 +75,10 @@ def window_bounds(
     return begins, ends, firsts
 
 
-@dataclass(frozen=True)
-class Windows:
-    """W windows as models read them, each with L positions.
-
-    Attributes:
-        histories: int32 (W, L), items from 1, padded with 0.
-        targets: int32 (W, L), the item after each position; 0 where there is none, or where it has its loss in another
-            window.
-        rows: int32 (W, L), the number of the example whose target each target is; -1 where there is no target, or no
-            example is known.
-    """
-
-    histories: np.ndarray
-    targets: np.ndarray
-    rows: np.ndarray
-
-    def __len__(self) -> int:
-        """Number of windows, W."""
-        return len(self.histories)
+Windows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Windows as models read them, int32 (W, L) each: histories, items from 1, padded with 0; targets, the item after each
+position, 0 where there is none, or where it has its loss in another window; and the number of the example whose target
+that is, -1 where there is no target, or no example is known."""
 
 
 def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
@@ -106,8 +91,8 @@ def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
 
     Example:
         >>> one, none = np.array([0]), np.full(5, -1)
-        >>> windows = padded_windows(FlatWindows(np.arange(5), none, one, one + 5, one + 1), 2, "right")
-        >>> windows.histories.tolist(), windows.targets.tolist()
+        >>> found = padded_windows(FlatWindows(np.arange(5), none, one, one + 5, one + 1), 2, "right")
+        >>> found[0].tolist(), found[1].tolist()
         ([[1, 2], [2, 3], [3, 4]], [[2, 3], [0, 4], [0, 5]])
     """
     begins, ends, firsts = window_bounds(found.begins, found.ends, np.maximum(found.firsts, 1), width)
@@ -116,10 +101,7 @@ def padded_windows(found: FlatWindows, width: int, padding: Side) -> Windows:
     only_read = position < firsts[:, None] - 1
     targets, numbers = (padded(values, begins + 1, ends, width, padding, 1) for values in (found.items, found.rows))
     targets[only_read], numbers[only_read] = 0, 0
-    return Windows(padded(found.items, begins, ends - 1, width, padding, 1), targets, numbers - 1)
-
-
-_COLUMNS = {"histories": "int32", "targets": "int32", "rows": "int32"}
+    return padded(found.items, begins, ends - 1, width, padding, 1), targets, numbers - 1
 
 
 def mapped_windows(parts: Iterable[FlatWindows], folder: Path, width: int, padding: Side) -> Windows:
@@ -131,14 +113,11 @@ def mapped_windows(parts: Iterable[FlatWindows], folder: Path, width: int, paddi
         width: Longest history, L.
         padding: Side of the padding.
     """
-    columns = (vars(padded_windows(found, width, padding)) for found in parts)
-    found = mapped_parts(folder, _COLUMNS, columns)
-    return Windows(**{name: values.reshape(-1, width) for name, values in found.items()})
-
-
-def joined_windows(parts: Sequence[Windows]) -> Windows:
-    """The windows of all parts, one part after another."""
-    return Windows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})
+    names = ("histories", "targets", "rows")
+    columns = (dict(zip(names, padded_windows(found, width, padding), strict=True)) for found in parts)
+    mapped = mapped_parts(folder, dict.fromkeys(names, "int32"), columns)
+    histories, targets, rows = (mapped[name].reshape(-1, width) for name in names)
+    return histories, targets, rows
 
 
 def flat_windows(chains: Chains, max_history: int, together: bool, numbered: Mapping[str, int]) -> FlatWindows:

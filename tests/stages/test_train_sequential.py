@@ -244,9 +244,9 @@ def test_rows_of_a_corpus_at_both_levels_with_text(demo, tmp_path):
     assert again["item"].tolist() == test["item"].tolist()
     assert model.text[1:].abs().sum() > 0
     (whole,) = split.windows("train")
-    windows = padded_windows(whole, protocol.max_len, protocol.padding)
+    histories, targets, _ = padded_windows(whole, protocol.max_len, protocol.padding)
     assert model.pairs.counts.sum() == pytest.approx(
-        count_transitions([(windows.histories, windows.targets)], model.num_items, 3, 0.6, 0.3).data.sum()
+        count_transitions([(histories, targets)], model.num_items, 3, 0.6, 0.3).data.sum()
     )
     assert read_manifest(folder / "model")["counts"]["recipe"] == "all positions"
     inputs = read_manifest(folder / "predictions")["inputs"]

@@ -25,7 +25,7 @@ from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.transitions import TransitionPairs, count_transitions
-from minionerec.data.windows import FlatWindows, Windows, joined_windows, padded_windows
+from minionerec.data.windows import FlatWindows, Windows, padded_windows
 from minionerec.metrics.predictions import SESSION_CONTEXT
 from minionerec.metrics.ranking import ranking_metrics, ranks_in
 from minionerec.recommend.rankers.candidates import (
@@ -307,22 +307,27 @@ class BaselineExamples:
     def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Histories, targets and ages of windows, at most about `_PART` at a time: (W, L), candidates from 1."""
         of_item = np.concatenate([[0], self.numbers + 1]).astype(np.int32)  # by item from 1; 0 is padding
-        for part in self._window_parts():
-            ages = np.zeros(part.targets.shape, dtype=np.float32)
+        for histories, targets, rows in self._window_parts():
+            ages = np.zeros(targets.shape, dtype=np.float32)
             if self.ages is not None:
-                ages = np.where(part.rows < 0, np.float32(0), self.ages[part.rows])
-            yield of_item[part.histories], of_item[part.targets], ages
+                ages = np.where(rows < 0, np.float32(0), self.ages[rows])
+            yield of_item[histories], of_item[targets], ages
 
     def _window_parts(self) -> Iterator[Windows]:
         width, held = self.data.max_history, list[Windows]()
+
+        def joined(parts: Sequence[Windows]) -> Windows:
+            histories, targets, rows = map(np.concatenate, zip(*parts, strict=True))
+            return histories, targets, rows
+
         for found in self.data.windows("train") if self.data.in_files else self._windows:
             for start in range(0, max(1, len(found)), _PART):
                 held.append(padded_windows(found.take(slice(start, start + _PART)), width, "right"))
-                if sum(map(len, held)) >= _PART:
-                    yield joined_windows(held)
+                if sum(len(histories) for histories, _, _ in held) >= _PART:
+                    yield joined(held)
                     held = []
         if held:
-            yield joined_windows(held)
+            yield joined(held)
 
     def user_sets(self) -> Iterator[csr_array]:
         """Each user's candidates in training: float32 (users, C) of 0 and 1, some users at a time."""

@@ -53,7 +53,7 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
     """
     folder.mkdir(parents=True, exist_ok=True)
     width = corpus.max_history
-    count = sum(len(padded_windows(found, width, "right")) for found in corpus.windows("train"))
+    count = sum(len(padded_windows(found, width, "right")[0]) for found in corpus.windows("train"))
     if not count:
         raise DataError("no training example has a history, so there is nothing to train on.")
     made: SidWindows = {
@@ -66,13 +66,13 @@ def write_windows(corpus: Corpus, table: SidTable, recency: float, folder: Path,
     known_contexts = corpus_contexts(corpus) if session_context else None
     begin, means, sizes = 0, [], []
     for found in corpus.windows("train"):
-        part = padded_windows(found, width, "right")
-        here, known = slice(begin, begin + len(part)), part.rows >= 0
-        weights = np.where(known, ages(part.rows), np.float32(1))
-        made["histories"][here], made["weights"][here] = number[part.histories], weights
-        made["labels"][here] = np.where(known, number[part.targets], -100)
+        histories, targets, rows = padded_windows(found, width, "right")
+        here, known = slice(begin, begin + len(rows)), rows >= 0
+        weights = np.where(known, ages(rows), np.float32(1))
+        made["histories"][here], made["weights"][here] = number[histories], weights
+        made["labels"][here] = np.where(known, number[targets], -100)
         if known_contexts is not None:
-            made["contexts"][here] = np.where(known, known_contexts[part.rows], UNKNOWN)
+            made["contexts"][here] = np.where(known, known_contexts[rows], UNKNOWN)
         if known.any():
             means.append(weights[known].mean())
             sizes.append(int(known.sum()))

@@ -182,7 +182,7 @@ def _counts(
     sizes = {"train": corpus.sizes["train"], **{split: len(rows) for split, rows in held_out.items()}}
     if not corpus.in_files:
         windows = (padded_windows(part, protocol.max_len, protocol.padding) for part in corpus.windows("train"))
-        sizes |= {"windows": sum(map(len, windows)), "users": len(users)}
+        sizes |= {"windows": sum(len(histories) for histories, _, _ in windows), "users": len(users)}
     return {**sizes, "items": corpus.n_items, "split": corpus.split}
 
 

@@ -127,7 +127,7 @@ class TrainingExamples:
                 if on_disk is None
                 else mapped_windows(found, on_disk / "windows", max_len, padding)
             )
-            if not len(windows):
+            if not len(windows[0]):
                 raise ConfigError("there is no training example; take data with longer histories.")
             contexts = corpus_contexts(corpus) if corpus.has_times else None
             return cls(max_len, padding, None, windows, None, contexts, shuffled)
@@ -141,7 +141,9 @@ class TrainingExamples:
 
     def __len__(self) -> int:
         """Number of rows, or windows."""
-        return len(self.windows if self.rows is None else self.rows)  # type: ignore[arg-type]
+        if self.rows is not None:
+            return len(self.rows)
+        return 0 if self.windows is None else len(self.windows[0])
 
     def batches(self, size: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
         """Indices of the rows, or windows, of each batch of an epoch: int64 (at most `size`,).
@@ -167,9 +169,7 @@ class TrainingExamples:
         users: torch.Tensor | None = None
         if self.rows is None:
             assert self.windows is not None
-            histories, targets, rows = (
-                values[chosen] for values in (self.windows.histories, self.windows.targets, self.windows.rows)
-            )
+            histories, targets, rows = (values[chosen] for values in self.windows)
             contexts = None if self.contexts is None else np.where(rows < 0, UNKNOWN, self.contexts[rows])
         else:
             part = self.rows.take(chosen)

@@ -26,7 +26,7 @@ def rows(examples, max_len=3):
 
 def window_targets(corpus):
     windows = [padded_windows(part, corpus.max_history, "right") for part in corpus.windows("train")]
-    return sorted(target for part in windows for target in part.targets[part.targets > 0].tolist())
+    return sorted(target for _, targets, _ in windows for target in targets[targets > 0].tolist())
 
 
 LONG, SHORT = [1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 1]

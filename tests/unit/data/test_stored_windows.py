@@ -58,13 +58,11 @@ def test_windows_on_disk_are_those_in_memory(tmp_path, ties, max_len, padding):
         (whole,) = corpus.windows("train")
         expected = padded_windows(whole, max_len, padding)
         found = mapped_windows(stored.windows("train"), tmp_path / str(seed) / "windows", max_len, padding)
-        assert in_order(found.histories, found.targets, found.rows) == in_order(
-            expected.histories, expected.targets, expected.rows
-        )
-        targets = corpus.train.targets[found.rows[found.targets > 0]] + 1
-        assert (found.targets[found.targets > 0] == targets).all()
-        assert sorted(found.rows[found.rows >= 0].tolist()) == sorted(set(found.rows[found.rows >= 0].tolist()))
-        assert ((found.rows >= 0) == (found.targets > 0)).all()
+        assert in_order(*found) == in_order(*expected)
+        _, targets, rows = found
+        assert (targets[targets > 0] == corpus.train.targets[rows[targets > 0]] + 1).all()
+        assert sorted(rows[rows >= 0].tolist()) == sorted(set(rows[rows >= 0].tolist()))
+        assert ((rows >= 0) == (targets > 0)).all()
 
 
 @pytest.mark.parametrize("ties", ["before", "together"])
@@ -106,8 +104,8 @@ def test_a_killed_writer_resumes(tmp_path, monkeypatch):
         file.write(b"half of a value")
     assert not are_finished(tmp_path / "cut")
     again = write(tmp_path / "cut")
-    for name in ("histories", "targets", "rows"):
-        assert np.array_equal(getattr(again, name), getattr(whole, name))
+    for found, wanted in zip(again, whole, strict=True):
+        assert np.array_equal(found, wanted)
     assert len(calls) > 6
 
 

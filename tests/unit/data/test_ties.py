@@ -89,8 +89,8 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history, ties)
 def test_pairs_are_counted_across_timestamps_alone(pairs, reach):
     corpus = built(pairs, split="leave_last_out", max_history=4, ties="together")
     (whole,) = corpus.windows("train")
-    windows = padded_windows(whole, 4, "right")
-    found = count_transitions([(windows.histories, windows.targets)], len(pairs), reach, 0.5, 0.0)
+    histories, targets, _ = padded_windows(whole, 4, "right")
+    found = count_transitions([(histories, targets)], len(pairs), reach, 0.5, 0.0)
     for before in range(len(pairs)):
         for after in found[[before]].indices:
             assert pairs[before][0] == pairs[after][0] and pairs[before][1] < pairs[after][1]

@@ -42,7 +42,7 @@ def test_windows_hold_every_target_once_with_its_past_before_it(lengths, max_len
     firsts = np.minimum(first, np.array(lengths))
     windows = windows_of(flat, begins, ends, firsts, max_len, padding)
     met = []
-    for history, targets in zip(windows.histories, windows.targets, strict=True):
+    for history, targets, _ in zip(*windows, strict=True):
         items = unpad(history)
         assert items == list(range(items[0], items[-1] + 1))
         for position in np.flatnonzero(targets):
@@ -60,13 +60,13 @@ def test_padding_side_of_windows():
     flat, begins, ends = lay_out(np.array([3]))
     left = windows_of(flat, begins, ends, np.array([1]), 4, "left")
     right = windows_of(flat, begins, ends, np.array([1]), 4, "right")
-    assert (left.histories.tolist(), left.targets.tolist()) == ([[0, 0, 1, 2]], [[0, 0, 2, 3]])
-    assert (right.histories.tolist(), right.targets.tolist()) == ([[1, 2, 0, 0]], [[2, 3, 0, 0]])
+    assert (left[0].tolist(), left[1].tolist()) == ([[0, 0, 1, 2]], [[0, 0, 2, 3]])
+    assert (right[0].tolist(), right[1].tolist()) == ([[1, 2, 0, 0]], [[2, 3, 0, 0]])
 
 
 def test_no_windows_from_sequences_without_a_target():
     flat, begins, ends = lay_out(np.array([1, 2]))
-    assert len(windows_of(flat, begins, ends, np.array([1, 2]), 4, "left")) == 0
+    assert len(windows_of(flat, begins, ends, np.array([1, 2]), 4, "left")[0]) == 0
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])

@@ -167,8 +167,7 @@ def test_a_split_of_a_protocol_gives_what_its_training_rows_say(protocol):
         assert row == list(dict.fromkeys([*reversed(history.tolist()), *popular]))
     counts = np.zeros((8, 8))
     (whole,) = split.windows("train")
-    windows = padded_windows(whole, split.max_history, "left")
-    for before, after in zip(windows.histories, windows.targets, strict=True):
+    for before, after, _ in zip(*padded_windows(whole, split.max_history, "left"), strict=True):
         for position in np.flatnonzero(after):
             for back in range(min(10, position + 1)):
                 if before[position - back]:
