@@ -154,7 +154,7 @@ def test_rows_that_wait_for_their_step(shop, device):
             there = moved(windows(table.n_unique, 10 + step), folder)
             there = {name: value[:2] for name, value in there.items()}
             sample = sampler.draw(there["labels"])
-            columns, histories = sample.columns.numbers, there["histories"]
+            columns, histories = sample[0].numbers, there["histories"]
             rows = torch.cat([columns, histories[histories > 0] - 1]).unique()
             optimizer.refresh(model.row_tables(rows, columns))
             optimizer.zero_grad()

@@ -71,7 +71,7 @@ def test_soft_targets_by_hand(trained, wording):
     rows["slots"][1], rows["histories"][1] = [], []
     rows["slots"][2] = [-1, *rows["slots"][2][1:]]
     batch = batch_of(rows, 6)
-    soft = teacher.soft_targets(batch)
+    soft = teacher(batch)
     assert torch.allclose(soft.probabilities.sum(1), torch.ones(len(soft.positions)))
 
     order = sorted((0, 2, 3, 4, 5), key=lambda position: rows["input_ids"][position])
@@ -92,7 +92,7 @@ def test_soft_targets_by_hand(trained, wording):
                 continue
             histories.append(rows["histories"][position][: slot + 1])
             targets.append(number[tuple(labels[which * size : which * size + 3])])
-    wanted = by_hand(teacher.model, bundle.table, histories, targets)
+    wanted = by_hand(load_bundle(trained / "catalogue").model, bundle.table, histories, targets)
     assert len(wanted) == len(soft.positions)
     labels = batch["labels"][0][soft.positions].view(-1, 3).tolist()
     assert [number[tuple(ids)] for ids in labels] == targets
@@ -112,7 +112,7 @@ def test_soft_targets_by_hand(trained, wording):
 def test_a_softened_loss_is_a_mixture_of_two_cross_entropies(trained):
     bundle, builder, _ = builder_of(trained)
     teacher = load_teacher(trained / "catalogue", bundle.table, Trie.build(bundle.table.codes, bundle.code_ids))
-    soft = teacher.soft_targets(batch := batch_of(tokenised_windows(bundle, builder, None), 4))
+    soft = teacher(batch := batch_of(tokenised_windows(bundle, builder, None), 4))
     labels = batch["labels"][0]
     torch.manual_seed(0)
     logits = torch.randn(len(labels), len(bundle.tokenizer), requires_grad=True)
@@ -140,7 +140,7 @@ def divergence(folder, teacher, output):
     for position in range(8):
         ids = torch.tensor([rows["input_ids"][position]])
         example = {name: column[position] for name, column in rows.items()}
-        soft = teacher.soft_targets(TreeCollator(64, with_teacher=True)([example]))
+        soft = teacher(TreeCollator(64, with_teacher=True)([example]))
         with torch.no_grad():
             labels = torch.tensor(rows["labels"][position][1:])
             reported = bundle.model(ids).logits[0, :-1][labels >= 0].log_softmax(-1)

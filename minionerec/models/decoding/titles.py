@@ -22,7 +22,7 @@ from minionerec.models.prompts.wording import NEXT_TITLE
 
 @dataclass(frozen=True)
 class Titles:
-    """Distinct titles and their items; groups of items as `candidates.CandidateGroups` are.
+    """Distinct titles and their items; of groups of items, what `SidTable` says of theirs.
 
     Attributes:
         trie: The distinct titles in the tokens of one tokenizer.

@@ -331,7 +331,7 @@ def _encoder(ranker: TitleRanker, names: Sequence[str], config: GroundingConfig)
     if config.encoder == OWN:
         return lambda texts: _own_states(ranker, texts)
     encoder = HFEncoder(config.encoder, "last")
-    return lambda texts: encoder.encode(texts).vectors
+    return lambda texts: encoder.encode(texts)[0]
 
 
 def _own_states(ranker: TitleRanker, texts: Sequence[str]) -> np.ndarray:

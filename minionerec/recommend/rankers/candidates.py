@@ -1,40 +1,15 @@
 """Candidates of ranked lists: distinct SIDs with their items, or the items themselves."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from minionerec.data.rows import LazySequence
+from minionerec.models.decoding.titles import Titles
+from minionerec.sid.table import SidTable
 
-
-class CandidateGroups(Protocol):
-    """Groups of items that are one candidate: SIDs (`SidTable`), or titles (`Titles`)."""
-
-    @property
-    def unit(self) -> str:
-        """The common property of a group: "SID" or "title"."""
-        ...
-
-    @property
-    def sids(self) -> Sequence[str]:
-        """The name of each item's group, N texts."""
-        ...
-
-    @property
-    def sid_numbers(self) -> np.ndarray:
-        """The group of each item, from 0: int64 (N,)."""
-        ...
-
-    @property
-    def n_unique(self) -> int:
-        """Number of groups."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash that is equal for tables with the same groups."""
-        ...
+CandidateGroups = SidTable | Titles
+"""Groups of items that are one candidate: those of one semantic ID, or of one title."""
 
 
 def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> Sequence[list[int]]:

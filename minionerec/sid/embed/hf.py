@@ -1,7 +1,6 @@
 """Any Hugging Face encoder as a maker of item vectors: mean, last-token or first-token pooling."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,27 +56,9 @@ POOLINGS: dict[str, Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]] 
 }
 
 
-@dataclass(frozen=True)
-class TextVectors:
-    """Vectors of texts and statistics of their tokens.
-
-    Attributes:
-        vectors: float32 (N, D); zeros for a text without a token.
-        tokens: int32 (N,), tokens read of each text, special ones included.
-        truncated: bool (N,), whether the text was truncated.
-    """
-
-    vectors: np.ndarray
-    tokens: np.ndarray
-    truncated: np.ndarray
-
-    def counts(self) -> dict[str, int]:
-        """`truncated` texts, `tokenless` ones and the sum of `tokens`."""
-        return {
-            "truncated": int(self.truncated.sum()),
-            "tokenless": int((self.tokens == 0).sum()),
-            "tokens": int(self.tokens.sum()),
-        }
+TextVectors = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Vectors of N texts, float32 (N, D), zeros for a text without a token; tokens that were read of each, special ones
+included, int32 (N,); and whether it was truncated, bool (N,)."""
 
 
 class HFEncoder:
@@ -137,7 +118,7 @@ class HFEncoder:
                 f"{self.name}: the vector of {texts[bad[0]][:60]!r} is not finite ({len(bad)} of {len(texts)}). "
                 "Use dtype float32."
             )
-        return TextVectors(vectors, lengths, np.isin(np.arange(len(texts)), long))
+        return vectors, lengths, np.isin(np.arange(len(texts)), long)
 
 
 def pooled_states(model: Any, token_ids: Sequence[Sequence[int]], pooling: str, padding: int = 0) -> np.ndarray:

@@ -80,12 +80,8 @@ class VectorCache:
         """
         keys = b"".join(map(text_key, texts))
         name = hashlib.sha256(keys).hexdigest()[:32]
-        content = {
-            "keys": np.frombuffer(keys, dtype=np.uint8).reshape(len(texts), 32),
-            "vectors": encoded.vectors,
-            "tokens": encoded.tokens,
-            "truncated": encoded.truncated,
-        }
+        content = {"keys": np.frombuffer(keys, dtype=np.uint8).reshape(len(texts), 32)}
+        content |= dict(zip(("vectors", "tokens", "truncated"), encoded, strict=True))
         fresh = self.folder / f".{name}.{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +121,7 @@ class VectorCache:
                     truncated[row] = part["truncated"][position]
         if rows or vectors is None:
             raise ArtefactError(f"{self.folder}: lacks {len(rows)} vectors. Was it changed meanwhile? Run again.")
-        return TextVectors(vectors, tokens, truncated)
+        return vectors, tokens, truncated
 
 
 def encode_cached(
@@ -298,7 +294,7 @@ def vectors_in_blocks(corpus: Corpus, settings: EncoderSettings, counts: dict[st
 def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any]) -> np.ndarray:
     filled = [position for position, text in enumerate(texts) if text]
     with tempfile.TemporaryDirectory() as scratch:
-        encoded = encode_cached(
+        encoded, tokens, truncated = encode_cached(
             [texts[position] for position in filled],
             VectorCache(Path(settings.cache or scratch) / _encoder_key(settings)),
             settings.processes,
@@ -309,7 +305,7 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
             prefix=settings.prefix,
             dtype=settings.dtype,
         )
-    counts.update(encoded.counts())
+    counts.update(truncated=int(truncated.sum()), tokenless=int((tokens == 0).sum()), tokens=int(tokens.sum()))
     if not counts["tokens"]:
         raise DataError(f"{settings.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
     if counts["truncated"]:
@@ -317,10 +313,10 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
             "%d of %d texts were truncated to %d tokens; raise max_length to keep more.",
             counts["truncated"],
             len(texts),
-            int(encoded.tokens.max()),
+            int(tokens.max()),
         )
-    vectors = np.zeros((len(texts), encoded.vectors.shape[1]), dtype=np.float32)
-    vectors[filled] = l2_normalise(encoded.vectors) if settings.normalise else encoded.vectors
+    vectors = np.zeros((len(texts), encoded.shape[1]), dtype=np.float32)
+    vectors[filled] = l2_normalise(encoded) if settings.normalise else encoded
     return vectors
 
 

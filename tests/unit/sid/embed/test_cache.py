@@ -7,7 +7,8 @@ from support.processes import trainer_context
 
 from minionerec.core.errors import ArtefactError
 from minionerec.sid.embed import vectors as cache_module
-from minionerec.sid.embed.hf import HFEncoder, TextVectors
+from minionerec.sid.embed.config import EncoderSettings
+from minionerec.sid.embed.hf import HFEncoder
 from minionerec.sid.embed.vectors import VectorCache, encode_cached
 
 WORDS = ["red", "blue", "lamp", "table", "oak", "steel", "bolt", "long"]
@@ -29,23 +30,22 @@ def encode(path, cache, texts=TEXTS, **options):
 
 
 def test_each_text_is_encoded_once(tmp_path, model_path, encoded_texts):
-    found = encode(model_path, tmp_path / "c")
+    vectors, tokens, _ = encode(model_path, tmp_path / "c")
     assert sorted(encoded_texts) == sorted(set(TEXTS))
     direct = HFEncoder(model_path, device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(found.vectors, direct.vectors, atol=1e-6)
-    assert found.tokens.tolist() == direct.tokens.tolist()
+    np.testing.assert_allclose(vectors, direct[0], atol=1e-6)
+    assert tokens.tolist() == direct[1].tolist()
     encoded_texts.clear()
-    again = encode(model_path, tmp_path / "c", [*TEXTS[::-1], "oak oak"])
+    again, _, _ = encode(model_path, tmp_path / "c", [*TEXTS[::-1], "oak oak"])
     assert encoded_texts == ["oak oak"]
-    assert again.vectors[:20].tobytes() == found.vectors[::-1].tobytes()
+    assert again[:20].tobytes() == vectors[::-1].tobytes()
 
 
 def test_truncation_is_remembered(tmp_path, model_path):
-    first = encode(model_path, tmp_path / "c", max_length=5)
-    again = encode(model_path, tmp_path / "c", max_length=5)
+    *_, first = encode(model_path, tmp_path / "c", max_length=5)
+    *_, again = encode(model_path, tmp_path / "c", max_length=5)
     expected = [len(text.split()) > 3 for text in TEXTS]  # two of five tokens are special
-    assert first.truncated.tolist() == again.truncated.tolist() == expected
-    assert again.counts()["truncated"] == sum(expected)
+    assert first.tolist() == again.tolist() == expected
 
 
 def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
@@ -66,20 +66,28 @@ def test_a_killed_run_resumes(tmp_path, model_path, encoded_texts, monkeypatch):
     encoded_texts.clear()
     found = encode(model_path, tmp_path / "c")
     assert len(encoded_texts) == len(set(TEXTS)) - sum(written) and written == [6, 6]
-    np.testing.assert_allclose(found.vectors, HFEncoder(model_path, device="cpu").encode(TEXTS).vectors, atol=1e-6)
+    np.testing.assert_allclose(found[0], HFEncoder(model_path, device="cpu").encode(TEXTS)[0], atol=1e-6)
 
 
 def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
     monkeypatch.setattr(cache_module, "PART_TEXTS", 6)
     monkeypatch.setattr(cache_module, "get_context", lambda _: trainer_context())  # whose imports tests share
     one, two = encode(model_path, tmp_path / "one"), encode(model_path, tmp_path / "two", processes=2)
-    assert one.vectors.tobytes() == two.vectors.tobytes()
+    assert one[0].tobytes() == two[0].tobytes()
     names = [sorted(path.name for path in (tmp_path / folder).iterdir()) for folder in ("one", "two")]
     assert names[0] == names[1] and len(names[0]) > 1
 
 
+def test_tokens_are_counted(model_path, monkeypatch):
+    found = np.ones((3, 2), np.float32), np.array([0, 4, 5], np.int32), np.array([False, False, True])
+    monkeypatch.setattr(cache_module, "encode_cached", lambda *texts, **how: found)
+    counts = {}
+    cache_module._encode(["a", "", "b", "c"], EncoderSettings(encoder=model_path), counts)
+    assert counts == {"truncated": 1, "tokenless": 1, "tokens": 9}
+
+
 def test_a_cache_that_cannot_be_written_or_lacks_something(tmp_path):
-    one = TextVectors(np.ones((1, 2), np.float32), np.ones(1, np.int32), np.zeros(1, bool))
+    one = np.ones((1, 2), np.float32), np.ones(1, np.int32), np.zeros(1, bool)
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtefactError, match="cannot be written"):
         VectorCache(tmp_path / "file").write(["a"], one)

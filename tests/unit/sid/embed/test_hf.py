@@ -58,13 +58,12 @@ def one_by_one(texts, path, pooling):
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
 def test_batches_equal_one_text_at_a_time(model_path, pooling):
-    encoded = HFEncoder(model_path, pooling, device="cpu", max_length=64).encode(TEXTS)
-    found, counts = encoded.vectors, encoded.counts()
+    found, tokens, truncated = HFEncoder(model_path, pooling, device="cpu", max_length=64).encode(TEXTS)
     assert found.dtype == np.float32
     expected = one_by_one(TEXTS, model_path, pooling)
     assert np.ptp(expected, axis=0).max() > 0.1 or pooling == "cls"  # the rows do differ
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert counts["truncated"] == 0 and counts["tokenless"] == 0
+    assert not truncated.any() and tokens.all()
 
 
 def encoder_with(model_path, most):
@@ -85,7 +84,7 @@ def encoder_with(model_path, most):
 @pytest.mark.parametrize(("most", "sizes"), [(6, [6]), (4, [6, 3, 3]), (2, [6, 3, 2, 2, 2]), (1, [6, 3, 2, *[1] * 6])])
 def test_where_memory_ends_fewer_texts_are_encoded_at_a_time(model_path, caplog, most, sizes):
     encoder, tried = encoder_with(model_path, most)
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, one_by_one(TEXTS, model_path, "mean"), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS)[0], one_by_one(TEXTS, model_path, "mean"), atol=1e-5)
     assert tried == sizes
     assert (f"Memory ended: from here on {sizes[-1]} texts are computed at a time" in caplog.text) == (most < 6)
 
@@ -97,7 +96,7 @@ def test_memory_that_ends_with_one_text_is_an_error(model_path):
 
 def test_as_many_texts_are_encoded_as_memory_holds(model_path, monkeypatch):
     encoder, tried = encoder_with(model_path, 100)
-    config, longest = encoder.model.config, max(encoder.encode(TEXTS).tokens)
+    config, longest = encoder.model.config, max(encoder.encode(TEXTS)[1])
     inner = getattr(config, "intermediate_size", 64)
     values = longest * (2 * 2 * 16 + 6 * 16 + 4 * inner) + 4 * 2 * longest**2
     needed = 2 * 4 * (values + longest * 16)  # half of the memory is used
@@ -106,21 +105,20 @@ def test_as_many_texts_are_encoded_as_memory_holds(model_path, monkeypatch):
     for free, most in ((0, 1), (2 * needed, 2), (4 * needed - 1, 2), (4 * needed, 4), (2**40, 32)):
         tried.clear()
         monkeypatch.setattr(device, "free_memory", lambda device, free=free: free)
-        np.testing.assert_allclose(encoder.encode(texts).vectors, wanted, atol=1e-5)
+        np.testing.assert_allclose(encoder.encode(texts)[0], wanted, atol=1e-5)
         assert tried == [most] * (54 // most) + [54 % most] * (54 % most > 0)
 
 
 def test_prefix(model_path):
-    found = HFEncoder(model_path, "mean", device="cpu", prefix="query: ").encode(TEXTS).vectors
+    found = HFEncoder(model_path, "mean", device="cpu", prefix="query: ").encode(TEXTS)[0]
     np.testing.assert_allclose(found, one_by_one(["query: " + text for text in TEXTS], model_path, "mean"), atol=1e-5)
 
 
 def test_truncated_texts_are_counted(model_path):
     whole_words = "qwen2" not in Path(model_path).name
     texts = ["red lamp oak" if whole_words else "oak", "red lamp oak bolt bolt bolt"]
-    encoded = HFEncoder(model_path, max_length=5, device="cpu").encode(texts)
-    found = encoded.vectors
-    assert encoded.truncated.tolist() == [False, True] and encoded.tokens[1] == 5
+    found, tokens, truncated = HFEncoder(model_path, max_length=5, device="cpu").encode(texts)
+    assert truncated.tolist() == [False, True] and tokens[1] == 5
     kept = "red lamp oak" if whole_words else "red l"
     np.testing.assert_allclose(found, one_by_one([texts[0], kept], model_path, "mean"), atol=1e-5)
 
@@ -144,9 +142,8 @@ def test_text_without_a_token_gets_the_zero_vector(tmp_path):
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     Qwen2Model(Qwen2Config(vocab_size=300, num_key_value_heads=1, **sizes)).save_pretrained(tmp_path)
     save_byte_tokenizer(tmp_path, "right")
-    encoded = HFEncoder(str(tmp_path), device="cpu").encode(["", "oak"])
-    found = encoded.vectors
-    assert not found[0].any() and found[1].any() and encoded.counts()["tokenless"] == 1
+    found, tokens, _ = HFEncoder(str(tmp_path), device="cpu").encode(["", "oak"])
+    assert not found[0].any() and found[1].any() and (tokens == 0).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(

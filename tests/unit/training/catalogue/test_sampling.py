@@ -37,8 +37,8 @@ def drawn(request):
 
 def test_a_step_holds_targets_and_what_was_drawn():
     seen_others = 0
-    for labels, sample in draws(2, 2, 50):
-        numbers = sample.columns.numbers
+    for labels, (columns, _) in draws(2, 2, 50):
+        numbers = columns.numbers
         targets = set((labels[labels > 0] - 1).tolist())
         assert numbers.tolist() == sorted(set(numbers.tolist()))
         assert targets <= set(numbers.tolist()) <= set(range(N))
@@ -59,9 +59,9 @@ def test_siblings_share_their_prefix_with_a_target_and_are_others():
 
 def test_probabilities_of_being_there_are_the_frequencies(drawn):
     there, reckoned = torch.zeros(N), torch.full((N,), torch.nan)
-    for sample in drawn:
-        there[sample.columns.numbers] += 1
-        reckoned[sample.columns.numbers] = sample.log_shares[0].exp()
+    for columns, log_shares in drawn:
+        there[columns.numbers] += 1
+        reckoned[columns.numbers] = log_shares[0].exp()
     frequency = there / DRAWS
     assert (frequency[[2, 5]] == 1).all() and (reckoned[[2, 5]] == 1).all()
     deviation = (reckoned * (1 - reckoned) / DRAWS) ** 0.5  # of each frequency
@@ -73,7 +73,7 @@ def test_the_sum_of_the_softmax_is_estimated_without_bias(drawn):
     sums = []
     for sample in drawn:
         row, wanted = torch.tensor([0]), torch.tensor([2])
-        loss = sampled_losses(scores[sample.columns.numbers][None], sample, row, wanted)
+        loss = sampled_losses(scores[sample[0].numbers][None], sample, row, wanted)
         sums.append(float((loss + scores[2]).exp()))
     error = np.std(sums) / np.sqrt(len(sums))
     assert np.mean(sums) == pytest.approx(float(scores.exp().sum()), abs=4 * error)
@@ -83,20 +83,20 @@ def test_what_another_window_bought_is_a_negative_but_never_against_itself():
     torch.manual_seed(0)
     sampler = Sampler(CODES, COUNTS, 1, 0)
     labels = torch.tensor([[1, 4], [4, 1]])
-    sample = sampler.draw(labels)
-    scores = torch.zeros(4, len(sample.columns), requires_grad=True)
+    sample = columns, _ = sampler.draw(labels)
+    scores = torch.zeros(4, len(columns), requires_grad=True)
     row, slot = (labels > 0).nonzero(as_tuple=True)
     wanted = labels[row, slot] - 1
     sampled_losses(scores, sample, row, wanted).sum().backward()
-    own = sample.columns.find(wanted)
+    own = columns.find(wanted)
     for position in range(4):
         assert scores.grad[position, own[position]] < 0
-        others = torch.arange(len(sample.columns)) != own[position]
+        others = torch.arange(len(columns)) != own[position]
         assert (scores.grad[position, others] > 0).all()
 
 
 def test_the_same_seed_draws_the_same():
     one, other = (list(draws(3, 3, 5)) for _ in range(2))
     for (_, first), (_, second) in zip(one, other, strict=True):
-        assert torch.equal(first.columns.numbers, second.columns.numbers)
-        assert torch.equal(first.log_shares, second.log_shares)
+        assert torch.equal(first[0].numbers, second[0].numbers)
+        assert torch.equal(first[1], second[1])
