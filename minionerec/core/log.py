@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from minionerec.core.processes import is_main_process
@@ -56,7 +57,12 @@ def progress(
 
     how: dict[str, Any] = {"desc": description, "unit": unit, "disable": not is_main_process(), "delay": delay}
     if not shows_bars():
-        how |= {"file": _LogLines(), "delay": every, "mininterval": every, "maxinterval": max(every, 1.0)}
+        how |= {
+            "file": SimpleNamespace(write=_log_line, flush=lambda: None),
+            "delay": every,
+            "mininterval": every,
+            "maxinterval": max(every, 1.0),
+        }
         how |= {"leave": False, "bar_format": f"{{desc}}: {{n_fmt}} of {{total_fmt}} {unit}, {TIMES}"}
     if size is None:
         return iter(tqdm(items, total=total, **how))
@@ -73,17 +79,10 @@ TIMES = "{elapsed} elapsed, {remaining} left"
 """The times of a line of progress, such as "01:30 elapsed, 12:00 left"."""
 
 
-class _LogLines:
-    """A file for tqdm: what would redraw a bar is a log line each."""
-
-    def write(self, text: str) -> int:
-        line = re.sub(r"\x1b\[A", "", text).strip()
-        if line:
-            get_logger(__name__).info("%s", line)
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
+def _log_line(text: str) -> None:
+    """Log what would redraw a bar."""
+    if line := re.sub(r"\x1b\[A", "", text).strip():
+        get_logger(__name__).info("%s", line)
 
 
 def _counted(items: Iterable[T], size: Callable[[T], int], bar: Any) -> Iterator[T]:
