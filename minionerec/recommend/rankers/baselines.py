@@ -23,6 +23,7 @@ from scipy.sparse import csr_array
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger, progress
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.data.transitions import TransitionPairs, count_transitions
 from minionerec.data.windows import FlatWindows, Windows, padded_windows
@@ -224,23 +225,31 @@ class BaselineExamples:
         data: The corpus.
         numbers: int64 (N,), candidate of each item: the number of its SID, or its own where there are no SIDs.
         unit: What a candidate is: "item", or what items share, e.g. "SID".
+        masked: Whether items of the history may not be listed on validation examples.
     """
 
     data: Corpus
     numbers: np.ndarray
     unit: str
+    masked: bool = False
 
     @classmethod
-    def of(cls, data: Corpus, table: CandidateGroups | None = None) -> "BaselineExamples":
+    def of(cls, data: Corpus, table: CandidateGroups | None = None, *, masked: bool = False) -> "BaselineExamples":
         """The training examples of a corpus.
 
         Args:
             data: The corpus; a large one is read a part at a time.
             table: SIDs of the same items; without them every item is a candidate of its own.
+            masked: Whether items of the history may not be listed on validation examples.
         """
         if table is None:
-            return cls(data, np.arange(data.n_items), "item")
-        return cls(data, table.sid_numbers, table.unit)
+            return cls(data, np.arange(data.n_items), "item", masked)
+        return cls(data, table.sid_numbers, table.unit, masked)
+
+    @property
+    def seen_settings(self) -> tuple[bool, ...]:
+        """The values tried for ranking seen items last."""
+        return (False,) if self.masked else (False, True)
 
     @property
     def what(self) -> str:
@@ -619,54 +628,21 @@ def ease_weights(gram: np.ndarray, ridge: float) -> np.ndarray:
     return weights
 
 
-@dataclass(frozen=True)
-class _ValidationExamples:
-    """Validation examples.
-
-    Attributes:
-        histories: R histories of item indices.
-        targets: int64 (R,), the candidate of each target.
-        allowed: What may be listed; everything if None.
-    """
-
-    histories: Sequence[np.ndarray]
-    targets: np.ndarray
-    allowed: Allowed | None
-
-    def take(self, rows: np.ndarray) -> "_ValidationExamples":
-        """Some of them: int64 (R,)."""
-        allowed = None if self.allowed is None else self.allowed.take(rows)
-        histories = [self.histories[row] for row in rows]
-        return _ValidationExamples(histories, self.targets[rows], allowed)
-
-    def some(self, count: int) -> "_ValidationExamples":
-        """A fixed sample of them."""
-        return self.take(np.sort(np.random.default_rng(0).choice(len(self.targets), count, replace=False)))
-
-
 def _examples_of(trained: int) -> int:
     """The number of validation examples read, by the number of training examples."""
     return min(_EXAMPLES, max(_FEWEST_EXAMPLES, _PRODUCT // max(1, trained)))
 
 
-@dataclass(frozen=True)
-class _Samples:
-    """The validation examples that constants are chosen by.
+def _validation(
+    rows: BaselineExamples, contexts: np.ndarray | None = None
+) -> tuple[SplitExamples, np.ndarray, Mapping[int, tuple[np.ndarray, int]]] | None:
+    """Fixed samples of the validation examples that constants are chosen by; None without any.
 
-    Attributes:
-        examples: All that are read.
-        every: int64 (S,), positions of those that the constants for examples of any context are chosen by.
-        known: The same of the constants for each known session context, an index into `SESSION_CONTEXTS`, and the
-            number of all validation examples that have it.
+    Returns:
+        All examples that are read; int64 (S,), positions of those that the constants for examples of any context are
+        chosen by; and the same of the constants for each known session context, an index into `SESSION_CONTEXTS`, with
+        the number of all validation examples that have it.
     """
-
-    examples: _ValidationExamples
-    every: np.ndarray
-    known: Mapping[int, tuple[np.ndarray, int]]
-
-
-def _validation(rows: BaselineExamples, masked: bool, contexts: np.ndarray | None = None) -> _Samples | None:
-    """Fixed samples of the validation examples, of all and of each known context; None without any."""
     data, most = rows.data, _examples_of(rows.data.sizes["train"])
     if not data.sizes["valid"]:
         return None
@@ -680,15 +656,8 @@ def _validation(rows: BaselineExamples, masked: bool, contexts: np.ndarray | Non
         if len(own):
             known[context] = own[drawn], len(own)
     numbers = np.unique(np.concatenate([every, *(drawn for drawn, _ in known.values())]))
-    found = data.chosen("valid", numbers)
-    histories = found.histories.tolist()
-    allowed = Allowed.leaving_out(histories, len(rows.numbers)) if masked else None
-    examples = _ValidationExamples(histories, rows.numbers[found.targets], allowed)
-    return _Samples(
-        examples,
-        np.searchsorted(numbers, every),
-        {context: (np.searchsorted(numbers, drawn), count) for context, (drawn, count) in known.items()},
-    )
+    positions = {context: (np.searchsorted(numbers, drawn), count) for context, (drawn, count) in known.items()}
+    return data.chosen("valid", numbers), np.searchsorted(numbers, every), positions
 
 
 def _ndcg_values(ranks: np.ndarray) -> np.ndarray:
@@ -701,11 +670,13 @@ def _ndcg(ranks: np.ndarray) -> float:
     return float(_ndcg_values(ranks).mean())
 
 
-def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: _ValidationExamples) -> float:
+def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: SplitExamples) -> float:
     """NDCG@10 of a ranker's lists on validation examples."""
-    lists = ranker.rank(Queries(examples.histories), min(10, rows.size), examples.allowed).items
+    histories = examples.histories.tolist()
+    allowed = Allowed.leaving_out(histories, len(rows.numbers)) if rows.masked else None
+    lists = ranker.rank(Queries(histories), min(10, rows.size), allowed).items
     candidates = [rows.numbers[np.asarray(items, dtype=np.int64)].tolist() for items in lists]
-    return _ndcg(ranks_in(candidates, examples.targets) - 1)
+    return _ndcg(ranks_in(candidates, rows.numbers[examples.targets]) - 1)
 
 
 class TransitionGrid:
@@ -721,7 +692,7 @@ class TransitionGrid:
     def __init__(
         self,
         rows: BaselineExamples,
-        examples: _ValidationExamples,
+        examples: SplitExamples,
         popularity_half_life: float | None,
         whole: "TransitionGrid | None" = None,
     ):
@@ -730,7 +701,7 @@ class TransitionGrid:
             self.scored: _Scored = whole.scored
         else:
             self.scored = _Scored(rows, popularity_half_life)
-        self.newest = _newest(examples.histories, rows.numbers)
+        self.newest, self.targets = _newest(examples.histories, rows.numbers), rows.numbers[examples.targets]
         sources = np.zeros(rows.size, dtype=bool)
         sources[np.concatenate([*self.newest, np.zeros(0, np.int64)])] = True
         if whole is None:
@@ -755,7 +726,7 @@ class TransitionGrid:
         """All points of the grid."""
         half_lives = COUNT_HALF_LIVES if self.rows.ordered else (None,)
         for half_life, (reach, decay), reverse, score, share, last in product(
-            half_lives, COUNTING, REVERSE, SCORE_DECAY, SHARES, _seen_settings(self.examples)
+            half_lives, COUNTING, REVERSE, SCORE_DECAY, SHARES, self.rows.seen_settings
         ):
             yield TransitionConstants(reach, decay, score, reverse, half_life, share, last)
 
@@ -770,8 +741,10 @@ class TransitionGrid:
             TransitionConstants(10, 0.6, 0.6, 0.3, None, 0.1, False),
         )
         least, most = _FIRST_EXAMPLES
-        if len(self.examples.targets) >= 4 * least:
-            first = self.examples.some(min(most, len(self.examples.targets) // 4))
+        if len(self.examples) >= 4 * least:
+            count = min(most, len(self.examples) // 4)
+            drawn = np.sort(np.random.default_rng(0).choice(len(self.examples), count, replace=False))
+            first = self.examples.take(drawn)
             starts = (TransitionGrid(self.rows, first, self.half_life, self).best(),)
         return max((self._descend(start) for start in starts), key=self.value)
 
@@ -780,9 +753,7 @@ class TransitionGrid:
         moves: list[Callable[[TransitionConstants], list[TransitionConstants]]] = [
             lambda at: [replace(at, score_decay=value) for value in SCORE_DECAY],
             lambda at: [
-                replace(at, popularity=share, exclude_seen=last)
-                for share in SHARES
-                for last in _seen_settings(self.examples)
+                replace(at, popularity=share, exclude_seen=last) for share in SHARES for last in self.rows.seen_settings
             ],
             lambda at: [replace(at, reach=reach, decay=decay) for reach, decay in COUNTING],
             lambda at: [replace(at, reverse=value) for value in REVERSE],
@@ -809,8 +780,8 @@ class TransitionGrid:
     def ranks(self, how: TransitionConstants) -> np.ndarray:
         """Rank of each target, from 0: int64 (R,); not exact beyond the first ten."""
         found, popular, position = self._found(how)
-        targets, share = self.examples.targets, how.popularity
-        hidden = self.examples.allowed is not None or how.exclude_seen
+        targets, share = self.targets, how.popularity
+        hidden = self.rows.masked or how.exclude_seen
         values = found.data if not share else (1 - share) * found.data + share * popular
         own = share * self.scored.popularity[targets]
         own[position >= 0] = values[position[position >= 0]]
@@ -834,7 +805,7 @@ class TransitionGrid:
             share: Share of popularity.
             hidden: Whether what was seen comes after all others, or may not be listed.
         """
-        popular, position, targets = self.scored.popularity, self.scored.position, self.examples.targets[rows]
+        popular, position, targets = self.scored.popularity, self.scored.position, self.targets[rows]
         size, count, sizes = self.rows.size, len(rows), np.diff(found.indptr)
         found.sort_indices()
         owner, to_beat = np.repeat(np.arange(count), sizes), np.repeat(own, sizes)
@@ -875,7 +846,7 @@ class TransitionGrid:
             found = history_scores(self.newest, self._counted[1], how.score_decay)
             position = np.full(len(self.newest), -1)
             for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
-                hit = np.flatnonzero(found.indices[first:end] == self.examples.targets[row])
+                hit = np.flatnonzero(found.indices[first:end] == self.targets[row])
                 if len(hit):
                     position[row] = first + hit[0]
             self._scores = (*counting, how.score_decay), found, self.scored.popularity[found.indices], position
@@ -890,18 +861,11 @@ def _lookup(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nda
     return position, there
 
 
-def _seen_settings(examples: _ValidationExamples) -> tuple[bool, ...]:
-    """The values tried for ranking seen items last."""
-    return (False,) if examples.allowed is not None else (False, True)
-
-
-def _popularity_values(
-    rows: BaselineExamples, examples: _ValidationExamples
-) -> dict[tuple[float | None, bool], np.ndarray]:
+def _popularity_values(rows: BaselineExamples, examples: SplitExamples) -> dict[tuple[float | None, bool], np.ndarray]:
     """NDCG@10 of popularity by half-life, and whether seen items are ranked last, for each example: float64 (R,)."""
     seen = rows.history_sets(examples.histories)
-    row = np.repeat(np.arange(len(examples.targets)), np.diff(seen.indptr))
-    masked, targets = examples.allowed is not None, examples.targets
+    row = np.repeat(np.arange(len(examples)), np.diff(seen.indptr))
+    targets = rows.numbers[examples.targets]
     gone = row[seen.indices == targets[row]]
     found = {}
     for half_life in HALF_LIVES if rows.ordered else HALF_LIVES[:1]:
@@ -909,38 +873,38 @@ def _popularity_values(
         order = rows.numbers[np.argsort(-rows.item_weights(half_life), kind="stable")]
         candidates, firsts = np.unique(order, return_index=True)  # a candidate stands where its first item does
         position[candidates[np.argsort(firsts)]] = np.arange(len(candidates))
-        for last in _seen_settings(examples):
+        for last in rows.seen_settings:
             ranks = position[targets]
-            if last or masked:
+            if last or rows.masked:
                 before = np.bincount(row[position[seen.indices] < ranks[row]], minlength=len(targets))
                 after = rows.size - np.diff(seen.indptr) + before
                 ranks = ranks - before
-                ranks[gone] = rows.size if masked else after[gone]
+                ranks[gone] = rows.size if rows.masked else after[gone]
             found[half_life, last] = _ndcg_values(ranks)
     return found
 
 
 def _ridge_values(
-    rows: BaselineExamples, examples: _ValidationExamples, scored: _Scored, together: np.ndarray
+    rows: BaselineExamples, examples: SplitExamples, scored: _Scored, together: np.ndarray
 ) -> dict[tuple[float, bool], np.ndarray]:
     """The same of EASE among the most popular candidates, by ridge and whether seen items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
     gram, sets = together[np.ix_(kept, kept)], rows.history_sets(examples.histories)[:, kept]
     position = np.full(rows.size, -1)
     position[kept] = np.arange(len(kept))
-    targets = position[examples.targets]
+    targets = position[rows.numbers[examples.targets]]
     inside = np.flatnonzero(targets >= 0)
     sets, targets = sets[inside], targets[inside]
     row, seen = sets.nonzero()
     found = {}
     for ridge in progress(RIDGES, "choosing the ridge of EASE", unit="values"):
         scores = sets @ ease_weights(gram, ridge)
-        for last in _seen_settings(examples):
-            if last or examples.allowed is not None:
+        for last in rows.seen_settings:
+            if last or rows.masked:
                 scores[row, seen] = -np.inf
             own = scores[np.arange(len(targets)), targets][:, None]
             above = (scores > own) | ((scores == own) & (np.arange(len(kept)) < targets[:, None]))
-            ranks = np.full(len(examples.targets), 10)
+            ranks = np.full(len(examples), 10)
             ranks[inside] = np.where(own[:, 0] > -np.inf, above.sum(1), 10)
             found[ridge, last] = _ndcg_values(ranks)
     return found
@@ -1004,27 +968,27 @@ def make_baselines(
     Returns:
         The constants, the defaults where there are no validation examples; and the baselines by name.
     """
-    rows = BaselineExamples.of(data, table)
+    rows = BaselineExamples.of(data, table, masked=masked)
     together = cache(rows.together)
     weights = cache(lambda ridge: ease_weights(together(), ridge))
     if chosen is not None:
         plain, known = _rankers(rows, chosen, weights), chosen.by_context or {}
         parts = {SESSION_CONTEXTS.index(name): _rankers(rows, own, weights) for name, own in known.items()}
         return chosen, _by_context(plain, parts)
-    samples, with_ease = _validation(rows, masked, contexts), rows.size <= EASE_ITEMS
+    samples, with_ease = _validation(rows, contexts), rows.size <= EASE_ITEMS
     if samples is None:
         chosen = Chosen(ridge=Chosen.ridge if with_ease else None, unit=rows.unit)
         return chosen, _rankers(rows, chosen, weights)
-    examples = samples.examples
+    examples, every, of_contexts = samples
     popularity = _popularity_values(rows, examples)
     ridges: dict[float | None, dict[tuple[float, bool], np.ndarray]] = {}
-    whole = TransitionGrid(rows, examples, _best_setting(popularity, samples.every)[0])
+    whole = TransitionGrid(rows, examples, _best_setting(popularity, every)[0])
 
     def choose(which: np.ndarray, of: int | None) -> tuple[Chosen, dict[str, Ranker]]:
         """The constants that are best on some of the examples, int64 (S,), and the baselines with them."""
         half_life, popularity_last = _best_setting(popularity, which)
         grid = whole
-        if len(which) < len(examples.targets) or half_life != whole.half_life:
+        if len(which) < len(examples) or half_life != whole.half_life:
             grid = TransitionGrid(rows, examples.take(which), half_life, whole)
         part, transitions = grid.examples, grid.best()
         ridge, ease_last = None, False
@@ -1037,13 +1001,13 @@ def make_baselines(
         valid = {
             name: grid.value(transitions) if name == TRANSITIONS else valid_ndcg(ranker, rows, part)
             for name, ranker in rankers.items()
-            if part.allowed is None or name != RECENT
+            if not rows.masked or name != RECENT
         }
         return replace(found, valid=valid), rankers
 
-    chosen, plain = choose(samples.every, None)
+    chosen, plain = choose(every, None)
     own, parts = dict[str, Chosen](), dict[int, dict[str, Ranker]]()
-    for context, (which, count) in samples.known.items():
+    for context, (which, count) in of_contexts.items():
         own[SESSION_CONTEXTS[context]], parts[context] = choose(which, count)
     chosen = replace(chosen, by_context=own or None)
     logger.info("Baselines: %s.", "; ".join(chosen.sentences()))

@@ -246,9 +246,9 @@ def test_counts_reach_the_ceiling_of_a_markov_chain(chain, chosen):
 
 def test_the_grid_says_what_the_lists_say(chain):
     corpus, _ = chain
-    rows = baselines.BaselineExamples.of(corpus)
     for masked in (False, True):
-        examples = baselines._validation(rows, masked).examples
+        rows = baselines.BaselineExamples.of(corpus, masked=masked)
+        examples, _, _ = baselines._validation(rows)
         grid = baselines.TransitionGrid(rows, examples, None)
         points = list(grid.points())
         for how in (points[number] for number in np.random.default_rng(0).choice(len(points), 10)):
@@ -360,9 +360,9 @@ def test_whether_seen_items_are_struck_is_chosen_for_each_baseline(once, chosen)
 @pytest.mark.parametrize("grouped", [False, True])
 def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
     table = SidTable(np.array([[n // 4, n % 4 // 2] for n in range(30)]), [f"i{n}" for n in range(30)])
-    rows = baselines.BaselineExamples.of(once, table if grouped else None)
     for masked in (False, True):
-        examples = baselines._validation(rows, masked and not grouped).examples
+        rows = baselines.BaselineExamples.of(once, table if grouped else None, masked=masked and not grouped)
+        examples, _, _ = baselines._validation(rows)
         reached = {
             last: baselines.valid_ndcg(baselines.Popularity(rows, None, last), rows, examples) for last in (False, True)
         }
@@ -483,13 +483,13 @@ def test_samples_of_a_corpus_on_disk_are_those_in_memory(sessions, tmp_path, mon
     kept = {}
     for corpus in (in_files(tmp_path / "corpus"), sessions):
         np.testing.assert_array_equal(validation_contexts(corpus), contexts)
-        samples = baselines._validation(baselines.BaselineExamples.of(corpus), False, contexts)
-        histories = list(map(tuple, samples.examples.histories))
-        assert len(samples.every) == 70 and list(samples.known) == [SAME, LATER]
-        for context, (rows, count) in samples.known.items():
+        examples, every, known = baselines._validation(baselines.BaselineExamples.of(corpus), contexts)
+        histories = list(map(tuple, examples.histories))
+        assert len(every) == 70 and list(known) == [SAME, LATER]
+        for context, (rows, count) in known.items():
             assert len(rows) == 70 and count == (contexts == context).sum()
             assert {found[histories[row]] for row in rows} == {context}
-        kept[corpus.in_files] = histories, samples.every.tolist(), samples.examples.targets.tolist()
+        kept[corpus.in_files] = histories, every.tolist(), examples.targets.tolist()
     assert kept[True] == kept[False]
 
 
@@ -498,7 +498,7 @@ def test_no_point_of_the_grid_is_better_on_the_demo_than_the_chosen_one(tmp_path
     run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "corpus")))
     corpus = Corpus.load(tmp_path / "corpus")
     chosen, rows = choose(corpus), baselines.BaselineExamples.of(corpus)
-    examples = baselines._validation(rows, False).examples
+    examples, _, _ = baselines._validation(rows)
     assert chosen.examples == len(corpus.valid)
     grid = baselines.TransitionGrid(rows, examples, chosen.popularity_half_life)
     points = list(grid.points())
