@@ -164,7 +164,7 @@ def oracle(
     of_first = {user: row for row in reversed(kept) for user in [users[row]]}  # a user's first interaction
     if "published_order" in quirks and times is not None:
         times, ticks = times // ticks, 1
-    order = times if times is not None else np.zeros(len(users))
+    order = [0] * len(users) if times is None else times.tolist()
     walk = sorted(kept, key=lambda row: (of_first[users[row]], order[row], row))
     old = sorted({items[row] for row in kept}) if core > 1 else list(range(len(source.items)))
     old = list(dict.fromkeys(items[row] for row in walk)) if "published_order" in quirks else old
@@ -177,7 +177,8 @@ def oracle(
     sequences = defaultdict(list)  # user → interactions, oldest first, users by their first interaction
     for row in walk:
         sequences[users[row]].append(row)
-    audit = _audit(sequences, items, source.items["item_id"], catalogue["item_id"], context, seconds is not None)
+    ids, user_ids = source.items["item_id"].tolist(), source.user_ids.to_pylist()
+    audit = _audit(sequences, items, ids, catalogue["item_id"], context, seconds is not None)
     chosen = {row: index[items[row]] for row in kept}
     if ties == "shuffle":
         groups = defaultdict(list)
@@ -202,10 +203,8 @@ def oracle(
                 by_user = of_first[user] if "published_order" in quirks else 0
                 history = [chosen[each] for each in rows[max(0, step - max_history) : step]]
                 reported = () if seconds is None else (context[row], context[rows[step - 1]])
-                name = source.user_ids[user].as_py()
-                examples.append(
-                    ((part, order[row], by_user, row), step, context[row], (name, history, chosen[row], *reported))
-                )
+                example = (user_ids[user], history, chosen[row], *reported)
+                examples.append(((part, order[row], by_user, row), step, context[row], example))
     examples.sort(key=lambda each: each[0])
     borders = [len(examples) * tenths // 10 for tenths in (8, 9)]
     if ties == "together" and examples:

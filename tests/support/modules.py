@@ -7,7 +7,8 @@ from functools import cache
 from support.paths import ROOT
 
 
-def imports(source: str) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+@cache
+def imports(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
     """Every import of a module, wherever it stands, and whether it is imported when the module is."""
 
     def walk(node: ast.AST, early: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
@@ -20,7 +21,7 @@ def imports(source: str) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
             for statement in inner if isinstance(inner, list) else ():  # a lambda's body is an expression
                 yield from walk(statement, early)
 
-    yield from walk(ast.parse(source), True)
+    return list(walk(ast.parse(source), True))
 
 
 @cache

@@ -13,7 +13,7 @@ import yaml
 
 from minionerec.cli.main import dispatch
 from minionerec.core.artefacts import read_json
-from minionerec.core.settings import parse_settings
+from minionerec.core.settings import file_values
 from minionerec.core.stage import Stage
 from minionerec.core.stages import STAGES
 from minionerec.metrics.predictions import FILE
@@ -81,7 +81,8 @@ class Played:
     def __call__(self, words, threads, log):
         """What `started_words` gives: a context that yields a process, which has ended already."""
         name, file = words[words.index("--config") - 1], words[words.index("--config") + 1]
-        config = parse_settings(STAGES[name].config_class(), ["--config", str(file)])
+        kind = STAGES[name].config_class()
+        config = kind(**file_values(kind, file))
         self.names.append("/".join(Path(config.output).parts[-3:]))
         return Ended(play(name, config, log))
 

@@ -1,4 +1,4 @@
-"""The project as a whole: what it declares, what its wheel holds, launch files, and scripts that are no package."""
+"""The project as a whole: imports, what it declares, what its wheel holds, launch files, and loose scripts."""
 
 import ast
 import functools
@@ -22,10 +22,39 @@ from minionerec import __version__
 from minionerec.core.stages import STAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SOURCES = sorted((ROOT / "minionerec").rglob("*.py"))
+PACKAGE = ROOT / "minionerec"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
 LOOSE = sorted(
     [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("studies/*.py"), *ROOT.glob("scripts/*.py"), *ROOT.glob("*.py")]
 )
+
+# From the lowest up: each package may import those before it, and no other. There are no exceptions. A line is a layer.
+LAYERS = [
+    ["core"],
+    ["data", "sid", "metrics"],
+    ["models"],
+    ["training", "preference"],
+    ["recommend"],
+    ["reports", "cli"],
+]
+ORDER = [package for layer in LAYERS for package in layer]
+CONFINED = {
+    "trl": ["training"],
+    "accelerate": ["training", "core/processes.py", "core/device.py"],
+    "deepspeed": ["training"],
+    "faiss": ["sid"],
+    "duckdb": ["data/engines/duck.py"],
+    "pyspark": ["data/engines/spark.py"],
+    "py4j": ["data/engines/spark.py"],
+    "matplotlib": ["reports/plots.py"],
+    "starlette": ["recommend/serve"],
+    "uvicorn": ["recommend/serve"],
+    "prometheus_client": ["recommend/serve"],
+    "torch": [
+        "core/processes.py", "core/device.py", "sid", "models", "training", "preference", "recommend", "cli/launch.py",
+        "cli/doctor.py",
+    ],
+}  # fmt: skip
 
 
 def normal(name):
@@ -37,12 +66,18 @@ def names(requirements):
     return {normal(re.match(r"[A-Za-z0-9._-]+", word)[0]) for word in requirements}
 
 
-def imported(path):
-    """(module, whether it is imported when the file is) of every import in a file."""
-    for node, early in imports_in(path.read_text(encoding="utf-8")):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module]
-        for module in names:
-            yield module.split(".")[0], early
+def imported(source):
+    """(module, whether it is imported when the file is, line) of every import in a file, wherever it stands."""
+    for node, early in imports_in(source):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        else:
+            assert node.level == 0, f"relative import in line {node.lineno}"
+            found = [node.module]
+            if node.module == "minionerec":
+                found = [f"minionerec.{alias.name}" for alias in node.names]
+        for name in found:
+            yield name, early, node.lineno
 
 
 @functools.cache
@@ -57,7 +92,8 @@ def imports_of(paths, local):
     return [
         (path, module, early, {normal(owner) for owner in owners.get(module, [module])})
         for path in paths
-        for module, early in imported(path)
+        for name, early, _ in imported(path.read_text(encoding="utf-8"))
+        for module in [name.split(".")[0]]
         if module not in sys.stdlib_module_names and (module in owners or module not in local)
         if module not in ("minionerec", "tests")
     ]
@@ -109,6 +145,60 @@ def test_what_scripts_import_is_there(path):
             for alias in node.names:
                 if alias.name.split(".")[0] == "minionerec":
                     assert defined(alias.name) is not None, f"{path.name}:{node.lineno}: no {alias.name}"
+
+
+def violations(folder, source):
+    """What a file at `folder` (relative to the package) imports that it must not."""
+    own = folder.split("/")[0]
+    wrong = []
+    for name, _, line in imported(source):
+        top, second = (*name.split("."), None)[:2]
+        if (
+            top == "minionerec"
+            and own in ORDER
+            and second in ORDER
+            and second != own
+            and ORDER.index(second) > ORDER.index(own)
+        ):
+            wrong.append(f"{folder}:{line} imports minionerec.{second}, which is not below it")
+        if top in CONFINED and not any(folder == home or folder.startswith(f"{home}/") for home in CONFINED[top]):
+            wrong.append(f"{folder}:{line} imports {top}, which belongs in {', '.join(CONFINED[top])}")
+    return wrong
+
+
+def test_imports_go_down_and_libraries_stay_home():
+    found = [violations(path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")) for path in SOURCES]
+    assert [line for lines in found for line in lines] == []
+
+
+def test_every_package_has_its_layer():
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages == set(ORDER)
+
+
+@pytest.mark.parametrize(
+    ("folder", "source", "message"),
+    [
+        ("core/new.py", "from minionerec.sid.table import SidTable", "minionerec.sid"),
+        ("core/new.py", "def late():\n    import torch", "torch"),
+        ("models/decoding/new.py", "from minionerec import training", "minionerec.training"),
+        ("metrics/new.py", "import matplotlib.pyplot as plt", "matplotlib"),
+        ("recommend/evaluation/new.py", "from trl import SFTTrainer", "trl"),
+        ("sid/new.py", "from minionerec.models.decoding.trie import Trie", "minionerec.models"),
+        ("models/sequential/new.py", "from minionerec.training.run import StepPlan", "minionerec.training"),
+    ],
+)
+def test_a_violation_is_found(folder, source, message):
+    assert len(violations(folder, source)) == 1
+    assert message in violations(folder, source)[0]
+
+
+def test_no_two_classes_have_one_name():
+    found = {}
+    for path in SOURCES:
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            found.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert len(found) > 200 and not {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
 def files(*patterns):

@@ -1,3 +1,4 @@
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +43,18 @@ def model_path(request, tmp_path_factory):
     return str(path)
 
 
-def one_by_one(texts, path, pooling):
-    """The dumb oracle: no batch, no padding, no mask."""
+@cache
+def oracle(path):
+    """Tokenizer and model."""
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
-    model = model.get_encoder() if model.config.is_encoder_decoder else model
+    model = AutoModel.from_pretrained(path).eval()
+    return AutoTokenizer.from_pretrained(path), model.get_encoder() if model.config.is_encoder_decoder else model
+
+
+def one_by_one(texts, path, pooling):
+    """The dumb oracle: no batch, no padding, no mask."""
+    tokenizer, model = oracle(path)
     rows = []
     with torch.no_grad():
         for text in texts:
@@ -66,10 +73,14 @@ def test_batches_equal_one_text_at_a_time(model_path, pooling):
     assert not truncated.any() and tokens.all()
 
 
-def encoder_with(model_path, most):
-    """An encoder whose memory holds at most so many texts, and a list of how many it was asked for at a time."""
-    encoder, tried = HFEncoder(model_path, device="cpu"), []
-    forward = encoder.model.forward
+@pytest.fixture(scope="module")
+def encoder(model_path):
+    return HFEncoder(model_path, device="cpu")
+
+
+def with_memory(encoder, monkeypatch, most):
+    """Let memory hold at most so many texts; a list of how many the encoder is asked for at a time."""
+    tried, forward = [], encoder.model.forward
 
     def short_of_memory(**inputs):
         tried.append(len(inputs["input_ids"]))
@@ -77,25 +88,26 @@ def encoder_with(model_path, most):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return forward(**inputs)
 
-    encoder.model.forward = short_of_memory
-    return encoder, tried
+    monkeypatch.setattr(encoder.model, "forward", short_of_memory)
+    return tried
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(6, [6]), (4, [6, 3, 3]), (2, [6, 3, 2, 2, 2]), (1, [6, 3, 2, *[1] * 6])])
-def test_where_memory_ends_fewer_texts_are_encoded_at_a_time(model_path, caplog, most, sizes):
-    encoder, tried = encoder_with(model_path, most)
+def test_where_memory_ends_fewer_texts_are_encoded_at_a_time(model_path, encoder, monkeypatch, caplog, most, sizes):
+    tried = with_memory(encoder, monkeypatch, most)
     np.testing.assert_allclose(encoder.encode(TEXTS)[0], one_by_one(TEXTS, model_path, "mean"), atol=1e-5)
     assert tried == sizes
     assert (f"Memory ended: from here on {sizes[-1]} texts are computed at a time" in caplog.text) == (most < 6)
 
 
-def test_memory_that_ends_with_one_text_is_an_error(model_path):
+def test_memory_that_ends_with_one_text_is_an_error(encoder, monkeypatch):
+    with_memory(encoder, monkeypatch, 0)
     with pytest.raises(torch.OutOfMemoryError):
-        encoder_with(model_path, 0)[0].encode(TEXTS)
+        encoder.encode(TEXTS)
 
 
-def test_as_many_texts_are_encoded_as_memory_holds(model_path, monkeypatch):
-    encoder, tried = encoder_with(model_path, 100)
+def test_as_many_texts_are_encoded_as_memory_holds(model_path, encoder, monkeypatch):
+    tried = with_memory(encoder, monkeypatch, 100)
     config, longest = encoder.model.config, max(encoder.encode(TEXTS)[1])
     inner = getattr(config, "intermediate_size", 64)
     values = longest * (2 * 2 * 16 + 6 * 16 + 4 * inner) + 4 * 2 * longest**2
