@@ -166,12 +166,11 @@ class Stage(Generic[C]):
         kinds = input_kinds(self.config)
         for name, path in self.inputs.items():
             kind = kinds.get(name, "any")
-            if kind != "any":
-                read_manifest(path, kind)
-            elif not path.exists():
+            manifest = None if kind == "any" else read_manifest(path, kind)
+            if not path.exists():
                 raise ArtefactError(f"{path}: no such file or directory, but it is read as {name}. Fix its path.")
             if path.is_dir() and is_main_process():
-                verify_files(path)
+                verify_files(path, manifest)
 
     def _fingerprints(self) -> dict[str, str]:
         return {name: record["sha256"] for name, record in input_record(self.inputs).items()}
