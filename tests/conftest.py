@@ -38,6 +38,14 @@ def pytest_xdist_setupnodes(specs: list[Any]) -> None:
         spec.python = python()
 
 
+def pytest_collectstart() -> None:
+    """No example of a property test has a deadline, which a busy machine would miss."""
+    from hypothesis import settings  # here, as a process that only starts workers need not import it
+
+    settings.register_profile("tests", deadline=None)
+    settings.load_profile("tests")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """All modules are imported by now; the interpreter ends as ever."""
     quicken()

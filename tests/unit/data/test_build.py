@@ -65,7 +65,7 @@ def any_source(examples):
     """A test of so many sources."""
 
     @given(source=sources(), chosen=choices)
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     def run(engine, source, chosen):
         found = check(source, engine, **chosen)
         if found is None:
@@ -90,7 +90,7 @@ test_any_source_with_spark = pytest.mark.parametrize("engine", ENGINES[1:], indi
     start=st.sampled_from([None, "1970-01", "2017-07-14T02:40:05", "1969-12-31T23:59:59.5"]),
     end=st.sampled_from([None, "2017-07-14T02:40:09", "2017-07-14T02:41:00+00:00", "1970-01-01T00:00:02.1"]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 def test_any_window(engine, source, chosen, start, end):
     check(source, engine, start=start, end=end, **chosen)
 

@@ -104,7 +104,7 @@ def test_a_block_stands_alone():
     assert not np.array_equal(other[:1000], whole[1][1][:1000])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(0, PEOPLE.users - 1),
     st.integers(-1, PEOPLE.world.items - 1),

@@ -370,7 +370,7 @@ def test_files_that_are_none(folder, name):
 
 
 @given(rows=st.lists(st.tuples(ids, st.sampled_from(NASTY), st.integers(-9, 2**40)), min_size=1, max_size=25))
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 def test_nasty_ids(check, rows):
     for kind in ("csv", "parquet"):
         check(pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp"]), kind, 99)
@@ -390,7 +390,7 @@ cells = st.sampled_from(["", "a", "b c", 'x"y', '"', "l\nm", "r\r\ns", ",", "é"
     size=st.integers(1, 200),
     mark=st.booleans(),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_parts_of_a_text_table_are_the_whole(tmp_path_factory, rows, ends, quotes, blanks, size, mark):
     path = tmp_path_factory.mktemp("text") / "t.csv"
     with open(path, "w", newline="", encoding="utf-8-sig" if mark else "utf-8") as file:

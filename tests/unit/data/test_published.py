@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minionerec.core.errors import DataError
@@ -71,7 +71,6 @@ CELLS = st.text(st.sampled_from("a7é ,[]'\"\\\n\r\0"), max_size=4)
     st.one_of(st.lists(CELLS), st.lists(st.integers(-2, 10**20))).map(str)
     | st.lists(st.sampled_from(["[", "]", "'", "', '", ", ", "0", "07", "a", "\\", "\n"])).map("".join)
 )
-@settings(deadline=None)
 def test_lists_are_those_of_python(text):
     try:
         wanted = ast.literal_eval(text)

@@ -42,7 +42,7 @@ def test_times_by_order_by_hand():
     assert times_by_order([]) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=12), min_size=1, max_size=3))
 def test_times_by_order_say_what_a_plain_search_says(splits):
     users = [user for part in splits for user in part]

@@ -41,7 +41,7 @@ def small_shards(monkeypatch, interactions, group=2):
     monkeypatch.setattr(shards, "GROUP", group)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(made_rows, st.booleans())
 def test_any_rows_come_back_as_they_were(tmp_path_factory, splits, timed):
     rng = np.random.default_rng(0)

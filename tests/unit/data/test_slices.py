@@ -61,7 +61,7 @@ def test_every_kind_can_be_reported_in_a_sentence():
 users = st.lists(st.lists(st.integers(1, N), min_size=5, max_size=9), min_size=1, max_size=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(users, st.sampled_from("ab"), st.integers(2, 4))
 def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len):
     """Whatever the protocol and its longest history: pairs are those of the users' training items."""

@@ -57,7 +57,7 @@ def test_the_last_step_is_test_with_each_of_its_items_a_row():
     assert len({(user, tuple(history)) for user, history, _ in corpus.test}) == len(set(corpus.test.users)) == 3
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(filled, st.integers(1, 5), st.sampled_from(["keep", "together"]))
 def test_windows_show_a_target_nothing_but_its_history(pairs, max_history, ties):
     corpus = built(pairs, split="leave_last_out", max_history=max_history, ties=ties)
@@ -84,7 +84,7 @@ def test_windows_show_a_target_nothing_but_its_history(pairs, max_history, ties)
             )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(filled, st.integers(1, 3))
 def test_pairs_are_counted_across_timestamps_alone(pairs, reach):
     corpus = built(pairs, split="leave_last_out", max_history=4, ties="together")

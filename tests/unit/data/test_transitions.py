@@ -14,7 +14,7 @@ def as_dict(table):
     return dict(zip(pairs, table.data.tolist(), strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(some_windows(), st.integers(1, 9), st.sampled_from([1.0, 0.6, 0.25]), st.sampled_from([0.0, 0.3, 1.0]))
 def test_counts_are_those_of_a_double_loop(given_data, reach, decay, reverse):
     table = count_transitions([given_data], SIZE, reach, decay, reverse)

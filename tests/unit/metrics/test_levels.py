@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minionerec.core.errors import ConfigError, DataError
@@ -93,7 +93,6 @@ code = st.integers(0, 2)
 sids = st.one_of(st.tuples(code, code, code).map(lambda c: f"<a_{c[0]}><b_{c[1]}><c_{c[2]}>"), st.just("junk"))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(sids, st.lists(sids, min_size=4, max_size=6)), min_size=1, max_size=6))
 def test_equals_a_walk_over_rows_and_lists(rows):
     rows = [*rows, (T, [T] * 4)]

@@ -73,7 +73,7 @@ def test_entries_that_are_no_item_keep_their_position():
     assert item_ranks(make([4], [[-1, -1, 2, 2, 4]], pair_sid)).tolist() == [4]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=20))
 def test_metrics_equal_scikit_learn_and_brute_force(ranks):
     from sklearn.metrics import ndcg_score

@@ -252,7 +252,7 @@ def test_row_split_is_the_published_one():
     assert 2 * (folds == TRAIN).sum() == 78012
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     pairs=st.integers(20, 60), users=st.integers(3, 6), unit=st.sampled_from(["row", "pair", "item", "user", "time"])
 )

@@ -87,7 +87,7 @@ def test_answers_are_the_rankers_lists_in_the_users_words(made, recommenders):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_filters_equal_filtering_the_whole_ranking(recommenders, kind, data):
     recommender = recommenders[kind]
@@ -199,7 +199,7 @@ def test_a_session_context_reaches_the_model(telling, context):
     assert telling.recommend(history, 24) == telling.recommend(history, 24, session_context="unknown")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_each_request_of_a_batch_has_its_own_session_context(telling, data):
     ids = [f"i{item}" for item in range(24)]

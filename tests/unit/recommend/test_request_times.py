@@ -39,7 +39,7 @@ def as_day(seconds):
     return iso(seconds)[:10]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.datetimes(datetime(1902, 1, 1), datetime(2099, 12, 30)), min_size=1, max_size=5),
     st.sampled_from(["T", " "]),
@@ -198,7 +198,7 @@ def test_times_that_cannot_be_taken_are_one_error(shop, times, now, message):
     assert "\n" not in str(raised.value)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_any_times_are_a_context_or_one_error(data):
     time = st.none() | st.sampled_from(

@@ -76,7 +76,7 @@ def test_a_sample_of_so_many_rows_is_that_of_so_many_per_code(stored):
     assert one[0].tobytes() == other[0].tobytes()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(0, 400), st.integers(1, 400))
 def test_balanced_without_all_costs_is_balanced(seed, size, more, at_once):
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from minionerec.core.errors import DataError
 from minionerec.sid.kmeans import balanced_assign, reconstruct, residual_kmeans
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.integers(0, 10**6), st.integers(1, 20), st.integers(0, 150), st.sampled_from(["normal", "few", "equal", "far"])
 )
@@ -58,7 +58,7 @@ def test_fewer_items_than_codes():
         balanced_assign(np.zeros((3, 4), np.float32))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 10**6), st.integers(20, 200), st.lists(st.integers(1, 20), min_size=1, max_size=4))
 def test_every_level_is_balanced(seed, n, sizes):
     vectors = np.random.default_rng(seed).normal(size=(n, 5)).astype(np.float32) ** 3

@@ -134,7 +134,7 @@ def test_relocate_without_room():
         resolve_collisions(np.zeros((9, 2), int), "relocate", vectors=np.zeros((9, 1), np.float32), codebooks=LINE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.floats(0, 1), st.integers(1, 3))
 def test_relocate_beside_taken_sids_respects_them_and_the_capacity(seed, sizes, filled, capacity):
     rng = np.random.default_rng(seed)
@@ -151,7 +151,7 @@ def test_relocate_beside_taken_sids_respects_them_and_the_capacity(seed, sizes, 
     assert all(count <= max(capacity, before[sid]) for sid, count in all_sids.items())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.floats(0.1, 1))
 def test_relocate_leaves_no_collision_and_spares_the_best_of_each_group(seed, sizes, filled):
     rng = np.random.default_rng(seed)

@@ -57,7 +57,7 @@ def colliding(seed, sizes, n):
     return vectors, codebooks, assign(vectors, codebooks)[0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.lists(st.integers(1, 8), min_size=1, max_size=3), st.integers(1, 40))
 def test_regrouping_changes_the_last_level_alone_and_adds_no_collision(seed, sizes, n):
     vectors, codebooks, codes = colliding(seed, sizes, n)

@@ -30,7 +30,7 @@ groups = st.integers(1, 7).flatmap(lambda n: st.lists(numbers, min_size=1 + n, m
 
 
 @given(ratios=groups, beta=st.floats(0.01, 5))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_loss_is_the_written_out_formula(ratios, beta):
     given = torch.tensor([ratios], dtype=torch.float64, requires_grad=True)
     loss = softmax_preference_loss(given, beta)
@@ -76,7 +76,7 @@ def test_what_is_logged_of_a_prompt():
 
 
 @given(sids=st.integers(2, 9), count=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_negatives_are_distinct_and_never_the_target(sids, count, seed):
     count = min(count, sids - 1)
     targets = np.random.default_rng(seed).integers(sids, size=20)

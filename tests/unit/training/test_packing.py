@@ -75,7 +75,7 @@ def test_packed_examples_do_not_see_each_other(attention, row_tokens):
     assert_equal_to_one_by_one(model_of(attention), EXAMPLES, row_tokens)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.builds(example, tokens, tokens), min_size=1, max_size=8), st.integers(1, 60))
 def test_any_examples_pack_exactly(examples, row_tokens):
     assert_equal_to_one_by_one(MODEL, examples, row_tokens)

@@ -47,7 +47,7 @@ def one_by_one(model, prompts, completions):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(groups=groups, row_tokens=st.integers(1, 60), seed=st.integers(0, 9))
 def test_values_and_gradients_are_those_of_copies(kind, groups, row_tokens, seed):
     model = MODELS[kind]

@@ -76,7 +76,7 @@ windows = st.lists(st.lists(st.integers(1, N), min_size=2, max_size=7), min_size
 
 
 @pytest.mark.parametrize("reverse", [0.0, 0.3])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(window=st.lists(st.integers(1, N), min_size=2, max_size=7), others=windows)
 def test_a_position_does_not_see_its_own_answer_in_the_counts(reverse, window, others):
     """In a training window, each position has the scores of counts made without its own and later targets.
@@ -160,7 +160,7 @@ def test_a_position_sees_nothing_of_later_items(model):
         assert not torch.allclose(one[3], other[3], atol=1e-2)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.lists(st.integers(1, N), max_size=6), min_size=1, max_size=4), st.integers(0, 3))
 def test_leaves_are_a_distribution_that_padding_does_not_change(rows, more):
     model = counting(towers=2)

@@ -61,7 +61,7 @@ def test_scores_of_some_sids_are_those_columns_of_the_dense_scores(changes, leav
             assert torch.allclose(found, whole[:, columns.numbers], atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.lists(st.integers(1, N), min_size=1, max_size=5), min_size=1, max_size=4),
     st.sets(st.integers(0, N - 1), min_size=1),

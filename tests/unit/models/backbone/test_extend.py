@@ -153,7 +153,7 @@ def test_a_number_that_no_known_sid_ends_in_is_new():
     assert len(old) == len(trained_rows) == 4 and torch.equal(table[3], trained_rows[3])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_grown_rows_are_those_of_a_plain_search(data):
     levels = data.draw(st.integers(1, 3))

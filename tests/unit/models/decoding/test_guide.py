@@ -34,7 +34,7 @@ def wanted_lists(scores, allowed, bonus, k):
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.02, 0.3, 0.9]), strength=st.sampled_from([0.0, 1.0, 8.0]))
 def test_exact_search_gives_the_filtered_ranking_of_the_whole_catalogue(seed, share, strength):
     rng = np.random.default_rng(seed)

@@ -41,7 +41,7 @@ def steps(trie, masses):
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from([1.0, 60.0, 200.0, 2000.0]), st.integers(0, 1))
 def test_steps_are_the_ratios_of_summed_probabilities_on_random_tries(seed, wide, tail):
     """D3 and D4: by brute force in double precision, at any spread, with forced steps behind the SID or without."""

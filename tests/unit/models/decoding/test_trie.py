@@ -32,7 +32,7 @@ def listed(trie):
     return found
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(ragged)
 def test_codes_and_numbers_are_the_sorted_distinct_examples(sids):
     codes = rectangle(sids)
@@ -55,7 +55,7 @@ def test_codes_too_wide_for_one_word_are_sorted_all_the_same():
     assert np.array_equal(trie.codes(), np.unique(codes, axis=0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ragged, st.lists(st.integers(100, 120), max_size=3))
 def test_a_tail_follows_every_sid_and_keeps_its_number(sids, tail):
     trie = Trie.build(rectangle(sids), token_ids(5, 6))

@@ -10,7 +10,7 @@ from support.pairs import SIZE, counted, some_windows
 from minionerec.models.nn.history import own_counts, rows_of
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.lists(st.integers(0, 99), max_size=8))
 def test_rows_of_a_table(lengths, wanted):
     offsets = torch.tensor([0, *np.cumsum(lengths)])
@@ -20,7 +20,7 @@ def test_rows_of_a_table(lengths, wanted):
     assert list(zip(owner.tolist(), position.tolist(), strict=True)) == expected
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(some_windows(), st.integers(1, 6), st.sampled_from([1.0, 0.6]), st.sampled_from([0.0, 0.3]))
 def test_own_counts_are_what_a_window_added(given_data, reach, decay, reverse):
     """For every row, and from every position on: the difference between counting with those targets and without."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import source_of
 
@@ -67,7 +67,6 @@ def table_rows(scores, rng):
 
 
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(3, 12), st.sampled_from(["mask", "zero", "keep"]))
-@settings(deadline=None)
 def test_ranks_and_lists_are_those_of_a_full_sort(seed, rows, items, seen):
     rng = np.random.default_rng(seed)
     scores = torch.from_numpy(rng.integers(-2, 3, (rows, items)).astype(np.float32))  # whole numbers: many ties

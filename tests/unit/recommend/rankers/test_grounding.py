@@ -53,7 +53,7 @@ def test_what_says_nothing_is_near_nothing():
     np.testing.assert_allclose(found, [[0, math.sqrt(2), math.sqrt(2)], [0, 0, 0]])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 9))
 def test_ranking_is_a_sort_with_ties_by_the_given_order(seed, rows, titles):
     rng = np.random.default_rng(seed)

@@ -169,7 +169,7 @@ TREES = st.recursive(
 NEAR = st.dictionaries(st.sampled_from([*FIELDS, "requests", "at_least", "é"]), TREES, max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(NEAR | TREES)
 def test_any_value_is_a_request_or_a_refusal(value):
     try:
@@ -182,7 +182,7 @@ def test_any_value_is_a_request_or_a_refusal(value):
         assert all(type(entry) is str and entry for request in requests for entry in request.history)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]":,\\u0123456789.eE-+ntfalsrue ', max_size=40).map(str.encode))
 def test_any_bytes_are_json_or_a_refusal(body):
     try:

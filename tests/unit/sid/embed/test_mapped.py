@@ -13,7 +13,7 @@ def saved(folder, table, name="v.npy"):
     return folder / name
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["f2", "f4", "f8", ">f4", "i2", "u1"]),
     st.integers(1, 300),

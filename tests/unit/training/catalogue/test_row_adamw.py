@@ -45,7 +45,7 @@ def test_with_all_rows_touched_it_is_torchs_adamw():
     assert torch.allclose(tables[0], tables[1], rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @example([[0, 0, 5], *[[]] * 30], (0.5, 0.3), 0.0)
 @given(
     st.lists(st.lists(st.integers(0, ROWS - 1), max_size=4), min_size=1, max_size=40),
