@@ -412,10 +412,12 @@ class Filled:
 
     def _seed_in(self, case: Case, name: str, where: str) -> int | None:
         """The seed with which a case's step is read: this one's, or its only one."""
-        seeds = self.plan.seeds_of(case)
+        seeds = case.seeds or (None,)
         if self.key.seed in seeds:
             return self.key.seed
-        if len(seeds) == 1 or not self.plan.recipe.has_cases:
+        if not self.plan.recipe.has_cases:
+            return self.plan.seeds_of(case)[0]
+        if len(seeds) == 1:
             return seeds[0]
         step = next(step for step in all_steps(case, self.plan.recipe.cases) if step.name == name)
         if step.once:

@@ -56,6 +56,15 @@ def test_a_case_like_another_shares_the_steps_before_its_first_change(tmp_path):
     assert jobs[Key("shop", "rule", "grpo", 1)].settings.rewards == {"rule": 1.0}
 
 
+def test_a_case_with_seeds_of_its_own_reads_them_whatever_seeds_are_asked_for(tmp_path):
+    text = yaml.safe_load(TINY.format(runs=tmp_path))
+    own = {"base": "sharpened", "seeds": [1], "steps": {"grpo": {"rewards": {"rule": 1}}}}
+    study = read_recipe(write_study(tmp_path, cases={**text["cases"], "own": own}))
+    jobs = wanted_jobs(Plan(study), None, [2])
+    read = {key.case: job.settings.checkpoint for key, job in jobs.items() if key.step == "grpo"}
+    assert read["sharpened"].endswith("labels/model/seed-2") and read["own"].endswith("labels/model/seed-1")
+
+
 def rule_of_test(base):
     return {"base": base, "steps": {"test": {"beams": 60}}}
 
