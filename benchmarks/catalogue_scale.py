@@ -119,7 +119,7 @@ class Steps:
 
         histories, labels = self.take()
         sample = self.sampler.draw(labels)
-        columns = sample.columns.numbers
+        columns = sample[0].numbers
         rows = torch.cat([columns, histories.flatten() - 1]).unique()
         self.rows.refresh(self.made.model.row_tables(rows, columns))
         self.made.model(histories=histories, labels=labels, leave_out=True, sample=sample).loss.backward()

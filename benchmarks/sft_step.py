@@ -151,7 +151,7 @@ def listed(columns: Any) -> list[dict[str, Any]]:
     """Examples in flat columns one by one, as a data set gives them."""
     import numpy as np
 
-    parts = (np.split(values.values, np.cumsum(values.lengths)[:-1]) for values in columns.values())
+    parts = (np.split(values, np.cumsum(lengths)[:-1]) for values, lengths in columns.values())
     return [
         {name: value.tolist() for name, value in zip(columns, row, strict=True)} for row in zip(*parts, strict=True)
     ]
