@@ -138,19 +138,15 @@ class Chosen:
         """What baselines with these constants read beyond the history; empty for nothing."""
         return (SESSION_CONTEXT,) if self.by_context else ()
 
-    @property
-    def strongest(self) -> str | None:
-        """The baseline that is best on validation, given nothing; None without validation examples."""
-        return max(self.valid, key=self.valid.__getitem__) if self.valid else None
-
     def strongest_of(self, given: tuple[str, ...]) -> str | None:
-        """The strongest of the baselines that were given something, by the validation examples of known context."""
-        if not given:
-            return self.strongest
+        """The baseline that is best on validation of those that were given something; None without validation examples.
+
+        Of those that were given the session context, by the validation examples whose context is known.
+        """
         sums = dict[str, float]()
-        for part in (self.by_context or {}).values():
+        for part in (self.by_context or {}).values() if given else (self,):
             for name, value in (part.valid or {}).items():
-                sums[name] = sums.get(name, 0) + (part.of or 0) * value
+                sums[name] = sums.get(name, 0) + (part.of or 1) * value
         return max(sums, key=sums.__getitem__, default=None)
 
     def sentences(self) -> list[str]:

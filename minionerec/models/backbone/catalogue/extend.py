@@ -109,7 +109,7 @@ def extended_catalogue(
             are taken. None where the model has no text.
         transitions: Counts between SID numbers; None where the model has none.
         start: See `grown_rows`.
-        neighbours: Similarities of the texts of all SIDs; required where the model has experts.
+        neighbours: Similarities of all SIDs; required where the model has experts.
 
     Raises:
         ConfigError: If SIDs differ in length.
