@@ -304,25 +304,23 @@ class Corpus:
             self.write(folder)
 
 
-class _Examples:
+def _examples(split: str) -> property:
     """The examples of one split, as an attribute of a corpus: read from its files at first access."""
 
-    def __init__(self, split: str) -> None:
-        self.split, self.kept = split, f"_{split}"
+    def keep(corpus: Corpus, examples: SplitExamples | None) -> None:
+        vars(corpus)[split] = examples
 
-    def __get__(self, corpus: Corpus, owner: type | None = None) -> SplitExamples:
-        kept: SplitExamples | None = vars(corpus)[self.kept]
-        if kept is None:
-            kept = corpus.chosen(self.split, np.arange(corpus.sizes[self.split]))
-            vars(corpus)[self.kept] = kept
-        return kept
+    def kept(corpus: Corpus) -> SplitExamples:
+        if vars(corpus)[split] is None:
+            keep(corpus, corpus.chosen(split, np.arange(corpus.sizes[split])))
+        found: SplitExamples = vars(corpus)[split]
+        return found
 
-    def __set__(self, corpus: Corpus, examples: SplitExamples | None) -> None:
-        vars(corpus)[self.kept] = examples
+    return property(kept, keep)
 
 
 for _split in SPLITS:
-    setattr(Corpus, _split, _Examples(_split))
+    setattr(Corpus, _split, _examples(_split))
 
 
 def _open(path: Path) -> tuple[dict[str, Any], pd.DataFrame]:

@@ -17,14 +17,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
     GetPydanticSchema,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.dataclasses import dataclass as model
-from pydantic_core import CoreSchema
 from pydantic_core.core_schema import custom_error_schema
 
 from minionerec.core.errors import ConfigError, DataError, shown
@@ -47,15 +45,12 @@ class RequestError(DataError):
         self.field, self.message = field, message
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Annotation of a type: the expected value, for error messages."""
-
-    words: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The type's schema, with one error in place of its own."""
-        return custom_error_schema(handler(source), "expected", custom_error_message=f"Input should be {self.words}")
+def expected(words: str) -> GetPydanticSchema:
+    """Annotation of a type: the expected value, for the one error message that takes the place of its own."""
+    message = f"Input should be {words}"
+    return GetPydanticSchema(
+        lambda source, handler: custom_error_schema(handler(source), "expected", custom_error_message=message)
+    )
 
 
 def as_list(value: Any) -> Any:
@@ -116,10 +111,10 @@ def name_shown(name: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_ID = Annotated[str, Expected("an item id: a text or a whole number")]
+_ID = Annotated[str, expected("an item id: a text or a whole number")]
 Ids = Annotated[Collection[str], list_of(_ID, before=as_ids)]
 TIME = "an ISO date such as 2018-11-05T12:30:00, or a number of seconds since 1970"
-Time = Annotated[Annotated[str, Field(max_length=64)] | int | float, Expected(TIME)]
+Time = Annotated[Annotated[str, Field(max_length=64)] | int | float, expected(TIME)]
 
 
 @model(frozen=True, config=STRICT)
@@ -150,8 +145,8 @@ class Request:
     """
 
     history: Annotated[Ids, Field(description="item ids, oldest first")] = ()
-    k: Annotated[int, Field(ge=1, description="number of items"), Expected("a whole number from 1")] = 10
-    exclude_seen: Annotated[bool, Field(description="exclude the items of the history"), Expected("true or false")] = (
+    k: Annotated[int, Field(ge=1, description="number of items"), expected("a whole number from 1")] = 10
+    exclude_seen: Annotated[bool, Field(description="exclude the items of the history"), expected("true or false")] = (
         False
     )
     only: Annotated[Ids | None, Field(description="items that may be listed; all if null")] = None
@@ -243,8 +238,8 @@ class Request:
         if not right.all():
             row = int(np.argmin(right))
             form = "a number" if ticks == SECOND else "an ISO date"
-            expected = f"{form}, as the others" if right.any() else TIME
-            raise RequestError(fields[row], f"is {self.shown(given[row])}; expected {expected}.")
+            wanted = f"{form}, as the others" if right.any() else TIME
+            raise RequestError(fields[row], f"is {self.shown(given[row])}; expected {wanted}.")
         if ticks == SECOND:
             units = unit_numbers(read)
             unit = int(min(units.min(), 0) or units[-1])  # below 0: of no time; else all must have that of now

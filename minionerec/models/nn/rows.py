@@ -1,36 +1,20 @@
 """Rows of large tables: taken with a gradient of these rows alone, and found by their numbers."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
+from torch import nn
 
 
-class _TakeRows(torch.autograd.Function):
-    """Rows of a table; the table's gradient is sparse."""
+def take_rows(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows int64 (R,) of a table (N,) or (N, D): (R,) or (R, D).
 
-    @staticmethod
-    def forward(ctx: Any, table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """From (N, ...) at int64 (R,) to (R, ...)."""
-        ctx.save_for_backward(rows)
-        ctx.shape = table.shape
-        return table.index_select(0, rows)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The table's gradient, a sparse tensor whose rows may repeat."""
-        (rows,) = ctx.saved_tensors
-        return torch.sparse_coo_tensor(rows[None], gradient, ctx.shape, check_invariants=False), None
-
-
-take_rows: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _TakeRows.apply
-"""Rows int64 (R,) of a table (N, ...): (R, ...).
-
-The gradient of the table is a sparse tensor of R rows, so that nothing in a step is as long as the table.
-"""
+    The gradient of the table is a sparse tensor of R rows, which may repeat, so that nothing in a step is as long as
+    the table.
+    """
+    if table.ndim == 1:
+        return table.gather(0, rows, sparse_grad=True)
+    return nn.functional.embedding(rows, table, sparse=True)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 from pydantic import Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass as model
 
-from minionerec.recommend.requests import STRICT, Expected, Request, RequestError, Time, list_of, name_shown
+from minionerec.recommend.requests import STRICT, Request, RequestError, Time, expected, list_of, name_shown
 from minionerec.recommend.serve.config import Limits
 
 if TYPE_CHECKING:
@@ -197,23 +197,23 @@ def limited(limits: Limits) -> type[Request]:
     item_id: Any = Annotated[
         str,
         Field(min_length=1, max_length=_LONGEST),
-        Expected(f"an item id: a text of 1 to {_LONGEST} characters, in quotes"),
+        expected(f"an item id: a text of 1 to {_LONGEST} characters, in quotes"),
     ]
     text: Any = Annotated[str, Field(max_length=_LONGEST)]
     value: Any = Annotated[
-        bool | int | float | text, Expected(f"true, false, a number or a text of at most {_LONGEST} characters")
+        bool | int | float | text, expected(f"true, false, a number or a text of at most {_LONGEST} characters")
     ]
-    bound: Any = Annotated[Literal["at_least", "at_most"], Expected("at_least, at_most")]
-    bounds: Any = Annotated[dict[bound, Annotated[int | float, Expected("a number")]], Field(min_length=1)]
+    bound: Any = Annotated[Literal["at_least", "at_most"], expected("at_least, at_most")]
+    bounds: Any = Annotated[dict[bound, Annotated[int | float, expected("a number")]], Field(min_length=1)]
     values: Any = Annotated[list[value], Field(min_length=1, max_length=limits.max_list)]
     condition: Any = Annotated[
         Annotated[bounds, Tag("dict")] | Annotated[values, Tag("list")] | Annotated[value, Tag("value")],
         Discriminator(lambda given: type(given).__name__ if isinstance(given, dict | list) else "value"),
     ]
-    columns: Any = dict[Annotated[text, Expected("the name of a column")], condition]
+    columns: Any = dict[Annotated[text, expected("the name of a column")], condition]
     narrower: dict[str, Any] = {
         "history": Annotated[Collection[str], list_of(item_id, limits.max_history)],
-        "k": Annotated[int, Field(ge=1, le=limits.max_k), Expected(f"a whole number from 1 to {limits.max_k}")],
+        "k": Annotated[int, Field(ge=1, le=limits.max_k), expected(f"a whole number from 1 to {limits.max_k}")],
         "only": Annotated[Collection[str], list_of(item_id, limits.max_list)] | None,
         "without": Annotated[Collection[str], list_of(item_id, limits.max_list)],
         "where": Annotated[columns, Field(max_length=_MOST_CONDITIONS)] | None,
