@@ -14,7 +14,7 @@ import numpy as np
 from minionerec.core.commands import run_command
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import LATER, SAME, split_contexts
+from minionerec.data.session import LATER, SAME, corpus_contexts
 from minionerec.metrics.ranking import item_ranks, ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.recommend.rankers.baselines import make_baselines
@@ -34,7 +34,7 @@ def ndcg(ranker: Ranker, corpus: Corpus) -> np.ndarray:
 
 def share_of_same(corpus: Corpus, split: str) -> str:
     """The share of a split's examples whose target has the time of the newest history item."""
-    contexts = split_contexts(corpus, split, corpus.sizes[split])
+    contexts = corpus_contexts(corpus, split)
     return f"{(contexts == SAME).mean():.1%}" if contexts.any() else UNKNOWN
 
 
@@ -91,7 +91,7 @@ def column_of(corpus: Corpus) -> dict[str, str]:
     column = counts_of(corpus) | order_of_source(corpus)
     column |= {f"{split} examples of the same time": share_of_same(corpus, split) for split in corpus.sizes}
     chosen, rankers = make_baselines(corpus)
-    contexts = split_contexts(corpus, "test", len(corpus.test))
+    contexts = corpus_contexts(corpus, "test")
     users = np.asarray(corpus.test.users)
     for name, ranker in rankers.items():
         values = ndcg(ranker, corpus)

@@ -19,7 +19,7 @@ from minionerec.core.commands import run_command
 from minionerec.core.log import progress
 from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
-from minionerec.data.times import row_times
+from minionerec.data.times import timed_examples
 from minionerec.metrics.statistics import paired_differences
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -80,7 +80,7 @@ def values_of(scores: torch.Tensor, hits: torch.Tensor) -> np.ndarray:
 def later_rows(corpus: Corpus, split: str) -> np.ndarray | None:
     """Which rows have a target of a later day than the history's newest item; None where that is not known."""
     file = find_path("$MINIONEREC_DATA/Amazon/times/Industrial_and_Scientific.times.csv")
-    times = row_times(corpus, split, file if file.is_file() else None)
+    times = timed_examples(corpus, split, file if file.is_file() else None).times
     return None if times is None else times.later
 
 

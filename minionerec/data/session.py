@@ -9,7 +9,7 @@ import numpy as np
 
 from minionerec.core.log import get_logger
 from minionerec.data.names import SPLITS
-from minionerec.data.times import NO_TIME, RowTimes, row_times
+from minionerec.data.times import NO_TIME, RowTimes, timed_examples
 from minionerec.data.units import unit_numbers
 
 if TYPE_CHECKING:
@@ -41,36 +41,26 @@ def row_contexts(times: RowTimes | None, count: int) -> np.ndarray:
     return found
 
 
-def corpus_contexts(corpus: "Corpus", split: str = "train") -> np.ndarray:
-    """The session context of each example of a split: int8 (R,), indices into `SESSION_CONTEXTS`."""
-    found = np.full(corpus.sizes[split], UNKNOWN, dtype=np.int8)
-    for numbers, rows in corpus.batches(split):
-        found[numbers] = row_contexts(rows.times, len(rows))
-    return found
-
-
-def split_contexts(
-    data: "Corpus", split: str, count: int, path: str | Path | None = None, *, given: bool = True
-) -> np.ndarray:
-    """The session contexts of the targets of a split, as a shop knows them that sees a user stay, or come back.
+def corpus_contexts(corpus: "Corpus", split: str = "train", path: str | Path | None = None) -> np.ndarray:
+    """The session context of each example of a split.
 
     Args:
-        data: A corpus.
-        split: "valid" or "test".
-        count: Number of its rows, R.
-        path: File of times, as of `minionerec.data.times.row_times`.
-        given: Whether they are given; if not, all are unknown.
+        corpus: A corpus; of a large one the examples are read a part at a time.
+        split: Name of the split.
+        path: File of times, as of `minionerec.data.times.timed_examples`.
 
     Returns:
         int8 (R,), indices into `SESSION_CONTEXTS`.
 
     Raises:
-        DataError: As of `minionerec.data.times.row_times`.
+        DataError: As of `minionerec.data.times.timed_examples`.
     """
-    contexts = row_contexts(row_times(data, split, path) if given else None, count)
-    known = int((contexts != UNKNOWN).sum())
-    logger.info("The session context of %d of %d examples is known.", known, count)
-    return contexts
+    found = np.full(corpus.sizes[split], UNKNOWN, dtype=np.int8)
+    if path is not None and len(found) and not corpus.has_times:
+        return row_contexts(timed_examples(corpus, split, path).times, len(found))
+    for numbers, rows in corpus.batches(split):
+        found[numbers] = row_contexts(rows.times, len(rows))
+    return found
 
 
 SESSION_UNITS = {86_400: "day", 3_600: "hour", 60: "minute", 1: "second"}

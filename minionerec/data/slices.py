@@ -1,13 +1,11 @@
 """Slices of examples, by their history, their target, training and times."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.times import RowTimes, row_times
 
 RARE = 5  # training targets of a rare item at most
 NOT_FOLLOWED = "did not"
@@ -36,17 +34,15 @@ WHOSE: Mapping[tuple[str, str], str] = {
 """Group and slice to the continuation of a sentence after "examples"; slices in the order of tables."""
 
 
-def example_slices(
-    data: Corpus, rows: SplitExamples, split: str, times: RowTimes | None
-) -> dict[str, dict[str, np.ndarray]]:
+def example_slices(data: Corpus, rows: SplitExamples, split: str) -> dict[str, dict[str, np.ndarray]]:
     """The examples of each slice.
 
     Args:
         data: The corpus, where training is looked up.
-        rows: The R examples of the split.
+        rows: The R examples of the split (`minionerec.data.times.timed_examples`); without times the group `time` is
+            left out.
         split: Its name. Of "train" only those groups that do not look training up, where each example would find
             itself.
-        times: When targets and newest history items were; None leaves the group `time` out.
 
     Returns:
         Group to slice to bool (R,); the slices of a group (`WHOSE` explains them) partition the examples for which they
@@ -55,8 +51,8 @@ def example_slices(
     """
     items, lengths, targets = rows.flat_histories()[0], rows.lengths, rows.targets.astype(np.int64)
     groups: dict[str, dict[str, np.ndarray]] = {}
-    if times is not None:
-        groups["time"] = {SAME: times.same, LATER: times.later}
+    if rows.times is not None:
+        groups["time"] = {SAME: rows.times.same, LATER: rows.times.later}
     if split != "train":
         some, size, newest = lengths > 0, data.n_items, rows.newest.astype(np.int64)
         keys = np.concatenate([newest * size + targets, targets * size + newest])
@@ -75,17 +71,6 @@ def example_slices(
         trained = np.array([user in known for user in rows.users], dtype=bool)
         groups["user"] = {"in training": trained, "new": ~trained}
     return groups
-
-
-def read_slices(
-    data: Corpus, rows: SplitExamples, split: str, times: str | Path | None
-) -> dict[str, dict[str, np.ndarray]]:
-    """`example_slices` by the times that the data have, or else a file of times, if any.
-
-    Raises:
-        DataError: If the file is malformed or about other examples.
-    """
-    return example_slices(data, rows, split, row_times(data, split, times))
 
 
 def _met(data: Corpus, keys: np.ndarray, users: Sequence[str]) -> tuple[np.ndarray, set[str]]:

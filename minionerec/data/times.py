@@ -1,7 +1,7 @@
 """Times of examples: of the target, and of the newest item of its history."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from minionerec.data.units import UNITS, unit_numbers
 
 if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
+    from minionerec.data.rows import SplitExamples
 
 logger = get_logger(__name__)
 
@@ -56,8 +57,8 @@ class RowTimes:
         return same
 
 
-def row_times(data: "Corpus", split: str, path: str | Path | None = None) -> RowTimes | None:
-    """The times of the examples of a split.
+def timed_examples(data: "Corpus", split: str, path: str | Path | None = None) -> "SplitExamples":
+    """The examples of a split, with their times.
 
     Args:
         data: A corpus. Where it has times, these are taken.
@@ -66,7 +67,7 @@ def row_times(data: "Corpus", split: str, path: str | Path | None = None) -> Row
             since 1970 or empty, other columns are ignored. It is read where the data have no times.
 
     Returns:
-        The times; None where neither the data nor the file know any example of the split.
+        The examples, without times where neither the data nor the file know those of any.
 
     Raises:
         DataError: Naming file and line of what is wrong with the file; if it names some examples of the split and not
@@ -76,8 +77,8 @@ def row_times(data: "Corpus", split: str, path: str | Path | None = None) -> Row
     if data.has_times:
         if path is not None:
             logger.info("The corpus has times of its own: %s is not read.", path)
-        return rows.times
-    return None if path is None else _read_file(Path(path), split, len(rows))
+        return rows
+    return replace(rows, times=None if path is None else _read_file(Path(path), split, len(rows)))
 
 
 def _read_file(path: Path, split: str, count: int) -> RowTimes | None:

@@ -12,7 +12,8 @@ from minionerec.core.log import get_logger
 from minionerec.core.refit import require_held_out
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.slices import read_slices
+from minionerec.data.slices import example_slices
+from minionerec.data.times import timed_examples
 from minionerec.metrics.levels import LevelAnalysis, level_analysis, levels_by_slice
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.published_json import read_published_json, require_predictions
@@ -107,7 +108,7 @@ def _slices(predictions: Predictions, path: Path, config: LevelsConfig, where: s
                 f"{where}: example {row} (from 0) of {split} of {config.corpus} has a target with SID {sid!r}, which "
                 f"has {sid_of[item]!r} in an earlier example. The examples are in another order, or of another corpus."
             )
-    return list_slices(read_slices(corpus, rows, split, config.times))
+    return list_slices(example_slices(corpus, timed_examples(corpus, split, config.times), split))
 
 
 def _read_json(path: Path, config: LevelsConfig) -> Predictions:

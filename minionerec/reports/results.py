@@ -16,7 +16,9 @@ from minionerec.core.parquet import read_parquet
 from minionerec.data.corpus import Corpus
 from minionerec.data.protocols import PROTOCOLS, ROWS, Protocol, read_examples
 from minionerec.data.rows import SplitExamples
-from minionerec.data.slices import read_slices
+from minionerec.data.session import corpus_contexts
+from minionerec.data.slices import example_slices
+from minionerec.data.times import timed_examples
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
 from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, labelled
 from minionerec.metrics.ranked import KIND
@@ -35,7 +37,7 @@ from minionerec.metrics.statistics import PairedDifference
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists, read_chosen
 from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
 from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
-from minionerec.recommend.rankers.lists import rank_rows, split_queries, validation_contexts
+from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.protocol import CONTEXT, Allowed
 from minionerec.reports.config import RunSetting
 from minionerec.reports.lineage import Lineage, Training, trace, trace_unfinished
@@ -249,7 +251,6 @@ def baselines_of(
     examples: EvaluationSet,
     ks: Sequence[int],
     contexts: np.ndarray | None = None,
-    times: str | None = None,
 ) -> tuple[dict[str, RecommenderResults], Chosen]:
     """The baselines, read from one of the evaluations or computed, with seen items masked as in the protocol.
 
@@ -261,8 +262,7 @@ def baselines_of(
         examples: The examples.
         ks: Cutoffs, ascending.
         contexts: Where the baselines are given the session context, that of the validation examples, as of
-            `minionerec.recommend.rankers.lists.validation_contexts`.
-        times: File of times, where the data have none of their own.
+            `minionerec.data.session.corpus_contexts`.
 
     Returns:
         Baseline to its lists and ranks, its name with what it was given; and their constants.
@@ -283,7 +283,7 @@ def baselines_of(
     if found is None:
         allowed = Allowed.leaving_out(rows.histories, examples.n_items) if masked else None
         chosen, rankers = make_baselines(examples.data, table, masked=masked, contexts=contexts)
-        queries = split_queries(rows, examples.data, examples.split, CONTEXT, times) if chosen.given else None
+        queries = split_queries(rows, CONTEXT) if chosen.given else None
         lists = {
             name: rank_rows(ranker, rows, reach, examples.n_items, table=table, allowed=allowed, queries=queries)
             for name, ranker in progress(rankers.items(), "ranking by baselines", len(rankers), unit="baselines")
@@ -575,20 +575,22 @@ def read_results(
     if headline not in metrics:
         raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
+    given = [SESSION_CONTEXT in recommender.given for recommender in done]
+    if examples and (slices or (baselines and any(given))):
+        examples = replace(examples, rows=timed_examples(examples.data, split, times))
     made, chosen = dict[str, RecommenderResults](), None
     if examples and baselines:
-        given = [SESSION_CONTEXT in recommender.given for recommender in done]
-        contexts = validation_contexts(examples.data, times) if any(given) else None
-        if contexts is None or not all(given):
+        contexts = corpus_contexts(examples.data, "valid", times) if any(given) else np.zeros(0)
+        if not (all(given) and contexts.any()):
             made, chosen = baselines_of(runs, examples, ks)
-        if contexts is not None:
-            others, chosen = baselines_of(runs, examples, ks, contexts, times)
+        if contexts.any():
+            others, chosen = baselines_of(runs, examples, ks, contexts)
             made |= others
     # A recommender replaces the baseline of its name.
     made = {name: recommender for name, recommender in made.items() if name not in named}
     found: Mapping[str, Mapping[str, Any]] = {}
     if examples is not None and slices:
-        found = read_slices(examples.data, examples.rows, split, times)
+        found = example_slices(examples.data, examples.rows, split)
     shown: list[Slice] = list_slices(found)
     results = PageResults(
         {**named, **made},

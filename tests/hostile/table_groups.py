@@ -20,7 +20,8 @@ from minionerec.cli.recipes import read_recipe
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
-from minionerec.data.times import NO_TIME, row_times
+from minionerec.data.rows import SplitExamples
+from minionerec.data.times import NO_TIME, timed_examples
 from minionerec.preference.data import read_comparisons, read_features
 from minionerec.recommend.items import CatalogueItems
 from minionerec.reports.config import ExperimentLogConfig
@@ -169,11 +170,12 @@ def _make_times(folder: Path) -> None:
 def _strike_times(rng: Random, clean: Path, folder: Path) -> str:
     path = folder / "times.csv"
     before = path.read_bytes()
-    data: Any = SimpleNamespace(has_times=False, rows=lambda split: range(9))
+    rows = SplitExamples.of(["u"] * 9, [[0]] * 9, [0] * 9)
+    data: Any = SimpleNamespace(has_times=False, rows=lambda split: rows)
     same = rng.random() < 0.15
     mutate.change_file(rng, path, harmless.other_table(",") if same else SUFFIXES[".csv"])
     for split in ("valid", "test"):
-        found = row_times(data, split, path)
+        found = timed_examples(data, split, path).times
         if found is None:
             holds(not same and split.encode() not in path.read_bytes(), f"times of {split} are lost")
             continue

@@ -14,11 +14,11 @@ from support.training import TINY, sequential_config
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.data.corpus import Corpus
+from minionerec.data.session import corpus_contexts
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.evaluation.baseline_lists import read_chosen
 from minionerec.recommend.evaluation.stage import run_eval
 from minionerec.recommend.rankers.baselines import EASE, POPULARITY, RECENT, TRANSITIONS, make_baselines
-from minionerec.recommend.rankers.lists import validation_contexts
 from minionerec.reports import results
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
@@ -254,7 +254,7 @@ def test_baselines_are_given_the_session_context_where_the_model_is(mine, tmp_pa
         run_eval(asked)
     own, plain = (read_chosen(Path(name)) for name in ("with", "without"))
     corpus = Corpus.load("corpus")
-    assert own == make_baselines(corpus, contexts=validation_contexts(corpus))[0]
+    assert own == make_baselines(corpus, contexts=corpus_contexts(corpus, "valid"))[0]
     assert list(own.by_context) == ["same", "later"]
     assert plain == make_baselines(corpus)[0] == replace(own, by_context=None)
     ndcg = {

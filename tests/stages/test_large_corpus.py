@@ -12,7 +12,6 @@ from minionerec.core.errors import ArtefactError
 from minionerec.data import shards, transitions
 from minionerec.data.corpus import Corpus
 from minionerec.data.slices import example_slices
-from minionerec.data.times import row_times
 from minionerec.data.transitions import count_transitions
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, FILE, read_baseline_lists, read_chosen
 from minionerec.recommend.evaluation.stage import run_eval
@@ -126,7 +125,7 @@ def test_a_damaged_file_of_baselines_is_named(pieces, tmp_path):
 def test_slices_on_disk_are_those_in_memory(pieces, split):
     stored, corpus = in_files(pieces / "corpus"), Corpus.load(pieces / "corpus")
     rows = corpus.rows(split)
-    ours, theirs = (example_slices(data, data.rows(split), split, row_times(data, split)) for data in (stored, corpus))
+    ours, theirs = (example_slices(data, data.rows(split), split) for data in (stored, corpus))
     assert ours.keys() == theirs.keys()
     for group, kinds in theirs.items():
         assert {kind: found.tolist() for kind, found in ours[group].items()} == {

@@ -60,7 +60,6 @@ WHOLE = {
     "Behind": "items by SID",
     "Kinds": "slices",
     "list_width": "list_length",
-    "read_kinds": "read_slices",
     "row_kinds": "example_slices",
     **{f"{word}_rows": f"{word}_examples" for word in ROWS},
     **{f"{word.title()}Rows": f"{word.title()}Examples" for word in ROWS},

@@ -17,6 +17,8 @@ from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitExamples
+from minionerec.data.times import timed_examples
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle
@@ -201,12 +203,21 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                 written, truncated = write_texts(ranker.bundle, ranker.builder, wanted, config, work)
             if is_main_process():
                 with work.phase("ground"):
-                    parts, queries = _ground(ranker, names, written, stage.config)
+                    rows = {split: timed_examples(corpus, split, stage.config.times) for split in wanted}
+                    parts, queries = _ground(ranker, names, rows, written, stage.config)
                     gamma, reached = _gamma(ranker, parts, queries, written, config)
                     predictions, reported = _rank(ranker, names, parts, queries[config.split], written, gamma, config)
                 with work.phase("measure"):
-                    rows = corpus.rows(config.split)
-                    found = measure(stage.config, corpus, rows, predictions, NAME, ranker.table, config.candidates)
+                    found = measure(
+                        stage.config,
+                        corpus,
+                        rows[config.split],
+                        queries[config.split],
+                        predictions,
+                        NAME,
+                        ranker.table,
+                        config.candidates,
+                    )
                 counts = {
                     **found.counts(),
                     "truncated_prompts": truncated,
@@ -286,9 +297,13 @@ def _texts_of(written: pd.DataFrame, split: str, rows: np.ndarray) -> list[str]:
 
 
 def _ground(
-    ranker: TitleRanker, names: Sequence[str], written: pd.DataFrame, config: GroundingConfig
+    ranker: TitleRanker,
+    names: Sequence[str],
+    rows: Mapping[str, SplitExamples],
+    written: pd.DataFrame,
+    config: GroundingConfig,
 ) -> tuple[Distances, Mapping[str, Queries]]:
-    """Distances of texts to titles, and the queries of each split with written texts.
+    """Distances of texts to titles, and the queries of each split with written texts, from its examples.
 
     Vectors of texts and titles are computed together, so that equal texts have equal vectors.
     """
@@ -304,10 +319,7 @@ def _ground(
     if config.weights == "sequential":
         model = load_sequential_ranker(Path(config.sequential), corpus, config.corpus)
     used = frozenset[str]() if model is None else model.context
-    queries = {
-        split: split_queries(corpus.rows(split), corpus, split, used, config.times, given=config.session_context)
-        for split in _wanted_rows(corpus, config)
-    }
+    queries = {split: split_queries(of, used, given=config.session_context) for split, of in rows.items()}
     weigh, size = _weigher(ranker, config, model), max(16, _DISTANCES_AT_ONCE // len(titles))
 
     def parts(given: Queries, texts: Sequence[str]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:

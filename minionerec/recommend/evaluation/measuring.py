@@ -10,7 +10,8 @@ from minionerec.core.log import get_logger
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
-from minionerec.data.slices import read_slices
+from minionerec.data.session import corpus_contexts
+from minionerec.data.slices import example_slices
 from minionerec.metrics.predictions import FILE, GIVEN, SESSION_CONTEXT, Predictions
 from minionerec.metrics.published_json import write_published_json
 from minionerec.metrics.ranked import write_ranks
@@ -30,8 +31,8 @@ from minionerec.recommend.evaluation.baseline_lists import write_baseline_lists
 from minionerec.recommend.evaluation.config import EvaluationConfig
 from minionerec.recommend.rankers.baselines import Chosen, make_baselines
 from minionerec.recommend.rankers.candidates import CandidateGroups
-from minionerec.recommend.rankers.lists import rank_rows, split_queries, validation_contexts
-from minionerec.recommend.rankers.protocol import CONTEXT
+from minionerec.recommend.rankers.lists import rank_rows
+from minionerec.recommend.rankers.protocol import Queries
 
 logger = get_logger(__name__)
 
@@ -130,6 +131,7 @@ def measure(
     config: EvaluationConfig,
     corpus: Corpus,
     rows: SplitExamples,
+    queries: Queries,
     predictions: Predictions,
     name: str,
     table: CandidateGroups | None,
@@ -144,7 +146,8 @@ def measure(
     Args:
         config: Split, cutoffs, slices and bootstrap.
         corpus: Items and examples.
-        rows: The examples of the split.
+        rows: The examples of the split (`minionerec.data.times.timed_examples`).
+        queries: Their queries, as the recommender was given them.
         predictions: Their lists.
         name: Name of the recommender in tables.
         table: SIDs, or titles, that items share; None where there are none.
@@ -154,13 +157,13 @@ def measure(
     lists, chosen = {name: predictions}, None
     if baselines:
         given = SESSION_CONTEXT in (predictions.given or ())
-        contexts = validation_contexts(corpus, config.times) if given else None
+        contexts = corpus_contexts(corpus, "valid", config.times) if given else None
         chosen, rankers = make_baselines(corpus, table, contexts=contexts)
-        queries = split_queries(rows, corpus, config.split, CONTEXT, config.times) if chosen.given else None
+        shared = queries if chosen.given else None
         for other, baseline in rankers.items():
-            lists[other] = rank_rows(baseline, rows, list_length, corpus.n_items, table=table, queries=queries)
+            lists[other] = rank_rows(baseline, rows, list_length, corpus.n_items, table=table, queries=shared)
     metrics = metrics_at(check_ks(config.ks, list_length), False)
-    slices = list_slices(read_slices(corpus, rows, config.split, config.times)) if config.slices else []
+    slices = list_slices(example_slices(corpus, rows, config.split)) if config.slices else []
     results = Results(
         {other: RecommenderResults.from_lists(other, found, list_length) for other, found in lists.items()},
         ["item"] if table is None else ["sid", "item"],

@@ -13,6 +13,8 @@ from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
+from minionerec.data.rows import SplitExamples
+from minionerec.data.times import timed_examples
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.decoding.decoder import Decode
 from minionerec.models.decoding.shards import decode_in_shards
@@ -22,7 +24,7 @@ from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.language import LanguageRanker, Search, TitleRanker
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.load import load_assistant, load_ranker, make_ranker
-from minionerec.recommend.rankers.protocol import Allowed, Ranker, context_used
+from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.sid.table import SidTable
 
@@ -56,15 +58,18 @@ def run_eval(config: EvalConfig) -> StageResult:
             with work.phase("load"):
                 corpus = Corpus.load(stage.config.corpus)
                 ranker, name, table = _load(stage.config, corpus)
+                rows = timed_examples(corpus, config.split, stage.config.times)
+                queries = split_queries(rows, context_used(ranker), given=config.session_context)
             with work.phase("search"):
-                answer = _answer(corpus, ranker, table, stage.config, work)
+                answer = _answer(rows, queries, corpus.n_items, ranker, table, stage.config, work)
             if is_main_process() and answer is not None:
                 predictions, inputs, counted = answer
                 with work.phase("measure"):
                     found = measure(
                         stage.config,
                         corpus,
-                        corpus.rows(config.split),
+                        rows,
+                        queries,
                         predictions,
                         name,
                         table,
@@ -150,7 +155,13 @@ def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None)
 
 
 def _answer(
-    corpus: Corpus, ranker: Ranker, table: CandidateGroups | None, config: EvalConfig, work: Work
+    rows: SplitExamples,
+    queries: Queries,
+    n_items: int,
+    ranker: Ranker,
+    table: CandidateGroups | None,
+    config: EvalConfig,
+    work: Work,
 ) -> tuple[Predictions, Sequence[str], dict[str, Any]] | None:
     """Query the ranker; a checkpoint in every process, any other only in the first (None in the others).
 
@@ -158,10 +169,7 @@ def _answer(
         The lists; the input of each example in the published form: a prompt, or the SIDs of the history; and counts for
         the manifest, `truncated_prompts` None without prompts.
     """
-    rows = corpus.rows(config.split)
-    allowed = Allowed.leaving_out(rows.histories, corpus.n_items) if config.seen == "mask" else None
-    used, given = context_used(ranker), config.session_context
-    queries = split_queries(rows, corpus, config.split, used, config.times, given=given)
+    allowed = Allowed.leaving_out(rows.histories, n_items) if config.seen == "mask" else None
     contexts = queries.session_context
     known = {} if contexts is None else {"rows_with_context": int(np.count_nonzero(contexts))}
     if isinstance(ranker, LanguageRanker):
@@ -194,7 +202,7 @@ def _answer(
         return lists, texts, {"truncated_prompts": truncated, **empty, **known}
     if not is_main_process():
         return None
-    predictions = rank_rows(ranker, rows, config.beams, corpus.n_items, table=table, allowed=allowed, queries=queries)
-    sids = [""] * corpus.n_items if table is None else table.sids
+    predictions = rank_rows(ranker, rows, config.beams, n_items, table=table, allowed=allowed, queries=queries)
+    sids = [""] * n_items if table is None else table.sids
     inputs = [", ".join(sids[item] for item in history) for history in rows.histories]
     return predictions, inputs, {"truncated_prompts": None, **known}

@@ -1,65 +1,33 @@
 """A ranker's lists for the examples of a split, as `Predictions`."""
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.data.corpus import Corpus
+from minionerec.core.log import get_logger
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import corpus_contexts, split_contexts
+from minionerec.data.session import row_contexts
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
 
+logger = get_logger(__name__)
 
-def split_queries(
-    rows: SplitExamples,
-    data: Corpus,
-    split: str,
-    used: Collection[str],
-    times: str | Path | None = None,
-    *,
-    given: bool = True,
-) -> Queries:
-    """The queries of the examples of a split, with the context that a service would have.
+
+def split_queries(rows: SplitExamples, used: Collection[str], *, given: bool = True) -> Queries:
+    """The queries of examples, with the context that a service would have, which sees a user stay, or come back.
 
     Args:
-        rows: The examples.
-        data: Their corpus.
-        split: "valid" or "test".
+        rows: The examples (`minionerec.data.times.timed_examples`).
         used: The context that the ranker reads; see `minionerec.recommend.rankers.protocol.context_used`.
-        times: File of times, as of `minionerec.data.times.row_times`.
-        given: Whether the session context is given.
-
-    Raises:
-        DataError: As of `minionerec.data.times.row_times`.
+        given: Whether the session context is given; if not, it is unknown for all.
     """
     context = None
     if "session_context" in used:
-        context = split_contexts(data, split, len(rows), times, given=given)
+        context = row_contexts(rows.times if given else None, len(rows))
+        logger.info("The session context of %d of %d examples is known.", np.count_nonzero(context), len(rows))
     return Queries(rows.histories.tolist(), context)
-
-
-def validation_contexts(data: Corpus, times: str | Path | None = None) -> np.ndarray | None:
-    """The session contexts of the validation examples, by which baselines that are given them choose constants.
-
-    Args:
-        data: A corpus; of a large one the examples are read a part at a time.
-        times: File of times, as of `minionerec.data.times.row_times`.
-
-    Returns:
-        int8 (V,), indices into `minionerec.data.session.SESSION_CONTEXTS`; None where all are unknown.
-
-    Raises:
-        DataError: As of `minionerec.data.times.row_times`.
-    """
-    count = data.sizes["valid"]
-    if not count:
-        return None
-    found = corpus_contexts(data, "valid") if data.has_times else split_contexts(data, "valid", count, times)
-    return found if found.any() else None
 
 
 def rank_rows(

@@ -11,8 +11,8 @@ from support.examples import source_of
 from support.small_corpus import corpus_of
 
 from minionerec.data.protocols import PROTOCOLS
-from minionerec.data.slices import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, example_slices, read_slices
-from minionerec.data.times import NO_TIME, RowTimes
+from minionerec.data.slices import FOLLOWED, LATER, NOT_FOLLOWED, REVERSED, SAME, WHOSE, example_slices
+from minionerec.data.times import NO_TIME, RowTimes, timed_examples
 
 N = 6
 
@@ -28,7 +28,7 @@ def of(kinds, group, kind):
 def test_kinds_of_a_corpus_by_hand():
     corpus = corpus_of(TRAIN, TEST, TEST)
     times = RowTimes(np.array([5, 5, 5, NO_TIME, 7]), np.array([5, 4, NO_TIME, 3, 7]))
-    kinds = example_slices(corpus, corpus.rows("test"), "test", times)
+    kinds = example_slices(corpus, replace(corpus.rows("test"), times=times), "test")
     assert (of(kinds, "time", SAME), of(kinds, "time", LATER)) == ([0, 4], [1])
     assert (of(kinds, "pair", FOLLOWED), of(kinds, "pair", NOT_FOLLOWED)) == ([3], [0, 1, 4])  # 4, 0 in cleo's history
     assert of(kinds, "reverse", REVERSED) == [0, 1]  # 1, 2 and 0, 1; the other way round in the rows
@@ -41,20 +41,20 @@ def test_kinds_of_a_corpus_by_hand():
 
 def test_a_frequent_target_is_one_of_more_than_five_rows():
     corpus = corpus_of([("u", [0], 1)] * 5 + [("u", [0], 2)] * 6, [], [("u", [0], 1), ("u", [0], 2)])
-    kinds = example_slices(corpus, corpus.rows("test"), "test", None)
+    kinds = example_slices(corpus, corpus.rows("test"), "test")
     assert (of(kinds, "target", "rare"), of(kinds, "target", "frequent")) == ([0], [1])
     assert "time" not in kinds
 
 
 def test_training_rows_are_not_looked_up_in_training():
     corpus = corpus_of(TRAIN, TEST, TEST)
-    assert list(example_slices(corpus, corpus.rows("train"), "train", None)) == ["repeat", "history"]
+    assert list(example_slices(corpus, corpus.rows("train"), "train")) == ["repeat", "history"]
 
 
 def test_every_kind_can_be_reported_in_a_sentence():
     corpus = corpus_of(TRAIN, TEST, TEST)
     times = RowTimes(np.zeros(5, np.int64), np.zeros(5, np.int64))
-    kinds = example_slices(corpus, corpus.rows("test"), "test", times)
+    kinds = example_slices(corpus, replace(corpus.rows("test"), times=times), "test")
     assert [(group, kind) for group, of in kinds.items() for kind in of] == list(WHOSE)
 
 
@@ -69,7 +69,7 @@ def test_a_protocols_rows_agree_with_the_sequences(sequences, protocol, max_len)
         sequences = sequences * 5  # a 5-core
     split = replace(PROTOCOLS[protocol], max_len=max_len).split(source_of(*sequences, n_items=N))
     rows = split.rows("test")
-    kinds = example_slices(split, rows, "test", None)
+    kinds = example_slices(split, rows, "test")
     trained = [list(history[:-1]) for history in rows.histories]  # all but the validation item
     pairs = {pair for items in trained for pair in pairwise(items)}
     plain = [(history[-1], target) in pairs for history, target in zip(rows.histories, rows.targets, strict=True)]
@@ -88,13 +88,12 @@ def test_times_come_from_a_file_where_the_corpus_has_none(tmp_path):
     file = tmp_path / "times.csv"
     lines = [f"test,{row},{time},10" for row, time in enumerate([10, 11, 10, 12, 13])]
     file.write_text("\n".join(["split,row,timestamp,previous_timestamp", *lines]) + "\n")
-    rows = corpus.rows("test")
-    assert of(read_slices(corpus, rows, "test", file), "time", LATER) == [1, 3, 4]
-    assert "time" not in read_slices(corpus, rows, "test", None)
+    assert of(example_slices(corpus, timed_examples(corpus, "test", file), "test"), "time", LATER) == [1, 3, 4]
+    assert "time" not in example_slices(corpus, timed_examples(corpus, "test"), "test")
 
 
 @pytest.mark.parametrize("rows", [[], [("u", [], 1)]])
 def test_training_without_pairs(rows):
     corpus = corpus_of([("u", [], 0), *rows], [], [("u", [0], 1), ("v", [], 0)])
-    kinds = example_slices(corpus, corpus.rows("test"), "test", None)
+    kinds = example_slices(corpus, corpus.rows("test"), "test")
     assert of(kinds, "pair", NOT_FOLLOWED) == [0]

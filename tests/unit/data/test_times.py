@@ -14,7 +14,7 @@ from minionerec.data.audit import audit_examples
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.times import NO_TIME, RowTimes, row_times
+from minionerec.data.times import NO_TIME, RowTimes, timed_examples
 
 HEADER = "split,row,timestamp,previous_timestamp\n"
 
@@ -47,9 +47,9 @@ def test_times_survive_writing(tmp_path):
     timed_corpus().save(tmp_path / "corpus", config={}, inputs={})
     corpus = Corpus.load(tmp_path / "corpus")
     assert corpus.has_times
-    test = row_times(corpus, "test")
+    test = timed_examples(corpus, "test").times
     assert (test.time.tolist(), test.previous.tolist()) == ([9, 12], [NO_TIME, 12])
-    assert row_times(corpus, "train").same.tolist() == [True, False]
+    assert timed_examples(corpus, "train").times.same.tolist() == [True, False]
     joined = corpus.with_every_row()
     assert joined.train.times.time.tolist() == [5, 7, 9, 9, 12] and joined.train.times.time.dtype == np.int64
     for split, rows in corpus.splits().items():
@@ -60,14 +60,14 @@ def test_times_survive_writing(tmp_path):
 
 def test_a_corpus_without_times_reads_a_file(tmp_path, caplog):
     corpus = make_corpus(["lamp"])
-    assert not corpus.has_times and row_times(corpus, "test") is None
+    assert not corpus.has_times and timed_examples(corpus, "test").times is None
     path = file_of(tmp_path, "more,previous_timestamp,row,split,timestamp\n,3,0,test,4\n\n, ,0,valid,-8\n")
-    assert row_times(corpus, "train", path) is None
-    test, valid = row_times(corpus, "test", path), row_times(corpus, "valid", path)
+    assert timed_examples(corpus, "train", path).times is None
+    test, valid = (timed_examples(corpus, split, path).times for split in ("test", "valid"))
     assert (test.time.tolist(), test.previous.tolist()) == ([4], [3])
     assert (valid.time.tolist(), valid.previous.tolist()) == ([-8], [NO_TIME])
     caplog.set_level("INFO")
-    assert row_times(timed_corpus(), "test", path).time.tolist() == [9, 12]
+    assert timed_examples(timed_corpus(), "test", path).times.time.tolist() == [9, 12]
     assert f"times of its own: {path} is not read" in caplog.text
 
 
@@ -95,16 +95,16 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
     corpus = replace(make_corpus(["lamp"]), test=rows)
     path = file_of(tmp_path, text)
     with pytest.raises(DataError) as caught:
-        row_times(corpus, "test", path)
+        timed_examples(corpus, "test", path)
     assert message in str(caught.value) and str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_and_a_wrong_split(tmp_path):
     with pytest.raises(DataError, match=r"no such file\. Give the path of the times"):
-        row_times(make_corpus(["lamp"]), "test", tmp_path / "none.csv")
+        timed_examples(make_corpus(["lamp"]), "test", tmp_path / "none.csv")
     with pytest.raises(DataError, match="unknown split 'tests'"):
-        row_times(timed_corpus(), "tests")
+        timed_examples(timed_corpus(), "tests")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_published_times_fit_the_published_rows(industrial, data_root):
     path = data_root / "Amazon" / "times" / "Industrial_and_Scientific.times.csv"
     if not path.is_file():
         pytest.skip("the file of times is not there")
-    found = {split: row_times(industrial, split, path) for split in SPLITS}
+    found = {split: timed_examples(industrial, split, path).times for split in SPLITS}
     assert found.pop("train") is None
     assert all(times.known.all() for times in found.values())
     assert found["test"].same.mean() == pytest.approx(0.39, abs=0.005)

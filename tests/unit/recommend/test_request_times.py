@@ -12,7 +12,7 @@ from support.examples import in_files
 
 from minionerec.data.corpus import Corpus
 from minionerec.data.names import SPLITS
-from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, SessionClock, row_contexts, split_contexts
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, SessionClock, corpus_contexts, row_contexts
 from minionerec.data.sources.times import parse_times
 from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.recommender import Recommender
@@ -115,7 +115,7 @@ def test_requests_with_the_times_of_test_examples_have_the_contexts_of_evaluatio
     ids = corpus.items["item_id"].tolist()
     checked = 0
     for split in SPLITS:
-        wanted = split_contexts(corpus, split, len(corpus.rows(split)))
+        wanted = corpus_contexts(corpus, split)
         for position in np.flatnonzero(chains.splits == SPLITS.index(split)):
             owner = int(np.searchsorted(chains.offsets, position, side="right")) - 1
             begin, end = int(chains.offsets[owner]), int(position)

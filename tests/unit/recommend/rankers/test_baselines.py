@@ -14,7 +14,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.data.protocols import PROTOCOLS
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
+from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN, corpus_contexts
 from minionerec.data.times import NO_TIME, RowTimes
 from minionerec.data.transitions import TransitionPairs
 from minionerec.data.windows import padded_windows
@@ -28,7 +28,7 @@ from minionerec.recommend.rankers.baselines import (
     TransitionConstants,
     make_baselines,
 )
-from minionerec.recommend.rankers.lists import rank_rows, split_queries, validation_contexts
+from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.protocol import CONTEXT, Allowed, Queries, Ranker, context_used
 from minionerec.sid.table import SidTable
 
@@ -415,7 +415,7 @@ def sessions(tmp_path_factory):
 @pytest.mark.parametrize(("masked", "most"), [(False, 5000), (True, 5000), (False, 110)])
 def test_constants_of_each_context_are_those_of_its_examples_alone(sessions, monkeypatch, masked, most):
     monkeypatch.setattr(baselines, "_EXAMPLES", most)
-    contexts = validation_contexts(sessions)
+    contexts = corpus_contexts(sessions, "valid")
     chosen, rankers = make_baselines(sessions, masked=masked, contexts=contexts)
     plain, parts = choose(sessions, masked=masked), {}
     assert replace(chosen, by_context=None) == plain and list(chosen.by_context) == ["same", "later"]
@@ -427,7 +427,7 @@ def test_constants_of_each_context_are_those_of_its_examples_alone(sessions, mon
         assert chosen.by_context[SESSION_CONTEXTS[context]] == replace(constants, of=count)
         assert 110 < count < len(contexts) - 110 and constants.examples == min(count, most)
     assert Chosen.from_json(chosen.to_json(), "here") == chosen and not {"by_context", "of"} & plain.to_json().keys()
-    queries = split_queries(sessions.test, sessions, "test", CONTEXT)
+    queries = split_queries(sessions.test, CONTEXT)
     histories = queries.histories
     left_out = Allowed.leaving_out([history[-1:] for history in histories], 420)
     again = make_baselines(sessions, None, Chosen.from_json(chosen.to_json(), "here"))[1]
@@ -444,7 +444,7 @@ def test_constants_of_each_context_are_those_of_its_examples_alone(sessions, mon
 
 
 def test_the_context_gains_and_is_reported(sessions):
-    chosen = choose(sessions, contexts=validation_contexts(sessions))
+    chosen = choose(sessions, contexts=corpus_contexts(sessions, "valid"))
     same, later = (chosen.by_context[name] for name in ("same", "later"))
     assert same.transitions.popularity < later.transitions.popularity
     assert (same.of, later.of) == (same.examples, later.examples)
@@ -460,17 +460,18 @@ def test_the_context_gains_and_is_reported(sessions):
 
 
 def test_contexts_are_known_by_times_alone(sessions, tmp_path, monkeypatch):
-    contexts = validation_contexts(sessions)
+    contexts = corpus_contexts(sessions, "valid")
     other = replace(sessions, test=replace(sessions.test, targets=sessions.test.targets[::-1]))
-    made = [make_baselines(corpus, contexts=validation_contexts(corpus)) for corpus in (sessions, other)]
+    made = [make_baselines(corpus, contexts=corpus_contexts(corpus, "valid")) for corpus in (sessions, other)]
     assert made[0][0] == made[1][0]
-    asked = [split_queries(corpus.test, corpus, "test", CONTEXT) for corpus in (sessions, other)]
+    asked = [split_queries(corpus.test, CONTEXT) for corpus in (sessions, other)]
     for name, ranker in made[0][1].items():
         assert ranker.rank(asked[0], 6) == made[1][1][name].rank(asked[1], 6)
     turned = replace(sessions.valid, targets=sessions.valid.targets[::-1])
-    np.testing.assert_array_equal(validation_contexts(replace(sessions, valid=turned)), contexts)
+    np.testing.assert_array_equal(corpus_contexts(replace(sessions, valid=turned), "valid"), contexts)
     for none in (replace(sessions.valid, times=None), SplitExamples.none()):
-        assert validation_contexts(replace(sessions, valid=none, train=replace(sessions.train, times=None))) is None
+        untimed = replace(sessions, valid=none, train=replace(sessions.train, times=None))
+        assert not corpus_contexts(untimed, "valid").any()
     unknown = make_baselines(sessions, contexts=np.zeros_like(contexts))
     assert unknown[0] == choose(sessions) and not any(map(context_used, unknown[1].values()))
 
@@ -478,11 +479,11 @@ def test_contexts_are_known_by_times_alone(sessions, tmp_path, monkeypatch):
 def test_samples_of_a_corpus_on_disk_are_those_in_memory(sessions, tmp_path, monkeypatch):
     sessions.save(tmp_path / "corpus", config={}, inputs={})
     monkeypatch.setattr(baselines, "_EXAMPLES", 70)
-    contexts = validation_contexts(sessions)
+    contexts = corpus_contexts(sessions, "valid")
     found = dict(zip(map(tuple, sessions.valid.histories.tolist()), contexts.tolist(), strict=True))
     kept = {}
     for corpus in (in_files(tmp_path / "corpus"), sessions):
-        np.testing.assert_array_equal(validation_contexts(corpus), contexts)
+        np.testing.assert_array_equal(corpus_contexts(corpus, "valid"), contexts)
         examples, every, known = baselines._validation(baselines.BaselineExamples.of(corpus), contexts)
         histories = list(map(tuple, examples.histories))
         assert len(every) == 70 and list(known) == [SAME, LATER]
