@@ -24,17 +24,33 @@ from minionerec.reports.document import Table
 from minionerec.reports.markdown import table_markdown, write_part
 
 TITLE = "## Qwen2.5's shapes, by one script"
-HEADERS = ("", "counted", "a second, stock", "ours", "ratio", "ours, of products", "peak GiB, stock, ours")
-SHAPE = "--layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936 --dtype bfloat16"
-LARGE = "--layers 28 --width 1536 --heads 12 --kv-heads 2 --inner 8960 --vocabulary 151936 --dtype bfloat16"
+HEADERS = (
+    "",
+    "counted",
+    "a second, stock",
+    "ours",
+    "ratio",
+    "of products, stock, ours",
+    "peak GiB, stock, ours; foretold",
+)
+SHAPE = "--layers 24 --width 896 --heads 14 --kv-heads 2 --inner 4864 --vocabulary 151936"
+LARGE = "--layers 28 --width 1536 --heads 12 --kv-heads 2 --inner 8960 --vocabulary 151936"
 SMALL = "--layers 1 --width 64 --heads 2 --kv-heads 1 --inner 96 --vocabulary 4000"
 # Name of a line, its benchmark, the seconds that it may take, and its words beside the shape.
 Part = tuple[str, str, float, str]
 WORK: tuple[Part, ...] = (
-    ("SFT, 0.5B", "sft_step", 120, f"{SHAPE} --rows 64 --steps 4 --users 64"),
-    ("beam search, 0.5B", "beam_search", 80, f"{SHAPE} --items 3670 --batch 32 --beams 50 --check 4 --ways ours trie"),
-    ("GRPO, 0.5B", "grpo_step", 150, f"{SHAPE} --prompts 64 --at-once 16 --items 3670 --repeats 2"),
-    ("SFT, 1.5B", "sft_step", 120, f"{LARGE} --rows 32 --steps 4 --users 64"),
+    ("SFT, 0.5B", "sft_step", 150, f"{SHAPE} --dtype mixed --rows 128 --steps 8 --users 1200"),
+    ("GRPO, 0.5B", "grpo_step", 140, f"{SHAPE} --dtype bfloat16 --prompts 64 --at-once 16 --items 3670 --repeats 2"),
+    *(
+        (
+            f"beam search, 0.5B, {prompts} prompts",
+            "beam_search",
+            40,
+            f"{SHAPE} --dtype bfloat16 --items 3670 --batch {prompts} --beams 50 --check 4 --ways ours trie",
+        )
+        for prompts in (32, 256)
+    ),
+    ("SFT, 1.5B", "sft_step", 100, f"{LARGE} --dtype mixed --rows 64 --steps 8 --users 600"),
 )
 TRIED: tuple[Part, ...] = (
     ("SFT, small", "sft_step", 300, f"{SMALL} --rows 4 --steps 1 --users 4 --repeats 1"),
@@ -94,10 +110,16 @@ def lines_of(name: str, benchmark: str, found: dict[str, Any]) -> list[list[str]
     """Lines of the table: what is counted a second, stock and ours, their ratio, share of products, memory in GiB."""
     if benchmark == "sft_step":
         return [
-            _line(f"{name}, {kind}", "tokens", found[f"tokens_per_second_{kind}"], found[f"ratio_{kind}"],
-                  found[f"used_{kind}"], found[f"peak_gib_{kind}"])
+            _line(
+                f"{name}, {kind}",
+                "tokens",
+                found[f"tokens_per_second_{kind}"],
+                found[f"ratio_{kind}"],
+                found[f"used_{kind}"],
+                found[f"peak_gib_{kind}"] | {"foretold": found[f"foretold_gib_{kind}"]},
+            )
             for kind in found["asked"]["kinds"]
-        ]  # fmt: skip
+        ]
     peaks = {way: mib / 1024 for way, mib in found["peak_mib"].items()}
     if benchmark == "grpo_step":
         return [_line(name, "rollouts", found["rollouts_per_second"], found["ratio"], found["used"], peaks)]
@@ -113,8 +135,9 @@ def _named(values: dict[str, float]) -> dict[str, float]:
 def _line(
     name: str, unit: str, rates: dict[str, float], ratio: float, used: dict[str, Any], peaks: dict[str, Any]
 ) -> list[str]:
-    share = "" if used.get("ours") is None else f"{used['ours']:.1%}"
+    share = "" if used.get("ours") is None else f"{used['stock']:.1%}, {used['ours']:.1%}"
     memory = "" if peaks.get("ours") is None else f"{peaks['stock']:.2f}, {peaks['ours']:.2f}"
+    memory += f"; {peaks['foretold']:.2f}" if memory and "foretold" in peaks else ""
     return [name, unit, f"{rates['stock']:,.0f}", f"{rates['ours']:,.0f}", f"{ratio:.2f}", share, memory]
 
 
@@ -145,7 +168,7 @@ def sections(device: str, work: Sequence[Part]) -> Iterator[tuple[str, bool]]:
     yield section()
     for (name, benchmark, seconds, _), words in zip(work, given, strict=True):
         found, missing[name] = figures_of(benchmark, words, seconds)
-        print(f"{name}: {missing[name] or 'done'}", file=sys.stderr)
+        print(f"{name}: {missing[name] or json.dumps(found)}", file=sys.stderr)
         if found is not None:
             del missing[name]
             machine |= {key: found[key] for key in ("card", "product_tflops") if key in found}

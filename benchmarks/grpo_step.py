@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from minionerec.sid.table import SidTable
     from minionerec.training.grpo.rollouts import beams, roller
     from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
+    from minionerec.training.memory import estimate_memory
     from minionerec.training.rewards import Rollouts, WeightedRewards
 
     if args.threads:
@@ -219,14 +221,17 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     steps = max(args.repeats, 3) if args.way == "ours" else args.repeats
     warm = int(args.device == "cuda")
     steps += warm
+    at_once = args.at_once
+    if args.way == "ours" and args.device == "cuda":  # in parts that memory holds, as `grpo` does by itself there
+        at_once = args.prompts
     settings = GRPOConfig(
         output_dir=f"{args.folder}/{args.way}",
         max_steps=steps,
         learning_rate=0.0,  # every step has the same gradient
         optim="sgd",
         max_grad_norm=0.0,
-        per_device_train_batch_size=args.at_once * args.generations,
-        gradient_accumulation_steps=args.prompts // args.at_once,
+        per_device_train_batch_size=at_once * args.generations,
+        gradient_accumulation_steps=args.prompts // at_once,
         num_generations=args.generations,
         max_completion_length=3 + args.tail,
         loss_type="grpo",
@@ -271,6 +276,9 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
             sid_tokens=texts,
             callbacks=[watch],
         )
+        if args.device == "cuda":
+            trainer.compile_blocks(10**6)
+            trainer.fit_memory(partial(estimate_memory, model, compiled=trainer.compiled), False)
     trainer.remove_callback(PrinterCallback)
     for parameter in (*model.parameters(), *trainer.ref_model.parameters()):
         parameter.sum()  # weights are read from their file when they are first touched

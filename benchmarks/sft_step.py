@@ -10,13 +10,18 @@ as TRL pads them, and as one row a user with a loss at every item; users whose w
 
 A step is collation, forward, backward and AdamW. Both ways see the same training tokens, counted as the rows one by one
 have them, so the ratio of tokens per second is that of times. The summed loss and its gradient are compared before
-anything is timed, in float32. `cpu_ratio_*` compares processor time, which says more than `ratio_*` where other
-programs share the machine and one thread is used.
+anything is timed, in float32, on 64 rows and users at most. `cpu_ratio_*` compares processor time, which says more than
+`ratio_*` where other programs share the machine and one thread is used.
 
-In bfloat16 the weights are, and so are gradients and the optimiser's state. On a GPU one round of each way is not
-counted, and `used_*` is the share of the card's own speed of products that was reached by those of the model's
-matrices: 6 for each weight of a block and position of a batch (filling up counts), and of the head and label.
-`peak_gib_*` is the most memory that tensors took, weights and optimiser included.
+In bfloat16 the weights are, and so are gradients and the optimiser's state; `mixed` is bfloat16 over float32 weights.
+
+On a GPU each way has its best setting. Ours is what a stage does by itself: blocks compiled, parts as large as memory
+holds. TRL's is padded, its rows sorted by length, with Liger's kernels where they are installed, and with the fastest
+of `--stock-rows`; its padding-free batches need FlashAttention, which is no requirement of this project. One round of
+each way is not counted, and `used_*` is the share of the card's own speed of products that was reached by those of the
+model's matrices: 6 for each weight of a block and position of a batch (filling up counts), and of the head and label.
+`peak_gib_*` is the most memory that a way's tensors took, weights and optimiser included, and `foretold_gib_*` what a
+stage says of ours before its first step.
 """
 
 import argparse
@@ -27,11 +32,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from card import card_figures, clock, forget_peak, peak_gib, used_share
+from transformers.models.qwen2 import modeling_qwen2
 
 TASKS = ["next_sid", "sid_to_title", "title_to_sid", "next_title"]
 
@@ -50,7 +60,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=16, help="rows of a micro-batch; for compact, four times as many")
     parser.add_argument("--steps", type=int, default=2, help="micro-batches of a timed round")
     parser.add_argument("--users", type=int, default=32, help="compact: users of a timed round")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of weights as timed")
+    parser.add_argument(
+        "--dtype", default="float32", choices=["float32", "bfloat16", "mixed"], help="of weights as timed"
+    )
+    parser.add_argument(
+        "--stock-rows", type=int, nargs="+", default=[64, 128, 256], help="on a GPU: rows of a micro-batch of TRL's"
+    )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="where to compute")
     parser.add_argument(
         "--kinds", nargs="+", default=["prose", "compact"], choices=["prose", "compact"], help="of rows"
@@ -114,7 +129,17 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
         "disable_tqdm": True,
     }
     nothing = Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]})
-    stock = SFTTrainer(model=model, args=TrlConfig(**common), train_dataset=nothing, processing_class=tokenizer)
+    liger = args.device == "cuda" and find_spec("liger_kernel") is not None
+    own = deepcopy(model) if args.device == "cuda" else model
+    with rotary_positions():
+        stock = SFTTrainer(
+            model=own,
+            args=TrlConfig(**common, use_liger_kernel=liger),
+            train_dataset=nothing,
+            processing_class=tokenizer,
+        )
+        if liger:
+            stock.rotary = modeling_qwen2.apply_rotary_pos_emb
     ours = SidSftTrainer(
         model=model,
         args=TrlConfig(**common, remove_unused_columns=False),
@@ -123,6 +148,17 @@ def trainers(args: argparse.Namespace, folder: Path) -> tuple[Any, Any, Any, Any
         processing_class=tokenizer,
     )
     return corpus, tokenizer, table, stock, ours
+
+
+@contextmanager
+def rotary_positions(function: Any = None) -> Iterator[None]:
+    """Where Liger's kernels change Qwen2 for a whole process: a context that takes its rotary positions back after."""
+    plain = modeling_qwen2.apply_rotary_pos_emb
+    modeling_qwen2.apply_rotary_pos_emb = function or plain
+    try:
+        yield
+    finally:
+        modeling_qwen2.apply_rotary_pos_emb = plain
 
 
 def examples_of(rows: Any, positions: Any) -> list[dict[str, list[int]]]:
@@ -190,21 +226,37 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     return batches[0], batches[1]
 
 
-def step_of(trainer: Any, batches: list[Any], optimiser: Any) -> Callable[[], float]:
+def collated(trainer: Any, batches: list[Any]) -> Iterator[dict[str, Any]]:
+    """Inputs of a round's micro-batches, or of parts that memory holds where the trainer computes in such."""
+    limit = getattr(trainer, "limit", None)
+    if limit is None:
+        parts: Iterable[Any] = map(trainer.data_collator, batches)
+    else:
+        share = trainer.data_collator.share([row for batch in batches for row in batch])["share"]
+        parts = share.split(share.count(limit.tokens))
+    for part in parts:
+        yield {name: values.to(trainer.model.device) for name, values in part.items()}
+
+
+def step_of(trainer: Any, batches: list[Any], optimiser: Any, mixed: bool = False) -> Callable[[], float]:
     """One step over micro-batches; gives the summed loss, and leaves the gradient where no optimiser is given."""
+    import torch
+
     labels = sum(label >= 0 for batch in batches for row in batch for label in row["labels"][1:])
+    kind = trainer.model.device.type
 
     def step() -> float:
-        total = 0.0
-        for batch in batches:
-            inputs = {name: part.to(trainer.model.device) for name, part in trainer.data_collator(batch).items()}
-            loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=labels)
-            loss.backward()
-            total += loss.item()
+        losses = []
+        with rotary_positions(getattr(trainer, "rotary", None)):
+            for inputs in collated(trainer, batches):
+                with torch.autocast(kind, torch.bfloat16, enabled=mixed):
+                    loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=labels)
+                loss.backward()
+                losses.append(loss.detach())
         if optimiser is not None:
             optimiser.step()
             optimiser.zero_grad()
-        return total
+        return float(sum(losses))
 
     return step
 
@@ -227,23 +279,28 @@ def times(
     name: str,
     trainers: dict[str, Any],
     batches: tuple[list[Any], list[Any]],
-    optimiser: Any,
+    optimisers: dict[Any, Any],
     card: dict[str, Any],
 ) -> dict[str, Any]:
     """Time rounds of both ways in turns, on one kind of rows."""
+    mixed = args.dtype == "mixed"
+    if args.device == "cuda":
+        batches = fastest(args, trainers["stock"], batches[0], mixed), batches[1]
     seconds: dict[str, list[float]] = {way: [] for way in trainers}
     busy: dict[str, list[float]] = {way: [] for way in trainers}
     peaks: dict[str, float | None] = {}
     warm = int(args.device == "cuda")
     for turn in range(args.repeats + warm):
         for (way, trainer), mine in zip(trainers.items(), batches, strict=True):
-            step = step_of(trainer, mine, optimiser)
+            step = step_of(trainer, mine, optimisers[trainer.model], mixed)
             forget_peak(args.device)
             start, start_busy = clock(args.device), time.process_time()
             step()
             spent = clock(args.device) - start, time.process_time() - start_busy
             if turn >= warm:
-                peaks[way] = peak_gib(args.device)
+                others = sum(held(*pair) for pair in optimisers.items() if pair[0] is not trainer.model)
+                peak = peak_gib(args.device)
+                peaks[way] = None if peak is None else round(peak - others / 2**30, 2)
                 seconds[way].append(spent[0])
                 busy[way].append(spent[1])
             if not args.json:
@@ -252,10 +309,11 @@ def times(
     busy_median = {way: statistics.median(values) for way, values in busy.items()}
     tokens = sum(len(row["input_ids"]) for batch in batches[0] for row in batch)
     labels = sum(label >= 0 for batch in batches[0] for row in batch for label in row["labels"][1:])
-    positions = {
-        way: sum(trainer.data_collator(batch)["input_ids"].numel() for batch in mine)
+    parts = {
+        way: [(part["input_ids"].numel(), part["labels"].numel()) for part in collated(trainer, mine)]
         for (way, trainer), mine in zip(trainers.items(), batches, strict=True)
     }
+    positions = {way: sum(count for count, _ in counts) for way, counts in parts.items()}
     model = trainers["ours"].model
     body = sum(weight.numel() for weight in model.get_decoder().layers.parameters() if weight.dim() == 2)
     head = model.lm_head.weight.numel()
@@ -269,7 +327,48 @@ def times(
         f"used_{name}": {way: used_share(operations[way], value, card) for way, value in median.items()},
         f"peak_gib_{name}": peaks,
         f"seconds_{name}": {way: [round(value, 4) for value in values] for way, values in seconds.items()},
+        f"at_once_{name}": {way: max(count for count, _ in counts) for way, counts in parts.items()},
+        f"foretold_gib_{name}": round(foretold(args, trainers["ours"], parts["ours"]) / 2**30, 2),
     }
+
+
+def held(model: Any, optimiser: Any) -> int:
+    """Bytes of a model's weights and its optimiser's state."""
+    values = [*model.parameters(), *(part for state in optimiser.state.values() for part in state.values())]
+    return sum(value.nbytes for value in values)
+
+
+def foretold(args: argparse.Namespace, trainer: Any, parts: list[tuple[int, int]]) -> int:
+    """Bytes that a stage says before its first step that a step of these parts needs (positions and labels)."""
+    estimate = estimate_of(args, trainer)
+    return max(estimate(tokens=tokens, labels=labels, several=len(parts) > 1).total for tokens, labels in parts)
+
+
+def estimate_of(args: argparse.Namespace, trainer: Any) -> Callable[..., Any]:
+    """The memory estimate of ours."""
+    from minionerec.training.memory import estimate_memory
+
+    return partial(estimate_memory, trainer.model, mixed_bf16=args.dtype == "mixed", compiled=trainer.compiled)
+
+
+def fastest(args: argparse.Namespace, stock: Any, batches: list[Any], mixed: bool) -> list[Any]:
+    """The micro-batches of TRL's with which a round takes least, rows sorted by length; without the optimiser."""
+    import torch
+
+    rows = sorted((row for batch in batches for row in batch), key=lambda row: len(row["input_ids"]))
+    found: dict[float, list[Any]] = {}
+    for size in args.stock_rows:
+        cut = [rows[start : start + size] for start in range(0, len(rows), size)]
+        step = step_of(stock, cut, None, mixed)
+        try:
+            step()
+            start = clock(args.device)
+            step()
+            found[clock(args.device) - start] = cut
+        except torch.OutOfMemoryError:
+            print(f"TRL's rows {size}: memory ended", file=sys.stderr)
+        stock.model.zero_grad()
+    return found[min(found)]
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -277,6 +376,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from minionerec.core.machine import keep_freed_memory
+    from minionerec.training.memory import TokenLimit
 
     keep_freed_memory()
     if args.threads:
@@ -287,17 +387,29 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         ours.model.train()
         makers = {"prose": prose_batches, "compact": compact_batches}
         work = {name: makers[name](args, corpus, tokenizer, table) for name in args.kinds}
-        for name, batches in work.items():
+        if args.device == "cuda":
+            ours.compile_blocks(10**6)
+            ours.set_limit(TokenLimit(8192, False))
+        few = {name: min(vars(args)[name], most) for name, most in (("rows", 32), ("steps", 2), ("users", 64))}
+        for name in args.kinds:
+            batches = makers[name](argparse.Namespace(**vars(args) | few), corpus, tokenizer, table)
             loss, gradient = compare(stock, ours, batches)
             figures["equal"] &= loss < 1e-5 and gradient < 1e-4
             figures[f"difference_{name}"] = {"loss": loss, "gradient": gradient}
-        card = card_figures(args.device, args.dtype)
-        figures |= card
-        ours.model.to(getattr(torch, args.dtype))
+        card = card_figures(args.device, "float32" if args.dtype == "float32" else "bfloat16")
+        figures |= card | {"compiled": ours.compiled}
+        timed = {"stock": stock, "ours": ours}
+        for trainer in timed.values():
+            trainer.model.to(torch.float32 if args.dtype == "mixed" else getattr(torch, args.dtype))
         # At rate 0 every round has the same weights; the optimiser's work is the same.
-        optimiser = torch.optim.AdamW(ours.model.parameters(), lr=0.0, weight_decay=0.0, fused=True)
+        optimisers = {
+            model: torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0, fused=True)
+            for model in (stock.model, ours.model)
+        }
+        if args.device == "cuda":
+            ours.fit_memory(estimate_of(args, ours), False)
         for name, batches in work.items():
-            figures |= times(args, name, {"stock": stock, "ours": ours}, batches, optimiser, card)
+            figures |= times(args, name, timed, batches, optimisers, card)
     return figures
 
 

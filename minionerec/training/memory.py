@@ -35,6 +35,7 @@ def saved_per_token(
     dropout: bool = False,
     rank: int = 0,
     update_bytes: int = 4,
+    compiled: bool = False,
 ) -> int:
     """Bytes that a block of a Qwen2 or Llama keeps of one token for the backward pass.
 
@@ -57,7 +58,13 @@ def saved_per_token(
         dropout: Whether dropout is at work.
         rank: Rank of the updates; 0: the weights themselves are trained.
         update_bytes: Bytes of a value that updates are multiplied by.
+        compiled: Whether the block is compiled (`minionerec.training.trainer.compile_blocks`). It then keeps a sum once
+            in the weights' dtype, the norms' results, the second sum's other part, and three activations of the
+            feed-forward layer, and computes the rest again in the kernels that read it.
     """
+    if compiled:
+        kept = weight_bytes * hidden + 2 * _FLOAT + compute_bytes * (3 + 4) * hidden + _FLOAT * heads
+        return kept + 3 * compute_bytes * inner + (2 * compute_bytes * hidden if dropout else 0)
     norms = 2 * ((_FLOAT + weight_bytes) * hidden + _FLOAT)
     read = 3 + 2 if compute_bytes < weight_bytes else 1 + 1  # by queries, keys, values; by gate and up
     inputs = compute_bytes * read * hidden
@@ -117,6 +124,7 @@ def estimate_memory(
     zero: dict[str, Any] | None = None,
     several: bool = True,
     device: str | None = None,
+    compiled: bool = False,
 ) -> MemoryEstimate:
     """Estimate what a process needs for one step of supervised training with Adam, after the first.
 
@@ -139,6 +147,7 @@ def estimate_memory(
         zero: DeepSpeed's `zero_optimization` settings of stage 2; None without DeepSpeed.
         several: Whether a step has several micro-batches, so that gradients are there before the last one.
         device: Kind of device; the model's if None.
+        compiled: Whether its blocks are compiled.
     """
     config, device = model.config.get_text_config(), device or model.device.type
     size = next(model.parameters()).element_size()
@@ -159,6 +168,7 @@ def estimate_memory(
         dropout=dropout,
         rank=rank,
         update_bytes=min(own, compute) if mixed_bf16 else own,
+        compiled=compiled,
     )
     kept = tokens * config.num_hidden_layers * (size * config.hidden_size if checkpointing else block)
     within = 2 * compute * config.intermediate_size + size * config.hidden_size  # gradients of up, gate and the sum

@@ -330,6 +330,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     plan = plan_steps(config, len(examples), config.batch_size, config.device_batch_size, names, "rows")
     shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
     trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)
+    trainer.compile_blocks(round(config.epochs * plan.steps_per_epoch))
     fit_memory(trainer, config)
     run.train(trainer)
     if builder.truncated_texts:

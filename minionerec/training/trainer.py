@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from transformers import (
     TrainerControl,
     TrainingArguments,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils.import_utils import is_peft_available
@@ -172,6 +173,40 @@ def _has_updates(model: Any) -> bool:
     return isinstance(model, PeftModel)
 
 
+# Compiled blocks: on a GPU a block's many small kernels become a few (docs/results/gpu.md).
+
+# Steps of a run for which compiling, about twenty seconds, is worth it.
+_WORTH_COMPILING = 200
+
+
+def compile_blocks(model: PreTrainedModel, backend: str = "inductor") -> int:
+    """Compile each block of a language model in place, once for all blocks and all sizes of a batch.
+
+    The weights keep their names, and losses and gradients are the same up to rounding.
+
+    Args:
+        model: The model, without a distributed wrapper.
+        backend: Of `torch.compile`.
+
+    Returns:
+        Number of blocks.
+    """
+    blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for block in blocks:
+        block.compile(dynamic=True, backend=backend)
+    return len(blocks)
+
+
+def _can_compile(device: torch.device) -> bool:
+    """Whether torch compiles for a device here: it needs Triton and a C compiler, and says so only when it runs."""
+    try:
+        torch.compile(torch.nn.functional.silu)(torch.ones(8, device=device))
+    except Exception as error:
+        logger.warning("Blocks are not compiled, as torch.compile fails here: %s", str(error).strip().splitlines()[0])
+        return False
+    return True
+
+
 # `train_loss` is the mean since the process began, so it differs where a run was interrupted.
 _VARYING = ("runtime", "per_second", "step_time", "flos", "num_tokens", "mfu", "train_loss")
 
@@ -195,6 +230,29 @@ class RankingEvaluation(Trainer):
     measures_loss = True
     clock: Clock = NO_CLOCK
     last_step: int | None = None
+    compiled = False
+
+    def compile_blocks(self, steps: int) -> None:
+        """Compile the model's blocks, and those of a reference, where that makes a run of so many steps faster.
+
+        That is on a GPU where all weights are trained, and not with deterministic kernels, as compiled ones may add up
+        in another order in another process. Searches and validation run `as_written`.
+        """
+        if (
+            self.args.device.type != "cuda"
+            or steps < _WORTH_COMPILING
+            or _has_updates(self.model)
+            or torch.are_deterministic_algorithms_enabled()
+            or not _can_compile(self.args.device)
+        ):
+            return
+        models = (plain_model(self.model), getattr(self, "ref_model", None))
+        self.compiled = sum(compile_blocks(model) for model in models if model is not None) > 0
+        logger.info("Blocks are compiled for this GPU, so the first steps take longer.")
+
+    def as_written(self) -> AbstractContextManager[Any]:
+        """Where blocks are compiled for training: a context in which they run as they are written."""
+        return torch.compiler.set_stance("force_eager") if self.compiled else nullcontext()
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
@@ -226,7 +284,7 @@ class RankingEvaluation(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Run the trainer's own evaluation (where it measures a loss) and add the ranking metrics to it."""
-        with self.clock.phase("validate"):
+        with self.clock.phase("validate"), self.as_written():
             return self._evaluated(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
     def _evaluated(
@@ -252,7 +310,9 @@ class RankingEvaluation(Trainer):
         return output
 
 
-def memory_of(trainer: Trainer, config: LanguageRunConfig, dropout: bool = False) -> Callable[..., MemoryEstimate]:
+def memory_of(
+    trainer: RankingEvaluation, config: LanguageRunConfig, dropout: bool = False
+) -> Callable[..., MemoryEstimate]:
     """`estimate_memory` of a trainer's model and launch: takes tokens, labels and whether there is checkpointing."""
     plugin = trainer.args.deepspeed_plugin
     return partial(
@@ -262,6 +322,7 @@ def memory_of(trainer: Trainer, config: LanguageRunConfig, dropout: bool = False
         dropout=dropout,
         processes=trainer.accelerator.num_processes,
         zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
+        compiled=trainer.compiled,
     )
 
 

@@ -150,6 +150,8 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     if reference is not None:
         trainer.set_reference(reference)
     warn_of_rounding(trainer, config)
+    planned = round(config.epochs * len(prompts) / config.prompts_per_step)
+    trainer.compile_blocks(planned if config.max_steps < 0 else config.max_steps)
     if not config.prompts_per_device:
         trainer.fit_memory(memory_of(trainer, config), config.gradient_checkpointing)
     if config.sync_reference and run.checkpoint is not None:

@@ -159,7 +159,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
     def make_step(self, rows: Sequence[Sequence[Row]]) -> list[RolloutGroups]:
         """Roll out the rows of a step, reward and compare them, and query the reference for groups that are scored."""
         every = [row for part in rows for row in part]
-        with self.accelerator.autocast():
+        with self.accelerator.autocast(), self.as_written():
             rollouts = self.roll_out(self.accelerator.unwrap_model(self.model), every)
         found = self.objective.rewards.values(rollouts)  # (F, P, G)
         rewards = self.objective.rewards.total(found)  # (P, G)

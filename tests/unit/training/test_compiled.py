@@ -1,0 +1,145 @@
+"""Compiled blocks: the same losses and gradients for any batch, a known memory, and never where they do not pay."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support.decoding import random_trie, tiny_model
+from torch._dynamo.utils import counters
+from transformers import PreTrainedModel
+
+from minionerec.models.decoding.decoder import decode_prompts
+from minionerec.training import trainer as trainer_module
+from minionerec.training.memory import saved_per_token
+from minionerec.training.packing import TreeCollator, picked_logits
+from minionerec.training.sft import add_dropout
+from minionerec.training.trainer import RankingEvaluation, compile_blocks
+
+
+@pytest.fixture(autouse=True)
+def compiler():
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def batch(count, length=6):
+    rng = torch.Generator().manual_seed(count)
+    rows = torch.randint(5, 30, (count, length), generator=rng).tolist()
+    return TreeCollator(16)(
+        [{"input_ids": row, "labels": [-100] * 2 + row[2:], "weights": [1.0] * length} for row in rows]
+    )
+
+
+def loss_and_gradients(model, inputs):
+    model.zero_grad()
+    logits = picked_logits(model, model, inputs)
+    loss = torch.nn.functional.cross_entropy(logits, inputs["labels"][0])
+    loss.backward()
+    return loss.item(), [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def stub(**changes):
+    """What `compile_blocks` of a trainer asks of it, on a GPU with enough steps."""
+    found = SimpleNamespace(model=tiny_model(), args=SimpleNamespace(device=torch.device("cuda")), compiled=False)
+    vars(found).update(changes)
+    return found
+
+
+def with_dropout(model):
+    """Whose seeds are drawn by the processor on a CPU, which breaks the graph there."""
+    add_dropout(model, 0.5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        pytest.param(PreTrainedModel.activation_checkpointing_enable, marks=pytest.mark.slow),
+        pytest.param(with_dropout, marks=pytest.mark.slow),
+    ],
+)
+def test_losses_and_gradients_are_the_same_and_neither_sizes_nor_searches_compile_more(change):
+    plain, compiled = tiny_model().train(), tiny_model().train()
+    names = list(compiled.state_dict())
+    assert compile_blocks(compiled, "aot_eager") == 2
+    for model in (plain, compiled) if change else ():
+        change(model)
+    for number, count in enumerate((4, 9, 2, 40)):
+        inputs, found = batch(count), []
+        for model in (plain, compiled):
+            torch.manual_seed(count)
+            found.append(loss_and_gradients(model, inputs))
+        (loss, gradients), (other, others) = found
+        assert other == pytest.approx(loss, rel=1e-6)
+        for ours, theirs in zip(others, gradients, strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6)
+        if not number:
+            graphs = counters["stats"]["unique_graphs"]
+    most = graphs * (1 if change is not with_dropout else 2) + 1  # a batch of one row is a size of its own
+    assert graphs <= counters["stats"]["unique_graphs"] <= most
+    assert bool(counters["graph_break"]) == (change is with_dropout)
+    assert list(compiled.state_dict()) == names
+
+    graphs = counters["stats"]["unique_graphs"]
+    lists = []
+    for model in (plain, compiled):
+        with RankingEvaluation.as_written(stub(model=model, compiled=model is compiled)), torch.no_grad():
+            trie = random_trie(np.random.default_rng(0))[0]
+            lists.append(decode_prompts(model.eval(), [[1, 2, 3], [4, 5]], trie, 5)[0])
+    assert (lists[0] == lists[1]).all()
+    assert counters["stats"]["unique_graphs"] == graphs
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mixed"), [(torch.float32, True), pytest.param(torch.bfloat16, False, marks=pytest.mark.slow)]
+)
+def test_a_compiled_block_keeps_what_the_formula_says(dtype, mixed):
+    width, heads, inner, tokens = 96, 6, 320, 48
+    shape = {"hidden_size": width, "num_attention_heads": heads, "head_dim": 16, "intermediate_size": inner}
+    kept = []
+    for layers in (1, 2):
+        model = tiny_model(vocab_size=50, num_hidden_layers=layers, **shape).train().to(dtype)
+        compile_blocks(model, "aot_eager_decomp_partition")
+        held, storages = [], {}
+        weights = {tuple(size) for weight in model.parameters() for size in (weight.shape, weight.shape[::-1])}
+
+        def pack(tensor, held=held, storages=storages, weights=weights):
+            held.append(tensor)  # alive, so that no address is used twice
+            if tuple(tensor.shape) not in weights | {(1, 1, tokens, tokens), (1, 1, tokens, 16), (1, tokens, 16)}:
+                storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        ids, mask = torch.zeros(1, tokens, dtype=torch.long), torch.ones(1, 1, tokens, tokens, dtype=torch.bool).tril()
+        with (
+            torch.autocast("cpu", torch.bfloat16) if mixed else nullcontext(),
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        ):
+            model.model(input_ids=ids, attention_mask=mask, use_cache=False)
+        kept.append(sum(storages.values()))
+    formula = saved_per_token(width, heads, inner, weight_bytes=dtype.itemsize, compute_bytes=2, compiled=True)
+    assert (kept[1] - kept[0]) / tokens == pytest.approx(formula, rel=0.02)
+
+
+def test_blocks_are_compiled_for_long_runs_on_a_gpu_alone(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(trainer_module, "_can_compile", lambda device: True)
+    done = []
+    monkeypatch.setattr(trainer_module, "compile_blocks", lambda model: done.append(model) or 2)
+
+    def compiled(steps, **changes):
+        one = stub(**changes)
+        RankingEvaluation.compile_blocks(one, steps)
+        return one.compiled
+
+    assert compiled(200, ref_model=tiny_model()) and len(done) == 2
+    assert "compiled for this GPU" in caplog.text
+    assert not compiled(199)
+    assert not compiled(200, args=SimpleNamespace(device=torch.device("cpu")))
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert not compiled(200)
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "compile", lambda function: (_ for _ in ()).throw(RuntimeError("no C compiler\nmore")))
+    assert not compiled(200, args=SimpleNamespace(device=torch.device("cuda")))
+    assert "torch.compile fails here: no C compiler" in caplog.text
