@@ -101,7 +101,7 @@ def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):
     assert sum(seconds for _, _, seconds, _ in gpu.WORK) < 480
     rates = {"stock": 50.0, "ours": 100.0}
     measured = {
-        "rollouts_per_second": rates, "ratio": 2.0, "used": {"ours": 0.25}, "peak_mib": {"stock": 2048, "ours": 1024},
+        "rollouts_per_second": rates, "ratio": 2.0, "used": {"stock": 0.05, "ours": 0.25}, "peak_mib": {"stock": 2048, "ours": 1024},
         "card": "A card", "product_tflops": 700.0,
     }  # fmt: skip
     answers = [
@@ -116,7 +116,7 @@ def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):
     assert not whole and not answers
     for written in (first[0], text):
         assert "Measured on A card, 700.0 TFLOP/s of products" in written
-        assert "| one | rollouts | 50 | 100 | 2.00 | 25.0% | 2.00, 1.00 |" in written
+        assert "| one | rollouts | 50 | 100 | 2.00 | 5.0%, 25.0% | 2.00, 1.00 |" in written
     reasons = ("ValueError: no", "the results differ from the stock way's", "it did not end within 2.5 seconds")
     names = ("two", "three", "four")
     assert "\n".join(f"- {name}: it was not run." for name in ("one", *names)) in before[0]
