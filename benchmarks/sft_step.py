@@ -358,13 +358,13 @@ def fastest(args: argparse.Namespace, stock: Any, batches: list[Any], mixed: boo
     rows = sorted((row for batch in batches for row in batch), key=lambda row: len(row["input_ids"]))
     found: dict[float, list[Any]] = {}
     for size in args.stock_rows:
-        cut = [rows[start : start + size] for start in range(0, len(rows), size)]
-        step = step_of(stock, cut, None, mixed)
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        step = step_of(stock, parts, None, mixed)
         try:
             step()
             start = clock(args.device)
             step()
-            found[clock(args.device) - start] = cut
+            found[clock(args.device) - start] = parts
         except torch.OutOfMemoryError:
             print(f"TRL's rows {size}: memory ended", file=sys.stderr)
         stock.model.zero_grad()
