@@ -202,7 +202,8 @@ def _can_compile(device: torch.device) -> bool:
     try:
         torch.compile(torch.nn.functional.silu)(torch.ones(8, device=device))
     except Exception as error:
-        logger.warning("Blocks are not compiled, as torch.compile fails here: %s", str(error).strip().splitlines()[0])
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        logger.warning("Blocks are not compiled, as torch.compile fails here: %s", reason)
         return False
     return True
 

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -140,6 +141,7 @@ def test_blocks_are_compiled_for_long_runs_on_a_gpu_alone(monkeypatch, caplog):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     assert not compiled(200)
     monkeypatch.undo()
-    monkeypatch.setattr(torch, "compile", lambda function: (_ for _ in ()).throw(RuntimeError("no C compiler\nmore")))
-    assert not compiled(200, args=SimpleNamespace(device=torch.device("cuda")))
-    assert "torch.compile fails here: no C compiler" in caplog.text
+    for error, reason in ((RuntimeError("no C compiler\nmore"), "no C compiler"), (KeyError(), "KeyError")):
+        monkeypatch.setattr(torch, "compile", Mock(side_effect=error))
+        assert not compiled(200, args=SimpleNamespace(device=torch.device("cuda")))
+        assert f"torch.compile fails here: {reason}" in caplog.messages[-1]
