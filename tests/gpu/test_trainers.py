@@ -34,6 +34,7 @@ from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 from minionerec.training.sft import run_sft
 from minionerec.training.tiger import run_tiger
+from minionerec.training.trainer import RankingEvaluation, compile_blocks
 
 SHORT = {"epochs": 2, "evals_per_epoch": 2}
 
@@ -211,3 +212,28 @@ def test_a_sequential_model_resumes_after_a_stop_and_ranks_as_on_the_cpu(shop, d
         ranks.append(rank_rows(model, rows, "keep", folder)["item"])
     assert same_lists(*lists)
     assert np.mean(ranks[0] == ranks[1]) > 0.9
+
+
+@pytest.mark.parametrize("name", ["sft", "grpo"])
+def test_with_compiled_blocks_it_learns_the_same(shop, device, tmp_path, monkeypatch, name):
+    """As a run of 200 steps does on a GPU; on a CPU compiled for any device, by a compiler that changes no operator."""
+    backend = "inductor" if device.type == "cuda" else "aot_eager"
+    found, compiled = [], []
+
+    def compile_all(self, steps):
+        for model in (self.model, getattr(self, "ref_model", None)):
+            if model is not None:
+                compiled.append(compile_blocks(model, backend))
+        self.compiled = True
+
+    run, output = trainer_of(shop, name, tmp_path / "written")
+    run()
+    found.append(weights_of(output))
+    monkeypatch.setattr(RankingEvaluation, "compile_blocks", compile_all)
+    run, output = trainer_of(shop, name, tmp_path / "compiled")
+    run()
+    found.append(weights_of(output))
+    assert sum(compiled) >= 1
+    assert list(found[0]) == list(found[1])
+    for key, value in found[0].items():
+        assert torch.allclose(value, found[1][key], rtol=1e-2, atol=1e-3 if device.type == "cuda" else 1e-5), key
