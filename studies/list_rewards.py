@@ -1,9 +1,10 @@
 """What lists of ten are worth, and what re-ranking gives at the same HR@10: two tables in markdown.
 
     python studies/list_rewards.py --corpus runs/demo/corpus --items data/demo/items.csv --value price
-        --label department --city data/demo/shop.yaml --start runs/demo/sft_valid value=runs/demo/value_valid
+        --label department --city data/demo/shop.yaml --start runs/demo/sft_valid --runs value=runs/demo/value_valid
 
-Predictions of one split (`eval-beam`), those of the starting checkpoint and those of others. Of the first ten items of
+Predictions of one split (`eval-beam`), those of the starting checkpoint and those of others; with several starts, one a
+seed, each name comes once for each, in their order, and figures are means over seeds. Of the first ten items of
 each list: HR@10; value@10, the value of the target where it is found, in units of the catalogue's mean; distinct
 labels; the share of rare items (`minionerec.training.rewards.is_rare`). With `--city`, the settings of a generated
 shop, HR@10 and value@10 are exact: sums of the true purchase probabilities, not of the purchases that were drawn.
@@ -167,7 +168,25 @@ def at_equal_hr(hit: float, curve: Sequence[Metrics], metric: str) -> tuple[np.n
     return (1 - share) * curve[one][metric] + share * curve[other][metric], True
 
 
-def load_shop(given: argparse.Namespace, start: Predictions) -> Shop:
+def by_seed(
+    runs: Sequence[Metrics], curves: Sequence[Sequence[Metrics]], metric: str
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """A metric of S seeds' runs, each beside the most that its own start's curve gives at its HR@10.
+
+    Args:
+        runs: Metrics of each seed's run.
+        curves: Metrics of each weight, of each seed's start.
+        metric: Which of them.
+
+    Returns:
+        float64 (S, R) of the runs and of the curves (`at_equal_hr`); of how many seeds the HR@10 lies beyond the curve.
+    """
+    found = [at_equal_hr(run[HR].mean(), curve, metric) for run, curve in zip(runs, curves, strict=True)]
+    plain = np.stack([values for values, _ in found])
+    return np.stack([run[metric] for run in runs]), plain, sum(not inside for _, inside in found)
+
+
+def load_shop(given: argparse.Namespace, starts: Sequence[Predictions]) -> Shop:
     """What the lists are measured by.
 
     Raises:
@@ -179,17 +198,23 @@ def load_shop(given: argparse.Namespace, start: Predictions) -> Shop:
         if name not in columns.columns:
             raise DataError(f"{given.items}: has no column {name!r}; it has {', '.join(columns.columns)}.")
     values = item_values(columns[given.value], given.items)
-    targets = np.asarray(start.targets, dtype=np.int64)
-    if not np.array_equal(targets, corpus.rows(given.split).targets):
-        raise DataError(f"{given.start}: its examples are not those of split {given.split!r} of {given.corpus}.")
+    targets = np.asarray(corpus.rows(given.split).targets, dtype=np.int64)
+    for folder, start in zip(given.start, starts, strict=True):
+        if not np.array_equal(start.targets, targets):
+            raise DataError(f"{folder}: its examples are not those of split {given.split!r} of {given.corpus}.")
     return Shop(
         targets,
-        start.users,
+        starts[0].users,
         values / values.mean(),
         pd.factorize(columns[given.label].fillna(""))[0],
         is_rare(corpus.popularity()),
         true_probabilities(given.city, corpus, given.split) if given.city else None,
     )
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean of several seeds and their standard deviation, or the value of one."""
+    return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
 
 
 def curves_of(candidates: Candidates, shop: Shop) -> dict[str, list[tuple[str, Metrics]]]:
@@ -210,42 +235,53 @@ def main() -> None:
     parser.add_argument("--label", required=True, help="column of labels, such as a brand")
     parser.add_argument("--city", help="settings of the generated shop (make-city), for exact figures")
     parser.add_argument("--split", default="valid", help="split of the predictions")
-    parser.add_argument("--start", required=True, help="predictions of the starting checkpoint, with 50 beams")
-    parser.add_argument("others", nargs="*", metavar="NAME=FOLDER", help="predictions of other checkpoints")
+    parser.add_argument("--start", required=True, nargs="+", help="predictions of the start, with 50 beams, by seed")
+    parser.add_argument(
+        "--runs", nargs="+", default=[], metavar="NAME=FOLDER", help="others; a name again is its next seed"
+    )
     given = parser.parse_args()
-    start = Predictions.load(given.start)
-    shop, candidates = load_shop(given, start), Candidates.of(start)
-    curves = curves_of(candidates, shop)
-    others = {}
-    for name, folder in (word.split("=", 1) for word in given.others):
+    starts = [Predictions.load(folder) for folder in given.start]
+    shop, candidates = load_shop(given, starts), [Candidates.of(start) for start in starts]
+    curves = [curves_of(own, shop) for own in candidates]
+    runs: dict[str, list[Metrics]] = {}
+    for name, folder in (word.split("=", 1) for word in given.runs):
         predictions = Predictions.load(folder)
-        if not np.array_equal(predictions.targets, start.targets):
-            raise DataError(f"{folder}: its examples are not those of {given.start}.")
+        if not np.array_equal(predictions.targets, shop.targets):
+            raise DataError(f"{folder}: its examples are not those of {given.start[0]}.")
         own = Candidates.of(predictions)
-        others[name] = shop.metrics(own.best(own.scores))
+        runs.setdefault(name, []).append(shop.metrics(own.best(own.scores)))
+    for name, each in runs.items():
+        if len(each) != len(starts):
+            raise DataError(f"{name} has {len(each)} seeds and the start {len(starts)}; give one run of each start.")
     names = (HR, VALUE, LABELS, RARE)
-    rows = [("start", shop.metrics(candidates.best(candidates.scores))), *others.items()]
-    rows += [(f"{kind}, {weight}", each) for kind, curve in curves.items() for weight, each in curve]
-    cells = [[name, *(f"{each[metric].mean():.4f}" for metric in names)] for name, each in rows]
+    rows: list[tuple[str, list[Metrics]]] = [
+        ("start", [shop.metrics(own.best(own.scores)) for own in candidates]),
+        *runs.items(),
+    ]
+    for kind, curve in curves[0].items():
+        for point, (weight, _) in enumerate(curve):
+            rows.append((f"{kind}, {weight}", [own[kind][point][1] for own in curves]))
+    cells = [[name, *(spread([own[metric].mean() for own in each]) for metric in names)] for name, each in rows]
     print(table_markdown(Table(["lists", *names], cells)), end="\n\n")
     cells = []
-    for name, each in others.items():
+    for name, each in runs.items():
         for kind, metric in (("by value", VALUE), ("by label", LABELS), ("sampled", VALUE), ("sampled", LABELS)):
-            plain, inside = at_equal_hr(each[HR].mean(), [point for _, point in curves[kind]], metric)
-            found = paired_differences({"": each[metric]}, {"": plain}, clusters=shop.users)[""]
-            low, high = bootstrap_interval(each[HR], clusters=shop.users)
-            share, ends = 100 / plain.mean(), "" if inside else " (HR@10 beyond the curve: its end)"
+            its, plain, beyond = by_seed(each, [[own for _, own in curve[kind]] for curve in curves], metric)
+            gap = paired_differences({"": its}, {"": plain}, clusters=shop.users)[""]
+            low, high = bootstrap_interval(np.mean([own[HR] for own in each], axis=0), clusters=shop.users)
+            share = 100 / plain.mean()
             cells.append(
                 [
-                    f"{name}: {metric} against {kind}{ends}",
-                    f"{each[HR].mean():.4f} [{low:.4f}, {high:.4f}]",
-                    f"{each[metric].mean():.4f}",
+                    f"{name}: {metric} against {kind}" + f" ({beyond} beyond the curve: its end)" * (beyond > 0),
+                    f"{np.mean([own[HR] for own in each]):.4f} [{low:.4f}, {high:.4f}]",
+                    f"{its.mean():.4f}",
                     f"{plain.mean():.4f}",
-                    f"{found.difference * share:+.1f} % [{found.low * share:+.1f}, {found.high * share:+.1f}]",
-                    f"{found.p:.4f}",
+                    f"{gap.difference * share:+.1f} % [{gap.low * share:+.1f}, {gap.high * share:+.1f}]",
+                    ", ".join(f"{100 * (a.mean() / b.mean() - 1):+.1f}" for a, b in zip(its, plain, strict=True)),
+                    f"{gap.p:.4f}",
                 ]
             )
-    headers = ["checkpoint", HR, "its", "without training", "difference", "p"]
+    headers = ["checkpoint", HR, "its", "without training", "difference", "by seed, %", "p"]
     print(table_markdown(Table(headers, cells)))
 
 

@@ -60,3 +60,16 @@ def test_at_equal_hr_it_is_the_best_mixture(lists):
     assert not inside and found.tolist() == [1, 3]
     found, inside = lists.at_equal_hr(0.1, curve, "value@10")
     assert not inside and found.tolist() == [9, 11]
+
+
+def test_each_seed_is_compared_with_its_own_start(lists):
+    points = {0.5: 1.0, 0.25: 3.0}
+    first = [{"HR@10": np.array([hit, hit]), "value@10": np.array([value, value])} for hit, value in points.items()]
+    second = [{"HR@10": point["HR@10"], "value@10": 2 * point["value@10"]} for point in first]
+    runs = [
+        {"HR@10": np.array([0.25, 0.5]), "value@10": np.array([5.0, 7.0])},
+        {"HR@10": np.array([0.75, 0.75]), "value@10": np.array([6.0, 8.0])},
+    ]
+    its, plain, beyond = lists.by_seed(runs, [first, second], "value@10")
+    assert its.tolist() == [[5, 7], [6, 8]] and plain.tolist() == [[2, 2], [2, 2]] and beyond == 1
+    assert lists.spread([0.25]) == "0.2500" and lists.spread([0.25, 0.75]) == "0.5000 ± 0.3536"
