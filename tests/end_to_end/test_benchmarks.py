@@ -101,8 +101,8 @@ def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):
     assert sum(seconds for _, _, seconds, _ in gpu.WORK) < 480
     rates = {"stock": 50.0, "ours": 100.0}
     measured = {
-        "rollouts_per_second": rates, "ratio": 2.0, "used": {"stock": 0.05, "ours": 0.25}, "peak_mib": {"stock": 2048, "ours": 1024},
-        "card": "A card", "product_tflops": 700.0,
+        "rollouts_per_second": rates, "ratio": 2.0, "used": {"stock": 0.05, "ours": 0.25},
+        "peak_mib": {"stock": 2048, "ours": 1024}, "card": "A card", "product_tflops": 700.0,
     }  # fmt: skip
     answers = [
         (None, "", "Warning: slow"),
