@@ -8,6 +8,7 @@ import time
 import pytest
 from support.serving import IDS, expected, make_recommender
 
+from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request, RequestError
 from minionerec.recommend.serve.batching import Batcher, answer_each
 from minionerec.recommend.serve.metrics import Metrics
@@ -74,6 +75,28 @@ def test_what_comes_while_the_model_works_is_answered_together():
     outcomes = asyncio.run(play())
     assert ranker.batches == [1, 4, 2]
     assert [lists(outcome) for outcome in outcomes] == [[expected([item_id], 3)] for item_id in IDS[1:8]]
+
+
+def test_callers_of_one_batch_keep_their_own_session_contexts(telling):
+    recommender = telling
+    requests = [
+        Request(["i3", "i9"], 24, session_context=context)
+        for context in (*SESSION_CONTEXTS, *reversed(SESSION_CONTEXTS))
+    ]
+
+    async def play():
+        async with Bench(recommender, batch=8, window_s=0.2) as bench:
+            bench.batcher._last = len(requests)  # as if so many had come before: all of them are waited for
+            outcomes = await asyncio.gather(*(bench.batcher.submit([request]).future for request in requests))
+            assert bench.count("minionerec_batch_requests_count") == 1
+            return outcomes
+
+    found = [json.loads(values[0])["items"] for _, values in asyncio.run(play())]
+    for request, items in zip(requests, found, strict=True):
+        wanted = recommender.answer([request])[0].items
+        scores = {item["item_id"]: item["score"] for item in items}
+        assert scores == pytest.approx({item.item_id: item.score for item in wanted}, abs=1e-5)
+    assert len({round(items[0]["score"], 3) for items in found}) == 3
 
 
 def test_a_call_of_more_than_a_batch_has_one_model():

@@ -5,6 +5,7 @@ import json
 import random
 import socket
 import statistics
+import threading
 
 import pytest
 from support.scripts import benchmark
@@ -192,3 +193,18 @@ def test_reload_over_http(tmp_path):
         assert post(port, {"back": True})[1]["model"]["version"] == "version-2"
         assert allowed.shelf.current.recommender.version == "version-2"
     assert counted(allowed, "minionerec_reloads_total", outcome="refused") == 1
+
+
+def test_what_is_under_way_is_answered_when_the_end_comes(tmp_path):
+    service, ranker = made(tmp_path)
+    with running(service) as port:
+        ranker.hold.clear()
+        before = len(ranker.batches)
+        lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+        for line in lines:
+            line.sendall(http_load.recommend_bytes([["i1"]], 3)[0])
+        until(lambda: sum(ranker.batches[before:]) + service.batcher.waiting == 4)
+        threading.Timer(0.4, ranker.hold.set).start()
+    for line in lines:  # the server has ended
+        assert items_of(line.recv(10_000).partition(b"\r\n\r\n")[2]) == expected(["i1"], 3)
+        line.close()
