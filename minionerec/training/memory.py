@@ -58,9 +58,10 @@ def saved_per_token(
         dropout: Whether dropout is at work.
         rank: Rank of the updates; 0: the weights themselves are trained.
         update_bytes: Bytes of a value that updates are multiplied by.
-        compiled: Whether the block is compiled (`minionerec.training.trainer.compile_blocks`). It then keeps a sum once
-            in the weights' dtype, the norms' results, the second sum's other part, and three activations of the
-            feed-forward layer, and computes the rest again in the kernels that read it.
+        compiled: Whether the block is compiled (`minionerec.training.trainer.compile_blocks`). It then keeps its
+            input once in the weights' dtype, the norms' results, queries, keys, values and attention's output, what that
+            is mapped to, and three activations of the feed-forward layer; the rest is computed again in the kernels
+            that read it.
     """
     if compiled:
         kept = weight_bytes * hidden + 2 * _FLOAT + compute_bytes * (3 + 4) * hidden + _FLOAT * heads

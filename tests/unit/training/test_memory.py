@@ -15,6 +15,7 @@ from minionerec.models.backbone.build import train_tokenizer
 from minionerec.training.memory import MOST_TOKENS, TokenLimit, estimate_memory, saved_per_token
 from minionerec.training.packing import TreeCollator
 from minionerec.training.sft import SidSftTrainer, add_dropout
+from minionerec.training.trainer import compile_blocks
 
 TOKENS = 48
 
@@ -45,23 +46,28 @@ def kept_bytes(model):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "mixed", "dropout"),
+    ("dtype", "mixed", "dropout", "compiled"),
     [
-        (torch.float32, False, 0.0),
-        (torch.float32, False, 0.5),
-        (torch.float32, True, 0.5),
-        (torch.bfloat16, False, 0.0),
+        (torch.float32, False, 0.0, False),
+        (torch.float32, False, 0.5, False),
+        (torch.float32, True, 0.5, False),
+        (torch.bfloat16, False, 0.0, False),
+        (torch.float32, True, 0.0, True),
+        pytest.param(torch.bfloat16, False, 0.0, True, marks=pytest.mark.slow),
     ],
 )
-def test_a_block_keeps_what_the_formula_says(dtype, mixed, dropout):
+def test_a_block_keeps_what_the_formula_says(dtype, mixed, dropout, compiled):
     kept = []
     for layers in (1, 2):
         model = model_of(layers, dtype).train()
         add_dropout(model, dropout)
+        if compiled:
+            compile_blocks(model, "aot_eager_decomp_partition")
         with torch.autocast("cpu", torch.bfloat16) if mixed else nullcontext():
             kept.append(kept_bytes(model))
     size = dtype.itemsize
-    formula = saved_per_token(96, 6, 320, weight_bytes=size, compute_bytes=2 if mixed else size, dropout=dropout > 0)
+    bytes_of = {"weight_bytes": size, "compute_bytes": 2 if mixed else size}
+    formula = saved_per_token(96, 6, 320, **bytes_of, dropout=dropout > 0, compiled=compiled)
     assert (kept[1] - kept[0]) / TOKENS == pytest.approx(formula, rel=0.02)
 
 
