@@ -59,7 +59,7 @@ def saved_per_token(
         rank: Rank of the updates; 0: the weights themselves are trained.
         update_bytes: Bytes of a value that updates are multiplied by.
         compiled: Whether the block is compiled (`minionerec.training.trainer.compile_blocks`). It then keeps its
-            input once in the weights' dtype, the norms' results, queries, keys, values and attention's output, what that
+            input once in the weights' dtype, the norms' results, queries, keys, values, attention's output and what it
             is mapped to, and three activations of the feed-forward layer; the rest is computed again in the kernels
             that read it.
     """
