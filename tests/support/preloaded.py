@@ -2,9 +2,9 @@
 
 A process that trains spends some seconds on imports of other people's packages. `python()` is the path of a command
 that hands such a process to a server, which has imported them once (nothing of this project), and forks: a process with
-the words, environment, folder, streams, status and signals of the one that was asked for; so are the processes that
-run tests beside one another (`-u -c CODE`). All other words are the interpreter's own. Everything here but `python`
-runs outside of pytest:
+the words, environment, folder, open files, status and signals of the one that was asked for; so are the processes that
+run tests beside one another (`-u -c CODE`), and those that `multiprocessing` starts. All other words are the
+interpreter's own. Everything here but `python` runs outside of pytest:
 
     PATH -m minionerec sft --config sft.yaml     a client, which imports nothing
     preloaded.py --serve SOCKET                       the server; it ends when nobody holds its standard input
@@ -71,13 +71,20 @@ def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
     script = words[0] if words and words[0].endswith(".py") else ""
     ours = words[:2] in (["-m", "minionerec"], ["-u", "-c"]) or "scripts/" in script
     ours = ours or script.endswith(("calc_level.py", "alone.py"))
+    ours = ours or any(word.startswith("from multiprocessing.forkserver") for word in words)
     if not ours or "RANK" in os.environ or "PYTHONHASHSEED" in os.environ:
         os.execv(python, [python, *words])
     import json
     import signal
     import socket
     import time
+    from contextlib import suppress
 
+    files = []
+    for number in sorted(map(int, os.listdir("/dev/fd"))):
+        with suppress(OSError):  # that of the folder itself
+            os.fstat(number)
+            files.append(number)
     connection = socket.socket(socket.AF_UNIX)
     for _ in range(6000):  # the server imports
         try:
@@ -87,10 +94,9 @@ def _ask(socket_path: str, python: str, command: str, words: list[str]) -> None:
             if not os.path.exists(os.path.dirname(socket_path)):
                 sys.exit("the server has ended with the run of tests that it was of")
             time.sleep(0.05)
-    reported = json.dumps(
-        {"words": words, "cwd": os.getcwd(), "environment": dict(os.environ), "python": command}
-    ).encode()
-    socket.send_fds(connection, [len(reported).to_bytes(8, "big")], [0, 1, 2])
+    about = {"words": words, "cwd": os.getcwd(), "environment": dict(os.environ), "python": command, "files": files}
+    reported = json.dumps(about).encode()
+    socket.send_fds(connection, [len(reported).to_bytes(8, "big")], files)
     connection.sendall(reported)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: connection.sendall(bytes([number])))
@@ -151,16 +157,16 @@ def _serve(socket_path: str) -> None:
                     gone.add(child)
         if listener in ready:
             client = listener.accept()[0]
-            length, streams, _, _ = socket.recv_fds(client, 8, 3)
+            length, files, _, _ = socket.recv_fds(client, 8, 64)
             reported = b""
             while len(reported) < int.from_bytes(length, "big"):
                 reported += client.recv(1 << 16)
             if not (child := os.fork()):
                 client.close()
-                _become(reported, streams)
+                _become(reported, files)
             at_work[child] = client
-            for stream in streams:
-                os.close(stream)
+            for file in files:
+                os.close(file)
     for child in at_work:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
@@ -180,9 +186,10 @@ def _ended(folder: str) -> bool:
     return False
 
 
-def _become(reported: bytes, streams: list[int]) -> None:
+def _become(reported: bytes, files: list[int]) -> None:
     """Run what a client asks for, in this process, and end it."""
     import atexit
+    import fcntl
     import io
     import json
     import runpy
@@ -195,16 +202,21 @@ def _become(reported: bytes, streams: list[int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     asked = json.loads(reported)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+    above = max(*asked["files"], *files) + 1
+    for number, file in zip(asked["files"], [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files], strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    for file in set(files) - set(asked["files"]):
+        os.close(file)
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    module, code = asked["words"][0] == "-m", asked["words"][2] if asked["words"][0] == "-u" else None
+    words = asked["words"]
+    module = words[0] == "-m"
+    code = words[words.index("-c") + 1] if words[0].startswith("-") and not module else None
     if code is None:
         sys.executable = asked["python"]
-    sys.argv = ["-c"] if code else asked["words"][module:]
+    sys.argv = ["-c"] if code else words[module:]
     more = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [asked["cwd"] if module or code else os.path.dirname(os.path.abspath(sys.argv[0])), *more, *sys.path]
     sys.stdin = os.fdopen(0, closefd=False)

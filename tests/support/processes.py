@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from support.preloaded import python
 from support.quick import quicken
 
 
 def trainer_context() -> Any:
-    """Children forked from a server that has imported the trainers once, and has done nothing else."""
+    """Children forked from a server that has imported the trainers once, and has done nothing else.
+
+    It is itself forked from the server of imported packages.
+    """
     context = multiprocessing.get_context("forkserver")
+    context.set_executable(python())
     context.set_forkserver_preload(["minionerec.training.sft", "minionerec.training.grpo.stage"])
     return context
 
