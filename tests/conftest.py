@@ -52,6 +52,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     atexit.register(gc.unfreeze)
 
 
+def pytest_runtest_logfinish() -> None:
+    """Nor is what a test has imported looked through after it."""
+    quicken()
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """Folder of the published data; the test is skipped, saying so, where there is none."""
