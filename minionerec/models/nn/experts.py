@@ -12,7 +12,7 @@ neighbours. W is no part of the training of the model, where it would learn to b
 examples. Until then, and where they do not gain, W leaves the model's probabilities as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ EXPERTS = (
     "model",
     "model by neighbours",
     "transitions",
+    "next transitions",
     "popularity",
     "newest popularity",
     "repeats",
@@ -35,10 +36,11 @@ EXPERTS = (
     "unsold",
     "unsold and seen",
 )
-"""Pooled: the model; of unsold items how much likelier their neighbours are; transition counts; popularity with a
-half-life of 10 and of 1 % of the training targets; how often an item of the history is chosen again, that it is in the
-history, and how long ago; how alike an item is to one of the history, and the same of unsold items alone; that an item
-is unsold and not in the history, or is in it."""
+"""Pooled: the model; of unsold items how much likelier their neighbours are; transition counts, and how much likelier
+an item is by those in which nearly only the newest item counts; popularity with a half-life of 10 and of 1 % of the
+training targets; how often an item of the history is chosen again, that it is in the history, and how long ago; how
+alike an item is to one of the history, and the same of unsold items alone; that an item is unsold and not in the
+history, or is in it."""
 FEATURES = (
     "bias",
     "log length",
@@ -53,8 +55,8 @@ FEATURES = (
 )
 """Features of a history: x."""
 ITEM_FEATURES = 4
-DECAY = 0.8
-"""Weight of each further step back in transition counts, in counting and in scoring."""
+DECAYS = (0.8, 0.3)
+"""Weight of each further step back in either transition counts, in counting and in scoring."""
 REACH = 10
 """Items back that transitions are counted and looked up."""
 NO_TRANSITION, NO_SALE, NO_NEIGHBOUR = 1e-3, 0.2, 1e-5
@@ -113,7 +115,7 @@ class Experts(nn.Module):
 
     Args:
         num_items: Number of items, N.
-        num_transitions: Stored counts of transitions.
+        num_transitions: Pairs of items with stored counts of transitions.
         num_neighbours: Stored similarities of items.
 
     Attributes:
@@ -141,8 +143,8 @@ class Experts(nn.Module):
         super().__init__()
         self.register_buffer("offsets", torch.zeros(num_items + 1, dtype=torch.int64))
         self.register_buffer("followers", torch.zeros(num_transitions, dtype=torch.int32))
-        self.register_buffer("counts", torch.zeros(num_transitions))
-        self.register_buffer("rarity", torch.ones(num_items))
+        self.register_buffer("counts", torch.zeros(len(DECAYS), num_transitions))
+        self.register_buffer("rarity", torch.ones(len(DECAYS), num_items))
         self.register_buffer("popularity", torch.zeros(2, num_items))
         self.register_buffer("repeats", torch.zeros(num_items))
         self.register_buffer("items", torch.zeros(num_items, ITEM_FEATURES))
@@ -157,7 +159,7 @@ class Experts(nn.Module):
     @classmethod
     def of(
         cls,
-        transitions: csr_array,
+        transitions: Sequence[csr_array],
         popularity: np.ndarray,
         repeats: np.ndarray,
         items: np.ndarray,
@@ -166,7 +168,8 @@ class Experts(nn.Module):
         """The module of counts of the training targets, which leaves the model's probabilities as they are.
 
         Args:
-            transitions: (N, N), counts between items, newer ones counting more.
+            transitions: (N, N) each, counts between items, newer ones counting more, of the same pairs: one for each of
+                `DECAYS`.
             popularity: float32 (2, N), how often each item was a target, newer targets counting more: by either
                 half-life; of unsold items the mean of their neighbours.
             repeats: float32 (N,), logarithm of how often an item is chosen again when it is in the history, against
@@ -175,11 +178,11 @@ class Experts(nn.Module):
                 of very recent ones among them, and 1 for those that were never sold.
             neighbours: (N, N), the items most like each item, with their similarities.
         """
-        found = cls(len(repeats), transitions.nnz, neighbours.nnz)
+        found = cls(len(repeats), transitions[0].nnz, neighbours.nnz)
         for own, given in (
-            (found.offsets, transitions.indptr),
-            (found.followers, transitions.indices),
-            (found.counts, transitions.data),
+            (found.offsets, transitions[0].indptr),
+            (found.followers, transitions[0].indices),
+            (found.counts, np.stack([each.data for each in transitions])),
             (found.popularity, popularity),
             (found.repeats, repeats),
             (found.items, items),
@@ -189,7 +192,7 @@ class Experts(nn.Module):
         ):
             own.copy_(torch.from_numpy(given))
         owner = torch.arange(len(repeats)).repeat_interleave(found.offsets.diff())
-        totals = torch.zeros_like(found.rarity).index_add(0, owner, found.counts)
+        totals = torch.zeros_like(found.rarity).index_add(1, owner, found.counts)
         found.rarity.copy_((totals + 1).rsqrt())
         return found
 
@@ -210,9 +213,9 @@ class Experts(nn.Module):
             ("similarities", self.text_offsets, self.neighbours),
         ):
             if offsets[0].item() != 0 or offsets[-1].item() != len(others) or bool((offsets.diff() < 0).any()):
-                return f"the offsets of its experts do not split {len(others)} {what} by {len(self.rarity)} items"
-            if len(others) and not 0 <= int(others.min()) <= int(others.max()) < len(self.rarity):
-                return f"its experts name items beyond its {len(self.rarity)}"
+                return f"the offsets of its experts do not split {len(others)} {what} by {len(self.repeats)} items"
+            if len(others) and not 0 <= int(others.min()) <= int(others.max()) < len(self.repeats):
+                return f"its experts name items beyond its {len(self.repeats)}"
         return None
 
     def features(
@@ -256,16 +259,19 @@ class Experts(nn.Module):
         back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
         unsold, known = self.items[:, 3].to(log_probs.dtype), 1 - seen
         yield log_probs
-        own = torch.cat([log_probs.exp(), self._transitions(items, slot, log_probs)])
+        shares = [self._transitions(items, slot, log_probs, which) for which in range(len(DECAYS))]
+        own = torch.cat([log_probs.exp(), *shares])
         alike = self.text_offsets, self.neighbours, self.similarities
-        chances, transitions = mean_of_neighbours(own, self.items[:, 3] > 0, *alike).chunk(2)
+        chances, *shares = mean_of_neighbours(own, self.items[:, 3] > 0, *alike).split(len(log_probs))
         yield torch.where(unsold > 0, torch.log(chances + NO_NEIGHBOUR) - log_probs, 0)
-        yield torch.log(transitions * known + NO_TRANSITION)
+        several, following = (torch.log(share * known + NO_TRANSITION) for share in shares)
+        yield several
+        yield following - several
         for popularity in self.popularity:
             yield torch.log(popularity * known + NO_SALE)
         yield self.repeats * seen
         yield seen
-        yield self._spread(items, (DECAY ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
+        yield self._spread(items, (DECAYS[0] ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
         likeness = self._likeness(items, log_probs) * known
         yield likeness
         yield likeness * unsold
@@ -320,14 +326,14 @@ class Experts(nn.Module):
         found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
         return found.scatter_reduce_(0, where, self.similarities[index].to(like.dtype), "amax").view_as(like)
 
-    def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Shares of items that followed the newest ones in training: float32 (P, N)."""
+    def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor, which: int) -> torch.Tensor:
+        """Shares of items that followed the newest ones in training, by one of `DECAYS`: float32 (P, N)."""
         back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
         position, column = ((items > 0) & (back >= 0) & (back < REACH)).nonzero(as_tuple=True)
         item = items[position, column] - 1
-        weight = DECAY ** back[position, column] * self.rarity[item]
+        weight = DECAYS[which] ** back[position, column] * self.rarity[which, item]
         owner, index = rows_of(self.offsets, item)
         found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
         where = position[owner] * like.shape[1] + self.followers[index].long()
-        found = found.index_add_(0, where, weight[owner] * self.counts[index]).view_as(like)
+        found = found.index_add_(0, where, weight[owner] * self.counts[which, index]).view_as(like)
         return found / found.sum(1, keepdim=True).clamp(min=1e-12)

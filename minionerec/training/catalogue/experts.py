@@ -14,7 +14,7 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
 from minionerec.models.nn.experts import (
-    DECAY,
+    DECAYS,
     EXPERTS,
     REACH,
     Experts,
@@ -33,7 +33,7 @@ _PRIOR = 20.0  # further times that an item was in a history, with the share of 
 _ROWS = 256  # examples that are scored at a time
 _MOST_EXAMPLES = 12_000  # examples that weights are fitted on
 _FEWEST = 50  # of them with the target among the candidates, below which nothing is fitted
-_START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.0, 0.0), strict=True))
+_START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.0, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.0, 0.0), strict=True))
 """Weights of the experts at first, whatever the history."""
 _FIXED = 2  # of them stay: that of the model, on which the others' depend, and what it has by neighbours
 _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
@@ -102,7 +102,7 @@ def count_experts(windows: SidWindows, size: int, recency: float, neighbours: cs
     unsold = torch.from_numpy(by_age[np.inf] == 0)
     alike = (torch.from_numpy(each) for each in (neighbours.indptr, neighbours.indices, neighbours.data))
     return Experts.of(
-        count_transitions(weighed(), size, REACH, DECAY, 0.0),
+        [count_transitions(weighed(), size, REACH, decay, 0.0) for decay in DECAYS],
         mean_of_neighbours(popularity, unsold, *alike).float().numpy(),
         np.log((chosen + _PRIOR * share) / (there + _PRIOR) / share).astype(np.float32),
         item_features(by_age[np.inf], by_age[TREND], by_age[NEWEST_TREND]),

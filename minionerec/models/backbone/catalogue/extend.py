@@ -165,8 +165,9 @@ def _grown_experts(
     kept = {name: value.cpu() for name, value in experts.state_dict().items()}
     owner = np.repeat(number, kept["offsets"].diff().numpy())
     pairs = (owner, number[kept["followers"].numpy()])
-    table = coo_array((kept["counts"].numpy(), pairs), shape=(size, size)).tocsr()
-    table.sort_indices()
+    tables = [coo_array((counts, pairs), shape=(size, size)).tocsr() for counts in kept["counts"].numpy()]
+    for table in tables:
+        table.sort_indices()
     popularity = np.zeros((2, size), dtype=np.float32)
     if start == "neighbours":
         logs = (kept["popularity"] + NO_SALE).log().T
@@ -174,7 +175,7 @@ def _grown_experts(
     popularity[:, number] = kept["popularity"].numpy()
     repeats, items = np.zeros(size, dtype=np.float32), np.tile(item_features(*np.zeros((3, 1))), (size, 1))
     repeats[number], items[number] = kept["repeats"].numpy(), kept["items"].numpy()
-    found = Experts.of(table, popularity, repeats, items, neighbours)
+    found = Experts.of(tables, popularity, repeats, items, neighbours)
     for name in ("weights", "least", "most"):
         getattr(found, name).copy_(kept[name])
     return found

@@ -9,7 +9,7 @@ from support.decoding import token_ids
 from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
 from minionerec.models.backbone.catalogue.extend import extended_catalogue
 from minionerec.models.nn.experts import (
-    DECAY,
+    DECAYS,
     EXPERTS,
     FEATURES,
     NO_NEIGHBOUR,
@@ -74,18 +74,20 @@ def use(model, seed=0):
 def test_counts_by_hand():
     """By the definitions, in other words: every target at its age, every distinct item before it once."""
     tables = count_experts(TRAINED, 6, RECENCY, NEIGHBOURS)
-    pairs, there, chosen, sold = np.zeros((6, 6)), np.zeros(6), np.zeros(6), np.zeros((3, 6))
+    pairs, there, chosen, sold = np.zeros((2, 6, 6)), np.zeros(6), np.zeros(6), np.zeros((3, 6))
     for (history, labels), age, weight in zip(ROWS, AGES, TRAINED["weights"][:, 0], strict=True):
         for slot, label in enumerate(labels):
             for half_life, found in zip((*HALF_LIVES, np.inf), sold, strict=True):
                 found[label - 1] += 0.5 ** (age / half_life)
             for back, item in enumerate(reversed(history[: slot + 1])):
-                pairs[item - 1, label - 1] += DECAY**back * 0.5 ** (age / 0.3)
+                for found, decay in zip(pairs, DECAYS, strict=True):
+                    found[item - 1, label - 1] += decay**back * 0.5 ** (age / 0.3)
             for item in set(history[: slot + 1]):
                 there[item - 1] += weight
                 chosen[item - 1] += weight * (item == label)
-    counted = csr_array((tables.counts, tables.followers, tables.offsets), shape=(6, 6))
-    assert np.allclose(counted.toarray(), pairs, rtol=1e-4)
+    for counts, found in zip(tables.counts, pairs, strict=True):
+        counted = csr_array((counts, tables.followers, tables.offsets), shape=(6, 6))
+        assert np.allclose(counted.toarray(), found, rtol=1e-4)
     assert np.allclose(tables.popularity[:, :5], sold[:2, :5], rtol=1e-4)
     assert np.allclose(tables.popularity[:, 5], sold[:2, :2] @ [1 / 3, 2 / 3], rtol=1e-4)
     share = (chosen.sum() + 1) / (there.sum() + 6)
@@ -102,13 +104,16 @@ def test_without_ages_all_targets_count_the_same():
 def slow_pool(model, found, own, history, reported):
     """What the pool gives one history, item by item."""
     experts = {name: value.numpy() for name, value in model.experts.state_dict().items()}
-    shares = np.zeros(6)
-    for back, item in enumerate(reversed(history)):
-        part = slice(experts["offsets"][item - 1], experts["offsets"][item])
-        scale = DECAY**back / np.sqrt(experts["counts"][part].sum() + 1)
-        np.add.at(shares, experts["followers"][part], scale * experts["counts"][part])
-    shares /= max(shares.sum(), 1e-12)
-    shares[5] = shares[:2] @ [1 / 3, 2 / 3]
+    transitions = []
+    for decay, counts in zip(DECAYS, experts["counts"], strict=True):
+        shares = np.zeros(6)
+        for back, item in enumerate(reversed(history)):
+            part = slice(experts["offsets"][item - 1], experts["offsets"][item])
+            scale = decay**back / np.sqrt(counts[part].sum() + 1)
+            np.add.at(shares, experts["followers"][part], scale * counts[part])
+        shares /= max(shares.sum(), 1e-12)
+        shares[5] = shares[:2] @ [1 / 3, 2 / 3]
+        transitions.append(shares)
     by_text = np.log(np.exp(own[:2]) @ [1 / 3, 2 / 3] + NO_NEIGHBOUR)
     of_items = experts["items"][np.array(history) - 1]
     described = [
@@ -127,10 +132,11 @@ def slow_pool(model, found, own, history, reported):
         message = [
             own[item],
             by_text - own[item] if item == 5 else 0,
-            np.log((0 if seen else shares[item]) + NO_TRANSITION),
         ]
+        several, following = (np.log((0 if seen else shares[item]) + NO_TRANSITION) for shares in transitions)
+        message += [several, following - several]
         message += [np.log((0 if seen else popular[item]) + NO_SALE) for popular in experts["popularity"]]
-        before = DECAY ** history[::-1].index(item + 1) if seen else 0
+        before = DECAYS[0] ** history[::-1].index(item + 1) if seen else 0
         text = 0 if seen else max(ALIKE[item, other - 1] for other in history)
         message += [experts["repeats"][item] if seen else 0, seen, before, text, text * (item == 5)]
         message += [item == 5 and not seen, item == 5 and seen]
