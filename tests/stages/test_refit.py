@@ -143,7 +143,7 @@ def test_experts_count_all_rows_with_the_weights_of_the_chosen_run(made, tmp_pat
     before, after = (load_bundle(tmp_path / name).model.experts for name in ("chosen", "all"))
     assert torch.allclose(after.weights, torch.tensor(weights))
     assert not torch.equal(before.popularity, after.popularity) and not torch.equal(before.repeats, after.repeats)
-    assert len(before.counts) < len(after.counts)
+    assert len(before.followers) < len(after.followers)
 
 
 def test_rows_without_windows_are_counted_too(made, tmp_path):
