@@ -474,5 +474,5 @@ _SECONDS = np.array([int(day.timestamp()) for day in _DAYS])
 )
 def test_units_and_digits_of_dates_are_reported_of_all_parts_together(check, times, kind):
     table = pd.DataFrame({"user_id": "u", "item_id": "7", "timestamp": times})
-    for allowed in (0, 40):
-        check(table, kind, allowed)
+    if isinstance(check(table, kind), str):
+        check(table, kind, 40)

@@ -399,7 +399,7 @@ def sessions(tmp_path_factory):
     """
     rng, split = np.random.default_rng(5), {"train": [], "valid": [], "test": []}
     times = {name: [] for name in split}
-    for user in range(400):
+    for user in range(240):
         chain, clock = [20 + user], [100 * user]
         for position in range(1, 9):
             later = bool(rng.random() < 0.6)
@@ -409,10 +409,16 @@ def sessions(tmp_path_factory):
             split[name].append((f"u{user}", chain[:position], chain[position]))
             times[name].append((NO_TIME, NO_TIME) if user % 9 == 0 else (clock[-1], clock[-2]))
     parts = [rows_of(rows, RowTimes(*np.array(times[name]).T.copy())) for name, rows in split.items()]
-    return corpus_of(*parts, 420)
+    return corpus_of(*parts, 260)
 
 
-@pytest.mark.parametrize(("masked", "most"), [(False, 5000), (True, 5000), (False, 110)])
+@pytest.fixture(scope="module")
+def conditioned(sessions):
+    """What is chosen for each context of that corpus, and its rankers."""
+    return make_baselines(sessions, contexts=corpus_contexts(sessions, "valid"))
+
+
+@pytest.mark.parametrize(("masked", "most"), [(False, 5000), (True, 5000), (False, 70)])
 def test_constants_of_each_context_are_those_of_its_examples_alone(sessions, monkeypatch, masked, most):
     monkeypatch.setattr(baselines, "_EXAMPLES", most)
     contexts = corpus_contexts(sessions, "valid")
@@ -425,11 +431,11 @@ def test_constants_of_each_context_are_those_of_its_examples_alone(sessions, mon
         constants, parts[context] = make_baselines(alone, masked=masked)
         count = len(alone.valid)
         assert chosen.by_context[SESSION_CONTEXTS[context]] == replace(constants, of=count)
-        assert 110 < count < len(contexts) - 110 and constants.examples == min(count, most)
+        assert 70 < count < len(contexts) - 70 and constants.examples == min(count, most)
     assert Chosen.from_json(chosen.to_json(), "here") == chosen and not {"by_context", "of"} & plain.to_json().keys()
     queries = split_queries(sessions.test, CONTEXT)
     histories = queries.histories
-    left_out = Allowed.leaving_out([history[-1:] for history in histories], 420)
+    left_out = Allowed.leaving_out([history[-1:] for history in histories], 260)
     again = make_baselines(sessions, None, Chosen.from_json(chosen.to_json(), "here"))[1]
     assert set(queries.session_context.tolist()) == {UNKNOWN, SAME, LATER}
     for name, ranker in rankers.items():
@@ -443,8 +449,8 @@ def test_constants_of_each_context_are_those_of_its_examples_alone(sessions, mon
         assert "session_context" in ranker.context and "session_context" not in context_used(parts[UNKNOWN][name])
 
 
-def test_the_context_gains_and_is_reported(sessions):
-    chosen = choose(sessions, contexts=corpus_contexts(sessions, "valid"))
+def test_the_context_gains_and_is_reported(conditioned):
+    chosen, _ = conditioned
     same, later = (chosen.by_context[name] for name in ("same", "later"))
     assert same.transitions.popularity < later.transitions.popularity
     assert (same.of, later.of) == (same.examples, later.examples)
@@ -459,10 +465,10 @@ def test_the_context_gains_and_is_reported(sessions):
     assert fewer[-1] == f"constants, session context later: chosen on 50 of {later.of} validation examples, by item"
 
 
-def test_contexts_are_known_by_times_alone(sessions, tmp_path, monkeypatch):
+def test_contexts_are_known_by_times_alone(sessions, conditioned):
     contexts = corpus_contexts(sessions, "valid")
     other = replace(sessions, test=replace(sessions.test, targets=sessions.test.targets[::-1]))
-    made = [make_baselines(corpus, contexts=corpus_contexts(corpus, "valid")) for corpus in (sessions, other)]
+    made = [conditioned, make_baselines(other, contexts=corpus_contexts(other, "valid"))]
     assert made[0][0] == made[1][0]
     asked = [split_queries(corpus.test, CONTEXT) for corpus in (sessions, other)]
     for name, ranker in made[0][1].items():
