@@ -118,12 +118,6 @@ def test_an_engine_works_in_the_folder_and_memory_that_it_is_given(tmp_path, tab
         prepared(tmp_path, **tables, split="leave_last_out", engine_folder=str(tmp_path / "file"))
 
 
-def test_an_error_leaves_nothing_of_an_engine(tmp_path, tables):
-    with pytest.raises(DataError, match=r"bought\.csv, line 17286, column 'item_id'.*max_bad_rows is 1|line 17285"):
-        prepared(tmp_path, **{**tables, "max_bad_rows": 1})
-    assert not [path for path in tmp_path.iterdir() if "engine" in path.name]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

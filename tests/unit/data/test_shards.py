@@ -3,7 +3,6 @@
 import hashlib
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -11,12 +10,11 @@ from hypothesis import strategies as st
 from support.baskets import EVENLY, source_of
 from support.builder import build
 from support.examples import in_files
-from support.small_corpus import corpus_of, make_corpus
+from support.small_corpus import corpus_of
 from support.small_corpus import rows_of as as_rows
-from support.small_shop import sign
 
 from minionerec.core.artefacts import write_artefact
-from minionerec.core.errors import ArtefactError, DataError
+from minionerec.core.errors import DataError
 from minionerec.data import shards
 from minionerec.data.chains import NO_INDEX, Chains, chain_examples, concatenated
 from minionerec.data.corpus import Corpus, write_corpus
@@ -133,74 +131,6 @@ def test_the_bytes_do_not_depend_on_how_sequences_came(tmp_path, monkeypatch):
             for end, size in zip(np.cumsum(sizes), sizes, strict=True):
                 writer.write(chains.take(np.arange(end - size, end)))
     assert shard_files(tmp_path / "one")[0].read_bytes() == shard_files(tmp_path / "two")[0].read_bytes()
-
-
-def forge(file, change):
-    table = pq.read_table(file)
-    pq.write_table(change(table), file)
-
-
-def column(name, change):
-    def changed(table):
-        values = table[name].to_pylist()
-        change(values)
-        return table.set_column(table.column_names.index(name), name, pa.array(values, table[name].type))
-
-    return changed
-
-
-def put(position, value):
-    def change(values):
-        values[0][position] = value
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda table: table.drop_columns("rows"), "has 0 columns 'rows'"),
-        (column("items", put(0, N)), f"column 'items' holds {N}; expected 0 to {N - 1}"),
-        (column("items", put(0, -1)), "column 'items' holds -1"),
-        (column("splits", put(0, 3)), "column 'splits' holds 3; expected -1 to 2"),
-        (column("rows", put(1, -1)), "'rows' and 'splits' disagree"),
-        (column("rows", put(1, 7)), "train example 0 is in none of its files"),
-        (column("user", lambda users: users.__setitem__(0, None)), "column 'user' has missing values"),
-        (lambda table: table.slice(1), "example 0 is in none of its files"),
-        (lambda table: pa.concat_tables([table, table]), "train example 2 is in none of its files"),
-    ],
-)
-def test_a_forged_file_is_named(tmp_path, change, message):
-    rows = [as_rows([("u", [0], n), ("v", [1], 2)]) for n in (1, 2, 3)]
-    corpus_of(*rows).save(tmp_path / "c", config={}, inputs={})
-    file = shard_files(tmp_path / "c")[0]
-    forge(file, change)
-    sign(tmp_path / "c")
-    with pytest.raises(ArtefactError) as caught:
-        Corpus.load(tmp_path / "c")
-    assert (
-        message in str(caught.value)
-        and "prepare-data" in str(caught.value)
-        and str(tmp_path / "c") in str(caught.value)
-    )
-
-
-def test_files_with_and_without_times_do_not_go_together(tmp_path, monkeypatch):
-    small_shards(monkeypatch, 2)
-    rows = [as_rows([("u", [0], 1), ("v", [1], 2)], RowTimes(np.array([5, 6]), np.array([4, 4])))] * 3
-    corpus_of(*rows).save(tmp_path / "c", config={}, inputs={})
-    with_times = [file for file in shard_files(tmp_path / "c") if pq.read_metadata(file).num_rows]
-    forge(with_times[0], lambda table: table.drop_columns("times"))
-    sign(tmp_path / "c")
-    with pytest.raises(ArtefactError, match="some files of its sequences have times, and some have none"):
-        Corpus.load(tmp_path / "c")
-
-
-def test_a_corpus_without_files_of_sequences(tmp_path):
-    with write_artefact(tmp_path / "c", "corpus", config={}, counts={"split": "s", "max_history": 3}) as folder:
-        make_corpus(["a"]).items.to_parquet(folder / "items.parquet", index=False)
-    with pytest.raises(ArtefactError, match="holds no sequences; it may be of an earlier version"):
-        Corpus.load(tmp_path / "c")
 
 
 def test_rows_that_are_not_there(tmp_path):
