@@ -501,12 +501,3 @@ def test_the_command(shop, tmp_path):
     assert verdict.startswith("Advice: none. Nearly every item has an SID of its own")
     again = command(ROOT, "build-sids", *words)
     assert "up to date" in again.err and again.out == done.out
-
-
-def test_the_command_with_an_unknown_encoder(shop, tmp_path):
-    words = ["--corpus", str(shop), "--output", str(tmp_path / "sids"), "--encoder", "tf-idf"]
-    assert (
-        "encoder 'tf-idf' is not 'tfidf', 'wordllama', 'interactions', a .npy"
-        in command(ROOT, "build-sids", *words).reported
-    )
-    assert not (tmp_path / "sids").exists()

@@ -168,8 +168,6 @@ def test_rows_of_another_protocol_are_refused(shop):
     message = r"other/seed-9/predictions \(x\): example 1 has target \d+, in the test split .* items names the file"
     with pytest.raises(ArtefactError, match=message):
         run_report(config("a", predictions={"x": "other"}))
-    with pytest.raises(ArtefactError, match=r"data.txt: no such directory; expected .* \(corpus\)"):
-        run_report(config("rows", items="", predictions={"x": "mine_a"}))
 
 
 def test_validation_rows_have_ranks_and_no_lists(shop):

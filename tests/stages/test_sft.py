@@ -171,7 +171,6 @@ def test_prose_with_every_task_and_a_pretrained_directory(trained, tmp_path, cap
         ({"select_by": "ndcg", "eval_examples": 0}, "select_by is ndcg but eval_examples is 0"),
         ({"eval_beams": 5}, "eval_beams is 5"),
         ({"lora_rank": 4, "model": "scratch"}, "lora_rank is 4, but model is scratch"),
-        ({"heads": 3}, "hidden_size 32 is not a multiple of heads 3"),
     ],
 )
 def test_bad_sft_settings(trained, tmp_path, changes, message):

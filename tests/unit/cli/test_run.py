@@ -76,8 +76,6 @@ def test_a_part_is_run(started, capsys, monkeypatch):
     started.clear()
     assert recipe(monkeypatch, "demo", "--jobs", "1", "--only", "eval_catalogue") == 0
     assert started == ["data", "catalogue", "eval_catalogue"]  # with what it needs
-    with pytest.raises(ConfigError, match="--from nowhere"):
-        recipe(monkeypatch, "demo", "--from", "nowhere")
     with pytest.raises(ConfigError, match=r"--only nowhere: .*language.yaml has no such step. Its steps: data, sids"):
         recipe(monkeypatch, "demo", "--only", "nowhere")
     with pytest.raises(ConfigError, match=r"--seeds 3: demo/language has no `seeds`; its steps set their own"):
