@@ -183,26 +183,25 @@ def test_a_model_that_is_given_session_contexts_is_exported_with_them(alone):
     )
 
 
-def test_a_model_that_without_session_context_does_not_mention_it(made, tmp_path):
-    output = run_export(export_config(made, output=str(tmp_path / "export"))).output
+def test_a_model_without_session_context_does_not_mention_it(alone):
+    output = alone["compact"].output
     assert "session_context" not in (output / "README.md").read_text() + (output / "prompts.json").read_text()
 
 
-def test_items_of_an_sid_stand_by_popularity_in_the_order_of_sid_numbers(made, tmp_path):
-    result = run_export(export_config(made, output=str(tmp_path / "export")))
-    table = SidTable.load_index(made / "sids")
-    found = json.loads((result.output / "sid_to_item.json").read_text())
+def test_items_of_an_sid_stand_by_popularity_in_the_order_of_sid_numbers(made, alone):
+    output, table = alone["compact"].output, SidTable.load_index(made / "sids")
+    found = json.loads((output / "sid_to_item.json").read_text())
     assert found["<a_0><b_1>"] == ["y", "v"]  # y is the more popular
     assert list(found) == sorted(found, key=lambda sid: table.sid_numbers[table.items_of(sid)[0]])
-    trie, tokenizer = SidTrie(result.output), load_bundle(made / "checkpoint").tokenizer
+    trie, tokenizer = SidTrie(output), load_bundle(made / "checkpoint").tokenizer
     for number, sid in enumerate(found):
         node = 0
         for token in tokenizer(sid, add_special_tokens=False)["input_ids"]:
             node = trie.child(node, token)
         assert trie.sid[node] == number
-    assert result.counts["sids"] == len(found) == 5
-    assert result.counts["items"] == 6
-    assert result.counts["refit"] is False
+    counts = read_manifest(output)["counts"]
+    assert counts["sids"] == len(found) == 5
+    assert (counts["items"], counts["refit"], counts["dtype"]) == (6, False, "float32")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -250,7 +249,6 @@ def test_other_weights_are_noticed(made, tmp_path):
 
 
 def test_weights_of_another_dtype(made, tmp_path):
-    assert run_export(export_config(made, output=str(tmp_path / "export"))).counts["dtype"] == "float32"
     half = run_export(export_config(made, output=str(tmp_path / "export"), dtype="bfloat16"))
     assert load_file(half.output / "model.safetensors")["model.norm.weight"].dtype == torch.bfloat16
     assert json.loads((half.output / "config.json").read_text())["dtype"] == "bfloat16"

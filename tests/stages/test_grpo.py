@@ -386,11 +386,22 @@ def test_a_batch_without_any_signal(trained, tmp_path, watch, monkeypatch):
     assert row["zero_variance"] == 1.0 and row["kl"] is None
 
 
-def test_gradient_checkpointing_changes_nothing(trained, tmp_path, watch):
+def test_gradient_checkpointing_and_a_poisoned_generation_config_change_nothing(trained, tmp_path, watch, monkeypatch):
     plain = watch(one_step(trained, tmp_path / "plain"))
     spared = watch(one_step(trained, tmp_path / "spared", gradient_checkpointing=True))
     assert close(spared.gradient, plain.gradient)
     assert spared.completions == plain.completions
+    load = stage.load_language_model
+
+    def poisoned(*args, **kwargs):
+        bundle = load(*args, **kwargs)
+        bundle.model.generation_config.update(do_sample=True, top_k=1, repetition_penalty=5.0, temperature=0.1)
+        return bundle
+
+    monkeypatch.setattr(stage, "load_language_model", poisoned)
+    dirty = watch(one_step(trained, tmp_path / "dirty"))
+    assert dirty.completions == plain.completions
+    assert torch.equal(dirty.gradient, plain.gradient)
 
 
 @pytest.mark.parametrize(
@@ -663,22 +674,6 @@ def sid_tokens_of(bundle):
     """Token ids of each SID number."""
     tokens = dict(zip(bundle.table.sid_numbers.tolist(), bundle.table.token_tuples, strict=True))
     return [bundle.tokenizer.convert_tokens_to_ids(list(tokens[number])) for number in range(len(tokens))]
-
-
-def test_a_poisoned_generation_config_has_no_say(trained, tmp_path, watch):
-    clean = watch(one_step(trained, tmp_path / "clean"))
-    load = stage.load_language_model
-
-    def poisoned(*args, **kwargs):
-        bundle = load(*args, **kwargs)
-        bundle.model.generation_config.update(do_sample=True, top_k=1, repetition_penalty=5.0, temperature=0.1)
-        return bundle
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "load_language_model", poisoned)
-        dirty = watch(one_step(trained, tmp_path / "dirty"))
-    assert dirty.completions == clean.completions
-    assert torch.equal(dirty.gradient, clean.gradient)
 
 
 # Whole runs

@@ -178,13 +178,6 @@ def test_the_share_of_the_ceiling_is_reported_where_sids_are_items(shop):
     assert f"Share of the ceiling, 0.8000 (expected of the best possible ranking): {reached}." in message
 
 
-def test_equal_inputs_make_equal_bytes(shop, drawn):
-    run_report(config(reference="industrial"))
-    run_report(config(reference="industrial", output="other"))
-    for name in ("report.html", "report.md", "metrics.json", "table.txt"):
-        assert Path("report", name).read_bytes() == Path("other", name).read_bytes()
-
-
 def test_without_matplotlib_tables_and_a_note_remain(shop, monkeypatch):
     monkeypatch.setattr(plots, "available", lambda: False)
     text = (run_report(config()).output / "report.html").read_text(encoding="utf-8")

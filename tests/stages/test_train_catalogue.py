@@ -436,11 +436,10 @@ def test_items_that_training_never_saw_need_not_be_wrong_answers(tmp_path):
     assert (biases[0] < 0).all() and (biases[1] == 0).all()
 
 
-def test_the_same_settings_give_the_same_weights_and_other_seeds_others(trained, tmp_path):
+def test_another_seed_gives_other_weights(trained, tmp_path):
+    """The same settings give the same ones: tests/hostile/test_life.py."""
     folder, _ = trained
-    run_catalogue(catalogue_config(folder, output=str(tmp_path / "same")))
     run_catalogue(catalogue_config(folder, output=str(tmp_path / "other"), seed=1))
-    assert same_weights(tmp_path / "same", folder / "catalogue")
     assert not same_weights(tmp_path / "other", folder / "catalogue")
 
 

@@ -210,10 +210,14 @@ CHAIN = windows_of([([index], [index + 1]) for index in range(1, 6)] * 40)
 
 
 def test_it_is_fitted_where_held_out_examples_gain():
+    """And they are not counted: all but what is fitted stays."""
     model = model_of(windows=CHAIN)
+    before = {name: value.clone() for name, value in model.experts.state_dict().items()}
     heldout = windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30)
     found = fit_experts(model, heldout)
     assert found is not None and found["after"] > found["before"]
+    changed = {name for name, value in model.experts.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"weights", "least", "most"}
     best = model.leaf_log_probs(torch.arange(1, 6)[:, None]).argmax(1)
     assert best.tolist() == [1, 2, 3, 4, 5]
     other = model_of(windows=CHAIN)
@@ -269,14 +273,6 @@ def test_it_is_left_out_where_they_do_not_gain():
     assert fit_experts(model_of(windows=CHAIN), windows_of([([1], [2])] * 10)) is None
     without = build_catalogue(CatalogueConfig(vocab_size=20, hidden_size=8, max_history=4), CODES, token_ids(2, 3))
     assert fit_experts(without, CHAIN) is None
-
-
-def test_held_out_examples_are_not_counted():
-    model = model_of(windows=CHAIN)
-    before = {name: value.clone() for name, value in model.experts.state_dict().items()}
-    fit_experts(model, windows_of([([position], [position + 1]) for position in (1, 2, 3, 4, 5)] * 30))
-    changed = {name for name, value in model.experts.state_dict().items() if not torch.equal(value, before[name])}
-    assert changed == {"weights", "least", "most"}
 
 
 def test_what_training_never_saw_is_found_by_its_text():
