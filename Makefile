@@ -39,8 +39,8 @@ install = $(if $(UV),$(UV) pip install --python $(BIN)/python $(1) ||) $(PIP) $(
 # The lines of the hashes file without packages of LATER.
 FIRST_HASHES = <(awk -v later=' $(LATER) ' '/^[a-z]/ { split($$1, name, "=="); keep = !index(later, " " name[1] " ") } keep' $(HASHES))
 # Tests run in this many processes of one thread each: one more than two cores, as a test waits now and then. A file's
-# tests stay in one, since they share slow fixtures. Slow files come first by their folders' names, so that no process is
-# left with one at the end.
+# tests stay in one, since they share slow fixtures. Slow files come first by their folders' names, and among the unit tests
+# by tests/conftest.py, so that no process is left with one at the end.
 WORKERS ?= 3
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests and the pipelines of the demo and of Industrial need no network.
