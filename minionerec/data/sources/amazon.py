@@ -48,14 +48,13 @@ def read_blocks(path: str | os.PathLike[str], block_size: int = BLOCK_SIZE) -> I
     rest: list[bytes] = []
     held = 0
     for chunk in _decompressed(Path(path)):
-        rest.append(chunk)
+        end = chunk.rfind(b"\n") + 1
         held += len(chunk)
-        if held < block_size or b"\n" not in chunk:
+        if held < block_size or not end:
+            rest.append(chunk)
             continue
-        text = b"".join(rest)
-        end = text.rfind(b"\n") + 1
-        yield text[:end]
-        rest, held = [text[end:]], len(text) - end
+        yield b"".join([*rest, memoryview(chunk)[:end]])
+        rest, held = [chunk[end:]], len(chunk) - end
     if last := b"".join(rest):
         yield last if last.endswith(b"\n") else last + b"\n"
 
@@ -128,7 +127,7 @@ def read_json_lines(
     """
     first = 1
     for block in ahead(read_blocks(path, block_size)):
-        n_lines = block.count(b"\n")
+        n_lines = int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))  # a quarter of the time of count
         numbers = np.arange(first, first + n_lines)
         table = _parse_block(block, schema)
         if table is None or len(table) != n_lines:
@@ -224,6 +223,8 @@ EDITIONS = {
     "amazon2023": Edition("user_id", "parent_asin", "timestamp", 1000, "parent_asin", "store", "categories"),
 }
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_UNCLEAN = "[^ -%'-;=-~]|  |^ | $"
+"""What every text has that `clean_text` changes, and some others: an `&`, a `<`, other than ASCII, or odd spaces."""
 _SCRIPT = "<span id"  # left by a crawler of 2018 from pages that it could not parse
 
 
@@ -239,6 +240,13 @@ def clean_text(text: str) -> str:
     if "<" in text:
         text = _TAG.sub(" ", text)
     return " ".join(text.split())
+
+
+def _cleaned(texts: pa.Array | pa.ChunkedArray) -> list[str]:
+    """What `clean_text` makes of each text, "" of nulls; most are clean, which one scan of all finds faster."""
+    texts = texts.fill_null("")
+    unclean = pc.match_substring_regex(texts, _UNCLEAN).to_pylist()
+    return [clean_text(text) if dirty else text for text, dirty in zip(texts.to_pylist(), unclean, strict=True)]
 
 
 def clean_title(title: str, max_words: int = 0) -> str:
@@ -372,9 +380,9 @@ def _in_range(
     """The reviews whose time is one of this edition's unit, and their lines."""
     times = table[fields.time].to_numpy()
     wanted = next(unit for unit, (_, ticks) in enumerate(UNITS) if ticks == fields.ticks)
-    right = unit_numbers(times) == wanted
-    if right.all():
+    if not len(times) or (unit_numbers(np.array([times.min(), times.max()])) == wanted).all():  # a unit is a range
         return table, numbers
+    right = unit_numbers(times) == wanted
     first = int(np.flatnonzero(~right)[0])
     bad.add(
         "bad_time",
@@ -391,6 +399,8 @@ def _of_one_line(
 ) -> pa.Table:
     """The reviews whose ids are texts of one line."""
     for name in names:
+        if all(_least_byte(chunk) > ord("\r") for chunk in table[name].chunks):  # as a rule, and soon known
+            continue
         broken = pc.match_substring_regex(table[name], "[\\r\\n\\x00]").to_numpy()
         if broken.any():
             first = int(np.flatnonzero(broken)[0])
@@ -402,6 +412,12 @@ def _of_one_line(
             )
             table, numbers = table.filter(pa.array(~broken)), numbers[~broken]
     return table
+
+
+def _least_byte(texts: pa.StringArray) -> int:
+    """The least byte of the texts, or one that is less; 255 where there are none."""
+    data = texts.buffers()[2]
+    return 255 if data is None else int(np.frombuffer(data, np.uint8).min(initial=255))
 
 
 def _encode(chunks: list[pa.Array]) -> tuple[np.ndarray, pa.Array]:
@@ -435,28 +451,20 @@ def _read_metadata(
     def parse(record: dict[str, Any]) -> dict[str, Any]:
         return {name: _as(kind, record.get(name), name) for name, kind in zip(names, types, strict=True)}
 
-    found: dict[int, tuple[str, str, str, str]] = {}
+    found: dict[int, tuple[str, ...]] = {}
     repeated = 0
     for table, numbers in read_json_lines(path, schema, parse, bad, names[:1], block_size):
         codes = pc.index_in(table[names[0]].combine_chunks(), value_set=item_ids).fill_null(-1).to_numpy()
         chosen = np.flatnonzero((codes >= 0) & wanted[codes]) if len(wanted) else codes[:0]
         some = table.take(pa.array(chosen))
-        joined = {
-            fields.brand: some[fields.brand],
-            "title": some["title"],
-            "description": _joined(some["description"], " "),
-            fields.categories: _joined(some[fields.categories], ", "),
-        }
-        columns = [joined[name].to_pylist() for name in names[1:]]
-        for code, number, title, description, brand, categories in zip(
-            codes[chosen].tolist(), numbers[chosen].tolist(), *columns, strict=True
-        ):
-            texts = (
-                title_of(title or "", max_title_words),
-                clean_text(description or ""),
-                clean_text(brand or ""),
-                clean_text(categories or ""),
-            )
+        columns = (
+            [title_of(title or "", max_title_words) for title in some["title"].to_pylist()],
+            _cleaned(_joined(some["description"], " ")),
+            _cleaned(some[fields.brand]),
+            _cleaned(_joined(some[fields.categories], ", ")),
+        )
+        for code, number, *own in zip(codes[chosen].tolist(), numbers[chosen].tolist(), *columns, strict=True):
+            texts = tuple(own)
             if found.setdefault(code, texts) == texts:
                 repeated += found[code] is not texts
                 continue

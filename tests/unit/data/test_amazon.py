@@ -5,6 +5,8 @@ import json
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.builder import build, check
 from support.interactions import DAY, ITEMS, corpus_rows, random_interactions
 from support.raw_files import MAKERS, read_text, write_amazon, write_text
@@ -16,7 +18,7 @@ from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.data.source import BadRows
-from minionerec.data.sources.amazon import clean_title, published_title, read_amazon, read_blocks
+from minionerec.data.sources.amazon import _cleaned, clean_text, clean_title, published_title, read_amazon, read_blocks
 
 
 def interactions_of(source):
@@ -106,6 +108,11 @@ def test_titles(raw, clean, published):
     assert published_title(raw, max_words=4) == published
 
 
+@given(st.lists(st.none() | st.text(st.sampled_from('ab;"é&<>/ \t\n\x1f\x7f\u00a0')) | st.just("x &lt;b> &amp; <p>")))
+def test_texts_cleaned_together_are_those_cleaned_one_by_one(texts):
+    assert _cleaned(pa.array(texts, pa.string())) == [clean_text(text or "") for text in texts]
+
+
 def test_items_without_a_title_take_their_reviews_along(tmp_path):
     items = [*ITEMS[:2], ("B2", "<span id", ""), ("B3", "too many words here", ""), *ITEMS[4:7], ("B99", "Unseen", "")]
     source = read(tmp_path, items=items, max_title_words=3)
@@ -150,6 +157,12 @@ BROKEN = [
         (4, '{"reviewerID": "R1", "asin": "B1", "unixReviewTime": "soon"}'),
         "malformed",
         "line 5: invalid literal for int",
+    ),
+    (
+        "reviews",
+        (4, r'{"reviewerID": "R\n1", "asin": "B1", "unixReviewTime": 1500000000}'),
+        "malformed_id",
+        r"line 5: 'reviewerID' is 'R\\n1', expected a text of one line",
     ),
     ("meta", (1, '{"asin": "B1", "title": "Pot"'), "malformed", r"meta\.json\.gz, line 2"),
     ("meta", (1, '{"title": "Pot"}'), "missing_id", r"meta\.json\.gz, line 2: 'asin' is missing"),
