@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger, progress
@@ -29,7 +28,7 @@ from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.shards import ShardWriter, count_shards
 from minionerec.data.source import InteractionBatch, InteractionSource
 from minionerec.data.times import ticks_by_middle
-from minionerec.data.units import SECOND, check_middle
+from minionerec.data.units import BEYOND, SECOND, check_middle, unit_numbers
 
 log = get_logger(__name__)
 
@@ -82,8 +81,9 @@ class BuiltCorpus:
 
     def sequences(self, shards: int = 1) -> Iterator[tuple[int, Chains]]:
         """Shard and whole sequences of it, part by part: users with an example, by shard and user (UTF-8)."""
-        digits = self.engine.hexadecimal(statements.SHARD_DIGITS)
-        return _whole_sequences(self.engine.stream(self.borders.sequences(shards, digits)), self.timed)
+        users = statements.listed(shards, self.engine.hexadecimal(statements.SHARD_DIGITS))
+        ids = self.engine.stream(f"SELECT shard, user_id FROM ({users}) AS l ORDER BY shard, user_key")
+        return _whole_sequences(self.engine.stream(self.borders.sequences(users)), ids, self.timed)
 
     def chains(self) -> Chains:
         """All sequences in memory."""
@@ -123,39 +123,44 @@ class BuiltCorpus:
                     held = None
 
 
-def _whole_sequences(batches: Iterable[pa.RecordBatch], timed: bool) -> Iterator[tuple[int, Chains]]:
-    """The parts of `BuiltCorpus.sequences`, of batches that may split a sequence."""
+def _whole_sequences(
+    batches: Iterable[pa.RecordBatch], users: Iterator[pa.RecordBatch], timed: bool
+) -> Iterator[tuple[int, Chains]]:
+    """The parts of `BuiltCorpus.sequences`, of batches that may split a sequence, and of their users."""
     rest: pa.Table | None = None
+    known = pa.Table.from_batches([next(users)])
+
+    def part(table: pa.Table, begins: np.ndarray) -> Iterator[tuple[int, Chains]]:
+        nonlocal known
+        while len(known) < len(begins):
+            known = pa.concat_tables([known, pa.Table.from_batches([next(users)]).cast(known.schema)])
+        own, known = known[: len(begins)], known[len(begins) :]
+        return _chains(table, begins, own, timed)
+
     for batch in batches:
         table = pa.Table.from_batches([batch])
         table = table if rest is None else pa.concat_tables([rest, table.cast(rest.schema)])
         table = table.combine_chunks()
         begins = _begins(table)
         if len(begins) > 1:
-            yield from _chains(table.slice(0, begins[-1]), begins[:-1], timed)
+            yield from part(table.slice(0, begins[-1]), begins[:-1])
         rest = table.slice(begins[-1]) if len(begins) else rest
     if rest is not None and len(rest):
-        rest = rest.combine_chunks()
-        yield from _chains(rest, _begins(rest), timed)
+        yield from part(rest, _begins(rest))
 
 
 def _begins(table: pa.Table) -> np.ndarray:
     """Where each user's interactions begin: int64, ascending."""
-    if not len(table):
-        return np.zeros(0, np.int64)
-    user = table["user_id"].combine_chunks()
-    other = pc.not_equal(user[1:], user[:-1]).to_numpy(zero_copy_only=False)
-    return np.concatenate([[0], np.flatnonzero(other) + 1])
+    return np.flatnonzero(np.diff(table["user_key"].to_numpy(), prepend=-1))
 
 
-def _chains(table: pa.Table, begins: np.ndarray, timed: bool) -> Iterator[tuple[int, Chains]]:
+def _chains(table: pa.Table, begins: np.ndarray, users: pa.Table, timed: bool) -> Iterator[tuple[int, Chains]]:
     """The sequences of a part, shard by shard."""
-    shards = table["shard"].to_numpy()[begins]
-    users = table["user_id"].take(pa.array(begins)).to_numpy()
+    shards = users["shard"].to_numpy()
     offsets = np.append(begins, len(table))
     names = {"item_index": np.int32, "time": np.int64, "example": np.int32, "split": np.int8}
     items, times, examples, splits = (table[name].to_numpy().astype(kind) for name, kind in names.items())
-    whole = Chains(users, offsets, items, times if timed else None, examples, splits)
+    whole = Chains(users["user_id"].to_numpy(), offsets, items, times if timed else None, examples, splits)
     for number in np.unique(shards):
         yield int(number), whole.take(np.flatnonzero(shards == number))
 
@@ -211,13 +216,14 @@ def build_corpus(
     _check_times(engine, source, source_rows, split, start, end)
     steps = progress(_STEPS, "making examples", unit="steps")
     next(steps)
-    engine.table("users", statements.USERS)
+    engine.numbered("users", statements.USERS, "user_id", "user_key")
     next(steps)
     by_user = "published_order" in quirks
     counts = _filter(engine, source, source_rows, reals, core, start, end, quirks)
+    engine.table("firsts", statements.FIRSTS)
     ticks = SECOND if by_user else source.ticks
     next(steps)
-    items, purchases = _number_items(engine, source.items, only_met=core > 1, by_user=by_user)
+    items, purchases, orders = _number_items(engine, source.items, only_met=core > 1, by_user=by_user)
     next(steps)
     interactions, users = engine.row(statements.COUNT)
     sequences = _sequences(engine, source, ticks, reals, interactions, split, ties, by_user)
@@ -225,7 +231,7 @@ def build_corpus(
     engine.drop("interactions")
     timed = sequences.time is not None
     next(steps)
-    audit = audit_of_signs(engine.rows(statements.AUDIT), timed, [*id_ranks(items["item_id"].tolist()), "file"])
+    audit = audit_of_signs(engine.rows(statements.AUDIT), timed, [*orders, "file"])
     if sequences.shuffled:
         _shuffle(engine, sequences, seed)
     next(steps)
@@ -236,8 +242,8 @@ def build_corpus(
     if max_eval_examples:
         counts["rows_left_out"] = borders.examples - examples
     next(steps)
-    engine.table("active", borders.active)
-    active, size = engine.row(statements.ACTIVE)
+    engine.table("active", borders.known("user_key"))
+    active, size, *new_users = engine.row(statements.novelties("active"))
     counts |= dict(source.counts) | {f"{name}_rows": sizes[number][0] for number, name in enumerate(SPLITS)}
     counts |= {
         "rows": examples,
@@ -251,7 +257,10 @@ def build_corpus(
         "truncated_histories": truncated,
     }
     next(steps)
-    counts |= _novelties(engine, borders) | {"users_without_rows": users - active}
+    _, _, *cold_targets = engine.row(statements.novelties(f"({borders.known('item_index')}) AS items_with_examples"))
+    for each, cold, new in zip(SPLITS[1:], cold_targets, new_users, strict=True):
+        counts |= {f"{each}_cold_targets": int(cold), f"{each}_new_users": int(new)}
+    counts["users_without_rows"] = users - active
     next(steps, None)
     name = SPLIT_NAMES[split] + TIES[ties]
     described = {**counts, "ties": ties, "order": audit.counts(), "split": name, "max_history": max_history}
@@ -367,8 +376,8 @@ def _take_core(engine: Engine, count: int, k: int) -> int:
 
 def _number_items(
     engine: Engine, items: pd.DataFrame, *, only_met: bool, by_user: bool
-) -> tuple[pd.DataFrame, np.ndarray]:
-    """Make `items`; gives those that stay, and the interactions of each, int64 (N,)."""
+) -> tuple[pd.DataFrame, np.ndarray, list[str]]:
+    """Make `items`; gives those that stay, the interactions of each, int64 (N,), and the orders of their ids."""
     purchases = np.zeros(len(items), dtype=np.int64)
     for batch in engine.stream(statements.ITEM_COUNTS):
         purchases[batch["item"].to_numpy()] = batch["purchases"].to_numpy()
@@ -388,7 +397,7 @@ def _number_items(
     }
     table = pa.table(columns)
     engine.load("items", table.schema, table.to_batches())
-    return items, purchases[old]
+    return items, purchases[old], list(ranks)
 
 
 def _sequences(
@@ -413,7 +422,7 @@ def _sequences(
     reals = reals and not by_user
     if known == SECOND and count:
         uneven = reals and engine.row("SELECT count(*) FROM interactions WHERE timestamp <> floor(timestamp)") != (0,)
-        known = ticks_by_middle(_median(engine, "interactions", "timestamp", count), uneven)
+        known = ticks_by_middle(_typical_time(engine, count), uneven)
     time = None if known is None else statements.seconds("timestamp", engine.divide, known, reals)
     if ties != "keep" and time is None:
         what = "holds times with fractions that are no dates" if source.timed else "holds no times"
@@ -422,6 +431,13 @@ def _sequences(
             "'keep', or give dates or seconds since 1970."
         )
     return Sequences(time, ties == "together", split == "leave_last_out", ties == "shuffle", by_user)
+
+
+def _typical_time(engine: Engine, count: int) -> float:
+    """A time of the same unit as the median; where the first and the last are of one unit, all between them are."""
+    ends = engine.row("SELECT CAST(min(timestamp) AS DOUBLE), CAST(max(timestamp) AS DOUBLE) FROM interactions")
+    first, last = unit_numbers(np.array(ends))
+    return float(ends[0]) if first == last != BEYOND else _median(engine, "interactions", "timestamp", count)
 
 
 def _shuffle(engine: Engine, sequences: Sequences, seed: int) -> None:
@@ -441,9 +457,9 @@ def _shuffle(engine: Engine, sequences: Sequences, seed: int) -> None:
 
 def _order(engine: Engine, sequences: Sequences, where: str, most: int) -> Borders:
     """Make `ordered`; gives where splits begin."""
+    parts = dict(engine.rows(sequences.parts))
     engine.numbered("ordered", *sequences.ordered(), "example")
     engine.drop("sequences")
-    parts = dict(engine.rows(statements.PARTS))
     examples = sum(parts.values())
     if sequences.last_out:
         starts = [parts.get(0, 0), parts.get(0, 0) + parts.get(1, 0)]
@@ -464,19 +480,6 @@ def _second_begins(engine: Engine, example: int, examples: int) -> int:
         f"SELECT min(example) FROM ordered WHERE time = {statements.whole(time)} AND example < {examples}"
     )
     return int(first)
-
-
-def _novelties(engine: Engine, borders: Borders) -> dict[str, int]:
-    """Examples of valid and test whose target no training example has, and whose user has none."""
-    found = {
-        name: dict(engine.rows(borders.unknown(column)))
-        for name, column in (("cold_targets", "item_index"), ("new_users", "user_key"))
-    }
-    return {
-        f"{split}_{name}": int(of.get(number, 0))
-        for number, split in enumerate(SPLITS[1:], start=1)
-        for name, of in found.items()
-    }
 
 
 PARTS = 1024

@@ -79,8 +79,7 @@ class Duck(Engine):
 
     def numbered(self, name: str, sql: str, order: str, column: str) -> None:
         """See `Engine`; rows are numbered as the sort gives them, in a third of the time of a window over the order."""
-        ordered = f"SELECT * FROM ({sql}) AS found ORDER BY {order}"
-        self.table(name, f"SELECT *, row_number() OVER () - 1 AS {column} FROM ({ordered}) AS sorted")
+        self.table(name, f"SELECT *, row_number() OVER () - 1 AS {column} FROM ({sql} ORDER BY {order}) AS sorted")
 
     def drop(self, name: str) -> None:
         """See `Engine`."""

@@ -61,7 +61,14 @@ class Engine(ABC):
 
     @abstractmethod
     def numbered(self, name: str, sql: str, order: str, column: str) -> None:
-        """Make a table of a query's rows with one more column: their number, from 0, in an order without ties."""
+        """Make a table of a query's rows with one more column: their number, from 0, in an order without ties.
+
+        Args:
+            name: The table.
+            sql: The query.
+            order: Expressions that it can be sorted by; columns of them that it does not give are not kept.
+            column: Name of the number.
+        """
 
     @abstractmethod
     def drop(self, name: str) -> None:

@@ -101,7 +101,7 @@ class Spark(Engine):
     def numbered(self, name: str, sql: str, order: str, column: str) -> None:
         """See `Engine`; each part of the sorted rows is numbered by itself, after those of earlier parts."""
         drawn = f"{name}_drawn"
-        sorted_rows = self._run(f"SELECT * FROM ({sql}) AS found ORDER BY {order}")
+        sorted_rows = self._run(f"{sql} ORDER BY {order}")
         self._keep(drawn, sorted_rows.selectExpr("*", "monotonically_increasing_id() AS drawn"))
         sizes = self.rows(
             f"SELECT drawn_by, count(*) FROM (SELECT shiftright(drawn, 33) AS drawn_by FROM {drawn}) GROUP BY drawn_by"

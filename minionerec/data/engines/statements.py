@@ -4,23 +4,27 @@ Tables, in the order in which they are made:
 
 - `raw`: the interactions of a source that can be used. `source_row` (its index in the source's order), `user_id`,
   `item` (row of the source's item table), `timestamp` (in ticks; 0 where there is none).
-- `users`: `user_id`, and `user_key`, the source row of the user's first interaction, which identifies the user.
+- `users`: `user_id`, and `user_key`, the user's number in the order of ids (UTF-8).
 - `interactions`: `source_row`, `user_key`, `item`, `timestamp` of those that pass the window and the core.
+- `firsts`: `user_key`, and `first_row`, the source row of the user's first interaction among these.
 - `items`: `item` → `item_index` of the corpus, and the ranks of its id, `text_rank` as text, `number_rank` as number.
 - `sequences`: a user's interactions, oldest first, numbered by `position` from 0; `step` is the position at which the
   step begins that the interaction belongs to: its own, or with ties together the first of its second. An interaction
   whose step is above 0 is the target of an example.
 - `ordered`: the same numbered by `example`, the order of examples; interactions that are no target are last.
+- `active`: the users with an example (`Borders.known`).
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from minionerec.data.names import SPLITS
 from minionerec.data.times import NO_TIME
 
-USERS = "SELECT user_id, min(source_row) AS user_key FROM raw GROUP BY user_id"
+USERS = "SELECT user_id FROM raw GROUP BY user_id"
+FIRSTS = "SELECT user_key, min(source_row) AS first_row FROM interactions GROUP BY user_key"
 ITEM_COUNTS = "SELECT item, count(*) AS purchases FROM interactions GROUP BY item"
-COUNT = "SELECT count(*), count(DISTINCT user_key) FROM interactions"
+COUNT = "SELECT (SELECT count(*) FROM interactions), (SELECT count(*) FROM firsts)"
 SHARD_DIGITS = "substr(md5(u.user_id), 1, 8)"
 """The hexadecimal digits that decide a user's shard."""
 
@@ -59,7 +63,7 @@ def interactions(first: float | None, last: float | None, timestamp: str = "r.ti
     bounds += [] if last is None else [f"CAST(r.timestamp AS DOUBLE) <= {real(last)}"]
     where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
     return (
-        f"SELECT r.source_row, u.user_key, r.item, {timestamp} AS timestamp FROM raw r "
+        f"SELECT r.source_row, CAST(u.user_key AS INT) AS user_key, r.item, {timestamp} AS timestamp FROM raw r "
         f"JOIN users u ON r.user_id = u.user_id{where}"
     )
 
@@ -74,15 +78,13 @@ def core_round(k: int) -> str:
     )
 
 
-_BY_USER = """
-SELECT n.item, f.first_row, n.timestamp, n.source_row FROM interactions n
-JOIN (SELECT user_key, min(source_row) AS first_row FROM interactions GROUP BY user_key) AS f ON n.user_key = f.user_key
-"""
-MET_ITEMS = f"""
+MET_ITEMS = """
 SELECT item FROM (
-    SELECT b.item, row_number() OVER (ORDER BY b.first_row, b.timestamp, b.source_row) AS met FROM ({_BY_USER}) AS b
-    JOIN (SELECT item, min(first_row) AS first_row FROM ({_BY_USER}) AS each GROUP BY item) AS m
-    ON b.item = m.item AND b.first_row = m.first_row
+    SELECT n.item, row_number() OVER (ORDER BY f.first_row, n.timestamp, n.source_row) AS met FROM (
+        SELECT i.item, min(f.first_row) AS first_row FROM interactions i JOIN firsts f ON i.user_key = f.user_key
+        GROUP BY i.item
+    ) AS m JOIN firsts f ON m.first_row = f.first_row
+    JOIN interactions n ON m.item = n.item AND f.user_key = n.user_key
 ) AS by_first_user GROUP BY item ORDER BY min(met)
 """
 """Items in the order in which they first appear when one user is read after another, each from old to new."""
@@ -108,6 +110,10 @@ def seconds(timestamp: str, divide: str, ticks: int, reals: bool) -> str:
         less = f"CASE WHEN {timestamp} % {whole(ticks)} < 0 THEN 1 ELSE 0 END"
         found = f"({timestamp} {divide} {whole(ticks)} - {less})"
     return f"greatest({found}, {whole(NO_TIME + 1)})"
+
+
+_LAST_OUT = "CASE WHEN steps_left = 0 THEN 2 WHEN steps_left = 1 THEN 1 ELSE 0 END"
+"""The split of an example of "leave_last_out"."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +146,10 @@ class Sequences:
     def table(self) -> str:
         """The statement of `sequences`.
 
-        In addition to the module's description: `tied`, whether the interaction before is of the same second;
-        `text_sign`, `number_sign` and `row_sign`, whether ids and source rows rise (1) or fall (-1) from it;
-        `steps_left`, steps to the user's last; `first_row`, the first source row of the user; `tie_size`, how many
-        interactions its second holds, from position `tie_begin`.
+        In addition to the module's description: `previous`, the item of the interaction before; `tied`, whether that is
+        of the same second; `row_sign`, whether source rows rise (1) or fall (-1) from it; `steps_left`, steps to the
+        user's last; `first_row`, as in `firsts`; `tie_size`, how many interactions its second holds, from position
+        `tie_begin`.
         """
         steps = "row_number() OVER w" if not self.together else "rank() OVER (PARTITION BY user_key ORDER BY time)"
         left = (
@@ -154,23 +160,23 @@ class Sequences:
         columns = {
             "position": "CAST(row_number() OVER w - 1 AS INT)",
             "step": f"CAST({steps} - 1 AS INT)",
+            "previous": "lag(item_index) OVER w",
             "tied": "CASE WHEN time = lag(time) OVER w THEN 1 ELSE 0 END",
-            **{
-                f"{name}_sign": f"CAST(sign({column} - lag({column}) OVER w) AS INT)"
-                for name, column in (("text", "text_rank"), ("number", "number_rank"), ("row", "source_row"))
-            },
+            "row_sign": "CAST(sign(source_row - lag(source_row) OVER w) AS INT)",
         }
         extra = {
             "steps_left": f"CAST({left} AS INT)",
-            "first_row": "min(source_row) OVER (PARTITION BY user_key)",
+            "first_row": "first_row",
             "tie_size": "count(*) OVER (PARTITION BY user_key, time)",
             "tie_begin": "CAST(rank() OVER (PARTITION BY user_key ORDER BY time) - 1 AS INT)",
         }
         columns |= {name: extra[name] for name in self.extra}
         made = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
+        needed = "first_row" in self.extra
+        first, joined = (", f.first_row", " JOIN firsts f ON n.user_key = f.user_key") if needed else ("", "")
         inner = (
-            "SELECT n.source_row, n.user_key, i.item_index, n.timestamp, i.text_rank, i.number_rank, "
-            f"{self.time or whole(0)} AS time FROM interactions n JOIN items i ON n.item = i.item"
+            f"SELECT n.source_row, n.user_key, i.item_index, n.timestamp{first}, "
+            f"{self.time or whole(0)} AS time FROM interactions n JOIN items i ON n.item = i.item{joined}"
         )
         return (
             f"SELECT source_row, user_key, item_index, timestamp, time, {made} FROM ({inner}) AS timed "
@@ -193,29 +199,48 @@ class Sequences:
 
     def ordered(self) -> tuple[str, str]:
         """The query of `ordered`, and its order: targets first; split by split where that is known."""
-        split = "CASE WHEN steps_left = 0 THEN 2 WHEN steps_left = 1 THEN 1 ELSE 0 END" if self.last_out else "0"
-        first = ", first_row" * self.by_user
-        found = (
-            f"SELECT user_key, source_row, item_index, timestamp, time, position, step{first}, "
-            f"CASE WHEN step > 0 THEN 0 ELSE 1 END AS no_target, {split} AS part FROM sequences"
-        )
-        return found, f"no_target, part, timestamp{first}, source_row"
+        order = ["CASE WHEN step > 0 THEN 0 ELSE 1 END", *[_LAST_OUT] * self.last_out]
+        order += ["timestamp", *["first_row"] * self.by_user, "source_row"]
+        return "SELECT user_key, item_index, time, position, step FROM sequences", ", ".join(order)
+
+    @property
+    def parts(self) -> str:
+        """How many examples there are, by split where that is known."""
+        if self.last_out:
+            return f"SELECT {_LAST_OUT} AS part, count(*) FROM sequences WHERE step > 0 GROUP BY part"
+        return "SELECT 0, count(*) FROM sequences WHERE step > 0"
 
 
 AUDIT = (
-    "SELECT tied, text_sign, number_sign, row_sign, count(*) FROM sequences WHERE position > 0 "
+    "SELECT tied, CAST(sign(i.text_rank - p.text_rank) AS INT) AS text_sign, "
+    "CAST(sign(i.number_rank - p.number_rank) AS INT) AS number_sign, row_sign, count(*) FROM sequences s "
+    "JOIN items i ON s.item_index = i.item_index JOIN items p ON s.previous = p.item_index "
     "GROUP BY tied, text_sign, number_sign, row_sign"
 )
+"""How many interactions there are whose ids, as text and as numbers, rise (1) or fall (-1) from the one before."""
 TIED = "SELECT source_row FROM sequences WHERE tie_size > 1 ORDER BY first_row, position"
-PARTS = "SELECT part, count(*) FROM ordered WHERE step > 0 GROUP BY part"
-"""How many examples `ordered` has, by split where that is known."""
-USER_NUMBERS = (
-    "SELECT u.user_id FROM users u JOIN (SELECT user_key, min(source_row) AS first_row FROM ordered GROUP BY user_key) "
-    "AS f ON u.user_key = f.user_key ORDER BY f.first_row"
-)
+USER_NUMBERS = "SELECT u.user_id FROM users u JOIN firsts f ON u.user_key = f.user_key ORDER BY f.first_row"
 """Users by their first interaction that passes the filters."""
-ACTIVE = "SELECT count(*), sum(size) FROM active"
-"""How many users have an example, and how many interactions they have together."""
+
+
+def listed(shards: int, first_digits: str) -> str:
+    """The users of `active` with their shard: `user_key`, `user_id`, `shard`.
+
+    Args:
+        shards: How many there are.
+        first_digits: `SHARD_DIGITS` as a number, in the engine's SQL.
+    """
+    shard = "0" if shards == 1 else f"{first_digits} % {shards}"
+    return (
+        f"SELECT u.user_key, u.user_id, CAST({shard} AS INT) AS shard FROM users u "
+        "JOIN active a ON u.user_key = a.user_key"
+    )
+
+
+def novelties(table: str) -> str:
+    """How many values `Borders.known` gives, their interactions, and the examples of valid and test new to training."""
+    new = "sum(CASE WHEN train = 0 THEN {} ELSE 0 END)"
+    return f"SELECT count(*), sum(size), {new.format('valid')}, {new.format('test')} FROM {table}"
 
 
 @dataclass(frozen=True)
@@ -272,33 +297,26 @@ class Borders:
             f"FROM (SELECT step, {self.split} AS split FROM ordered) AS marked WHERE split >= 0 GROUP BY split"
         )
 
-    def unknown(self, column: str) -> str:
-        """Examples of valid and of test that no training example shares a value with, such as the item: the target."""
+    def known(self, column: str) -> str:
+        """The values of a column with an example, such as items that are its target.
+
+        Beside the value, how many interactions (`size`) and examples of each split (`train`, `valid`, `test`) have it.
+        """
+        counts = (f"count(CASE WHEN split = {number} THEN 1 END) AS {name}" for number, name in enumerate(SPLITS))
         return (
-            f"SELECT split, count(*) FROM (SELECT {column}, {self.split} AS split FROM ordered) AS marked "
-            f"LEFT JOIN (SELECT {column} FROM ordered WHERE example < {self.valid} GROUP BY {column}) AS t "
-            f"ON marked.{column} = t.{column} WHERE split > 0 AND t.{column} IS NULL GROUP BY split"
+            f"SELECT {column}, count(*) AS size, {', '.join(counts)} "
+            f"FROM (SELECT {column}, {self.split} AS split FROM ordered) AS marked "
+            f"GROUP BY {column} HAVING max(split) >= 0"
         )
 
-    @property
-    def active(self) -> str:
-        """The users with an example, and how many interactions they have: `user_key`, `size`."""
-        return (
-            f"SELECT user_key, count(*) AS size FROM (SELECT user_key, {self.split} AS split FROM ordered) AS marked "
-            "GROUP BY user_key HAVING max(split) >= 0"
-        )
-
-    def sequences(self, shards: int, first_digits: str) -> str:
-        """Interactions of `active`, sorted by shard, user and position.
+    def sequences(self, users: str) -> str:
+        """Interactions sorted by shard, user and position.
 
         Args:
-            shards: How many there are.
-            first_digits: `SHARD_DIGITS` as a number, in the engine's SQL.
+            users: The users, see `listed`.
         """
-        shard = "0" if shards == 1 else f"{first_digits} % {shards}"
         return (
-            f"SELECT CAST({shard} AS INT) AS shard, u.user_id, o.item_index, o.time, "
-            f"CAST({self.number} AS INT) AS example, CAST({self.split} AS TINYINT) AS split FROM ordered o "
-            "JOIN users u ON o.user_key = u.user_key JOIN active a ON o.user_key = a.user_key "
-            "ORDER BY shard, u.user_id, o.position"
+            f"SELECT o.user_key, o.item_index, o.time, CAST({self.number} AS INT) AS example, "
+            f"CAST({self.split} AS TINYINT) AS split FROM ordered o JOIN ({users}) AS l ON o.user_key = l.user_key "
+            "ORDER BY l.shard, o.user_key, o.position"
         )

@@ -157,8 +157,9 @@ def test_a_first_timestamp_of_more_items_than_a_history_holds(engine):
 
 
 @pytest.mark.parametrize("ticks", [1, 10**3, 10**6, 10**9, 0.5])
-def test_seconds_by_what_numbers_look_like(engine, ticks):
-    timestamps = 1_500_000_000 + np.arange(40)
+@pytest.mark.parametrize("first", [1_500_000_000, 5])  # all of one unit, and one that looks like none
+def test_seconds_by_what_numbers_look_like(engine, ticks, first):
+    timestamps = np.array([first, *(1_500_000_000 + np.arange(1, 40))])
     source = Source(
         items=item_table(["a"]),
         users=np.arange(40, dtype=np.int32) % 2,
