@@ -55,7 +55,12 @@ def load_model(
     _check_config(folder, error, remedy)
     with _loading(folder, error, remedy):
         model, found = reader.from_pretrained(
-            folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True, **settings
+            folder,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # for an error of our own, below
+            **settings,
         )
     missing = sorted(name for name in found["missing_keys"] if not absent(name))
     unexpected = sorted(name for name in found["unexpected_keys"] if not spare(name))
@@ -66,7 +71,11 @@ def load_model(
                 f"different models. {remedy}"
             )
     if found["mismatched_keys"]:
-        raise error(f"{folder}: tensors do not have the shapes of {CONFIG_FILE}. {remedy}")
+        name, given, own = min(found["mismatched_keys"])
+        raise error(
+            f"{folder}: {name} is {tuple(given)}, and {tuple(own)} by {CONFIG_FILE} and this version: the model is another "
+            f"one, or of another version. {remedy}"
+        )
     return model
 
 

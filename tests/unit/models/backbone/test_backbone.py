@@ -225,6 +225,10 @@ def test_pretrained_from_a_directory_gets_codes(tmp_path):
     verify_code_tokens(tokenizer, TABLE)
     with pytest.raises(ConfigError, match="no/such-model: cannot be loaded"):
         load_pretrained("no/such-model", torch.float32)
+    config = tmp_path / "hub" / "config.json"
+    config.write_text(config.read_text().replace('"intermediate_size": ', '"intermediate_size": 1'))
+    with pytest.raises(ConfigError, match=r"weight is \(16, \d+\), and \(16, 1\d+\) by config\.json and this version"):
+        load_pretrained(str(tmp_path / "hub"), torch.float32)
 
 
 @pytest.mark.parametrize(
