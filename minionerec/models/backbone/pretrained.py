@@ -73,8 +73,8 @@ def load_model(
     if found["mismatched_keys"]:
         name, given, own = min(found["mismatched_keys"])
         raise error(
-            f"{folder}: {name} is {tuple(given)}, and {tuple(own)} by {CONFIG_FILE} and this version: weights of another "
-            f"model or version. {remedy}"
+            f"{folder}: {name} is {tuple(given)}, and {tuple(own)} by {CONFIG_FILE} and this version: weights of "
+            f"another model or version. {remedy}"
         )
     return model
 
