@@ -259,8 +259,7 @@ class Experts(nn.Module):
         back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
         unsold, known = self.items[:, 3].to(log_probs.dtype), 1 - seen
         yield log_probs
-        shares = [self._transitions(items, slot, log_probs, which) for which in range(len(DECAYS))]
-        own = torch.cat([log_probs.exp(), *shares])
+        own = torch.cat([log_probs.exp(), *self._transitions(items, slot, log_probs)])
         alike = self.text_offsets, self.neighbours, self.similarities
         chances, *shares = mean_of_neighbours(own, self.items[:, 3] > 0, *alike).split(len(log_probs))
         yield torch.where(unsold > 0, torch.log(chances + NO_NEIGHBOUR) - log_probs, 0)
@@ -326,14 +325,15 @@ class Experts(nn.Module):
         found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
         return found.scatter_reduce_(0, where, self.similarities[index].to(like.dtype), "amax").view_as(like)
 
-    def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor, which: int) -> torch.Tensor:
-        """Shares of items that followed the newest ones in training, by one of `DECAYS`: float32 (P, N)."""
+    def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Shares of items that followed the newest ones in training, by each of `DECAYS`: float32 (P, N)."""
         back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
         position, column = ((items > 0) & (back >= 0) & (back < REACH)).nonzero(as_tuple=True)
-        item = items[position, column] - 1
-        weight = DECAYS[which] ** back[position, column] * self.rarity[which, item]
+        item, steps = items[position, column] - 1, back[position, column]
         owner, index = rows_of(self.offsets, item)
-        found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
         where = position[owner] * like.shape[1] + self.followers[index].long()
-        found = found.index_add_(0, where, weight[owner] * self.counts[which, index]).view_as(like)
-        return found / found.sum(1, keepdim=True).clamp(min=1e-12)
+        for decay, rarity, counts in zip(DECAYS, self.rarity, self.counts, strict=True):
+            weight = decay**steps * rarity[item]
+            found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
+            found = found.index_add_(0, where, weight[owner] * counts[index]).view_as(like)
+            yield found / found.sum(1, keepdim=True).clamp(min=1e-12)
