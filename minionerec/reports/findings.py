@@ -20,6 +20,7 @@ _RESTS = (("time", LATER), ("pair", NOT_FOLLOWED))  # the other slices of their 
 _BASELINES = {given: [labelled(name, given) for name in NAMES] for given in ((), (SESSION_CONTEXT,))}
 """Names of the baselines on pages, by what they were given."""
 _NONE = "no significant difference"
+_SMALL = 0.05  # share of examples below which a slice is not reported
 _LARGE = 0.1  # share of examples that is reported with what to change
 
 
@@ -181,6 +182,21 @@ def _later(results: PageResults) -> list[Finding]:
     return []
 
 
+def _behind(results: PageResults) -> list[Finding]:
+    """Slices of a twentieth of the examples and more in which a baseline is ahead of the best trained recommender."""
+    parts: dict[str, PairedDifference] = {}
+    for each, found in results.by_slice:
+        mine, theirs = (None, None) if found is None else _best_two(found)
+        if found is None or mine is None or theirs is None or each.share < _SMALL:
+            continue
+        gap = found.difference(mine, theirs, results.levels[0], results.headline)
+        if gap.verdict < 0 and (each.group, each.name) != ("time", LATER):  # `_later` reports these
+            where = f"on the {100 * each.share:.0f} % of examples {_whose(each)}"
+            parts[f"{where} {quoted(mine)} is behind {quoted(theirs)}, {with_interval(gap)}"] = gap
+    text = f"Slices in which a baseline is ahead of the best trained recommender: {'; '.join(parts)}."
+    return [Finding("slices behind", text, {words: list(gap) for words, gap in parts.items()})] if parts else []
+
+
 def _slices(results: PageResults) -> list[Finding]:
     """The share of the headline metric of some slices, and slices in which the order of recommenders changes."""
     measured = [(each, found) for each, found in results.by_slice if found is not None]
@@ -316,11 +332,12 @@ RULES: Mapping[str, Callable[[PageResults], list[Finding]]] = {
     "baseline": _baseline,
     "steps": _steps,
     "later examples": _later,
+    "slices behind": _behind,
     "published": _published,
     "ceiling": _ceiling,
     "notes": _notes,
     "slices": _slices,
     "weakest level": _weakest_level,
 }
-SHORT = tuple(RULES)[:7]
+SHORT = tuple(RULES)[:8]
 """The rules of the summary; findings of the others appear next to their tables."""

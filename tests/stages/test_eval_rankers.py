@@ -18,7 +18,7 @@ from minionerec.data.session import corpus_contexts
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.evaluation.baseline_lists import read_chosen
 from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.recommend.rankers.baselines import EASE, POPULARITY, RECENT, TRANSITIONS, make_baselines
+from minionerec.recommend.rankers.baselines import NAMES, TRANSITIONS, make_baselines
 from minionerec.reports import results
 from minionerec.reports.config import ReportConfig
 from minionerec.reports.report import run_report
@@ -118,7 +118,7 @@ def test_a_users_own_recommender_is_measured_and_reported_like_any_other(made, m
     assert ours["sid"] is None and ours["invalid"] is None
     assert ours["item"]["HR@1"][0] == pytest.approx(np.mean(targets == 5))
     assert ours["item"]["HR@4"][0] == pytest.approx(np.mean(targets >= 2))
-    assert list(result.metrics["recommenders"]) == ["my_own.Backwards", POPULARITY, RECENT, TRANSITIONS, EASE]
+    assert list(result.metrics["recommenders"]) == ["my_own.Backwards", *NAMES]
     manifest = read_manifest(result.output)
     assert set(manifest["inputs"]) == {"corpus", "ranker"}
     assert manifest["counts"]["truncated_prompts"] is None and manifest["counts"]["beams"] == 4
@@ -271,7 +271,7 @@ def test_baselines_are_given_the_session_context_where_the_model_is(mine, tmp_pa
         result = run_report(ReportConfig(**settings))
         return recommenders_of(output), read_json(f"{output}/metrics.json")["splits"]["test"], result.text
 
-    names, conditioned = [POPULARITY, RECENT, TRANSITIONS, EASE], "model (given session context)"
+    names, conditioned = list(NAMES), "model (given session context)"
     labelled = [f"{name} (given session context)" for name in names]
     monkeypatch.setattr(results, "make_baselines", None)  # all are taken from the evaluations
     for predictions, wanted in (

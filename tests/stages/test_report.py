@@ -21,6 +21,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import SESSION_CONTEXT, Predictions
 from minionerec.metrics.ranking import ranking_metrics, sid_ranks
+from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports import plots
 from minionerec.reports.cells import MINUS
 from minionerec.reports.config import ReportConfig
@@ -107,7 +108,7 @@ def test_numbers_of_the_table_are_those_of_the_metrics(shop):
     assert table.fingerprint in markdown
     kept = recommenders_of("report")
     assert kept["SFT"]["metrics"]["sid"]["NDCG@10"]["mean"] == estimate.mean
-    assert list(kept) == ["SFT", "GRPO", "popularity", "most recent items", "transition counts", "EASE"]
+    assert list(kept) == ["SFT", "GRPO", *NAMES]
 
 
 def test_intervals_are_drawn_by_user_and_one_example_a_user_changes_nothing(shop):

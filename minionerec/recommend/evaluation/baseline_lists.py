@@ -16,7 +16,7 @@ from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.parquet import read_parquet
 from minionerec.data.rows import SplitExamples
 from minionerec.metrics.predictions import Predictions
-from minionerec.recommend.rankers.baselines import EASE, NAMES, Chosen, by_rank
+from minionerec.recommend.rankers.baselines import Chosen, by_rank
 from minionerec.recommend.rankers.candidates import CandidateGroups, first_candidates
 
 FILE = "baselines.parquet"
@@ -64,7 +64,7 @@ def read_baseline_lists(
         ArtefactError: If the file cannot be read, or has invalid columns or items.
     """
     chosen = read_chosen(folder)
-    names = [name for name in NAMES if name != EASE or chosen.ridge is not None]
+    names = chosen.names
     kinds = dict.fromkeys(names, "lists")
     span = dict.fromkeys(names, (0, n_items - 1))
     frame = read_parquet(folder / FILE, kinds, within=span, only=True)

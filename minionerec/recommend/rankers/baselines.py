@@ -1,4 +1,4 @@
-"""Baselines: popularity, most recent items, transition counts and EASE, with constants chosen on validation examples.
+"""Baselines: popularity, newest items, transition counts, EASE and text, with constants chosen on validation examples.
 
 The constants of a corpus are those of a grid with the highest NDCG@10 on its validation examples; test examples are
 never read. `make_baselines` finds them and builds the rankers. Given the session contexts of the validation examples,
@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, pairwise, product
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
 from scipy.linalg import lapack
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 
 from minionerec.core.errors import ArtefactError, ConfigError, one_line
 from minionerec.core.log import get_logger, progress
@@ -37,16 +37,19 @@ from minionerec.recommend.rankers.candidates import (
     ranked_items,
 )
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking
+from minionerec.sid.embed.texts import joined_texts, nearest_texts
 
 logger = get_logger(__name__)
 
 _Setting = TypeVar("_Setting")
+_Constants = TypeVar("_Constants", "TransitionConstants", "TextConstants")
 
 POPULARITY, RECENT, TRANSITIONS, EASE = "popularity", "most recent items", "transition counts", "EASE"
+TEXT = "neighbours by text"
 """Names of the baselines, in tables and in files."""
-NAMES = (POPULARITY, RECENT, TRANSITIONS, EASE)
-EASE_ITEMS = 20_000
-"""EASE inverts a matrix of all candidates; of more it is skipped."""
+NAMES = (POPULARITY, RECENT, TRANSITIONS, EASE, TEXT)
+ALL_PAIRS = 20_000
+"""EASE and neighbours by text compare all pairs of candidates; of more candidates they are left out."""
 METRIC = "NDCG@10"
 """The metric that constants are chosen by, on validation examples."""
 
@@ -56,6 +59,7 @@ _NEWEST = 10  # items of a history that transition counts read
 _EXAMPLES = 5000  # size of the fixed sample of validation examples for choosing constants
 _FEWEST_EXAMPLES, _PRODUCT = 1000, 800_000_000  # fewer, so many at least, where times training examples they are more
 _TRAINING = 1 << 20  # training examples of a corpus on disk from which constants are chosen
+_NEAREST = 100  # most similar candidates of each, by their texts
 _RIDGE_ITEMS = 2000  # most popular candidates among which the ridge is chosen
 _MIRRORED = 512  # rows of a symmetric matrix that are copied at a time
 _FIRST_EXAMPLES = 250, 500  # validation examples on which the search over transition counts begins: least and most
@@ -87,12 +91,29 @@ class TransitionConstants:
     exclude_seen: bool = False
 
 
+@dataclass(frozen=True)
+class TextConstants:
+    """Constants of the neighbours by text.
+
+    Attributes:
+        score_decay: Weight of each further step back in the history.
+        popularity: As of `TransitionConstants`.
+        exclude_seen: Whether items of the history are ranked last.
+    """
+
+    score_decay: float = 0.8
+    popularity: float = 0.0
+    exclude_seen: bool = True
+
+
 COUNTING = ((1, 0.0), (5, 0.1), (5, 0.3), (10, 0.6), (10, 0.8))
 """Reach and decay of counting that are tried."""
 REVERSE = (0.0, 0.1, 0.3, 1.0)
 """Weights of the other direction that are tried."""
 SCORE_DECAY = (0.0, 0.1, 0.3, 0.6, 0.8)
 """Decays of scoring that are tried."""
+TEXT_DECAY = (0.0, 0.3, 0.6, 0.8, 1.0)
+"""The same of neighbours by text."""
 SHARES = (0.0, 0.01, 0.1, 0.3)
 """Shares of popularity that are tried."""
 HALF_LIVES = (None, 1.0, 0.3, 0.1, 0.03, 0.01)
@@ -111,7 +132,7 @@ class Chosen:
         popularity_half_life: Age at which a training target counts half, as a share of all training targets by time;
             None where all count the same.
         transitions: Constants of the transition counts.
-        ridge: Ridge of EASE; None where EASE is left out, of more than `EASE_ITEMS` candidates.
+        ridge: Ridge of EASE; None where EASE is left out, of more than `ALL_PAIRS` candidates.
         popularity_exclude_seen: Whether popularity ranks items of the history after all others.
         ease_exclude_seen: Whether EASE does.
         examples: Validation examples that they were chosen by; 0 where there are none, and these are the defaults.
@@ -120,6 +141,8 @@ class Chosen:
         by_context: The constants for examples of each session context, by its name, chosen on the validation examples
             of that context alone; None where constants are the same whatever the context.
         of: Of constants for one session context, the number of all validation examples that have it.
+        text: Constants of the neighbours by text; None where these are left out, of more than `ALL_PAIRS` candidates
+            or where no item has a text.
     """
 
     popularity_half_life: float | None = None
@@ -132,6 +155,14 @@ class Chosen:
     unit: str = "item"
     by_context: Mapping[str, "Chosen"] | None = None
     of: int | None = None
+    text: TextConstants | None = TextConstants()
+
+    @property
+    def names(self) -> list[str]:
+        """The baselines that are not left out, in the order of `NAMES`."""
+        left_out = {EASE} if self.ridge is None else set()
+        left_out |= {TEXT} if self.text is None else set()
+        return [name for name in NAMES if name not in left_out]
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -168,9 +199,13 @@ class Chosen:
             TRANSITIONS: f"reach {counts.reach}, decay {counts.decay:g} in counting and {counts.score_decay:g} in "
             f"scoring, reverse {counts.reverse:g}, {_half_life(counts.half_life)}, {counts.popularity:g} of popularity"
             f"{_seen(counts.exclude_seen)}",
-            EASE: f"left out, of more than {EASE_ITEMS:,} candidates"
+            EASE: f"left out, of more than {ALL_PAIRS:,} candidates"
             if self.ridge is None
             else f"ridge {self.ridge:g}{_seen(self.ease_exclude_seen)}",
+            TEXT: f"left out, of more than {ALL_PAIRS:,} candidates or of items without texts"
+            if self.text is None
+            else f"decay {self.text.score_decay:g}, {self.text.popularity:g} of popularity"
+            f"{_seen(self.text.exclude_seen)}",
         }
         found = []
         for name, text in texts.items():
@@ -195,7 +230,7 @@ class Chosen:
             ArtefactError: If it is something else.
         """
         try:
-            optional = dict.fromkeys(("by_context", "of"))
+            optional = dict.fromkeys(("by_context", "of", "text"))
             earlier = {**optional, "popularity_exclude_seen": False, "ease_exclude_seen": False}  # until version 0.2
             known = {name: {**earlier, **content}[name] for name in cls.__dataclass_fields__}
             return TypeAdapter(cls).validate_json(json.dumps(known), strict=True)
@@ -459,6 +494,33 @@ class _Scored:
             lists.append(list_items(self._best(own, k).tolist(), self.items_of, k, mask)[0])
         return by_rank(lists)
 
+    def lists_by_pairs(
+        self,
+        pairs: csr_array,
+        weights: np.ndarray | None,
+        how: "TransitionConstants | TextConstants",
+        queries: Queries,
+        k: int,
+        allowed: Allowed | None,
+    ) -> Ranking:
+        """Lists by `history_scores` and popularity.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        self.rows.check_k(k)
+        newest, share = _newest(queries.histories, self.rows.numbers), how.popularity
+
+        def scores() -> Iterator[np.ndarray]:
+            for start in range(0, len(newest), _ROWS_AT_ONCE):
+                found = history_scores(newest[start : start + _ROWS_AT_ONCE], pairs, how.score_decay, weights)
+                for first, end in pairwise(found.indptr):
+                    own = share * self.popularity
+                    own[found.indices[first:end]] += (1 - share) * found.data[first:end]
+                    yield own
+
+        return self.lists(scores(), queries.histories, k, allowed, how.exclude_seen)
+
     def _best(self, scores: np.ndarray, k: int) -> np.ndarray:
         """The best candidates of a row, without those at -inf: int64 (at most k,)."""
         if k < len(scores):
@@ -504,19 +566,9 @@ class TransitionCounts(_Scored):
         Raises:
             ConfigError: If there are fewer than `k` candidates.
         """
-        self.rows.check_k(k)
         newest = _newest(queries.histories, self.rows.numbers)
         counts = self._counted(newest) if self.counts is None else self.counts
-        return self.lists(self._scores(newest, counts), queries.histories, k, allowed, self.constants.exclude_seen)
-
-    def _scores(self, newest: Sequence[np.ndarray], counts: csr_array) -> Iterator[np.ndarray]:
-        share = self.constants.popularity
-        for start in range(0, len(newest), _ROWS_AT_ONCE):
-            found = history_scores(newest[start : start + _ROWS_AT_ONCE], counts, self.constants.score_decay)
-            for first, end in zip(found.indptr[:-1], found.indptr[1:], strict=True):
-                own = share * self.popularity
-                own[found.indices[first:end]] += (1 - share) * found.data[first:end]
-                yield own
+        return self.lists_by_pairs(counts, _rarity(counts), self.constants, queries, k, allowed)
 
     def _counted(self, some: Sequence[np.ndarray] | None = None) -> csr_array:
         """Counts of pairs: (C, C); only of the candidates in histories, if given."""
@@ -537,15 +589,23 @@ def _newest(histories: Sequence[np.ndarray], numbers: np.ndarray) -> list[np.nda
     return [numbers[np.asarray(history, dtype=np.int64)[::-1][:_NEWEST]] for history in histories]
 
 
-def history_scores(newest: Sequence[np.ndarray], counts: csr_array, decay: float) -> csr_array:
-    """Transition scores from the candidates of histories: float64 (R, C), each row summing to 1 if not empty.
+def _rarity(counts: csr_array) -> np.ndarray:
+    """Weights of candidates, the lower the more often they were counted: float64 (C,)."""
+    return 1 / np.sqrt(np.asarray(counts.sum(1), dtype=np.float64).ravel() + 1)
+
+
+def history_scores(
+    newest: Sequence[np.ndarray], pairs: csr_array, decay: float, weights: np.ndarray | None = None
+) -> csr_array:
+    """Scores of what goes with the candidates of histories: float64 (R, C), each row summing to 1 if not empty.
 
     The entries of a row are in no order.
 
     Args:
         newest: R histories, newest first, at most `_NEWEST` candidates.
-        counts: (C, C), row i what came after candidate i.
+        pairs: (C, C), row i what came after candidate i, or is like it.
         decay: Weight of each further step back.
+        weights: float64 (C,), of the candidates in histories; all 1 if None.
     """
     lengths = np.array([len(history) for history in newest])
     known = np.concatenate([*newest, np.zeros(0, np.int64)])
@@ -553,12 +613,53 @@ def history_scores(newest: Sequence[np.ndarray], counts: csr_array, decay: float
     row = np.repeat(np.arange(len(newest)), lengths)
     if not decay:
         known, row, back = known[back == 0], row[back == 0], back[back == 0]
-    rarity = 1 / np.sqrt(np.asarray(counts.sum(1), dtype=np.float64).ravel() + 1)
-    weights = csr_array((decay**back * rarity[known], (row, known)), shape=(len(newest), len(rarity)))
-    found = weights @ counts
+    values = decay**back if weights is None else decay**back * weights[known]
+    found = csr_array((values.astype(np.float64), (row, known)), shape=(len(newest), pairs.shape[0])) @ pairs
     sums = np.asarray(found.sum(1)).ravel()
     found.data /= np.repeat(np.where(sums > 0, sums, 1), np.diff(found.indptr))
     return found
+
+
+class TextNeighbours(_Scored):
+    """Candidates by how alike their texts are to those of the history, then the popular ones.
+
+    The similarity of two candidates is the cosine of the TF-IDF weights of their words and word pairs; of each
+    candidate the `_NEAREST` most similar ones count, and itself. The similarities to a history's items are summed, each
+    step back counting `score_decay` of the one before, ten items at most. The sums are made to add up to 1, and
+    popularity is given its share, as in `TransitionCounts`.
+
+    Args:
+        rows: What popularity is counted from.
+        similarities: `text_similarities` of the candidates.
+        constants: The constants.
+        popularity_half_life: Half-life of popularity.
+    """
+
+    def __init__(
+        self,
+        rows: BaselineExamples,
+        similarities: csr_array,
+        constants: TextConstants,
+        popularity_half_life: float | None = None,
+    ):
+        super().__init__(rows, popularity_half_life)
+        self.similarities, self.constants = similarities, constants
+
+    def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
+        """See `minionerec.recommend.rankers.protocol.Ranker`.
+
+        Raises:
+            ConfigError: If there are fewer than `k` candidates.
+        """
+        return self.lists_by_pairs(self.similarities, None, self.constants, queries, k, allowed)
+
+
+def text_similarities(rows: BaselineExamples) -> csr_array | None:
+    """Cosines of the texts of candidates, for `TextNeighbours`: float64 (C, C); None where it is left out."""
+    texts = joined_texts(rows.data, rows.numbers) if rows.size <= ALL_PAIRS else []
+    if not any(texts):
+        return None
+    return csr_array(nearest_texts(texts, _NEAREST) + eye_array(rows.size), dtype=np.float64)
 
 
 class Ease(_Scored):
@@ -675,8 +776,119 @@ def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: SplitExamples) 
     return _ndcg(ranks_in(candidates, rows.numbers[examples.targets]) - 1)
 
 
-class TransitionGrid:
-    """NDCG@10 of transition counts on validation examples, for any constants of the grid, without lists.
+class _Grid(Generic[_Constants]):
+    """NDCG@10 of scores of histories, mixed with popularity, on validation examples, without lists.
+
+    Args:
+        rows: What popularity is counted from.
+        examples: The validation examples.
+        popularity_half_life: Half-life of popularity.
+        whole: A grid of more examples, these among them.
+    """
+
+    def __init__(
+        self,
+        rows: BaselineExamples,
+        examples: SplitExamples,
+        popularity_half_life: float | None,
+        whole: "_Grid[Any] | None" = None,
+    ):
+        self.rows, self.examples, self.half_life = rows, examples, popularity_half_life
+        if whole is not None and whole.half_life == popularity_half_life:
+            self.scored: _Scored = whole.scored
+        else:
+            self.scored = _Scored(rows, popularity_half_life)
+        self.newest, self.targets = _newest(examples.histories, rows.numbers), rows.numbers[examples.targets]
+        self.seen = rows.history_sets(examples.histories)
+        self.known: dict[_Constants, float] = {}
+        self._scores: tuple[_Constants, csr_array, np.ndarray, np.ndarray] | None = None
+
+    def history_scores(self, how: _Constants) -> csr_array:
+        """Scores of the examples' histories, without popularity: (R, C)."""
+        raise NotImplementedError
+
+    def value(self, constants: _Constants) -> float:
+        """NDCG@10 with some constants."""
+        if constants not in self.known:
+            self.known[constants] = _ndcg(self.ranks(constants))
+        return self.known[constants]
+
+    def ranks(self, how: _Constants) -> np.ndarray:
+        """Rank of each target, from 0: int64 (R,); not exact beyond the first ten."""
+        found, popular, position = self._found(how)
+        targets, share = self.targets, how.popularity
+        hidden = self.rows.masked or how.exclude_seen
+        values = found.data if not share else (1 - share) * found.data + share * popular
+        own = share * self.scored.popularity[targets]
+        own[position >= 0] = values[position[position >= 0]]
+        better = np.empty(len(targets), dtype=np.int64)  # candidates whose score is above that of the target
+        for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
+            better[row] = np.count_nonzero(values[first:end] > own[row])
+        needed = 10 + (np.diff(self.seen.indptr) if hidden else 0)
+        rows = np.flatnonzero(better < needed)
+        ranks = np.full(len(targets), max(10, self.rows.size))
+        valued = csr_array((values, found.indices, found.indptr), found.shape)[rows]
+        ranks[rows] = self._ranks_of(rows, valued, own[rows], share, hidden)
+        return ranks
+
+    def _ranks_of(self, rows: np.ndarray, found: csr_array, own: np.ndarray, share: float, hidden: bool) -> np.ndarray:
+        """Rank of the targets of some examples, from 0: int64 (R,); C where it may not be listed.
+
+        Args:
+            rows: int64 (R,), numbers of the examples.
+            found: Scores of candidates from their histories: (R, C).
+            own: float64 (R,), score of each target.
+            share: Share of popularity.
+            hidden: Whether what was seen comes after all others, or may not be listed.
+        """
+        popular, position, targets = self.scored.popularity, self.scored.position, self.targets[rows]
+        size, count, sizes = self.rows.size, len(rows), np.diff(found.indptr)
+        found.sort_indices()
+        owner, to_beat = np.repeat(np.arange(count), sizes), np.repeat(own, sizes)
+
+        def beats(value: np.ndarray, candidate: np.ndarray, row: np.ndarray, to_beat: np.ndarray) -> np.ndarray:
+            won: np.ndarray = value > to_beat
+            level = np.flatnonzero(value == to_beat)
+            won[level] = position[candidate[level]] < position[targets[row[level]]]
+            return won
+
+        # Everyone as if nothing had a score by the history, less those who are found, and those who are found.
+        falling = -share * popular[self.scored.by_popularity]
+        more = np.searchsorted(falling, -own, side="left")
+        ranks: np.ndarray = np.where(own == share * popular[targets], position[targets], more)
+        won = beats(share * popular[found.indices], found.indices, owner, to_beat)
+        ranks = ranks - np.bincount(owner[won], minlength=count)
+        won = beats(found.data, found.indices, owner, to_beat)
+        if hidden:
+            seen = self.seen[rows]
+            row, candidate = np.repeat(np.arange(count), np.diff(seen.indptr)), seen.indices
+            index, there = _lookup(owner * size + found.indices, row * size + candidate)
+            won[index[there]] = False
+            gone = row[candidate == targets[row]]
+            row, candidate = row[~there], candidate[~there]
+            lost = beats(share * popular[candidate], candidate, row, own[row])
+            ranks = ranks - np.bincount(row[lost], minlength=count)
+        ranks = ranks + np.bincount(owner[won], minlength=count)
+        if hidden:
+            ranks[gone] = size
+        return ranks
+
+    def _found(self, how: _Constants) -> tuple[csr_array, np.ndarray, np.ndarray]:
+        """Scores of the histories, the popularity of each entry, and the position of each target, -1 if none."""
+        scoring = replace(how, popularity=0.0, exclude_seen=False)
+        if self._scores is None or self._scores[0] != scoring:
+            found = self.history_scores(how)
+            position = np.full(len(self.newest), -1)
+            for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
+                hit = np.flatnonzero(found.indices[first:end] == self.targets[row])
+                if len(hit):
+                    position[row] = first + hit[0]
+            self._scores = scoring, found, self.scored.popularity[found.indices], position
+        return self._scores[1:]
+
+
+class TransitionGrid(_Grid[TransitionConstants]):
+    """NDCG@10 of transition counts on validation examples, for any constants of the grid.
 
     Args:
         rows: What pairs are counted from.
@@ -692,22 +904,22 @@ class TransitionGrid:
         popularity_half_life: float | None,
         whole: "TransitionGrid | None" = None,
     ):
-        self.rows, self.examples, self.half_life = rows, examples, popularity_half_life
-        if whole is not None and whole.half_life == popularity_half_life:
-            self.scored: _Scored = whole.scored
-        else:
-            self.scored = _Scored(rows, popularity_half_life)
-        self.newest, self.targets = _newest(examples.histories, rows.numbers), rows.numbers[examples.targets]
+        super().__init__(rows, examples, popularity_half_life, whole)
         sources = np.zeros(rows.size, dtype=bool)
         sources[np.concatenate([*self.newest, np.zeros(0, np.int64)])] = True
         if whole is None:
             self.pairs = TransitionPairs(self._parts(), rows.size, max(reach for reach, _ in COUNTING), sources)
         else:
             self.pairs = whole.pairs.only(sources)
-        self.seen = rows.history_sets(examples.histories)
-        self.known: dict[TransitionConstants, float] = {}
         self._counted: tuple[Any, csr_array] | None = None
-        self._scores: tuple[Any, csr_array, np.ndarray, np.ndarray] | None = None
+
+    def history_scores(self, how: TransitionConstants) -> csr_array:
+        """See `_Grid`."""
+        counting = how.reach, how.decay, how.reverse, how.half_life
+        if self._counted is None or self._counted[0] != counting:
+            self._counted = counting, self.pairs.counts(*counting)
+        counts = self._counted[1]
+        return history_scores(self.newest, counts, how.score_decay, _rarity(counts))
 
     def _parts(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """The training windows; of a corpus on disk the first that hold `_TRAINING` targets."""
@@ -767,86 +979,27 @@ class TransitionGrid:
                     break
         return point
 
-    def value(self, constants: TransitionConstants) -> float:
-        """NDCG@10 with some constants."""
-        if constants not in self.known:
-            self.known[constants] = _ndcg(self.ranks(constants))
-        return self.known[constants]
 
-    def ranks(self, how: TransitionConstants) -> np.ndarray:
-        """Rank of each target, from 0: int64 (R,); not exact beyond the first ten."""
-        found, popular, position = self._found(how)
-        targets, share = self.targets, how.popularity
-        hidden = self.rows.masked or how.exclude_seen
-        values = found.data if not share else (1 - share) * found.data + share * popular
-        own = share * self.scored.popularity[targets]
-        own[position >= 0] = values[position[position >= 0]]
-        better = np.empty(len(targets), dtype=np.int64)  # candidates whose score is above that of the target
-        for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
-            better[row] = np.count_nonzero(values[first:end] > own[row])
-        needed = 10 + (np.diff(self.seen.indptr) if hidden else 0)
-        rows = np.flatnonzero(better < needed)
-        ranks = np.full(len(targets), max(10, self.rows.size))
-        valued = csr_array((values, found.indices, found.indptr), found.shape)[rows]
-        ranks[rows] = self._ranks_of(rows, valued, own[rows], share, hidden)
-        return ranks
+class _TextGrid(_Grid[TextConstants]):
+    """NDCG@10 of neighbours by text on validation examples, for any constants.
 
-    def _ranks_of(self, rows: np.ndarray, found: csr_array, own: np.ndarray, share: float, hidden: bool) -> np.ndarray:
-        """Rank of the targets of some examples, from 0: int64 (R,); C where it may not be listed.
+    Args:
+        similarities: `text_similarities`.
+        whole: A grid of the same examples.
+    """
 
-        Args:
-            rows: int64 (R,), numbers of the examples.
-            found: Scores of the candidates that came after their histories: (R, C).
-            own: float64 (R,), score of each target.
-            share: Share of popularity.
-            hidden: Whether what was seen comes after all others, or may not be listed.
-        """
-        popular, position, targets = self.scored.popularity, self.scored.position, self.targets[rows]
-        size, count, sizes = self.rows.size, len(rows), np.diff(found.indptr)
-        found.sort_indices()
-        owner, to_beat = np.repeat(np.arange(count), sizes), np.repeat(own, sizes)
+    def __init__(self, similarities: csr_array, whole: _Grid[Any]):
+        super().__init__(whole.rows, whole.examples, whole.half_life, whole)
+        self.similarities = similarities
 
-        def beats(value: np.ndarray, candidate: np.ndarray, row: np.ndarray, to_beat: np.ndarray) -> np.ndarray:
-            won: np.ndarray = value > to_beat
-            level = np.flatnonzero(value == to_beat)
-            won[level] = position[candidate[level]] < position[targets[row[level]]]
-            return won
+    def history_scores(self, how: TextConstants) -> csr_array:
+        """See `_Grid`."""
+        return history_scores(self.newest, self.similarities, how.score_decay)
 
-        # Everyone as if nothing had come after the history, less those who are found, and those who are found.
-        falling = -share * popular[self.scored.by_popularity]
-        more = np.searchsorted(falling, -own, side="left")
-        ranks: np.ndarray = np.where(own == share * popular[targets], position[targets], more)
-        won = beats(share * popular[found.indices], found.indices, owner, to_beat)
-        ranks = ranks - np.bincount(owner[won], minlength=count)
-        won = beats(found.data, found.indices, owner, to_beat)
-        if hidden:
-            seen = self.seen[rows]
-            row, candidate = np.repeat(np.arange(count), np.diff(seen.indptr)), seen.indices
-            index, there = _lookup(owner * size + found.indices, row * size + candidate)
-            won[index[there]] = False
-            gone = row[candidate == targets[row]]
-            row, candidate = row[~there], candidate[~there]
-            lost = beats(share * popular[candidate], candidate, row, own[row])
-            ranks = ranks - np.bincount(row[lost], minlength=count)
-        ranks = ranks + np.bincount(owner[won], minlength=count)
-        if hidden:
-            ranks[gone] = size
-        return ranks
-
-    def _found(self, how: TransitionConstants) -> tuple[csr_array, np.ndarray, np.ndarray]:
-        """Transition scores, the popularity of each entry, and the position of each target, -1 if none."""
-        counting = how.reach, how.decay, how.reverse, how.half_life
-        if self._scores is None or self._scores[0] != (*counting, how.score_decay):
-            if self._counted is None or self._counted[0] != counting:
-                self._counted = counting, self.pairs.counts(*counting)
-            found = history_scores(self.newest, self._counted[1], how.score_decay)
-            position = np.full(len(self.newest), -1)
-            for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
-                hit = np.flatnonzero(found.indices[first:end] == self.targets[row])
-                if len(hit):
-                    position[row] = first + hit[0]
-            self._scores = (*counting, how.score_decay), found, self.scored.popularity[found.indices], position
-        return self._scores[1:]
+    def best(self) -> TextConstants:
+        """The best of all constants that are tried, the first of several that are level."""
+        tried = [TextConstants(*each) for each in product(TEXT_DECAY, SHARES, self.rows.seen_settings)]
+        return max(progress(tried, "choosing constants of neighbours by text", unit="values"), key=self.value)
 
 
 def _lookup(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -950,7 +1103,7 @@ def make_baselines(
 
     Half-lives are tried where times or an order of the training examples are known. Popularity comes first, and its
     half-life is that of the popularity in the transition counts, whose other constants are found by coordinate descent
-    over the grid. EASE is left out of more than `EASE_ITEMS` candidates.
+    over the grid. EASE and neighbours by text are left out of more than `ALL_PAIRS` candidates.
 
     Args:
         data: A corpus, whose training examples are counted.
@@ -967,14 +1120,16 @@ def make_baselines(
     rows = BaselineExamples.of(data, table, masked=masked)
     together = cache(rows.together)
     weights = cache(lambda ridge: ease_weights(together(), ridge))
+    alike = None if chosen is not None and chosen.text is None else text_similarities(rows)
     if chosen is not None:
-        plain, known = _rankers(rows, chosen, weights), chosen.by_context or {}
-        parts = {SESSION_CONTEXTS.index(name): _rankers(rows, own, weights) for name, own in known.items()}
+        plain, known = _rankers(rows, chosen, weights, alike), chosen.by_context or {}
+        parts = {SESSION_CONTEXTS.index(name): _rankers(rows, own, weights, alike) for name, own in known.items()}
         return chosen, _by_context(plain, parts)
-    samples, with_ease = _validation(rows, contexts), rows.size <= EASE_ITEMS
+    samples, with_ease = _validation(rows, contexts), rows.size <= ALL_PAIRS
     if samples is None:
-        chosen = Chosen(ridge=Chosen.ridge if with_ease else None, unit=rows.unit)
-        return chosen, _rankers(rows, chosen, weights)
+        ridge, text = Chosen.ridge if with_ease else None, None if alike is None else Chosen.text
+        chosen = Chosen(ridge=ridge, unit=rows.unit, text=text)
+        return chosen, _rankers(rows, chosen, weights, alike)
     examples, every, of_contexts = samples
     popularity = _popularity_values(rows, examples)
     ridges: dict[float | None, dict[tuple[float, bool], np.ndarray]] = {}
@@ -993,9 +1148,14 @@ def make_baselines(
                 ridges[half_life] = _ridge_values(rows, examples, grid.scored, together())
             ridge, ease_last = _best_setting(ridges[half_life], which)
         found = Chosen(half_life, transitions, ridge, popularity_last, ease_last, len(which), None, rows.unit, of=of)
-        rankers = _rankers(rows, found, weights)
+        known = {TRANSITIONS: grid.value(transitions)}
+        texts = None if alike is None else _TextGrid(alike, grid)
+        found = replace(found, text=None if texts is None else texts.best())
+        if texts is not None and found.text is not None:
+            known[TEXT] = texts.value(found.text)
+        rankers = _rankers(rows, found, weights, alike)
         valid = {
-            name: grid.value(transitions) if name == TRANSITIONS else valid_ndcg(ranker, rows, part)
+            name: known[name] if name in known else valid_ndcg(ranker, rows, part)
             for name, ranker in rankers.items()
             if not rows.masked or name != RECENT
         }
@@ -1015,8 +1175,17 @@ def _best_setting(values: Mapping[_Setting, np.ndarray], which: np.ndarray | sli
     return max(values, key=lambda setting: values[setting][which].mean())
 
 
-def _rankers(rows: BaselineExamples, chosen: Chosen, weights: Callable[[float], np.ndarray]) -> dict[str, Ranker]:
-    """The baselines with some constants, whatever the session context; `weights` are those of EASE by its ridge."""
+def _rankers(
+    rows: BaselineExamples, chosen: Chosen, weights: Callable[[float], np.ndarray], alike: csr_array | None
+) -> dict[str, Ranker]:
+    """The baselines with some constants, whatever the session context.
+
+    Args:
+        rows: What they are computed from.
+        chosen: Their constants.
+        weights: Weights of EASE by its ridge.
+        alike: `text_similarities`.
+    """
     half_life = chosen.popularity_half_life
     found: dict[str, Ranker] = {
         POPULARITY: Popularity(rows, half_life, chosen.popularity_exclude_seen),
@@ -1025,6 +1194,8 @@ def _rankers(rows: BaselineExamples, chosen: Chosen, weights: Callable[[float], 
     }
     if chosen.ridge is not None:
         found[EASE] = Ease(rows, weights(chosen.ridge), half_life, chosen.ease_exclude_seen)
+    if chosen.text is not None and alike is not None:
+        found[TEXT] = TextNeighbours(rows, alike, chosen.text, half_life)
     return found
 
 

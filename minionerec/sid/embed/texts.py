@@ -67,6 +67,22 @@ def item_texts(corpus: Corpus) -> list[str]:
     return texts
 
 
+def joined_texts(corpus: Corpus, numbers: np.ndarray) -> list[str]:
+    """The texts of the items of each number, e.g. of each SID, joined by a space: "" where there is none.
+
+    Args:
+        corpus: The corpus.
+        numbers: int64 (N,), the number of each item; all from 0 to the largest occur.
+    """
+    found: list[list[str]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
+    try:
+        for number, text in zip(numbers.tolist(), item_texts(corpus), strict=True):
+            found[number] += [text] if text else []
+    except DataError:
+        pass
+    return [" ".join(texts) for texts in found]
+
+
 # TF-IDF and truncated SVD: item vectors with no network and no accelerator.
 
 

@@ -16,7 +16,7 @@ from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_t
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.embed.config import INTERACTIONS, EncoderSettings
 from minionerec.sid.embed.interactions import beside
-from minionerec.sid.embed.texts import item_texts, l2_normalise, nearest_texts
+from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.experts import count_experts
@@ -63,12 +63,6 @@ def sid_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarr
         encoder: Where `text` comes from.
         text: float32 (N, T), vectors of the distinct SIDs (`sid_text`); None where the model has none.
     """
-    texts = [""] * table.n_unique
-    try:
-        for number, own in zip(table.sid_numbers.tolist(), item_texts(corpus), strict=True):
-            texts[number] = f"{texts[number]} {own}".strip()
-    except DataError:
-        pass
     vectors = text
     if encoder != INTERACTIONS:
         try:
@@ -76,7 +70,7 @@ def sid_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarr
             vectors = together if text is None else beside(text, together)
         except DataError:  # no two items have a user in common
             pass
-    return nearest_texts(texts, vectors=vectors)
+    return nearest_texts(joined_texts(corpus, table.sid_numbers), vectors=vectors)
 
 
 def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: SidWindows) -> Bundle:

@@ -143,7 +143,23 @@ def test_slices_that_make_up_a_metric_and_turn_the_order():
         "On the 50 % of examples whose target came later than the newest history item, the best trained recommender, "
         f"batch, is behind the baseline popularity: {shown(gap)}."
     ]
+    assert found_texts(behind, "slices behind") == []  # the later ones alone
     assert "in no slice is another one significantly ahead" in found_texts(page(SLICES), "slices")[1]
+
+
+def test_slices_in_which_a_baseline_is_ahead(monkeypatch):
+    first = np.arange(ROWS) < 40
+    means = {"batch": np.where(first, 3, 1), "popularity": np.where(first, 1, 9), "other": 0.0}
+    results = page({"history": {"1-2": first, "3-5": ~first}}, means)
+    gap = results.by_slice[0][1].difference("batch", "popularity", "item", "NDCG@10")
+    text = (
+        "Slices in which a baseline is ahead of the best trained recommender: on the 50 % of examples with a history "
+        f"of 1 or 2 items batch is behind popularity, {shown(gap)}."
+    )
+    assert gap.verdict < 0 and found_texts(results, "slices behind") == [text]
+    assert found_texts(page({"time": {"same time": ~first, "later": first}}, means), "slices behind") == []
+    monkeypatch.setattr("minionerec.reports.findings._SMALL", 0.6)
+    assert found_texts(results, "slices behind") == []
 
 
 def test_a_lead_that_the_other_slice_does_not_show():

@@ -21,10 +21,13 @@ from minionerec.data.windows import padded_windows
 from minionerec.recommend.rankers import baselines
 from minionerec.recommend.rankers.baselines import (
     EASE,
+    NAMES,
     POPULARITY,
     RECENT,
+    TEXT,
     TRANSITIONS,
     Chosen,
+    TextConstants,
     TransitionConstants,
     make_baselines,
 )
@@ -141,7 +144,7 @@ def test_without_sids_every_item_is_a_candidate(corpus):
 
 def test_items_left_out_make_room_for_the_next_candidates(corpus, table):
     gone = [[3, 1], [2]]
-    for name in (POPULARITY, RECENT, TRANSITIONS, EASE):
+    for name in NAMES:
         everything = lists_of(name, corpus, table, corpus.test, 4)
         found = lists_of(name, corpus, table, corpus.test, 2, gone)
         for row, items, left_out in zip(everything.items, found.items, gone, strict=True):
@@ -281,7 +284,8 @@ def test_without_validation_examples_constants_are_the_defaults(corpus):
     chosen = choose(replace(corpus, valid=SplitExamples.none()))
     assert chosen == Chosen() and chosen.strongest_of(()) is None
     assert chosen.sentences()[-1] == "constants: defaults, for there are no validation examples"
-    assert list(make_baselines(corpus, None, Chosen(ridge=None))[1]) == [POPULARITY, RECENT, TRANSITIONS]
+    assert list(make_baselines(corpus, None, Chosen(ridge=None))[1]) == [POPULARITY, RECENT, TRANSITIONS, TEXT]
+    assert list(make_baselines(corpus, None, Chosen(text=None))[1]) == [POPULARITY, RECENT, TRANSITIONS, EASE]
 
 
 def test_a_shop_whose_fashion_changes_has_a_half_life():
@@ -321,12 +325,92 @@ def test_ease_against_a_dense_solution(chain, monkeypatch, dtype_limit):
         np.testing.assert_allclose(scores[items], -np.sort(-scores)[:5], atol=1e-4)
 
 
-def test_more_candidates_than_ease_takes_leave_it_out(chain, monkeypatch):
+def test_of_more_candidates_than_can_be_compared_ease_and_texts_are_left_out(chain, monkeypatch):
     corpus, _ = chain
-    monkeypatch.setattr(baselines, "EASE_ITEMS", 39)
-    chosen = choose(corpus)
-    assert chosen.ridge is None and EASE not in make_baselines(corpus, None, chosen)[1]
-    assert "EASE: left out, of more than 39 candidates" in chosen.sentences()
+    monkeypatch.setattr(baselines, "ALL_PAIRS", 39)
+    for of in (corpus, replace(corpus, valid=SplitExamples.none())):
+        chosen = choose(of)
+        assert chosen.ridge is None and chosen.text is None
+        assert list(make_baselines(of, None, chosen)[1]) == [POPULARITY, RECENT, TRANSITIONS] == chosen.names
+        assert "EASE: left out, of more than 39 candidates" in chosen.sentences()
+        assert (
+            "neighbours by text: left out, of more than 39 candidates or of items without texts" in chosen.sentences()
+        )
+
+
+def test_items_without_texts_leave_neighbours_by_text_out(chain):
+    corpus, _ = chain
+    silent = replace(corpus, items=corpus.items.assign(title="", description=""))
+    chosen = choose(silent)
+    assert chosen.text is None and TEXT not in make_baselines(silent, None, chosen)[1] and EASE in chosen.names
+
+
+@pytest.fixture(scope="module")
+def worded():
+    """A corpus in which the next item is a new one that shares words with the two newest, most of all the newest."""
+    rng = np.random.default_rng(6)
+    words, titles = [f"word{n}" for n in range(12)], []
+    for _ in range(60):
+        titles.append(" ".join(rng.choice(words, 3, replace=False)))
+    bags = [set(title.split()) for title in titles]
+    alike = np.array([[len(a & b) for b in bags] for a in bags], dtype=float) - 10 * np.eye(60)
+    chains = []
+    for _ in range(150):
+        chain = [int(rng.integers(60))]
+        while len(chain) < 8:
+            score = alike[chain[-1]] + 0.4 * alike[chain[-2]] if len(chain) > 1 else alike[chain[-1]].copy()
+            score[chain] = -9
+            chain.append(int(np.argmax(score + rng.gumbel(size=60) * 0.2)))
+        chains.append(chain)
+    corpus = leave_last_out(chains, 60)
+    return replace(corpus, items=corpus.items.assign(title=titles, description=""))
+
+
+TEXTS = [
+    TextConstants(),
+    TextConstants(0.0, 0.1, False),
+    TextConstants(0.6, 0.3, True),
+    TextConstants(1.0, 0.0, False),
+]
+
+
+@pytest.mark.parametrize("how", TEXTS)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_neighbours_by_text_against_plain_loops(worded, how, grouped):
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    table = SidTable(np.array([[n // 8, n % 8 // 2] for n in range(60)]), [f"i{n}" for n in range(60)])
+    number = table.sid_numbers if grouped else np.arange(60)
+    size, titles = number.max() + 1, worded.items["title"]
+    texts = [" ".join(titles[number == candidate]) for candidate in range(size)]
+    weights = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2)).fit_transform(texts).toarray()
+    alike, popular = weights @ weights.T, np.bincount(number[worded.train.targets], minlength=size)
+    made = make_baselines(worded, table if grouped else None, Chosen(None, text=how))[1][TEXT]
+    found = made.rank(Queries(worded.test.histories.tolist()), 6).items
+    for history, items in zip(worded.test.histories, found, strict=True):
+        scores = sum(how.score_decay**back * alike[number[item]] for back, item in enumerate(history[::-1].tolist()))
+        scores = (1 - how.popularity) * scores / scores.sum() + how.popularity * popular / popular.sum()
+        if how.exclude_seen:
+            scores[number[history]] = -1
+        listed = list(dict.fromkeys(number[items].tolist()))
+        np.testing.assert_allclose(scores[listed], -np.sort(-scores)[:6], atol=1e-6)
+
+
+def test_constants_of_neighbours_by_text_are_the_best_of_all(worded):
+    chosen = choose(worded)
+    rows = baselines.BaselineExamples.of(worded)
+    examples, _, _ = baselines._validation(rows)
+    reached = {}
+    for decay, share, last in product(baselines.TEXT_DECAY, baselines.SHARES, (False, True)):
+        how = TextConstants(decay, share, last)
+        ranker = make_baselines(worded, None, replace(chosen, text=how))[1][TEXT]
+        reached[how] = baselines.valid_ndcg(ranker, rows, examples)
+    assert chosen.valid[TEXT] == pytest.approx(max(reached.values()), abs=1e-9)
+    assert reached[chosen.text] == pytest.approx(chosen.valid[TEXT], abs=1e-9)
+    assert min(reached.values()) < 0.5 * chosen.valid[TEXT]
+    assert chosen.text.exclude_seen and 0 < chosen.text.score_decay < 1
+    assert f"neighbours by text: decay {chosen.text.score_decay:g}, " in chosen.sentences()[3]
+    assert Chosen.from_json(chosen.to_json(), "here") == chosen
 
 
 @pytest.fixture(scope="module")
@@ -383,10 +467,10 @@ def test_pairs_of_some_sources_are_those_of_all(chain):
 
 def test_constants_of_before_are_read_as_what_they_meant(chosen):
     content = chosen.to_json()
-    for name in ("popularity_exclude_seen", "ease_exclude_seen"):
+    for name in ("popularity_exclude_seen", "ease_exclude_seen", "text"):
         del content[name]
     found = Chosen.from_json(content, "here")
-    assert not found.popularity_exclude_seen and not found.ease_exclude_seen
+    assert not found.popularity_exclude_seen and not found.ease_exclude_seen and TEXT not in found.names
     with pytest.raises(ArtefactError, match=r"here: holds no constants"):
         Chosen.from_json({}, "here")
 
@@ -458,7 +542,7 @@ def test_the_context_gains_and_is_reported(conditioned):
     assert chosen.strongest_of(chosen.given) == max(reached, key=reached.__getitem__)
     assert Chosen().strongest_of(("session context",)) is None and Chosen().given == ()
     reported = chosen.sentences()
-    assert reported[:4] == replace(chosen, by_context=None).sentences() and "the baselines are given it" in reported[4]
+    assert reported[:5] == replace(chosen, by_context=None).sentences() and "the baselines are given it" in reported[5]
     assert f"constants, session context same: chosen on {same.examples} validation examples, by item" in reported
     assert sum(sentence.startswith("transition counts, session context later: reach") for sentence in reported) == 1
     fewer = replace(chosen, by_context={"later": replace(later, examples=50)}).sentences()
