@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_array
 from support.checkpoints import save_checkpoint
 from support.training import catalogue_config, extend_config, make_inputs, sft_config
 
@@ -291,14 +292,16 @@ def test_experts_compare_words_beside_vectors_and_interactions(shop, tmp_path):
             texts[number], vectors[number] = text, drawn[row[item]]
         together = np.zeros((bundle.table.n_unique, interaction_vectors(corpus, 128, 42).shape[1]), np.float32)
         together[bundle.table.sid_numbers] = interaction_vectors(corpus, 128, 42)
-        wanted, experts = nearest_texts(texts, vectors=beside(vectors, together)), bundle.model.experts
-        assert experts.text_offsets.tolist() == wanted.indptr.tolist()
-        assert experts.neighbours.tolist() == wanted.indices.tolist()
-        assert np.allclose(experts.similarities.numpy(), wanted.data, atol=1e-6)
-        assert experts.neighbours.tolist() != nearest_texts(texts, vectors=vectors).indices.tolist()
+        everything, words = nearest_texts(texts, vectors=beside(vectors, together)), nearest_texts(texts)
+        experts = bundle.model.experts
+        for kept, wanted in zip(experts.similarities.numpy(), (everything, words), strict=True):
+            table = csr_array((kept, experts.neighbours.numpy(), experts.text_offsets.numpy()), wanted.shape)
+            assert np.allclose(table.toarray(), wanted.toarray(), atol=1e-6)
+        assert len(experts.neighbours) == ((everything.toarray() > 0) | (words.toarray() > 0)).sum()
+        assert everything.indices.tolist() != nearest_texts(texts, vectors=vectors).indices.tolist()
         alone = replace(corpus, train=SplitExamples.none())
-        found = sid_neighbours(alone, bundle.table, "ready", vectors)
-        assert found.indices.tolist() == nearest_texts(texts, vectors=vectors).indices.tolist()
+        found = sid_neighbours(alone, bundle.table, "ready", vectors)[0]
+        assert np.array_equal(found.toarray(), nearest_texts(texts, vectors=vectors).toarray())
 
 
 def row_ids(corpus):

@@ -33,14 +33,17 @@ EXPERTS = (
     "seen before",
     "neighbours",
     "neighbours of unsold",
+    "text",
+    "text of unsold",
     "unsold",
     "unsold and seen",
 )
 """Pooled: the model; of unsold items how much likelier their neighbours are; transition counts, and how much likelier
 an item is by those in which nearly only the newest item counts; popularity with a half-life of 10 and of 1 % of the
 training targets; how often an item of the history is chosen again, that it is in the history, and how long ago; how
-alike an item is to one of the history, and the same of unsold items alone; that an item is unsold and not in the
-history, or is in it."""
+alike an item is to one of the history, and the same of unsold items alone; how alike its text is to those of the
+history, newer ones counting more, and the same of unsold items alone; that an item is unsold and not in the history, or
+is in it."""
 FEATURES = (
     "bias",
     "log length",
@@ -59,8 +62,11 @@ DECAYS = (0.8, 0.3)
 """Weight of each further step back in either transition counts, in counting and in scoring."""
 REACH = 10
 """Items back that transitions are counted and looked up."""
-NO_TRANSITION, NO_SALE, NO_NEIGHBOUR = 1e-3, 0.2, 1e-5
-"""Added to shares of transitions, counts of targets and probabilities of neighbours, so that zeros have a logarithm."""
+TEXT_DECAY = 0.6
+"""Weight of each further step back in the sum of similarities of texts."""
+NO_TRANSITION, NO_SALE, NO_NEIGHBOUR, NO_TEXT = 1e-3, 0.2, 1e-5, 0.02
+"""Added to shares of transitions, counts of targets, probabilities of neighbours and similarities of texts, so that
+zeros have a logarithm."""
 
 
 def mean_of_neighbours(
@@ -150,7 +156,7 @@ class Experts(nn.Module):
         self.register_buffer("items", torch.zeros(num_items, ITEM_FEATURES))
         self.register_buffer("text_offsets", torch.zeros(num_items + 1, dtype=torch.int64))
         self.register_buffer("neighbours", torch.zeros(num_neighbours, dtype=torch.int32))
-        self.register_buffer("similarities", torch.zeros(num_neighbours))
+        self.register_buffer("similarities", torch.zeros(2, num_neighbours))
         self.register_buffer("weights", torch.zeros(len(FEATURES), len(EXPERTS)))
         self.register_buffer("least", torch.zeros(len(FEATURES)))
         self.register_buffer("most", torch.zeros(len(FEATURES)))
@@ -163,7 +169,7 @@ class Experts(nn.Module):
         popularity: np.ndarray,
         repeats: np.ndarray,
         items: np.ndarray,
-        neighbours: csr_array,
+        neighbours: Sequence[csr_array],
     ) -> "Experts":
         """The module of counts of the training targets, which leaves the model's probabilities as they are.
 
@@ -176,9 +182,10 @@ class Experts(nn.Module):
                 all.
             items: float32 (N, 4), the `FEATURES` of items: the logarithm of their sales, of the share of recent and
                 of very recent ones among them, and 1 for those that were never sold.
-            neighbours: (N, N), the items most like each item, with their similarities.
+            neighbours: (N, N) each, similarities of the items most like each item, of the same pairs: those by all that
+                is known of them, and those by text alone.
         """
-        found = cls(len(repeats), transitions[0].nnz, neighbours.nnz)
+        found = cls(len(repeats), transitions[0].nnz, neighbours[0].nnz)
         for own, given in (
             (found.offsets, transitions[0].indptr),
             (found.followers, transitions[0].indices),
@@ -186,9 +193,9 @@ class Experts(nn.Module):
             (found.popularity, popularity),
             (found.repeats, repeats),
             (found.items, items),
-            (found.text_offsets, neighbours.indptr),
-            (found.neighbours, neighbours.indices),
-            (found.similarities, neighbours.data),
+            (found.text_offsets, neighbours[0].indptr),
+            (found.neighbours, neighbours[0].indices),
+            (found.similarities, np.stack([each.data for each in neighbours])),
         ):
             own.copy_(torch.from_numpy(given))
         owner = torch.arange(len(repeats)).repeat_interleave(found.offsets.diff())
@@ -260,7 +267,7 @@ class Experts(nn.Module):
         unsold, known = self.items[:, 3].to(log_probs.dtype), 1 - seen
         yield log_probs
         own = torch.cat([log_probs.exp(), *self._transitions(items, slot, log_probs)])
-        alike = self.text_offsets, self.neighbours, self.similarities
+        alike = self.text_offsets, self.neighbours, self.similarities[0]
         chances, *shares = mean_of_neighbours(own, self.items[:, 3] > 0, *alike).split(len(log_probs))
         yield torch.where(unsold > 0, torch.log(chances + NO_NEIGHBOUR) - log_probs, 0)
         several, following = (torch.log(share * known + NO_TRANSITION) for share in shares)
@@ -271,9 +278,9 @@ class Experts(nn.Module):
         yield self.repeats * seen
         yield seen
         yield self._spread(items, (DECAYS[0] ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
-        likeness = self._likeness(items, log_probs) * known
-        yield likeness
-        yield likeness * unsold
+        for likeness in self._likenesses(items, slot, log_probs):
+            yield likeness * known
+            yield likeness * known * unsold
         yield unsold * known
         yield unsold * seen
 
@@ -317,13 +324,20 @@ class Experts(nn.Module):
         found = torch.zeros(len(like), like.shape[1] + 1, dtype=like.dtype, device=like.device)
         return found.scatter_reduce_(1, items, values, "amax")[:, 1:]
 
-    def _likeness(self, items: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Similarity of each item to the most similar one of the history: float32 (P, N)."""
+    def _likenesses(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> Iterator[torch.Tensor]:
+        """How alike each item is to those of the history: float32 (P, N) each.
+
+        Its similarity to the most similar one; and log(1 + s / `NO_TEXT`) of the sum s of its similarities by text,
+        each step back counting `TEXT_DECAY` of the one before.
+        """
         position, column = (items > 0).nonzero(as_tuple=True)
         owner, index = rows_of(self.text_offsets, items[position, column] - 1)
         where = position[owner] * like.shape[1] + self.neighbours[index].long()
+        by_all, by_text = self.similarities[:, index].to(like.dtype)
         found = torch.zeros(like.numel(), dtype=like.dtype, device=like.device)
-        return found.scatter_reduce_(0, where, self.similarities[index].to(like.dtype), "amax").view_as(like)
+        yield found.scatter_reduce(0, where, by_all, "amax").view_as(like)
+        weight = TEXT_DECAY ** (slot[position] - column).to(like.dtype)
+        yield torch.log1p(found.index_add(0, where, by_text * weight[owner]) / NO_TEXT).view_as(like)
 
     def _transitions(self, items: torch.Tensor, slot: torch.Tensor, like: torch.Tensor) -> Iterator[torch.Tensor]:
         """Shares of items that followed the newest ones in training, by each of `DECAYS`: float32 (P, N)."""

@@ -51,11 +51,15 @@ def sid_text(
     return text
 
 
-def sid_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarray | None) -> csr_array:
+def sid_neighbours(
+    corpus: Corpus, table: SidTable, encoder: str, text: np.ndarray | None
+) -> tuple[csr_array, csr_array]:
     """The SIDs whose items are most alike, with their similarities; none where nothing is known of any item.
 
-    A similarity is the mean of two cosines: that of TF-IDF weights of texts, uncompressed, and that of the vectors of
-    `encoder` beside those of training interactions (`minionerec.sid.embed.interactions.beside`).
+    The first similarity is the mean of two cosines: that of TF-IDF weights of texts, uncompressed, and that of the
+    vectors of `encoder` beside those of training interactions (`minionerec.sid.embed.interactions.beside`). The second
+    is that of texts alone. Both are of the same pairs, the nearest by either; where a pair is not among the nearest by
+    one of them, it is 0 by that.
 
     Args:
         corpus: The corpus.
@@ -70,7 +74,22 @@ def sid_neighbours(corpus: Corpus, table: SidTable, encoder: str, text: np.ndarr
             vectors = together if text is None else beside(text, together)
         except DataError:  # no two items have a user in common
             pass
-    return nearest_texts(joined_texts(corpus, table.sid_numbers), vectors=vectors)
+    texts = joined_texts(corpus, table.sid_numbers)
+    return _of_same_pairs(nearest_texts(texts, vectors=vectors), nearest_texts(texts))
+
+
+def _of_same_pairs(first: csr_array, second: csr_array) -> tuple[csr_array, csr_array]:
+    """Two tables with the entries of either, 0 where one lacks the other's."""
+    keys = [each.tocoo().row.astype(np.int64) * each.shape[1] + each.tocoo().col for each in (first, second)]
+    both = np.union1d(*keys)
+    rows, columns = np.divmod(both, first.shape[1])
+    offsets = np.concatenate([[0], np.bincount(rows, minlength=len(first.indptr) - 1).cumsum()]).astype(np.int32)
+    found = []
+    for own, each in zip(keys, (first, second), strict=True):
+        values = np.zeros(len(both), dtype=np.float32)
+        values[np.searchsorted(both, own)] = each.data
+        found.append(csr_array((values, columns.astype(np.int32), offsets), shape=first.shape))
+    return found[0], found[1]
 
 
 def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: SidWindows) -> Bundle:

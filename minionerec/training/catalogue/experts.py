@@ -1,6 +1,6 @@
 """Experts' counts in training windows, and their state-dependent weights, fitted on held-out examples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ _PRIOR = 20.0  # further times that an item was in a history, with the share of 
 _ROWS = 256  # examples that are scored at a time
 _MOST_EXAMPLES = 12_000  # examples that weights are fitted on
 _FEWEST = 50  # of them with the target among the candidates, below which nothing is fitted
-_START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.0, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.0, 0.0), strict=True))
+_START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.0, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.2, 0.0, 0.0, 0.0), strict=True))
 """Weights of the experts at first, whatever the history."""
 _FIXED = 2  # of them stay: that of the model, on which the others' depend, and what it has by neighbours
 _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
@@ -42,6 +42,7 @@ _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (
     (20, {"model": 1, "popularity": 1}),
     (20, {"transitions": 1}),
     (20, {"neighbours": 1}),
+    (20, {"text": 1}),
     (15, {"model": 1, "model by neighbours": 1, "unsold": 50}),
     (15, {"model": 1, "model by neighbours": 1, "neighbours of unsold": 5, "unsold": 50}),
     (10, {"popularity": 1, "unsold": 50}),
@@ -63,7 +64,7 @@ def _ages(weights: np.ndarray, newest: float, recency: float) -> np.ndarray:
     return -np.log(weights / newest) / recency if recency else np.zeros_like(weights)
 
 
-def count_experts(windows: SidWindows, size: int, recency: float, neighbours: csr_array) -> Experts:
+def count_experts(windows: SidWindows, size: int, recency: float, neighbours: Sequence[csr_array]) -> Experts:
     """Experts by counts of the training targets; they are off.
 
     Args:
@@ -100,7 +101,7 @@ def count_experts(windows: SidWindows, size: int, recency: float, neighbours: cs
     share = (chosen.sum() + 1) / (there.sum() + size)  # never 0
     popularity = torch.from_numpy(np.stack([by_age[half_life] for half_life in HALF_LIVES]))
     unsold = torch.from_numpy(by_age[np.inf] == 0)
-    alike = (torch.from_numpy(each) for each in (neighbours.indptr, neighbours.indices, neighbours.data))
+    alike = (torch.from_numpy(each) for each in (neighbours[0].indptr, neighbours[0].indices, neighbours[0].data))
     return Experts.of(
         [count_transitions(weighed(), size, REACH, decay, 0.0) for decay in DECAYS],
         mean_of_neighbours(popularity, unsold, *alike).float().numpy(),

@@ -1,6 +1,7 @@
 """Extending a catalogue model to a larger catalogue: learned weights stay, new SIDs get initial values."""
 
 import copy
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -90,7 +91,7 @@ def extended_catalogue(
     text: np.ndarray | None,
     transitions: csr_array | None,
     start: str = "neighbours",
-    neighbours: csr_array | None = None,
+    neighbours: Sequence[csr_array] | None = None,
 ) -> CatalogueModel:
     """The same model for more SIDs.
 
@@ -109,7 +110,7 @@ def extended_catalogue(
             are taken. None where the model has no text.
         transitions: Counts between SID numbers; None where the model has none.
         start: See `grown_rows`.
-        neighbours: Similarities of all SIDs; required where the model has experts.
+        neighbours: Similarities of all SIDs, as of `Experts.of`; required where the model has experts.
 
     Raises:
         ConfigError: If SIDs differ in length.
@@ -158,7 +159,7 @@ def _grown_logs(logs: torch.Tensor, before: np.ndarray, after: np.ndarray, start
 
 
 def _grown_experts(
-    experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: csr_array
+    experts: Experts, before: np.ndarray, after: np.ndarray, start: str, neighbours: Sequence[csr_array]
 ) -> Experts:
     """The experts, for more SIDs."""
     number, size = indices_among(after, before), len(after)

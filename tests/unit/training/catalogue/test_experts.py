@@ -14,10 +14,12 @@ from minionerec.models.nn.experts import (
     FEATURES,
     NO_NEIGHBOUR,
     NO_SALE,
+    NO_TEXT,
     NO_TRANSITION,
     mean_of_neighbours,
 )
 from minionerec.sid.embed.texts import nearest_texts
+from minionerec.training.catalogue.build import _of_same_pairs
 from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
 
 CODES = np.array([[index // 3, index % 3] for index in range(6)])
@@ -45,7 +47,20 @@ ALIKE[5, :2] = ALIKE[:2, 5] = 0.3, 0.6
 ALIKE[1, 2] = ALIKE[2, 1] = 0.5
 
 
-NEIGHBOURS = csr_array(ALIKE.astype(np.float32))
+# The same pairs by text alone, by which two of them have nothing in common.
+BY_TEXT = np.where(ALIKE > 0, 0.9 - ALIKE, 0)
+BY_TEXT[5, 0] = BY_TEXT[2, 1] = 0
+
+
+def pairs_of(*tables):
+    """Tables of the pairs of the first."""
+    first = csr_array(tables[0].astype(np.float32))
+    rows, columns = first.nonzero()
+    data = (table[rows, columns].astype(np.float32) for table in tables)
+    return [csr_array((values, first.indices, first.indptr), first.shape) for values in data]
+
+
+NEIGHBOURS = pairs_of(ALIKE, BY_TEXT)
 TRAINED = windows_of(ROWS, np.exp(-RECENCY * np.array(AGES)) * 1.7)
 
 
@@ -97,7 +112,7 @@ def test_counts_by_hand():
 
 
 def test_without_ages_all_targets_count_the_same():
-    tables = count_experts(TRAINED, 6, 0.0, csr_array((6, 6), dtype=np.float32))
+    tables = count_experts(TRAINED, 6, 0.0, [csr_array((6, 6), dtype=np.float32)] * 2)
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
@@ -139,6 +154,9 @@ def slow_pool(model, found, own, history, reported):
         before = DECAYS[0] ** history[::-1].index(item + 1) if seen else 0
         text = 0 if seen else max(ALIKE[item, other - 1] for other in history)
         message += [experts["repeats"][item] if seen else 0, seen, before, text, text * (item == 5)]
+        words = sum(0.6**back * BY_TEXT[other - 1, item] for back, other in enumerate(reversed(history)))
+        words = 0 if seen else np.log((words + NO_TEXT) / NO_TEXT)
+        message += [words, words * (item == 5)]
         message += [item == 5 and not seen, item == 5 and seen]
         scores.append(weights @ np.array(message, dtype=np.float64))
     scores = np.array(scores)
@@ -315,11 +333,10 @@ def test_new_sids_join_the_experts(start):
     alike = np.zeros((7, 7))
     number = [int(np.flatnonzero((np.unique(codes, axis=0) == code).all(1))[0]) for code in codes]
     known, new = number[:6], number[6]
-    alike[np.ix_(known, known)] = ALIKE
+    words = np.zeros((7, 7))
+    alike[np.ix_(known, known)], words[np.ix_(known, known)] = ALIKE, BY_TEXT
     alike[new, known[3]] = alike[known[3], new] = 0.4
-    grown = extended_catalogue(
-        model, codes, token_ids(2, 4), 20, None, None, start, csr_array(alike.astype(np.float32))
-    )
+    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, pairs_of(alike, words))
     for name in ("weights", "least", "most"):
         assert torch.equal(getattr(grown.experts, name), getattr(model.experts, name))
     assert torch.equal(grown.experts.popularity[:, known], model.experts.popularity)
@@ -331,7 +348,7 @@ def test_new_sids_join_the_experts(start):
     )
     own = grown.experts
     asked = mean_of_neighbours(
-        torch.arange(7.0)[None], own.items[:, 3] > 0, own.text_offsets, own.neighbours, own.similarities
+        torch.arange(7.0)[None], own.items[:, 3] > 0, own.text_offsets, own.neighbours, own.similarities[0]
     )[0]
     assert float(asked[new]) == known[3] and torch.equal(asked[known[:5]], torch.tensor(known[:5]).float())
     # Known SIDs stand to each other as before, for equal log-probabilities of the model.
@@ -343,3 +360,13 @@ def test_new_sids_join_the_experts(start):
     before = model.experts(own, histories, *at, reported)
     after = grown.experts(wide, moved, *at, reported)[:, known]
     assert torch.allclose(after - after[:, :1], before - before[:, :1], atol=1e-4)
+
+
+def test_pairs_of_either_similarity_are_those_of_both():
+    first, second = np.zeros((2, 5, 5), dtype=np.float32)
+    first[0, 1], first[3, 2], second[0, 4], second[3, 2], second[4, 0] = 0.5, 0.4, 0.3, 0.2, 0.1
+    made = _of_same_pairs(csr_array(first), csr_array(second))
+    for found, wanted in zip(made, (first, second), strict=True):
+        assert np.array_equal(found.toarray(), wanted) and found.dtype == np.float32
+        assert found.indptr.tolist() == [0, 2, 2, 2, 3, 4] and found.indices.tolist() == [1, 4, 2, 0]
+    assert [each.nnz for each in _of_same_pairs(*[csr_array((3, 3), dtype=np.float32)] * 2)] == [0, 0]
