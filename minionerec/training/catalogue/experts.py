@@ -54,7 +54,7 @@ _UNSOLD = 1.5  # a target without training examples counts for so many, as their
 _STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
 _PENALTY = 45.0  # over the number of examples: of squared weights of features, each of variance 1, but the constant
 _FOLDS = 3
-_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the way from the model alone to the fitted weights; fewer examples bear less
+_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)  # of the way from the model alone to the fitted weights; fewer examples bear less
 _SCALES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 _SCALED_ROWS = 2048  # examples that the scale is chosen on
 
@@ -120,7 +120,7 @@ class _Candidates:
         others: bool (E, M), whether a candidate competes with the target: once, and not itself.
         features: float32 (E, features).
         example: int64 (E,), which of the R examples.
-        unsold: bool (E,), whether the target has no training example.
+        counting: float32 (E,), how often each example counts.
         count: R.
     """
 
@@ -149,17 +149,17 @@ class _Candidates:
                     ~(again | own)[kept],
                     features[kept],
                     kept + begin,
-                    experts.items[wanted[kept], 3] > 0,
+                    torch.where(experts.items[wanted[kept], 3] > 0, _UNSOLD, 1.0),
                 )
             )
         columns = [torch.cat(column).cpu() for column in zip(*found, strict=True)]
-        self.terms, self.of_target, self.others, self.features, self.example, self.unsold = columns
+        self.terms, self.of_target, self.others, self.features, self.example, self.counting = columns
 
     def loss(self, weights: torch.Tensor, rows: torch.Tensor, width: float) -> torch.Tensor:
         """Minus the summed gain 1 / log2(1 + rank) of some examples, each step of rank smoothed by a sigmoid."""
         margins = torch.einsum("emk,ek->em", self.terms[rows] - self.of_target[rows][:, None], weights)
         above = (torch.sigmoid(margins / width) * self.others[rows]).sum(1)
-        return -(torch.where(self.unsold[rows], _UNSOLD, 1.0) / torch.log2(2 + above)).sum()
+        return -(self.counting[rows] / torch.log2(2 + above)).sum()
 
     def gains(self, weights: torch.Tensor, rows: torch.Tensor) -> np.ndarray:
         """NDCG@10 of some examples."""
@@ -208,10 +208,10 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
     """Fit the experts' weights, and use them where they rank held-out targets better.
 
     The weights maximise a smoothed NDCG@10 of targets among the candidates that the experts name, in which targets
-    without a training example count 1.5 times. Of the way from the model alone to these weights goes the quarter, half,
-    three quarters or all that ranks best on three parts of the examples, consecutive in time, each by weights of the
-    other two; if none ranks better than the model, nothing is used. At last all weights are scaled so that the targets
-    are most likely, which changes no order.
+    without a training example count 1.5 times. Of the way from the model alone to these weights goes the share, a
+    quarter to all, that ranks best, by the same count, on three parts of the examples, consecutive in time, each by
+    weights of the other two; if none ranks better than the model, nothing is used. At last all weights are scaled so
+    that the targets are most likely, which changes no order.
 
     Args:
         model: A trained model, changed in place; one without experts stays as it is.
@@ -261,21 +261,23 @@ def _fit(
     everything = torch.arange(len(raw))
     plain = torch.zeros(features.shape[1], len(EXPERTS))
     plain[0, 0] = 1
-    before = float(candidates.gains(features @ plain, everything).sum()) / candidates.count
     distinct = candidates.count // rounds
-    fold, gained = candidates.example % distinct * _FOLDS // distinct, np.zeros(len(_SHARES))
+    fold = candidates.example % distinct * _FOLDS // distinct
+    gains = np.zeros((1 + len(_SHARES), len(raw)))
     for number in range(_FOLDS):
         inside, outside = (fold == number).nonzero()[:, 0], (fold != number).nonzero()[:, 0]
         weights = _fitted(candidates, features, outside)
-        gained += [candidates.gains(features[inside] @ plain.lerp(weights, each), inside).sum() for each in _SHARES]
-    share, after = _SHARES[int(gained.argmax())], float(gained.max()) / candidates.count
+        for position, share in enumerate((0, *_SHARES)):
+            gains[position, inside] = candidates.gains(features[inside] @ plain.lerp(weights, share), inside)
+    best = int((gains @ candidates.counting.numpy()).argmax())
+    share, (before, after) = (0, *_SHARES)[best], gains[[0, best]].sum(1) / candidates.count
     logger.info(
         "Validation NDCG@10 %.4f without experts, %.4f with them (share %g), by weights of other examples.",
         before,
         after,
         share,
     )
-    if after <= before:
+    if not share:
         return None
     weights = plain.lerp(_fitted(candidates, features, everything), share) / spread[:, None]
     weights[0] -= mean[1:] @ weights[1:]
@@ -286,8 +288,8 @@ def _fit(
         "least": least.tolist(),
         "most": most.tolist(),
         "share": share,
-        "before": round(before, 4),
-        "after": round(after, 4),
+        "before": round(float(before), 4),
+        "after": round(float(after), 4),
     }
     set_weights(model, found)
     return found

@@ -264,6 +264,23 @@ def test_weights_go_as_far_as_other_examples_bear(monkeypatch):
     assert float(used[EXPERTS.index("transitions")] / used[0]) == pytest.approx(1.0)
 
 
+def test_what_training_never_saw_counts_more_in_how_far_they_go(monkeypatch):
+    """From nine tenths of the way on, the one unsold SID is ranked first: 80 examples gain as much as 100 lose."""
+    model = model_of(windows=windows_of([([2], [3]), *(([3], [other]) for other in (2, 4, 5, 6))]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        next(model.each_tower()).bias[2] = 1.0
+    fitted = torch.zeros(len(FEATURES), len(EXPERTS))
+    fitted[0, [0, EXPERTS.index("unsold")]] = torch.tensor([1.0, 1.2])
+    monkeypatch.setattr("minionerec.training.catalogue.experts._fitted", lambda *_: fitted)
+    heldout = windows_of([([2], [3 if number % 9 < 5 else 1]) for number in range(180)])
+    found = fit_experts(model, heldout)
+    assert found is not None and found["share"] == 0.9 and found["after"] < found["before"]
+    monkeypatch.setattr("minionerec.training.catalogue.experts._UNSOLD", 1.0)
+    assert fit_experts(model, heldout) is None
+
+
 def test_the_scale_makes_held_out_targets_likely():
     """Experts that are right half of the time are believed half of the time."""
     model = model_of(windows=CHAIN)
