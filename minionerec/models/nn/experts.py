@@ -35,6 +35,8 @@ EXPERTS = (
     "neighbours of unsold",
     "text",
     "text of unsold",
+    "text of rare",
+    "rare",
     "unsold",
     "unsold and seen",
 )
@@ -42,8 +44,8 @@ EXPERTS = (
 an item is by those in which nearly only the newest item counts; popularity with a half-life of 10 and of 1 % of the
 training targets; how often an item of the history is chosen again, that it is in the history, and how long ago; how
 alike an item is to one of the history, and the same of unsold items alone; how alike its text is to those of the
-history, newer ones counting more, and the same of unsold items alone; that an item is unsold and not in the history, or
-is in it."""
+history, newer ones counting more, and the same of unsold and of rare items alone; how rare an item is; that it is
+unsold and not in the history, or is in it."""
 FEATURES = (
     "bias",
     "log length",
@@ -278,9 +280,13 @@ class Experts(nn.Module):
         yield self.repeats * seen
         yield seen
         yield self._spread(items, (DECAYS[0] ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
-        for likeness in self._likenesses(items, slot, log_probs):
+        by_all, by_text = self._likenesses(items, slot, log_probs)
+        for likeness in (by_all, by_text):
             yield likeness * known
             yield likeness * known * unsold
+        rare = known * (1 - unsold) / self.items[:, 0].to(log_probs.dtype).exp()  # 1 / (1 + times sold)
+        yield by_text * rare
+        yield rare
         yield unsold * known
         yield unsold * seen
 

@@ -33,7 +33,7 @@ _PRIOR = 20.0  # further times that an item was in a history, with the share of 
 _ROWS = 256  # examples that are scored at a time
 _MOST_EXAMPLES = 12_000  # examples that weights are fitted on
 _FEWEST = 50  # of them with the target among the candidates, below which nothing is fitted
-_START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.0, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.2, 0.0, 0.0, 0.0), strict=True))
+_START = dict(zip(EXPERTS, (1.0, 1.0, 0.5, 0.0, 0.1, 0.2, 0.5, 0.0, 0.0, 0.5, 2.0, 0.2, *[0.0] * 5), strict=True))
 """Weights of the experts at first, whatever the history."""
 _FIXED = 2  # of them stay: that of the model, on which the others' depend, and what it has by neighbours
 _CANDIDATES: tuple[tuple[int, dict[str, float]], ...] = (

@@ -131,6 +131,7 @@ def slow_pool(model, found, own, history, reported):
         transitions.append(shares)
     by_text = np.log(np.exp(own[:2]) @ [1 / 3, 2 / 3] + NO_NEIGHBOUR)
     of_items = experts["items"][np.array(history) - 1]
+    sold = np.bincount([label - 1 for _, labels in ROWS for label in labels], minlength=6)
     described = [
         1,
         np.log(len(history) + 1),
@@ -156,7 +157,8 @@ def slow_pool(model, found, own, history, reported):
         message += [experts["repeats"][item] if seen else 0, seen, before, text, text * (item == 5)]
         words = sum(0.6**back * BY_TEXT[other - 1, item] for back, other in enumerate(reversed(history)))
         words = 0 if seen else np.log((words + NO_TEXT) / NO_TEXT)
-        message += [words, words * (item == 5)]
+        rare = 0 if seen or item == 5 else 1 / (1 + sold[item])
+        message += [words, words * (item == 5), words * rare, rare]
         message += [item == 5 and not seen, item == 5 and seen]
         scores.append(weights @ np.array(message, dtype=np.float64))
     scores = np.array(scores)
