@@ -182,7 +182,7 @@ def _later(results: PageResults) -> list[Finding]:
     return []
 
 
-def _behind(results: PageResults) -> list[Finding]:
+def _baselines_ahead(results: PageResults) -> list[Finding]:
     """Slices of a twentieth of the examples and more in which a baseline is ahead of the best trained recommender."""
     parts: dict[str, PairedDifference] = {}
     for each, found in results.by_slice:
@@ -332,7 +332,7 @@ RULES: Mapping[str, Callable[[PageResults], list[Finding]]] = {
     "baseline": _baseline,
     "steps": _steps,
     "later examples": _later,
-    "slices behind": _behind,
+    "slices behind": _baselines_ahead,
     "published": _published,
     "ceiling": _ceiling,
     "notes": _notes,
