@@ -186,11 +186,13 @@ def _baselines_ahead(results: PageResults) -> list[Finding]:
     """Slices of a twentieth of the examples and more in which a baseline is ahead of the best trained recommender."""
     parts: dict[str, PairedDifference] = {}
     for each, found in results.by_slice:
-        mine, theirs = (None, None) if found is None else _best_two(found)
-        if found is None or mine is None or theirs is None or each.share < _SMALL:
+        if found is None or each.share < _SMALL or (each.group, each.name) == ("time", LATER):  # `_later` reports these
+            continue
+        mine, theirs = _best_two(found)
+        if mine is None or theirs is None:
             continue
         gap = found.difference(mine, theirs, results.levels[0], results.headline)
-        if gap.verdict < 0 and (each.group, each.name) != ("time", LATER):  # `_later` reports these
+        if gap.verdict < 0:
             where = f"on the {100 * each.share:.0f} % of examples {_whose(each)}"
             parts[f"{where} {quoted(mine)} is behind {quoted(theirs)}, {with_interval(gap)}"] = gap
     text = f"Slices in which a baseline is ahead of the best trained recommender: {'; '.join(parts)}."

@@ -280,13 +280,13 @@ class Experts(nn.Module):
         yield self.repeats * seen
         yield seen
         yield self._spread(items, (DECAYS[0] ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
-        by_all, by_text = self._likenesses(items, slot, log_probs)
+        by_all, by_text = (likeness * known for likeness in self._likenesses(items, slot, log_probs))
         for likeness in (by_all, by_text):
-            yield likeness * known
-            yield likeness * known * unsold
-        rare = known * (1 - unsold) / self.items[:, 0].to(log_probs.dtype).exp()  # 1 / (1 + times sold)
+            yield likeness
+            yield likeness * unsold
+        rare = (1 - unsold) / self.items[:, 0].to(log_probs.dtype).exp()  # 1 / (1 + times sold)
         yield by_text * rare
-        yield rare
+        yield known * rare
         yield unsold * known
         yield unsold * seen
 

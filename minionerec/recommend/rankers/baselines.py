@@ -160,8 +160,7 @@ class Chosen:
     @property
     def names(self) -> list[str]:
         """The baselines that are not left out, in the order of `NAMES`."""
-        left_out = {EASE} if self.ridge is None else set()
-        left_out |= {TEXT} if self.text is None else set()
+        left_out = {name for name, constants in ((EASE, self.ridge), (TEXT, self.text)) if constants is None}
         return [name for name in NAMES if name not in left_out]
 
     @property
@@ -503,12 +502,7 @@ class _Scored:
         k: int,
         allowed: Allowed | None,
     ) -> Ranking:
-        """Lists by `history_scores` and popularity.
-
-        Raises:
-            ConfigError: If there are fewer than `k` candidates.
-        """
-        self.rows.check_k(k)
+        """Lists by `history_scores` and popularity."""
         newest, share = _newest(queries.histories, self.rows.numbers), how.popularity
 
         def scores() -> Iterator[np.ndarray]:
@@ -566,8 +560,10 @@ class TransitionCounts(_Scored):
         Raises:
             ConfigError: If there are fewer than `k` candidates.
         """
-        newest = _newest(queries.histories, self.rows.numbers)
-        counts = self._counted(newest) if self.counts is None else self.counts
+        self.rows.check_k(k)
+        counts = self.counts
+        if counts is None:
+            counts = self._counted(_newest(queries.histories, self.rows.numbers))
         return self.lists_by_pairs(counts, _rarity(counts), self.constants, queries, k, allowed)
 
     def _counted(self, some: Sequence[np.ndarray] | None = None) -> csr_array:
@@ -614,7 +610,7 @@ def history_scores(
     if not decay:
         known, row, back = known[back == 0], row[back == 0], back[back == 0]
     values = decay**back if weights is None else decay**back * weights[known]
-    found = csr_array((values.astype(np.float64), (row, known)), shape=(len(newest), pairs.shape[0])) @ pairs
+    found = csr_array((values, (row, known)), shape=(len(newest), pairs.shape[0])) @ pairs
     sums = np.asarray(found.sum(1)).ravel()
     found.data /= np.repeat(np.where(sums > 0, sums, 1), np.diff(found.indptr))
     return found
@@ -651,6 +647,7 @@ class TextNeighbours(_Scored):
         Raises:
             ConfigError: If there are fewer than `k` candidates.
         """
+        self.rows.check_k(k)
         return self.lists_by_pairs(self.similarities, None, self.constants, queries, k, allowed)
 
 
@@ -1147,15 +1144,17 @@ def make_baselines(
             if half_life not in ridges:
                 ridges[half_life] = _ridge_values(rows, examples, grid.scored, together())
             ridge, ease_last = _best_setting(ridges[half_life], which)
-        found = Chosen(half_life, transitions, ridge, popularity_last, ease_last, len(which), None, rows.unit, of=of)
-        known = {TRANSITIONS: grid.value(transitions)}
-        texts = None if alike is None else _TextGrid(alike, grid)
-        found = replace(found, text=None if texts is None else texts.best())
-        if texts is not None and found.text is not None:
-            known[TEXT] = texts.value(found.text)
+        text, reached = None, {TRANSITIONS: grid.value(transitions)}
+        if alike is not None:
+            texts = _TextGrid(alike, grid)
+            text = texts.best()
+            reached[TEXT] = texts.value(text)
+        found = Chosen(
+            half_life, transitions, ridge, popularity_last, ease_last, len(which), None, rows.unit, of=of, text=text
+        )
         rankers = _rankers(rows, found, weights, alike)
         valid = {
-            name: known[name] if name in known else valid_ndcg(ranker, rows, part)
+            name: reached[name] if name in reached else valid_ndcg(ranker, rows, part)
             for name, ranker in rankers.items()
             if not rows.masked or name != RECENT
         }

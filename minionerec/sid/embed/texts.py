@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from minionerec.core.artefacts import open_artefact, read_json, unchanged_input, write_text_atomic
 from minionerec.core.errors import ArtefactError, DataError
@@ -127,28 +127,51 @@ def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | N
         >>> found.indptr.tolist(), found.indices.tolist()
         ([0, 1, 2, 2], [1, 0])
     """
+    return nearest_texts_by_each(texts, [vectors], count)[0]
+
+
+def nearest_texts_by_each(
+    texts: Sequence[str], encoders: Sequence[np.ndarray | None], count: int = 20
+) -> list[csr_array]:
+    """`nearest_texts` with the vectors of each of several encoders; texts are compared once.
+
+    Args:
+        texts: N texts.
+        encoders: `vectors` of `nearest_texts`, of each encoder.
+        count: As of `nearest_texts`.
+
+    Returns:
+        float32 (N, N) for each encoder.
+    """
     try:
         weights = _tfidf().fit_transform(texts)
     except ValueError:  # no text holds a word
         weights = csr_array((len(texts), 1), dtype=np.float32)
-    others = None if vectors is None else l2_normalise(vectors)
-    followers, similarities, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
-    most = min(count, len(texts))
+    others = [None if vectors is None else l2_normalise(vectors) for vectors in encoders]
+    tables: list[list[csr_array]] = [[] for _ in encoders]
     for begin in progress(range(0, len(texts), _TEXTS_AT_ONCE), "comparing texts", unit="parts"):
         part = slice(begin, begin + _TEXTS_AT_ONCE)
-        alike = (weights[part] @ weights.T).toarray()
-        if others is not None:
-            alike = (alike + others[part] @ others.T) / 2
-        alike[np.arange(len(alike)), begin + np.arange(len(alike))] = 0
-        least = np.partition(alike, -most, axis=1)[:, -most, None]
-        for row, kept in zip(alike, (alike >= least) & (alike > 0), strict=True):
-            other = np.flatnonzero(kept)
-            other = np.sort(other[np.argsort(-row[other], kind="stable")[:count]])
-            followers.append(other.astype(np.int32))
-            similarities.append(row[other].astype(np.float32))
-            sizes.append(len(other))
-    table = (np.concatenate(similarities), np.concatenate(followers), np.cumsum(sizes, dtype=np.int32))
-    return csr_array(table, shape=(len(texts), len(texts)))
+        words = (weights[part] @ weights.T).toarray()
+        for own, table in zip(others, tables, strict=True):
+            alike = words if own is None else (words + own[part] @ own.T) / 2
+            table.append(_nearest(alike, begin, min(count, len(texts))))
+    empty = csr_array((0, len(texts)), dtype=np.float32)
+    return [csr_array(vstack([empty, *table], format="csr")) for table in tables]
+
+
+def _nearest(alike: np.ndarray, begin: int, count: int) -> csr_array:
+    """The largest similarities above 0 of some texts, `begin` the number of the first, to others: float32 (B, N)."""
+    alike[np.arange(len(alike)), begin + np.arange(len(alike))] = 0
+    least = np.partition(alike, -count, axis=1)[:, -count, None]
+    others = [np.flatnonzero(kept) for kept in (alike >= least) & (alike > 0)]
+    others = [
+        np.sort(other[np.argsort(-row[other], kind="stable")[:count]]) for row, other in zip(alike, others, strict=True)
+    ]
+    sizes = [len(other) for other in others]
+    rows, columns = np.repeat(np.arange(len(alike)), sizes), np.concatenate(others)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    table = (alike[rows, columns].astype(np.float32), columns.astype(np.int32), offsets.astype(np.int32))
+    return csr_array(table, shape=alike.shape)
 
 
 def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Sequence[str] | None = None) -> np.ndarray:

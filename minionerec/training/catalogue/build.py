@@ -16,7 +16,7 @@ from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_t
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.embed.config import INTERACTIONS, EncoderSettings
 from minionerec.sid.embed.interactions import beside
-from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts
+from minionerec.sid.embed.texts import joined_texts, l2_normalise, nearest_texts_by_each
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.experts import count_experts
@@ -74,13 +74,13 @@ def sid_neighbours(
             vectors = together if text is None else beside(text, together)
         except DataError:  # no two items have a user in common
             pass
-    texts = joined_texts(corpus, table.sid_numbers)
-    return _of_same_pairs(nearest_texts(texts, vectors=vectors), nearest_texts(texts))
+    return _of_same_pairs(*nearest_texts_by_each(joined_texts(corpus, table.sid_numbers), [vectors, None]))
 
 
 def _of_same_pairs(first: csr_array, second: csr_array) -> tuple[csr_array, csr_array]:
     """Two tables with the entries of either, 0 where one lacks the other's."""
-    keys = [each.tocoo().row.astype(np.int64) * each.shape[1] + each.tocoo().col for each in (first, second)]
+    parts = [each.tocoo() for each in (first, second)]
+    keys = [each.row.astype(np.int64) * each.shape[1] + each.col for each in parts]
     both = np.union1d(*keys)
     rows, columns = np.divmod(both, first.shape[1])
     offsets = np.concatenate([[0], np.bincount(rows, minlength=len(first.indptr) - 1).cumsum()]).astype(np.int32)

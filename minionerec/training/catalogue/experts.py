@@ -54,7 +54,7 @@ _UNSOLD = 1.5  # a target without training examples counts for so many, as their
 _STEPS, _RATE, _SHARP = 80, 0.06, (0.3, 0.05)  # of fitting; the width of a step from rank to rank, at first and at last
 _PENALTY = 45.0  # over the number of examples: of squared weights of features, each of variance 1, but the constant
 _FOLDS = 3
-_SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)  # of the way from the model alone to the fitted weights; fewer examples bear less
+_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the way from the model alone to the weights; few examples bear less
 _SCALES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 _SCALED_ROWS = 2048  # examples that the scale is chosen on
 
@@ -263,14 +263,14 @@ def _fit(
     plain[0, 0] = 1
     distinct = candidates.count // rounds
     fold = candidates.example % distinct * _FOLDS // distinct
-    gains = np.zeros((1 + len(_SHARES), len(raw)))
+    gains = np.zeros((len(_SHARES), len(raw)))
     for number in range(_FOLDS):
         inside, outside = (fold == number).nonzero()[:, 0], (fold != number).nonzero()[:, 0]
         weights = _fitted(candidates, features, outside)
-        for position, share in enumerate((0, *_SHARES)):
+        for position, share in enumerate(_SHARES):
             gains[position, inside] = candidates.gains(features[inside] @ plain.lerp(weights, share), inside)
     best = int((gains @ candidates.counting.numpy()).argmax())
-    share, (before, after) = (0, *_SHARES)[best], gains[[0, best]].sum(1) / candidates.count
+    share, (before, after) = _SHARES[best], gains[[0, best]].sum(1) / candidates.count
     logger.info(
         "Validation NDCG@10 %.4f without experts, %.4f with them (share %g), by weights of other examples.",
         before,

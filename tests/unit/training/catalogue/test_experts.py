@@ -50,17 +50,7 @@ ALIKE[1, 2] = ALIKE[2, 1] = 0.5
 # The same pairs by text alone, by which two of them have nothing in common.
 BY_TEXT = np.where(ALIKE > 0, 0.9 - ALIKE, 0)
 BY_TEXT[5, 0] = BY_TEXT[2, 1] = 0
-
-
-def pairs_of(*tables):
-    """Tables of the pairs of the first."""
-    first = csr_array(tables[0].astype(np.float32))
-    rows, columns = first.nonzero()
-    data = (table[rows, columns].astype(np.float32) for table in tables)
-    return [csr_array((values, first.indices, first.indptr), first.shape) for values in data]
-
-
-NEIGHBOURS = pairs_of(ALIKE, BY_TEXT)
+NEIGHBOURS = _of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (ALIKE, BY_TEXT)))
 TRAINED = windows_of(ROWS, np.exp(-RECENCY * np.array(AGES)) * 1.7)
 
 
@@ -355,7 +345,8 @@ def test_new_sids_join_the_experts(start):
     words = np.zeros((7, 7))
     alike[np.ix_(known, known)], words[np.ix_(known, known)] = ALIKE, BY_TEXT
     alike[new, known[3]] = alike[known[3], new] = 0.4
-    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, pairs_of(alike, words))
+    neighbours = _of_same_pairs(*(csr_array(table.astype(np.float32)) for table in (alike, words)))
+    grown = extended_catalogue(model, codes, token_ids(2, 4), 20, None, None, start, neighbours)
     for name in ("weights", "least", "most"):
         assert torch.equal(getattr(grown.experts, name), getattr(model.experts, name))
     assert torch.equal(grown.experts.popularity[:, known], model.experts.popularity)
