@@ -8,6 +8,7 @@ those of the examples one by one. The head is computed at the positions whose ne
     labels     . . a b | . . c        head  at v, a and v for a, b and c
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,17 +75,17 @@ def _lay_out(prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> tup
 
 
 def _fill_rows(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
-    """Put groups into rows: the longest first, each into the first row that has room (first fit decreasing)."""
+    """Put groups into rows: the longest first, each into the fullest row that has room (best fit decreasing)."""
     capacity = max(row_tokens, *lengths)
     rows: list[list[int]] = []
-    room: list[int] = []
+    free: list[tuple[int, int]] = []  # tokens that a row has room for, and its number; sorted
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        row = next((row for row, left in enumerate(room) if left >= lengths[number]), len(rows))
+        place = bisect_left(free, (lengths[number], 0))
+        room, row = free.pop(place) if place < len(free) else (capacity, len(rows))
         if row == len(rows):
             rows.append([])
-            room.append(capacity)
         rows[row].append(number)
-        room[row] -= lengths[number]
+        insort(free, (room - lengths[number], row))
     return rows
 
 
@@ -304,9 +305,11 @@ def shared_prefix_scores(
 
 
 # A common beginning of fewer tokens is not worth tying two examples to one row for.
-_WORTH_SHARING = 8
-# Room that a row has beyond the mean, so that examples of different lengths fit together.
-_SLACK = 1.03
+_WORTH_SHARING = 2
+# Longest rows that are tried, by the length asked for. Longer ones are cut at fewer places, and fill better or worse.
+_LONGEST = (1.0, 1.05, 1.1, 1.15, 1.2, 1.25)
+# Attention under a dense mask by a block's other arithmetic, where a row has the length asked for (`good_row_length`).
+_ATTENTION = 0.06
 
 
 def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
@@ -344,8 +347,8 @@ class TreeCollator:
     """Collates examples (the columns of `minionerec.training.rows.SftExamples`) into packed rows.
 
     Attributes:
-        row_tokens: About how many tokens a row is to have. Longer rows have less waste at their ends and share more;
-            their attention mask is larger.
+        row_tokens: About how many tokens a row is to have; up to a quarter more where that takes less arithmetic.
+            Longer rows have less waste at their ends and share more; their attention mask is larger.
         with_teacher: Whether the batch holds a teacher's inputs.
         epoch: The epoch, from 0, that is being trained: it selects one of several prompts.
     """
@@ -388,20 +391,11 @@ class TreeCollator:
             See `__call__`.
         """
         ids = [example["input_ids"] for example in examples]
-        new = [len(row) - prefix for row, prefix in zip(ids, shared, strict=True)]
-        total = sum(new)
-        rows = -(-total // self.row_tokens)
-        prompts: list[list[int]] = []
-        completions: list[list[list[int]]] = []
-        used, row_before = 0, -1
-        for sequence, prefix, tokens in zip(ids, shared, new, strict=True):
-            row = (used + tokens // 2) * rows // total
-            if row != row_before or prefix < _WORTH_SHARING:
-                prompts.append(sequence[:1])
-                completions.append([])
-            completions[-1].append(sequence[1:])
-            used, row_before = used + tokens, row
-        packed = pack_groups(prompts, completions, int(total / rows * _SLACK))
+        capacities = {max(1, int(longest * self.row_tokens)) for longest in _LONGEST}
+        _, capacity, pieces = min(self._pieces(ids, shared, capacity) for capacity in capacities)
+        packed = pack_groups(
+            [ids[piece[0]][:1] for piece in pieces], [[ids[row][1:] for row in piece] for piece in pieces], capacity
+        )
         labelled = torch.tensor([label >= 0 for example in examples for label in example["labels"][1:]])
         labels = packed["labels"][labelled].unsqueeze(0)
         weights = torch.tensor([weight for example in examples for weight in example["weights"][1:]])
@@ -413,6 +407,23 @@ class TreeCollator:
             "weights": weights[labelled],
             **(teacher_questions(examples) if self.with_teacher else {}),
         }
+
+    def _pieces(
+        self, ids: Sequence[Sequence[int]], shared: Sequence[int], capacity: int
+    ) -> tuple[float, int, list[range]]:
+        """Neighbours that become one group each, as many as a row holds: what their rows cost, its tokens, and they."""
+        starts, sizes = [0], [len(ids[0][:-1]) or 1]
+        for number in range(1, len(ids)):
+            new = len(ids[number]) - 1 - min(shared[number], len(ids[number - 1]) - 1)
+            if shared[number] < _WORTH_SHARING or sizes[-1] + new > capacity:
+                starts.append(number)
+                sizes.append(len(ids[number][:-1]) or 1)
+            else:
+                sizes[-1] += new
+        rows = [sum(sizes[piece] for piece in row) for row in _fill_rows(sizes, capacity)]
+        width = max(rows)
+        cost = len(rows) * width * (1 + _ATTENTION * width / self.row_tokens)
+        return cost, capacity, [range(start, end) for start, end in pairwise([*starts, len(ids)])]
 
     def in_order(self, examples: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
         """Examples as in the epoch, sorted by their tokens, and how many of them each shares with the one before."""

@@ -98,6 +98,22 @@ def test_unlike_examples_fill_rows_of_about_the_length_asked_for():
     assert used >= 0.9 * batch["input_ids"].numel()
 
 
+def test_rows_are_as_long_as_whole_examples_fill():
+    torch.manual_seed(0)
+    examples = [example([n % 11], torch.randint(11, (33,)).tolist()) for n in range(64)]  # 33 are computed of each
+    assert TreeCollator(64)(examples)["input_ids"].shape == (32, 66)
+
+
+def test_tasks_longer_than_a_row_are_cut_where_it_is_full():
+    torch.manual_seed(0)
+    examples = [example(list(range(20)), torch.randint(11, (int(n),)).tolist()) for n in torch.randint(3, 30, (200,))]
+    batch = TreeCollator(200)(examples)
+    rows, width = batch["input_ids"].shape
+    needed = 20 + sum(len(row["input_ids"]) - 21 for row in examples)  # the task once, and all that is after it
+    assert 200 <= width <= 250
+    assert rows * width < 1.05 * needed
+
+
 def test_the_row_length_follows_the_width():
     assert good_row_length(MODEL) == 64
     assert good_row_length(Qwen2ForCausalLM(Qwen2Config(hidden_size=512, num_hidden_layers=1, vocab_size=9))) == 192
