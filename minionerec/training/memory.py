@@ -1,6 +1,6 @@
 """Memory of a training step, computed from the model's shape before the first step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -337,14 +337,14 @@ class Share:
         """Parts of about so many tokens each at most."""
         return max(1, min(len(self), -(-int(self.borders[-1]) // tokens)))
 
-    def split(self, count: int) -> list[dict[str, Any]]:
-        """So many parts of about as many tokens each; none is empty.
+    def split(self, count: int) -> Iterator[dict[str, Any]]:
+        """So many parts of about as many tokens each, made one by one as they are asked for; none is empty.
 
         Args:
             count: Parts, at most as many as there are examples.
 
         Example:
-            >>> Share([5, 1, 1, 1, 2], lambda part: {"of": part}).split(2)
+            >>> list(Share([5, 1, 1, 1, 2], lambda part: {"of": part}).split(2))
             [{'of': slice(0, 1, None)}, {'of': slice(1, 5, None)}]
         """
         least = np.arange(1, count)
@@ -352,7 +352,7 @@ class Share:
         after = np.searchsorted(self.borders[1:], ideal) + 1
         nearest = after - (self.borders[after] - ideal > ideal - self.borders[after - 1])
         starts = np.clip(np.maximum.accumulate(nearest - least) + least, least, len(self) - count + least)
-        return [self.make(slice(start, end)) for start, end in pairwise([0, *starts.tolist(), len(self)])]
+        return (self.make(slice(start, end)) for start, end in pairwise([0, *starts.tolist(), len(self)]))
 
 
 def collate_shares(

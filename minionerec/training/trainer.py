@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -389,10 +389,10 @@ class StepInParts(Trainer):
 
         model.train()  # what a share is made of may depend on it
 
-        def compute(parts: Sequence[dict[str, Any]]) -> torch.Tensor:
+        def compute(parts: Iterable[dict[str, Any]], count: int) -> torch.Tensor:
             losses: list[torch.Tensor] = []
             for part in parts:
-                last = len(losses) == len(parts) - 1
+                last = len(losses) == count - 1
                 self.accelerator.sync_gradients = last
                 with nullcontext() if last else self.accelerator.no_sync(model):
                     losses.append(step(model, part, num_items_in_batch))
@@ -409,26 +409,27 @@ class StepInParts(Trainer):
                 model, inputs, prediction_loss_only, ignore_keys
             )
             return found
-        _, count = self.get_batch_samples(iter([inputs]), 1, self.args.device)
+        _, labels = self.get_batch_samples(iter([inputs]), 1, self.args.device)
 
         @torch.no_grad()
-        def compute(parts: Sequence[dict[str, Any]]) -> torch.Tensor:
+        def compute(parts: Iterable[dict[str, Any]], _count: int) -> torch.Tensor:
             with self.compute_loss_context_manager():
                 losses: list[Any] = [
-                    self.compute_loss(model, self._prepare_inputs(part), False, count) for part in parts
+                    self.compute_loss(model, self._prepare_inputs(part), False, labels) for part in parts
                 ]
             return torch.stack(losses).sum()
 
         return self.in_parts(self.share_of(inputs), compute, gradients=False), None, None
 
     def in_parts(
-        self, share: Share, compute: Callable[[Sequence[dict[str, Any]]], torch.Tensor], gradients: bool = True
+        self, share: Share, compute: Callable[[Iterable[dict[str, Any]], int], torch.Tensor], gradients: bool = True
     ) -> torch.Tensor:
         """Compute a share in parts that memory holds, again in smaller ones where it ends.
 
         Args:
             share: The share; there is a limit.
-            compute: Computes all parts.
+            compute: Computes all parts, of which it is given the number too. Each is made when it is asked for: a GPU
+                computes the one before meanwhile.
             gradients: Whether it computes gradients, which the processes of a launch may add up.
 
         Raises:
@@ -440,7 +441,7 @@ class StepInParts(Trainer):
             if self.is_deepspeed_enabled and gradients:  # it adds them up after every part, in all processes together
                 count = int(self.accelerator.gather(torch.tensor([count], device=self.args.device)).max())
             try:
-                return compute(share.split(count))
+                return compute(share.split(count), count)
             except RuntimeError as error:
                 if not memory_ended(error):
                     raise

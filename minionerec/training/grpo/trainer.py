@@ -4,7 +4,7 @@ Everything that a step needs is given when the trainer is made. What one part fi
 `make_step` is the way from rows to what the loss takes, `slice_loss` the way from there to the loss.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -199,13 +199,14 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         """
 
         @torch.no_grad()
-        def scored(parts: Sequence[dict[str, Any]]) -> torch.Tensor:
+        def scored(parts: Iterable[dict[str, Any]], _count: int) -> torch.Tensor:
             return torch.cat([self.score(self.ref_model, part["groups"]).logps for part in parts])
 
         groups = replace(groups, targets=None, soft=None)
         if self.limit is not None:
             return self.in_parts(share_of_groups(groups), scored, gradients=False)
-        return scored([{"groups": part} for part in groups.parts(max(_PROMPTS_AT_ONCE, len(groups) // slices))])
+        parts = groups.parts(max(_PROMPTS_AT_ONCE, len(groups) // slices))
+        return scored(({"groups": part} for part in parts), len(parts))
 
     def score(self, model: Any, groups: RolloutGroups) -> Scores:
         """Log-probabilities and entropies of the completions, see `completion_scores`."""

@@ -217,15 +217,29 @@ class SmallMemory:
 
 def test_a_share_is_split_without_loss():
     share = TreeCollator(64).share(examples())["share"]
-    whole = share.split(1)[0]
+    (whole,) = share.split(1)
     for tokens in (1000, 100, 40, 1):
-        parts = share.split(share.count(tokens))
+        parts = list(share.split(share.count(tokens)))
         assert len(parts) == share.count(tokens) <= len(share)
         for name in ("labels", "weights"):
             assert torch.equal(torch.cat([part[name].flatten() for part in parts]), whole[name].flatten()), name
         sizes = [part["input_ids"].numel() for part in parts]
         assert tokens == 1 or max(sizes) <= tokens + 64  # a row more, where they do not fit
     assert share.count(1) == 10 and share.count(10**6) == 1
+
+
+def test_a_part_is_made_when_the_one_before_was_computed(tmp_path, monkeypatch):
+    """A GPU that computes a part is not waited for, so the next one is packed meanwhile."""
+    whole, trainer, happened = TreeCollator(16).share(examples()), trainer_of(tmp_path), []
+    share = whole["share"]
+    make, loss = share.make, trainer.compute_loss
+    share.make = lambda part: happened.append("made") or make(part)
+    monkeypatch.setattr(
+        trainer, "compute_loss", lambda *given, **more: happened.append("computed") or loss(*given, **more)
+    )
+    trainer.set_limit(TokenLimit(40, False))
+    step(trainer, whole)
+    assert happened == ["made", "computed"] * share.count(40) and len(happened) > 4
 
 
 @pytest.mark.parametrize("backward", [False, True])
