@@ -160,14 +160,15 @@ def _evaluation(shape: Shape) -> ChosenSettings:
 
 
 def _language(shape: Shape) -> ChosenSettings:
-    wide, passes = (128, 4) if shape.examples >= _MANY else (96, 8)
-    windows = 5 * shape.windows  # with the variants
+    wide, variants = (128, 19) if shape.examples >= _MANY else (96, 39)
+    windows = (1 + variants) * shape.windows
     return {
         "hidden_size": (wide, f"by the {shape.examples:,} training examples; small, since it is distilled"),
         "layers": (2, ""),
         "inner_size": (3 * wide, ""),
         "text_vocabulary": (600, ""),
-        "epochs": (epochs(windows, passes), ""),
+        "variants": (variants, "copies of each window, with items left out at random; each is seen once in an epoch"),
+        "epochs": (epochs(windows, 1), ""),
         "batch_size": (min(64 if wide == 128 else 32, batch(windows)), ""),
         "eval_examples": (1000, ""),
         "eval_beams": (_beams(shape.items, 20), ""),
@@ -191,7 +192,7 @@ def seconds(chosen: Mapping[str, ChosenSettings], shape: Shape) -> dict[str, flo
     )
     scored = min(shape.items, columns) if columns else shape.items
     scores = shape.examples * (scored + 500) * model["towers"] * model["epochs"]
-    tokens = 5 * shape.examples * LEVELS * language["epochs"]
+    tokens = (1 + language["variants"]) * shape.examples * LEVELS * language["epochs"]
     return {
         "corpus": _SECONDS_A_STAGE + 5e-5 * shape.interactions,
         "sids": _SECONDS_A_STAGE + 2e-3 * shape.items,
