@@ -80,8 +80,8 @@ def _fill_rows(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
     rows: list[list[int]] = []
     free: list[tuple[int, int]] = []  # tokens that a row has room for, and its number; sorted
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        place = bisect_left(free, (lengths[number], 0))
-        room, row = free.pop(place) if place < len(free) else (capacity, len(rows))
+        index = bisect_left(free, (lengths[number], 0))
+        room, row = free.pop(index) if index < len(free) else (capacity, len(rows))
         if row == len(rows):
             rows.append([])
         rows[row].append(number)
