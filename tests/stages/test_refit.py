@@ -155,9 +155,10 @@ def test_rows_without_windows_are_counted_too(made, tmp_path):
 
 
 def test_it_ends_where_the_best_weights_stood_on_the_schedule_of_the_chosen_run(made, tmp_path):
-    # So high a learning rate that the first validation is the best one.
-    hurt = {"epochs": 4, "learning_rate": 0.3, "max_grad_norm": 100.0, "schedule": "linear", "evals_per_epoch": 3}
-    chosen = sft_config(made, output=str(tmp_path / "chosen"), all_positions=False, **hurt)
+    # The learning rate rises until it does harm, so that an early validation is the best one.
+    hurt = {"epochs": 4, "learning_rate": 2.0, "warmup": 0.9, "max_grad_norm": 100.0, "schedule": "linear"}
+    choice = {"evals_per_epoch": 3, "select_by": "loss"}
+    chosen = sft_config(made, output=str(tmp_path / "chosen"), all_positions=False, **hurt, **choice)
     result = run_sft(chosen)
     best, steps = result.counts["best_step"], result.counts["steps"]
     assert best < steps == 60
@@ -166,8 +167,9 @@ def test_it_ends_where_the_best_weights_stood_on_the_schedule_of_the_chosen_run(
     assert refit.counts["epochs"] == pytest.approx(best / 15, abs=1 / 25)
     last = [row for row in log_of(tmp_path / "all") if "learning_rate" in row][-1]
     assert last["step"] == refit.counts["steps"]
-    # The schedule goes down to 0 over 100 steps, of which the refit makes its share; a log shows the step before.
-    assert last["learning_rate"] == pytest.approx(0.3 * (1 - (last["step"] - 1) / 100))
+    # The schedule goes up over 90 of 100 steps, of which the refit makes its share; a log shows the step before.
+    assert last["step"] < 90
+    assert last["learning_rate"] == pytest.approx(2.0 * (last["step"] - 1) / 90)
 
 
 def test_a_refit_killed_and_repeated_equals_uninterrupted(made, tmp_path, monkeypatch):
