@@ -343,14 +343,12 @@ def operations_of(model: Any, positions: dict[str, int], labels: int) -> dict[st
 
 def counted(args: argparse.Namespace, trainer: Any, name: str, batches: tuple[list[Any], list[Any]]) -> dict[str, Any]:
     """Positions and operations of a round, of which nothing is computed."""
-    rows, own = ([row for batch in kind for row in batch] for kind in batches)
-    lengths = sorted(len(row["input_ids"]) for row in rows)
+    lengths = sorted(len(row["input_ids"]) for batch in batches[0] for row in batch)
     padded = {
         size: sum(max(lengths[start : start + size]) * len(lengths[start : start + size]) for start in starts)
         for size, starts in ((size, range(0, len(lengths), size)) for size in args.stock_rows)
     }
-    share = trainer.data_collator.share(own)["share"]
-    parts = list(share.split(share.count(args.count)))
+    parts = list(collated(trainer, batches[1]))
     positions = {
         "padded": min(padded.values()),
         "packed": sum(lengths),
@@ -423,6 +421,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         makers = {"prose": prose_batches, "compact": compact_batches}
         work = {name: makers[name](args, corpus, tokenizer, table) for name in args.kinds}
         if args.count:
+            ours.set_limit(TokenLimit(args.count, False))
             return {"asked": vars(args)} | {
                 name: value for kind in args.kinds for name, value in counted(args, ours, kind, work[kind]).items()
             }

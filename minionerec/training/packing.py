@@ -391,7 +391,7 @@ class TreeCollator:
             See `__call__`.
         """
         ids = [example["input_ids"] for example in examples]
-        capacities = {max(1, int(longest * self.row_tokens)) for longest in _LONGEST}
+        capacities = {int(longest * self.row_tokens) for longest in _LONGEST}
         _, capacity, pieces = min(self._pieces(ids, shared, capacity) for capacity in capacities)
         packed = pack_groups(
             [ids[piece[0]][:1] for piece in pieces], [[ids[row][1:] for row in piece] for piece in pieces], capacity
@@ -412,17 +412,18 @@ class TreeCollator:
         self, ids: Sequence[Sequence[int]], shared: Sequence[int], capacity: int
     ) -> tuple[float, int, list[range]]:
         """Neighbours that become one group each, as many as a row holds: what their rows cost, its tokens, and they."""
-        starts, sizes = [0], [len(ids[0][:-1]) or 1]
-        for number in range(1, len(ids)):
-            new = len(ids[number]) - 1 - min(shared[number], len(ids[number - 1]) - 1)
+        starts: list[int] = []
+        sizes: list[int] = []
+        for number, row in enumerate(ids):  # the first shares nothing
+            new = len(row) - 1 - min(shared[number], len(ids[number - 1]) - 1)
             if shared[number] < _WORTH_SHARING or sizes[-1] + new > capacity:
                 starts.append(number)
-                sizes.append(len(ids[number][:-1]) or 1)
+                sizes.append(max(1, len(row) - 1))
             else:
                 sizes[-1] += new
-        rows = [sum(sizes[piece] for piece in row) for row in _fill_rows(sizes, capacity)]
-        width = max(rows)
-        cost = len(rows) * width * (1 + _ATTENTION * width / self.row_tokens)
+        used = [sum(sizes[piece] for piece in pieces) for pieces in _fill_rows(sizes, capacity)]
+        width = max(used)
+        cost = len(used) * width * (1 + _ATTENTION * width / self.row_tokens)
         return cost, capacity, [range(start, end) for start, end in pairwise([*starts, len(ids)])]
 
     def in_order(self, examples: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
