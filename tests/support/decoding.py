@@ -1,5 +1,7 @@
 """Tiny language models and tries."""
 
+from copy import deepcopy
+
 import numpy as np
 import torch
 from transformers import (
@@ -63,12 +65,12 @@ def lists(result):
 
 
 def sid_scores(model, prompt, trie):
-    """Log-probability of every SID behind a prompt, float64 (S,), each a whole sequence of one forward pass."""
+    """Log-probability of every SID behind a prompt, float64 (S,), each a whole sequence of one pass in that type."""
     paths = trie.paths[:, 1:]
     tokens = trie.token[paths.clamp(min=0)].clamp(min=0)
     with torch.no_grad():
-        logits = model(torch.cat([torch.tensor([prompt]).expand(len(paths), -1), tokens], 1)).logits
-    steps = logits[:, len(prompt) - 1 : -1].double().log_softmax(-1).gather(2, tokens.unsqueeze(2)).squeeze(2)
+        logits = deepcopy(model).double()(torch.cat([torch.tensor([prompt]).expand(len(paths), -1), tokens], 1)).logits
+    steps = logits[:, len(prompt) - 1 : -1].log_softmax(-1).gather(2, tokens.unsqueeze(2)).squeeze(2)
     return steps.masked_fill(paths < 0, 0).sum(1)
 
 

@@ -3,8 +3,8 @@
 from itertools import product
 
 import numpy as np
-import pytest
 from support.decoding import lists, tiny_model, token_ids
+from support.rounding import assert_near
 
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.trie import Trie
@@ -32,6 +32,6 @@ def test_codes_allowed_by_their_path_make_sids_of_no_item_and_the_trie_makes_non
     assert {sid for sid, _ in by_trie} == table
     left = [(sid, score) for sid, score in by_level if sid in table]
     assert [sid for sid, _ in by_trie] == [sid for sid, _ in left]
-    assert [score for _, score in by_trie] == pytest.approx([score for _, score in left], abs=1e-5)
+    assert_near([score for _, score in by_trie], [score for _, score in left])
     kept = [sid for sid, _ in searched(every, 3) if sid in table]
     assert len(kept) < len(searched(codes, 3)) == 3  # and they push real items out of the beam

@@ -13,6 +13,7 @@ from support.decoding import (
     tiny_model,
     token_ids,
 )
+from support.rounding import assert_best, assert_near
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.decoding.beam import beam_search
@@ -49,11 +50,10 @@ def test_the_score_of_an_sid_is_linear_in_both_models(normaliser, levels):
         mixture = Mixture(model, second, share)
         wanted = share * alone + (1 - share) * second.leaf_log_probs
         found = beam_search(mixture, PROMPTS, trie, 10 * trie.n_sids, normaliser)
-        assert torch.allclose(by_sid(found, trie.n_sids), wanted, atol=1e-5 * 12)
+        assert_near(by_sid(found, trie.n_sids), wanted)
         exact = exact_search(mixture, PROMPTS, trie, 7, normaliser, at_once=3)
-        best = wanted.sort(1, descending=True)
-        assert torch.equal(exact.sids, best.indices[:, :7])
-        assert torch.allclose(exact.scores, best.values[:, :7], atol=1e-4)
+        for listed, scores in zip(lists(exact), wanted, strict=True):
+            assert_best(listed, scores, 7)
 
 
 def test_the_whole_of_one_model_is_that_model_bit_for_bit(monkeypatch):
@@ -77,7 +77,7 @@ def test_two_language_models_are_mixed_too():
     first, second = tiny_model("qwen2", seed=1), tiny_model("llama", seed=2).to(torch.bfloat16)
     one, two = (by_sid(beam_search(model, PROMPTS, trie, trie.n_sids), trie.n_sids) for model in (first, second))
     mixed = by_sid(beam_search(Mixture(first, second, 0.3), PROMPTS, trie, 400), trie.n_sids)
-    assert torch.allclose(mixed, 0.3 * one + 0.7 * two, atol=1e-4)
+    assert_near(mixed, 0.3 * one + 0.7 * two)
     assert not Mixture(first, second, 0.3).row_bound and Mixture(first, leaf_model(trie), 0.3).row_bound
 
 
@@ -85,8 +85,9 @@ def test_two_known_distributions_need_no_search():
     trie, _ = random_trie(np.random.default_rng(7), n=40)
     one, two = leaf_model(trie, seed=1), leaf_model(trie, seed=2)
     found = exact_search(Mixture(one, two, 0.25), PROMPTS, trie, 5)
-    wanted = (0.25 * one.leaf_log_probs + 0.75 * two.leaf_log_probs).sort(1, descending=True)
-    assert torch.equal(found.sids, wanted.indices[:, :5]) and found.opened.tolist() == [1, 1, 1]
+    for listed, scores in zip(lists(found), 0.25 * one.leaf_log_probs + 0.75 * two.leaf_log_probs, strict=True):
+        assert_best(listed, scores, 5)
+    assert found.opened.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("wide", [200.0, 1000.0])
@@ -107,8 +108,9 @@ def test_filters_and_bonuses_hold_in_a_mixture():
     everything = by_sid(beam_search(mixture, PROMPTS, trie, 500), trie.n_sids) + bonus
     for search in (beam_search, exact_search):
         found = search(mixture, PROMPTS, trie, trie.n_sids, guide=Guide.of(trie, allowed, bonus))
-        wanted = torch.where(allowed, everything, torch.nan)
-        assert torch.allclose(by_sid(found, trie.n_sids), wanted, atol=1e-4, equal_nan=True)
+        scores = by_sid(found, trie.n_sids)
+        assert torch.equal(scores.isnan(), ~allowed)
+        assert_near(scores[allowed], everything[allowed])
 
 
 def test_the_rest_of_a_completion_costs_the_first_model_alone():
@@ -117,7 +119,7 @@ def test_the_rest_of_a_completion_costs_the_first_model_alone():
     model, second, longer = tiny_model(seed=4), leaf_model(trie), trie.with_tail([2, 3])
     alone = by_sid(beam_search(model, PROMPTS, longer, 400), trie.n_sids)
     mixed = by_sid(beam_search(Mixture(model, second, 0.5), PROMPTS, longer, 400), trie.n_sids)
-    assert torch.allclose(mixed, 0.5 * alone + 0.5 * second.leaf_log_probs, atol=1e-4)
+    assert_near(mixed, 0.5 * alone + 0.5 * second.leaf_log_probs)
 
 
 def test_reranking_gives_the_mixtures_scores_to_what_was_found():
@@ -130,7 +132,7 @@ def test_reranking_gives_the_mixtures_scores_to_what_was_found():
         assert sorted(sid for sid, _ in listed) == sorted(plain.sids[row].tolist())
         scores = [score for _, score in listed]
         assert scores == sorted(scores, reverse=True)
-        assert scores == pytest.approx([float(steps[row, sid]) for sid, _ in listed], abs=1e-4)
+        assert_near(scores, [float(steps[row, sid]) for sid, _ in listed])
     few = beam_search(model, PROMPTS, trie, 500)
     assert torch.equal(rerank(few, second.leaf_log_probs, 0.7).sids < 0, few.sids < 0)
 
@@ -144,7 +146,7 @@ def test_a_search_is_the_same_in_any_batch(family):
         own = LeafModel(second.leaf_log_probs[row : row + 1], VOCABULARY)
         alone = beam_search(Mixture(model, own, 0.5), [prompt], trie, 8)
         assert torch.equal(alone.sids[0], together.sids[row])
-        assert torch.allclose(alone.scores[0], together.scores[row], atol=1e-5)
+        assert_near(alone.scores[0], together.scores[row])
 
 
 def mixed_lengths():
@@ -162,8 +164,8 @@ def test_a_length_penalty_divides_by_the_number_of_tokens():
     for penalty in (0.5, 1.0):
         found = beam_search(model, PROMPTS, trie, 6, length_penalty=penalty)
         wanted = by_sid(plain, 6) / lengths**penalty
-        assert torch.allclose(by_sid(found, 6), wanted, atol=1e-5)
-        assert torch.equal(found.sids, wanted.argsort(1, descending=True))
+        for listed, scores in zip(lists(found), wanted, strict=True):
+            assert_best(listed, scores)
 
 
 END = 3
@@ -182,7 +184,7 @@ def test_a_length_penalty_is_that_of_stock_search(penalty):
         output = stock_generate(model, [[7, 8]], beams, trie.levels, AllowedTokens(generated, 2), **ended)
         texts = [row[: row.index(END) + 1] for row in output.sequences[:, 2:].tolist()]
         assert [generated[sid] for sid, _ in found] == texts
-        assert [score for _, score in found] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
+        assert_near([score for _, score in found], output.sequences_scores)
 
 
 def test_certain_steps_flip_an_order_under_a_length_penalty_alone():

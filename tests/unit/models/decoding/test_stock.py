@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support.decoding import FAMILIES, VOCABULARY, random_trie, tiny_model, token_ids
+from support.rounding import assert_near
 from support.scripts import benchmark
 
 from minionerec.core.errors import DataError
@@ -18,7 +19,7 @@ END = VOCABULARY - 1
 def same(stock, ours):
     assert stock.sids.tolist() == ours.sids.tolist()
     kept = ours.sids >= 0
-    assert torch.allclose(stock.scores[kept], ours.scores[kept], atol=1e-4)
+    assert_near(stock.scores[kept], ours.scores[kept])
     assert torch.isinf(stock.scores[~kept]).all()
 
 
