@@ -1,6 +1,7 @@
 # make quickstart       set up and run the whole pipeline on the demo shop
 # make test-fast        the unit tests
 # make test             set up and run linters and all tests but the slow ones
+# make test-processors  the same tests under the machine's own instructions, AVX2 and SSE4; ARGS=... passes on
 # make test-gpu         what a GPU computes against the CPU, where there is one
 # make hostile          50,000 mutated files and settings against every reader (tests/hostile/README.md); ARGS=... passes on
 # make slow             the tests that take minutes, and the one that installs a wheel
@@ -56,7 +57,7 @@ MAKE_VENV = python=$$($(FIND_PYTHON)); \
 		echo "Making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV); \
 	fi
 
-.PHONY: quickstart test tests docs coverage test-fast test-gpu serve industrial industrial-best demo-shop venv hashes lint format slow hostile clean
+.PHONY: quickstart test tests docs coverage test-fast test-gpu test-processors serve industrial industrial-best demo-shop venv hashes lint format slow hostile clean
 
 quickstart: $(FIRST)
 	$(OFFLINE) $(BIN)/minionerec run demo
@@ -78,6 +79,9 @@ tests: venv
 
 test-fast: venv
 	$(OFFLINE) $(BIN)/python -m pytest $(PARALLEL) tests/unit
+
+test-processors: venv
+	$(OFFLINE) PYTHONPATH=tests $(BIN)/python -m support.processors $(ARGS)
 
 test-gpu: venv
 	MINIONEREC_TEST_DEVICE=cuda $(OFFLINE) $(BIN)/python -m pytest tests/gpu
