@@ -16,6 +16,7 @@ input is a path, or the result of the function that made it. `import minionerec`
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -106,13 +107,15 @@ def prepare_data(
         ConfigError: If settings contradict each other.
         DataError: If a table cannot be used; the message names the row.
     """
+    from minionerec.core.stage import locked
+
     named = {"items": items, "interactions": interactions}
-    given = {
-        name: table_path(name, table, f"{os.fspath(output)}.{name}.parquet")
-        for name, table in named.items()
-        if table is not None
-    }
-    result: StageResult = _run("prepare-data", {**given, "output": output, **settings})
+    given = {name: table for name, table in named.items() if table is not None}
+    written = any(not isinstance(table, str | os.PathLike) for table in given.values())
+    # Data frames are written under the lock: a call that is refused replaces nothing that a running one reads.
+    with locked(Path(output), "corpus") if written else nullcontext():
+        paths = {name: table_path(name, table, f"{os.fspath(output)}.{name}.parquet") for name, table in given.items()}
+        result: StageResult = _run("prepare-data", {**paths, "output": output, **settings})
     return result
 
 

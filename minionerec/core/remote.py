@@ -17,8 +17,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -162,7 +163,11 @@ def _fetched_parts(remote: RemotePath) -> list[Path] | None:
     children = remote.children()
     names = part_names({name: info.get("type") == "directory" for name, (_, info) in children.items()}, remote.url)
     with _keeping(remote.url):
-        return [_fetch_file(*children[name]) for name in names]
+        return [_fetch_file(*children[name], partial(_child_info, remote, name)) for name in names]
+
+
+def _child_info(folder: RemotePath, name: str) -> dict[str, Any]:
+    return folder.children().get(name, (folder, {}))[1]
 
 
 def fetched(path: str | os.PathLike[str]) -> Path:
@@ -187,7 +192,7 @@ def fetched(path: str | os.PathLike[str]) -> Path:
     logger.info("Asking for %s.", remote.url)
     raw, info = _found(remote)
     with _keeping(remote.url):
-        return _fetch_file(remote, info) if raw is None else _fetch_artefact(remote, raw)
+        return _fetch_file(remote, info, lambda: remote.info() or {}) if raw is None else _fetch_artefact(remote, raw)
 
 
 @contextmanager
@@ -294,8 +299,22 @@ def _is_whole(target: Path) -> bool:
         return False
 
 
-def _fetch_file(remote: RemotePath, info: dict[str, Any]) -> Path:
-    marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
+def _marks(info: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
+
+
+def _fetch_file(remote: RemotePath, info: dict[str, Any], look: Callable[[], Mapping[str, Any]]) -> Path:
+    """A local copy of a file.
+
+    Args:
+        remote: Its URL.
+        info: The filesystem's information about it.
+        look: Asks for that again, in the same form.
+
+    Raises:
+        ArtefactError: As `_copy`, or if it was changed while it was fetched.
+    """
+    marks = _marks(info)
     with one_line_errors(remote.url):
         key = json.dumps([remote.url, remote.root, remote.fs.ukey(remote.root), marks])
     target = cache_folder() / "files" / hashlib.sha256(key.encode()).hexdigest() / remote.name
@@ -315,6 +334,10 @@ def _fetch_file(remote: RemotePath, info: dict[str, Any]) -> Path:
                 fresh.unlink(missing_ok=True)  # earlier bytes may be of other content
             etag = str(info.get("ETag", "W/"))
             _copy(remote, remote.root, fresh, None, size, info.get("Last-Modified") if etag.startswith("W/") else etag)
+            later = marks if remote.protocol in WEB else _marks(look())  # a web server is read by one request
+            if any(later.get(name, mark) != mark for name, mark in marks.items()):
+                fresh.unlink()
+                raise ArtefactError(f"{remote.url}: was changed while it was fetched. Run the same command again.")
             fresh.replace(target)
     return target
 

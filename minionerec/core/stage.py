@@ -17,7 +17,8 @@ The rules are the same everywhere:
 
 - The output is up to date when it was made from the same settings that affect the result and from inputs of the same
   content, and none of its files was changed since. Then nothing is done.
-- An input that was edited by hand after it was written is an error that names the file.
+- An input that was edited by hand after it was written is an error that names the file, and so is one that changes
+  while a run reads it: its content is compared again before the output is finished, by a training before it begins.
 - An interrupted run is resumed from `OUTPUT.partial`. With other settings or inputs than it began with it is refused,
   naming what differs, until `restart` deletes the unfinished run.
 - Two runs of one output: the second is refused.
@@ -37,8 +38,9 @@ from filelock import FileLock, Timeout
 
 from minionerec.core.artefacts import (
     DIGEST,
+    MANIFEST,
     changed_file,
-    check_own_name,
+    fingerprint,
     input_record,
     is_artefact,
     read_json,
@@ -188,42 +190,34 @@ class Stage(Generic[C]):
             ConfigError: If another run is writing the output, or an unfinished one has other settings or inputs.
             ArtefactError: If the output cannot be written, or would replace something else.
         """
-        check_own_name(self.output)
-        lock = FileLock(self.output.with_name(f".{self.output.name}.lock"), timeout=0)
-        work = None
-        try:
+        with locked(self.output, self.kind):
             if is_main_process():
                 self._check_output()
-                try:
-                    lock.acquire()
-                except Timeout:
-                    raise ConfigError(
-                        f"{self.output}: another run is writing it. Wait for it, or choose another output."
-                    ) from None
-                self._prepare()
+            states, read = _states(self.inputs), input_record(self.inputs)
+            fingerprints = {name: record["sha256"] for name, record in read.items()}
+            if is_main_process():
+                self._prepare(fingerprints)
             wait_for_everyone()
-            check_agreement(self.settings, self._fingerprints())
-            work = Work(self, input_record(self.inputs))
-            yield work
-            wait_for_everyone()
-        finally:
-            if work is not None:
+            check_agreement(self.settings, fingerprints)
+            work = Work(self, read, states)
+            try:
+                yield work
+                wait_for_everyone()
+            finally:
                 work.keep()
-            lock.release()
 
     def _check_output(self) -> None:
-        require_writable(self.output, self.kind)
         output = self.output.resolve()
         for name, path in self.inputs.items():
             if output == path.resolve() or output in path.resolve().parents:
                 raise ArtefactError(f"{self.output}: is read as {name}, so it cannot be the output. Choose another.")
 
-    def _prepare(self) -> None:
+    def _prepare(self, fingerprints: Mapping[str, str]) -> None:
         """Leave no unfinished run but this one: it is resumed, or a finished one that is to be extended is."""
         if self.config.restart:
             shutil.rmtree(self.partial, ignore_errors=True)
         elif (self.partial / RECORD_FILE).is_file():
-            differences = self._differences(self.partial)
+            differences = self._differences(self.partial, fingerprints)
             if differences and self._is_done(self.partial):
                 shutil.rmtree(self.partial, ignore_errors=True)
             elif differences:
@@ -231,13 +225,13 @@ class Stage(Generic[C]):
                     f"{self.partial}: holds an unfinished run that differs in {', '.join(differences)}. Resume it with "
                     "the old settings, choose another output, or give --restart true to delete it."
                 )
-        elif (self.finished / RECORD_FILE).is_file() and not self._differences(self.finished):
+        elif (self.finished / RECORD_FILE).is_file() and not self._differences(self.finished, fingerprints):
             shutil.rmtree(self.partial, ignore_errors=True)
             self.finished.rename(self.partial)
         elif self.partial.exists():
             shutil.rmtree(self.partial, ignore_errors=True)
 
-    def _differences(self, folder: Path) -> list[str]:
+    def _differences(self, folder: Path, fingerprints: Mapping[str, str]) -> list[str]:
         """The differences between this run and the one that left a folder, in words."""
         before = _read_record(folder)
         then = before["settings"]
@@ -247,7 +241,7 @@ class Stage(Generic[C]):
             for name, value in self.settings.items()
             if then.get(name) != value and not (name in growing and _is_more(value, then.get(name)))
         ]
-        return names or (["the inputs' content"] if before["inputs"] != self._fingerprints() else [])
+        return names or (["the inputs' content"] if before["inputs"] != fingerprints else [])
 
     def _is_done(self, folder: Path) -> bool:
         """Whether the output is that of the run that left a folder, which was then killed after its last write."""
@@ -257,11 +251,45 @@ class Stage(Generic[C]):
         made_from = {name: record["sha256"] for name, record in manifest["inputs"].items()}
         return bool((began["settings"], began["inputs"]) == (manifest.get("settings"), made_from))
 
-    def record(self) -> None:
-        """Write the settings and inputs of an unfinished run into its folder; the first process does so."""
-        if is_main_process():
-            content = {"stage": self.name, "settings": self.settings, "inputs": self._fingerprints()}
-            write_json(self.partial / RECORD_FILE, content)
+
+@contextmanager
+def locked(output: Path, kind: str) -> Iterator[None]:
+    """Lock an output against other runs, in the first process of a launch; who holds the lock may lock it again.
+
+    Args:
+        output: Directory of the artefact, or a link to it.
+        kind: Kind of the artefact.
+
+    Raises:
+        ConfigError: If another run, of another thread too, is writing it.
+        ArtefactError: If it cannot be written, or would replace something else.
+    """
+    if not is_main_process():
+        yield
+        return
+    output = resolve_link(output)
+    require_writable(output, kind)
+    lock = FileLock(output.with_name(f".{output.name}.lock"), timeout=0, is_singleton=True)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ConfigError(f"{output}: another run is writing it. Wait for it, or choose another output.") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _states(inputs: Mapping[str, Path]) -> dict[str, tuple[int, ...] | None]:
+    """What differs once a file was written or replaced, of an artefact its manifest: its size and times."""
+    found: dict[str, tuple[int, ...] | None] = {}
+    for name, path in inputs.items():
+        try:
+            state = (path / MANIFEST if path.is_dir() else path).stat()
+            found[name] = (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        except OSError:
+            found[name] = None
+    return found
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
@@ -294,10 +322,13 @@ class Work(Clock):
     Args:
         stage: The stage.
         read: Path and fingerprint of each input, as it was when the run began.
+        states: Size and times of each, as they were before.
     """
 
-    def __init__(self, stage: Stage[Any], read: dict[str, dict[str, str]]):
-        self.stage, self.read = stage, read
+    def __init__(
+        self, stage: Stage[Any], read: dict[str, dict[str, str]], states: Mapping[str, tuple[int, ...] | None]
+    ):
+        self.stage, self.read, self._states = stage, read, states
         self.batch: Batch | None = None
         self._began = self._turned = time.monotonic()
         self._started = utc_now()
@@ -307,17 +338,45 @@ class Work(Clock):
         self._commit = source_commit() if is_main_process() else None
         self._before = record_in(stage.partial / KEPT_FILE) if is_main_process() else None
         self._resumed_from = None if self._before is None else 0
-        self._open = self._reached = self._warned = False
+        self._open = self._reached = self._warned = self._all_read = False
 
     @property
     def folder(self) -> Path:
         """The folder for what must survive a kill; it exists once it was first read."""
         if not self._open:
-            self.stage.record()  # a resumed run may have been extended
+            if is_main_process():  # a resumed run may have been extended
+                fingerprints = {name: record["sha256"] for name, record in self.read.items()}
+                content = {"stage": self.stage.name, "settings": self.stage.settings, "inputs": fingerprints}
+                write_json(self.stage.partial / RECORD_FILE, content)
             wait_for_everyone()
             self._open = True
         self.keep()
         return self.stage.partial
+
+    def inputs_read(self, last: bool = True) -> None:
+        """Check that no input was changed since the run began; `finish` does so too, unless all were read before.
+
+        Args:
+            last: Whether nothing is read after this: a training of hours is not lost by what is changed during it.
+
+        Raises:
+            ArtefactError: Naming the input. What this run has kept of them is removed.
+        """
+        self._check_inputs(discard=self._before is None)
+        self._all_read = last
+
+    def _check_inputs(self, discard: bool) -> None:
+        states = _states(self.stage.inputs)
+        for name, record in self.read.items():
+            path = self.stage.inputs[name]
+            same = states[name] is not None and states[name] == self._states[name]
+            if not same or fingerprint(path) != record["sha256"]:
+                if discard and is_main_process():
+                    shutil.rmtree(self.stage.partial, ignore_errors=True)
+                raise ArtefactError(
+                    f"{path}: was changed while it was read as {name}, so nothing is written. Run the same command "
+                    "again."
+                )
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -417,6 +476,9 @@ class Work(Clock):
 
         Yields:
             The directory to write files into.
+
+        Raises:
+            ArtefactError: If an input was changed while it was read, or the output cannot be written.
         """
         stage = self.stage
         artefact = write_artefact(
@@ -431,6 +493,8 @@ class Work(Clock):
         )
         with self.phase("write"), artefact as folder:
             yield folder
+            if not self._all_read:
+                self._check_inputs(discard=True)
         self.write_beside()
         shutil.rmtree(stage.finished, ignore_errors=True)
         if keep_state and stage.partial.is_dir():

@@ -65,6 +65,8 @@ def put(folder: str | os.PathLike[str], url: str, *, replace: bool = False) -> t
     size = {name: -(-(folder / name).stat().st_size // _MB) for name in waiting}
     for name in progress(waiting, f"put {folder.name}", unit="MB", size=size.__getitem__):
         _send(remote, folder, name)
+    if open_artefact(folder) != manifest:
+        raise ArtefactError(f"{folder}: was replaced while it was uploaded. Run the same command again.")
     _send(remote, folder, MANIFEST)
     _remove(remote, UNFINISHED)
     look_again()

@@ -69,6 +69,7 @@ def run_preference(config: PreferenceConfig) -> StageResult:
     with stage.work() as work, _one_thread():
         with work.phase("load"):
             data = _read(stage.config, work.folder)
+            work.inputs_read()
         folds = fold_of_rows(data, config.split, config.seed)
         hits: dict[str, pd.DataFrame] = {}
         for name in dict.fromkeys((*BASELINES, *config.models)):

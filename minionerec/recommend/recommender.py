@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minionerec.core.artefacts import file_sha256, fingerprint
+from minionerec.core.artefacts import file_sha256, fingerprint, is_artefact
+from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import table_path
 from minionerec.core.paths import input_path
 from minionerec.core.remote import fetched
@@ -101,6 +102,7 @@ class Recommender:
         """
         path = fetched(input_path("path", path))
         folder = fetched(input_path("corpus", corpus)) if corpus is not None else own_corpus(path)
+        begun = _version(path, folder, None) if is_artefact(path) and is_artefact(folder) else ""
         data = Corpus.load(folder)
         search = search or Search(beams=BEAMS)
         ranker = load_ranker(path, data, corpus_path=folder, search=search, dtype=dtype, in_memory=True)
@@ -115,6 +117,8 @@ class Recommender:
         with _items_file(items) as file:
             table = CatalogueItems.of(data, file)  # which checks that it can be read
             version = _version(path, folder, file)
+        if _version(path, folder, None) != begun:
+            raise ArtefactError(f"{path}: it or its corpus was replaced while it was read. Load it again.")
         return cls(ranker, table, name, version, data.max_history, _clock(ranker, data))
 
     @classmethod

@@ -355,12 +355,16 @@ def _result(output: Path, counts: Mapping[str, Any], up_to_date: bool = False) -
     return StageResult(output, [*lines, f"checkpoint: {output}"], counts, up_to_date=up_to_date)
 
 
-def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> None:
+def keep_start_if_better(run: "TrainingRun", trainer: RankingEvaluation, checkpoint: str | Path) -> None:
     """Restore the starting weights where no later validation beat the one before the first step.
 
     Args:
+        run: The running training.
         trainer: A trainer that has run, with a validation before its first step (`eval_on_start`).
         checkpoint: The checkpoint that it started from.
+
+    Raises:
+        ArtefactError: If that, or another input, was changed since the run began, and weights are to be restored.
     """
     state, name = trainer.state, str(trainer.args.metric_for_best_model)
     start = next(row[name] for row in state.log_history if row["step"] == 0 and name in row)
@@ -376,6 +380,7 @@ def keep_start_if_better(trainer: RankingEvaluation, checkpoint: str | Path) -> 
         )
         model = trainer.accelerator.unwrap_model(trainer.model)
         model.load_state_dict(load_bundle(checkpoint, dtype=model.dtype).model.state_dict())
+        run.work.inputs_read()
         state.best_global_step, state.best_metric = 0, start
 
 
@@ -651,7 +656,9 @@ class TrainingRun(TrainerCallback):
 
         Raises:
             ConfigError: If the weights are no numbers any more.
+            ArtefactError: If an input was changed while it was read.
         """
+        self.work.inputs_read()
         trainer.add_callback(self)
         replace_printer(trainer)
         trainer.clock, trainer.last_step = self.work, self.last_step
@@ -732,11 +739,10 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         if uses_deepspeed():
             check_deepspeed_precision(config)
             check_builds()
-        refit = refit_epochs(stage)
         join_for_training()
         with stage.work() as work:
             try:
-                return train(stage.config, TrainingRun(stage.config, work, refit))
+                return train(stage.config, TrainingRun(stage.config, work, refit_epochs(stage)))
             except (ArtefactError, ConfigError, DataError):
                 if is_main_process() and not any(stage.partial.glob("checkpoint-*")):
                     shutil.rmtree(stage.partial, ignore_errors=True)  # so that other settings are not refused

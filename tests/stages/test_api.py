@@ -5,6 +5,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 import numpy as np
@@ -13,9 +15,10 @@ import pytest
 from support.paths import ROOT
 
 import minionerec
-from minionerec.core.artefacts import read_manifest
+from minionerec.core.artefacts import fingerprint, read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.stages import STAGES
+from minionerec.data import prepare
 
 SMALL = {"hidden_size": 16, "layers": 1, "epochs": 1, "batch_size": 32, "device_batch_size": 32, "eval_examples": 20}
 
@@ -69,6 +72,29 @@ def test_what_is_up_to_date_is_left_and_settings_are_those_of_the_stage(shop):
     assert reported["config"]["hidden_size"] == 16
     interactions.loc[0, "item_id"] = 129
     assert not minionerec.prepare_data(items=items, interactions=interactions, output=folder / "corpus2").up_to_date
+
+
+def test_a_call_that_is_refused_replaces_no_row_of_the_one_that_is_at_work(shop, tmp_path, monkeypatch):
+    _, corpus, *_ = shop
+    items, interactions = frames()
+    others = interactions.assign(item_id=interactions["item_id"].to_numpy()[::-1])
+    begun, go_on = threading.Event(), threading.Event()
+    read = prepare.read_source
+
+    def waiting(*given):
+        begun.set()
+        assert go_on.wait(60)
+        return read(*given)
+
+    monkeypatch.setattr(prepare, "read_source", waiting)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(minionerec.prepare_data, items=items, interactions=interactions, output=tmp_path / "corpus")
+        assert begun.wait(60)
+        with pytest.raises(ConfigError, match="corpus: another run is writing it"):
+            minionerec.prepare_data(items=items, interactions=others, output=tmp_path / "corpus")
+        go_on.set()
+        assert fingerprint(first.result().output) == fingerprint(corpus.output)
+    assert minionerec.prepare_data(items=items, interactions=interactions, output=tmp_path / "corpus").up_to_date
 
 
 def test_mistakes_are_named(shop, tmp_path):

@@ -199,6 +199,7 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                 ranker = _load(stage.config)
                 corpus, names = ranker.builder.corpus, _names(ranker)
                 wanted = _wanted_rows(corpus, config)
+                work.inputs_read(last=False)
             with work.phase("generate"):
                 written, truncated = write_texts(ranker.bundle, ranker.builder, wanted, config, work)
             if is_main_process():

@@ -60,6 +60,7 @@ def run_eval(config: EvalConfig) -> StageResult:
                 ranker, name, table = _load(stage.config, corpus)
                 rows = timed_examples(corpus, config.split, stage.config.times)
                 queries = split_queries(rows, context_used(ranker), given=config.session_context)
+                work.inputs_read(last=False)
             with work.phase("search"):
                 answer = _answer(rows, queries, corpus.n_items, ranker, table, stage.config, work)
             if is_main_process() and answer is not None:

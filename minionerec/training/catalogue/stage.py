@@ -361,8 +361,11 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
     run.train(trainer)
     if start is not None and config.objective != "likelihood" and run.refit is None:
-        keep_start_if_better(trainer, start)
+        keep_start_if_better(run, trainer, start)
     trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
-    result = run.finish(trainer, bundle, counts | _weigh(run, trained, windows, heldout))
+    counts |= _weigh(run, trained, windows, heldout)
+    if run.refit is not None:  # the chosen checkpoint was read again
+        run.work.inputs_read()
+    result = run.finish(trainer, bundle, counts)
     run.drop_rows()
     return result

@@ -169,6 +169,7 @@ def _train(
                 shuffled=config.shuffle_examples,
                 folder=work.folder / ROWS,
             )
+        work.inputs_read()
         work.log_batch(protocol.batch_size, 1, protocol.batch_size)
 
         def valid_ranks(model: SequentialModel) -> np.ndarray:

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from support.paths import ROOT
 
-from minionerec.core import remote, urls
+from minionerec.core import remote, upload, urls
 from minionerec.core.artefacts import (
     DIGEST,
     MANIFEST,
@@ -209,6 +209,27 @@ def test_a_plain_file_keeps_its_name_and_a_changed_one_is_fetched_again(opened):
     assert fetched("memory://raw/ratings.csv").read_bytes() == b"user,item\n1,2\n"
     one.write_bytes(b"short")
     memory().pipe_file("/raw/ratings.csv", b"user,item\n")
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_file_that_is_replaced_while_it_is_fetched_is_not_kept_as_what_it_was(monkeypatch, cache, folder):
+    memory().pipe_file("/raw/0.csv", b"user,item\n1,2\n")
+    whole = MemoryFileSystem._open
+
+    def replaced(self, path, mode="rb", **more):
+        if mode == "rb":
+            monkeypatch.setattr(MemoryFileSystem, "_open", whole)
+            memory().pipe_file("/raw/0.csv", b"user,item\n8,9\n")
+        return whole(self, path, mode, **more)
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", replaced)
+    fetch = (lambda: remote.local_parts("memory://raw")) if folder else (lambda: fetched("memory://raw/0.csv"))
+    with pytest.raises(ArtefactError, match=r"raw/0\.csv: was changed while it was fetched\. Run the same command"):
+        fetch()
+    assert not [path for path in cache.glob("files/*/*") if path.suffix == ".csv"]
+    look_again()
+    found = fetch()[0] if folder else fetch()
+    assert found.read_bytes() == b"user,item\n8,9\n"
 
 
 def test_a_file_of_which_nothing_tells_the_version_is_fetched_every_time(monkeypatch):
@@ -444,6 +465,21 @@ def test_only_whole_artefacts_are_put(tmp_path):
     with pytest.raises(ArtefactError, match=r"items.csv: differs from manifest.json"):
         put(mine, "memory://shop/corpus")
     assert memory().find("/shop") == []
+
+
+def test_an_artefact_that_is_replaced_while_it_is_put_is_no_artefact_there(tmp_path, monkeypatch):
+    mine = artefact(tmp_path / "corpus")
+    send = upload._send
+
+    def replaced(remote, folder, name):
+        if name == "items.csv":
+            artefact(mine, {"items.csv": "c,d\n" * 10, **{name: FILES[name] for name in FILES if "parts" in name}})
+        send(remote, folder, name)
+
+    monkeypatch.setattr(upload, "_send", replaced)
+    with pytest.raises(ArtefactError, match=r"corpus: was replaced while it was uploaded\. Run the same command again"):
+        put(mine, "memory://shop/corpus")
+    assert not memory().exists("/shop/corpus/manifest.json")
 
 
 @dataclass

@@ -1,13 +1,14 @@
 """The life of a stage: up to date, unfinished, changed half-way, held by another, edited by hand."""
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from minionerec.core.artefacts import read_manifest, write_artefact, write_text_atomic
+from minionerec.core.artefacts import fingerprint, read_manifest, write_artefact, write_text_atomic
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import StageConfig, setting
@@ -153,13 +154,69 @@ def test_nothing_else_is_replaced(config, tmp_path):
     assert json.loads((tmp_path / "numbers" / "numbers.json").read_text()) == [1, 2]
 
 
-def test_inputs_are_recorded_as_they_were_read(config, tmp_path):
+def by_writing(path, text):
+    path.write_text(text)
+
+
+def by_renaming(path, text):
+    path.with_name("new").write_text(text)
+    path.with_name("new").replace(path)
+
+
+@pytest.mark.parametrize("change", [by_writing, by_renaming])
+@pytest.mark.parametrize("back", [False, True], ids=["stays", "comes back"])
+def test_what_is_changed_while_it_is_read_is_in_no_output(config, tmp_path, change, back):
+    """A file that is replaced after its fingerprint was taken, also one that is put back before the run ends."""
+    extra = tmp_path / "extra.txt"
+    extra.write_text("6")
+    os.utime(extra, (1, 1))  # the clock of files may tick once in four milliseconds
+    stage = Stage(replace(config, extra=str(extra)))
+    message = r"extra\.txt: was changed while it was read as extra, so nothing is written"
+    with pytest.raises(ArtefactError, match=message), stage.work() as work:
+        change(extra, "7")
+        (work.folder / "state.json").write_text(extra.read_text())
+        if back:
+            change(extra, "6")
+        with work.finish() as folder:
+            (folder / "sum.txt").write_text((work.folder / "state.json").read_text())
+    assert not stage.output.exists() and not stage.partial.exists()
+    extra.write_text("6")
+    with stage.work() as work, work.finish() as folder:
+        (folder / "sum.txt").write_text(extra.read_text())
+    assert stage.current() is not None
+
+
+def test_an_artefact_that_is_replaced_while_it_is_read_is_named(config, tmp_path):
+    stage = Stage(config)
+    with pytest.raises(ArtefactError, match="numbers: was changed while it was read as numbers"), stage.work() as work:
+        write_numbers(tmp_path / "numbers", [100])
+        with work.finish() as folder:
+            (folder / "sum.txt").write_text("6")
+    assert not stage.output.exists()
+
+
+def test_what_changes_after_all_was_read_ends_no_long_run(config, tmp_path):
     stage = Stage(config)
     with stage.work() as work:
-        write_numbers(tmp_path / "numbers", [100])  # while it is at work
+        work.inputs_read()
+        write_numbers(tmp_path / "numbers", [100])
         with work.finish() as folder:
             (folder / "sum.txt").write_text("6")
     assert not config.up_to_date()
+    made_from = read_manifest(config.output)["inputs"]["numbers"]["sha256"]
+    write_numbers(tmp_path / "numbers", [1, 2])
+    assert made_from == fingerprint(config.numbers)
+
+
+def test_a_run_that_is_resumed_keeps_its_state_where_an_input_is_changed_as_it_is_read(config, tmp_path):
+    with pytest.raises(Killed):
+        run_sum(config, die_after=1)
+    stage = Stage(config)
+    with pytest.raises(ArtefactError, match="was changed while it was read as numbers"), stage.work() as work:
+        write_numbers(tmp_path / "numbers", [100])
+        work.inputs_read()
+    write_numbers(tmp_path / "numbers", [1, 2])
+    assert run_sum(config) == (6, True, 1)
 
 
 def test_an_output_that_is_a_link_stays_one_and_lies_in_its_target(config, tmp_path):
