@@ -3,16 +3,18 @@
 The probabilities of the tree are those of the search. The effect of a history item on a listed item is found by
 leave-one-out: the ranker scores the listed items again without it, all histories in one batch, so scores are exact. The
 effect is conditional on the rest of the history, effects do not add up, and two similar items mask each other. Counts
-and texts are the evidence that a catalogue model can use.
+and vectors are the evidence that a catalogue model can use.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
 
+from minionerec.core.artefacts import read_manifest, unchanged_input
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -55,7 +57,7 @@ class Reason(TypedDict):
     """The relation of a history item to a listed one.
 
     Attributes:
-        kind: "history", "counts" or "text".
+        kind: "history", "counts" or "vectors".
         item_id: The item of the history.
         title: Its title.
         change: Of a "history": the listed item's score with it minus without it; for models that generate SIDs a
@@ -63,7 +65,10 @@ class Reason(TypedDict):
         probability: Of a "history": of the listed item's SID, as in the list; None where scores are not probabilities.
         without: Of a "history": the probability without the item; None likewise.
         times: Of "counts": training examples with the listed item as target and this one in their history.
-        similarity: Of a "text": cosine of the two items' text vectors.
+        similarity: Of "vectors": cosine of the two items' vectors, those that the model was given; items without one
+            have no such reason.
+        source: Of "vectors": what they were made of, as the setting `vectors` or `encoder` has it, of a path the last
+            part; "" where that is not known.
     """
 
     kind: str
@@ -74,6 +79,7 @@ class Reason(TypedDict):
     without: NotRequired[float | None]
     times: NotRequired[int]
     similarity: NotRequired[float]
+    source: NotRequired[str]
 
 
 def explain(
@@ -114,8 +120,8 @@ def explain(
         model = ranker.bundle.model
         if isinstance(model, CatalogueModel):
             counts = _counts(ranker.builder.corpus, sources, indices) if model.pairs is not None else None
-            texts = _similarities(ranker, model, sources, indices) if model.config.text_width else None
-            _add_evidence(reasons, items, sources, indices, counts, texts)
+            alike = _similarities(ranker, model, sources, indices) if model.config.text_width else None
+            _add_evidence(reasons, items, sources, indices, counts, alike, vector_source(ranker.bundle.path))
     return tree, reasons
 
 
@@ -173,12 +179,30 @@ def _counts(corpus: Corpus, sources: Sequence[int], indices: Sequence[int]) -> C
 def _similarities(
     ranker: LanguageRanker, model: CatalogueModel, sources: Sequence[int], indices: Sequence[int]
 ) -> np.ndarray:
-    """Cosines of text vectors: float (listed items, items of the history), 0 where an item has no text."""
+    """Cosines of given vectors: float (listed items, items of the history), NaN where an item has none."""
     numbers = ranker.table.sid_numbers
     one, other = (model.text[torch.from_numpy(numbers[list(each)])].float() for each in (indices, sources))
     normal = torch.nn.functional.normalize
-    found: np.ndarray = (normal(one, dim=1) @ normal(other, dim=1).T).cpu().numpy()
+    alike = normal(one, dim=1) @ normal(other, dim=1).T
+    there = one.any(dim=1)[:, None] & other.any(dim=1)
+    found: np.ndarray = alike.masked_fill(~there, torch.nan).cpu().numpy()
     return found
+
+
+def vector_source(path: Path | None) -> str:
+    """What the given vectors of a catalogue model were made of; see `Reason`.
+
+    Args:
+        path: The checkpoint; None where it lies nowhere.
+    """
+    source = ""
+    while path is not None:
+        manifest = read_manifest(path)
+        settings = manifest.get("settings", {})
+        named = "" if "checkpoint" in manifest["inputs"] else settings.get("vectors", settings.get("encoder", ""))
+        source = Path(named).name + (" and interactions" if settings.get("with_interactions") else "")
+        path = unchanged_input(path, "checkpoint") or unchanged_input(path, "vectors")
+    return source
 
 
 def _add_evidence(
@@ -187,7 +211,8 @@ def _add_evidence(
     sources: Sequence[int],
     indices: Sequence[int],
     counts: Counter[tuple[int, int]] | None,
-    texts: np.ndarray | None,
+    alike: np.ndarray | None,
+    source_of_vectors: str,
 ) -> None:
     """Append counts and similarities to the reasons of each listed item."""
     for row, index in enumerate(indices):
@@ -195,8 +220,10 @@ def _add_evidence(
         for column, source in enumerate(sources):
             if counts is not None:
                 found.append({**_about("counts", items, source), "times": counts[index, source]})
-            if texts is not None:
-                found.append({**_about("text", items, source), "similarity": float(texts[row, column])})
+            if alike is not None and not np.isnan(alike[row, column]):
+                similarity = float(alike[row, column])
+                about = _about("vectors", items, source)
+                found.append({**about, "similarity": similarity, "source": source_of_vectors})
 
 
 class _Growth:

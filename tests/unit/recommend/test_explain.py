@@ -10,10 +10,11 @@ import torch
 from support.conditioned import save_conditioned
 from support.store import shared
 
+from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
-from minionerec.recommend.explain import SOURCES, explain
+from minionerec.recommend.explain import SOURCES, explain, vector_source
 from minionerec.recommend.items import CatalogueItems, Column
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
@@ -183,26 +184,65 @@ def test_a_list_of_a_session_context_is_explained_by_it(telling, history, contex
             assert reason["change"] == pytest.approx(listed[item.item_id].score - item.score, abs=1e-4)
 
 
-def test_counts_are_training_rows_and_texts_are_cosines(shop):
+def test_counts_are_training_rows_and_similarities_are_cosines(shop):
     _, reasons = explain(shop, Request(HISTORY, k=24))
     corpus, model = shop.ranker.builder.corpus, shop.ranker.bundle.model
     text = model.text.numpy()[shop.ranker.table.sid_numbers]
     counted = 0
     for item_id in reasons:
         item = shop.items.index(item_id)
-        counts, texts = by_kind(reasons, item_id, "counts"), by_kind(reasons, item_id, "text")
-        assert set(counts) == set(texts) == set(HISTORY)
+        counts, alike = by_kind(reasons, item_id, "counts"), by_kind(reasons, item_id, "vectors")
+        assert set(counts) == set(alike) == set(HISTORY)
         for source in counts:
             other = shop.items.index(source)
             rows = sum(target == item and other in history.tolist() for _, history, target in corpus.train)
             assert counts[source]["times"] == rows
             cosine = text[item] @ text[other] / np.linalg.norm(text[item]) / np.linalg.norm(text[other])
-            assert texts[source]["similarity"] == pytest.approx(cosine, abs=1e-5)
+            assert alike[source]["similarity"] == pytest.approx(cosine, abs=1e-5)
             counted += rows
     assert counted
 
 
-def test_a_language_model_reads_neither_counts_nor_texts(speaker):
+def test_an_item_without_a_vector_is_similar_to_none(shop):
+    text = shop.ranker.bundle.model.text[shop.ranker.table.sid_numbers[shop.items.index("i9")]]
+    before = text.clone()
+    text.zero_()
+    reasons = explain(shop, Request(HISTORY, k=24))[1]
+    text.copy_(before)
+    for item_id, found in reasons.items():
+        alike = {reason["item_id"] for reason in found if reason["kind"] == "vectors"}
+        assert alike == (set() if item_id == "i9" else set(HISTORY) - {"i9"})
+
+
+@pytest.mark.parametrize(
+    ("steps", "source"),
+    [
+        ([("checkpoint", {"vectors": "tfidf"}, None)], "tfidf"),
+        ([("checkpoint", {"vectors": "interactions"}, None)], "interactions"),
+        ([("checkpoint", {"vectors": "/home/me/mine.npy"}, None)], "mine.npy"),
+        (
+            [("vectors", {"encoder": "tfidf", "with_interactions": True}, None), ("checkpoint", {}, "vectors")],
+            "tfidf and interactions",
+        ),
+        (
+            [("checkpoint", {"vectors": "interactions"}, None), ("checkpoint", {"vectors": "tfidf"}, "checkpoint")],
+            "interactions",
+        ),
+    ],
+    ids=["texts", "interactions", "a file", "of embed-items", "continued"],
+)
+def test_the_source_of_vectors_is_that_of_the_training_that_made_them(tmp_path, steps, source):
+    path = None
+    for number, (kind, settings, reads) in enumerate(steps):
+        inputs = {reads: path} if reads else {}
+        settings, path = {"vectors": str(path)} if reads == "vectors" else settings, tmp_path / str(number)
+        with write_artefact(path, kind, config={}, settings=settings, inputs=inputs, seed=0, counts={}):
+            pass
+    assert vector_source(path) == source
+    assert vector_source(None) == ""
+
+
+def test_a_language_model_reads_neither_counts_nor_vectors(speaker):
     reasons = explain(speaker, Request(["u", "x"], k=2))[1]
     assert {reason["kind"] for rows in reasons.values() for reason in rows} == {"history"}
 
