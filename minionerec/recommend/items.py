@@ -16,12 +16,13 @@ from minionerec.core.errors import shown
 from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import item_columns
 from minionerec.recommend.requests import RequestError
+from minionerec.sid.embed.texts import WORD_OR_CHARACTER
 
 CHOICE, NUMBER, SWITCH = "choice", "number", "switch"
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False}
 _BOUNDS = ("at_least", "at_most")
 _KEPT_MASKS = 256
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(WORD_OR_CHARACTER)
 
 
 @dataclass(frozen=True)
@@ -215,22 +216,25 @@ class CatalogueItems:
     def search(self, query: str, limit: int = 20) -> list[int]:
         """Items whose title has a word that begins with each word of a query, or whose id is the query.
 
+        Of scripts without spaces between words a title must have each character of the query.
+
         Args:
             query: Words, in any case.
             limit: Maximum number of items.
 
         Returns:
-            Item indices: the one with this id first, then titles with more whole words, then shorter titles.
+            Item indices: the one with this id first, then titles with more whole words, then those that contain the
+            query as it is, then shorter titles.
         """
-        words = _WORD.findall(query.lower())
-        exact = self.index(query.strip())
-        found: list[tuple[int, int, int]] = []
+        text = query.strip().lower()
+        words, exact = _WORD.findall(text), self.index(query.strip())
+        found: list[tuple[int, bool, int, int]] = []
         if words:
             for item, title in enumerate(self._words):
                 whole = sum(word in title for word in words)
                 if all(any(own.startswith(word) for own in title) for word in words):
-                    found.append((-whole, len(self.titles[item]), item))
-        ranked = [item for _, _, item in sorted(found) if item != exact]
+                    found.append((-whole, text not in self.titles[item].lower(), len(self.titles[item]), item))
+        ranked = [item for *_, item in sorted(found) if item != exact]
         return ([] if exact is None else [exact])[:limit] + ranked[: limit - (exact is not None)]
 
     @cached_property

@@ -15,6 +15,7 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import progress
 from minionerec.sid.collisions import CollisionCounts, Resolution, count_collisions
 from minionerec.sid.embed.stored import VectorRows
+from minionerec.sid.embed.texts import word_pattern
 from minionerec.sid.kmeans import training_rows
 from minionerec.sid.table import LEVELS
 
@@ -385,7 +386,7 @@ def gather_evidence(
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     try:
-        words = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b", dtype=np.float32).fit_transform(titles)
+        words = TfidfVectorizer(token_pattern=word_pattern(titles), dtype=np.float32).fit_transform(titles)
     except ValueError:
         raise DataError(f"none of the {len(titles)} titles holds a word, so similar items cannot be found.") from None
     numbers = np.unique(np.asarray(users, dtype=str), return_inverse=True)[1]

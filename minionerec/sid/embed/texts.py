@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,11 +105,37 @@ def l2_normalise(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def _tfidf() -> Any:
-    """Weights of words and word pairs; see `tfidf_svd`."""
+# Vowel signs and the like of Hebrew, Arabic and the scripts of South and South-East Asia, which \w leaves out.
+_MARKS = "".join(chr(code) for code in range(0x590, 0x1D00) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
+_UNSPACED = (  # characters of scripts without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese
+    "\u0e01-\u0e30\u0e32\u0e33\u0e40-\u0e46\u0e81-\u0eb0\u0eb2\u0eb3\u0ebd-\u0ec6\u1000-\u102a\u1050-\u1055\u1780-\u17b3"
+    "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff"
+)
+_WORD = rf"\w[\w{_MARKS}]*"
+WORD_OR_CHARACTER = rf"[{_UNSPACED}][{_MARKS}]*|[^\W{_UNSPACED}]+(?:[{_MARKS}]+[^\W{_UNSPACED}]*)*"
+"""A word, as a regular expression; of scripts that write no spaces between words a character."""
+
+
+def word_pattern(texts: Sequence[str]) -> str:
+    """What counts as a word of some texts, as a regular expression: a run of letters and digits.
+
+    Where more than one text in a hundred is, at least in part, of a script without spaces between words (Chinese,
+    Japanese, Thai, Lao, Khmer, Burmese), each character of these scripts is a word.
+
+    Example:
+        >>> [re.findall(word_pattern([text]), text) for text in ("M3 bolt", "M3螺栓")]
+        [['M3', 'bolt'], ['M3', '螺', '栓']]
+    """
+    unspaced = re.compile(f"[{_UNSPACED}]")
+    return WORD_OR_CHARACTER if 100 * sum(bool(unspaced.search(text)) for text in texts) > len(texts) else _WORD
+
+
+def _tfidf(texts: Sequence[str]) -> Any:
+    """Weights of words and word pairs, to be fitted on texts; see `tfidf_svd`."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
+    return TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=word_pattern(texts), dtype=np.float32)
 
 
 def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | None = None) -> csr_array:
@@ -144,7 +172,7 @@ def nearest_texts_by_each(
         float32 (N, N) for each encoder.
     """
     try:
-        weights = _tfidf().fit_transform(texts)
+        weights = _tfidf(texts).fit_transform(texts)
     except ValueError:  # no text holds a word
         weights = csr_array((len(texts), 1), dtype=np.float32)
     others = [None if vectors is None else l2_normalise(vectors) for vectors in encoders]
@@ -178,7 +206,8 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
     """Latent semantic vectors of texts: TF-IDF over words and word pairs, truncated SVD, rows of length 1.
 
     Term weights are (1 + log count) times the inverse document frequency. Words are runs of letters and digits of any
-    length, in lower case, since a catalogue's single characters (sizes, thread numbers) carry meaning. The linear
+    length, in lower case, since a catalogue's single characters (sizes, thread numbers) carry meaning; of languages
+    without spaces, characters (`word_pattern`), so that word pairs are pairs of neighbouring characters. The linear
     algebra runs on one thread, so that the same input and seed give the same bytes on one machine.
 
     Args:
@@ -197,8 +226,8 @@ def tfidf_svd(texts: Sequence[str], dimensions: int, seed: int, fitted_on: Seque
     from sklearn.decomposition import TruncatedSVD
     from threadpoolctl import threadpool_limits
 
-    vectoriser = _tfidf()
     learned = texts if fitted_on is None else fitted_on
+    vectoriser = _tfidf(learned)
     try:
         weights = vectoriser.fit_transform(learned)  # sparse (M, terms)
     except ValueError as error:

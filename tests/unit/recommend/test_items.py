@@ -98,6 +98,21 @@ def test_search_finds_beginnings_of_words_whole_ones_first(items):
 
 
 @pytest.mark.parametrize(
+    ("titles", "query", "found"),
+    [
+        (["红色连衣裙夏季", "夏季连衣裙", "蓝色连衣裙夏季长款", "不锈钢炒锅"], "连衣裙夏季", [0, 2, 1]),
+        (["iPhone手机壳", "手机壳 iPhone 15", "充电器"], "手机 iph", [0, 1]),
+        (["フライパン 26cm", "鍋 26cm"], "パン", [0]),
+        (["น้ำหอม", "น้ำปลา"], "หอม", [0]),
+        (["हिन्दी किताब", "हरा दीपक"], "हिन्दी", [0]),
+    ],
+    ids=["Chinese", "two scripts", "Japanese", "Thai", "Hindi"],
+)
+def test_search_in_languages_without_spaces_and_with_vowel_signs(titles, query, found):
+    assert CatalogueItems([f"i{item}" for item in range(len(titles))], titles, {}).search(query) == found
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("id,price\na,1\n", "column 'item_id' is missing; it has id, price"),

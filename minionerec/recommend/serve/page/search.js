@@ -101,11 +101,15 @@ export function setUpSearch(field, list, choose, fail) {
   });
 }
 
+// A word, or a character of a script without spaces between words, as the server's search has them.
+const UNSPACED = "\\p{Script=Thai}\\p{Script=Lao}\\p{Script=Myanmar}\\p{Script=Khmer}\\p{Script=Hiragana}\\p{Script=Katakana}\\p{Script=Han}";
+const WORD = new RegExp(`((?=\\p{L})[${UNSPACED}]\\p{M}*|(?:(?![${UNSPACED}])[\\p{L}\\p{N}]\\p{M}*)+)`, "u");
+
 /** A title with the beginnings of its words that were searched for marked. */
 function marked(title, query) {
-  const words = query.toLowerCase().split(/[^\p{L}\p{N}]+/u).filter(Boolean);
+  const words = query.toLowerCase().split(WORD).filter((piece) => WORD.test(piece));
   const pieces = [];
-  for (const piece of title.split(/([\p{L}\p{N}]+)/u)) {
+  for (const piece of title.split(WORD)) {
     const length = Math.max(0, ...words.filter((word) => piece.toLowerCase().startsWith(word)).map((word) => word.length));
     if (length) pieces.push(make("mark", {}, piece.slice(0, length)), piece.slice(length));
     else pieces.push(piece);

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from support.small_corpus import make_corpus
@@ -5,7 +7,7 @@ from support.small_corpus import make_corpus
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.sid.embed import config
 from minionerec.sid.embed.config import encoder_inputs
-from minionerec.sid.embed.texts import item_texts, tfidf_svd, wordllama_vectors
+from minionerec.sid.embed.texts import item_texts, tfidf_svd, word_pattern, wordllama_vectors
 
 
 def test_text_is_title_and_description_with_clean_white_space():
@@ -62,6 +64,31 @@ def test_tfidf_is_byte_equal_for_one_seed():
 def test_tfidf_keeps_single_characters_and_gives_zeros_to_empty_texts():
     vectors = tfidf_svd(["m 8", "m 6", ""], 2, 0)
     assert np.abs(vectors[:2]).sum() > 0 and not vectors[2].any()
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["红色连衣裙"], ["红", "色", "连", "衣", "裙"]),
+        (["M3 螺栓フライ"], ["M3", "螺", "栓", "フ", "ラ", "イ"]),
+        (["น้ำปลา"], ["น้", "ำ", "ป", "ล", "า"]),
+        (["हिन्दी किताब"], ["हिन्दी", "किताब"]),
+        (["snow_white 7½, café"], ["snow_white", "7½", "café"]),
+        ([*["red lamp"] * 99, "ストライダー飛竜"], ["ストライダー飛竜"]),
+        ([*["red lamp"] * 98, "ストライダー飛竜"], list("ストライダー飛竜")),
+    ],
+    ids=["Chinese", "two scripts", "Thai", "Hindi", "with spaces", "one in a hundred", "more"],
+)
+def test_words_of_languages_with_and_without_spaces(texts, words):
+    assert re.findall(word_pattern(texts), texts[-1]) == words
+
+
+def test_tfidf_puts_like_texts_together_where_there_are_no_spaces():
+    kinds = ("连衣裙夏季", "不锈钢炒锅", "儿童篮球鞋")
+    vectors = tfidf_svd([colour + kind for kind in kinds for colour in ("红色", "蓝色", "白色", "黑色")], 3, seed=0)
+    alike, kind = vectors @ vectors.T, np.arange(12) // 4
+    same = kind[:, None] == kind
+    assert alike[same].min() > alike[~same].max() + 0.3
 
 
 def test_tfidf_lowers_dimensions_for_small_catalogues_and_says_so(caplog):
