@@ -168,7 +168,8 @@ class CatalogueItems:
 
         Args:
             corpus: The corpus.
-            table: csv, tsv or parquet with a column item_id and any others; columns of the corpus are ignored.
+            table: csv, tsv or parquet with a column item_id and any others. Of the columns of the corpus, titles are
+                read for items that have none there; others are ignored.
 
         Raises:
             DataError: If the table cannot be read, has no item_id, or names an item twice.
@@ -178,6 +179,8 @@ class CatalogueItems:
         columns: dict[str, Column] = {}
         if table is not None:
             rows = item_columns(Path(table), ids)
+            if "title" in rows.columns:
+                titles = [own or title for own, title in zip(titles, rows.pop("title").fillna(""), strict=True)]
             columns = {str(name): Column.of(rows[name]) for name in rows.columns}
         return cls(ids, titles, columns)
 

@@ -112,6 +112,13 @@ def test_search_in_languages_without_spaces_and_with_vowel_signs(titles, query, 
     assert CatalogueItems([f"i{item}" for item in range(len(titles))], titles, {}).search(query) == found
 
 
+def test_titles_of_the_table_are_those_of_items_that_have_none(tmp_path):
+    (tmp_path / "items.csv").write_text("item_id,title,price\na,Own,1\nc,  Tea &amp; pot,2\nd,,3\n")
+    items = CatalogueItems.of(make_corpus(["Kept", "", "", ""], item_ids=list("abcd")), tmp_path / "items.csv")
+    assert items.titles == ["Kept", "", "Tea & pot", ""] and list(items.columns) == ["price"]
+    assert items.search("tea") == [2]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
