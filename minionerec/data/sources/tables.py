@@ -85,6 +85,11 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
         remedy = f"Name the right one with --{flag}" if flag else "Rename the right one"
         if flag == "item_column":
             remedy += ", which holds for items and interactions"
+        if flag == "title_column":
+            remedy += (
+                f"; if the items have no titles, add an empty column {name!r}: init then chooses vectors of "
+                "interactions (encoder: interactions)"
+            )
         other = next((sign for sign in (";", "\t", "|", ",") if name in columns.split(sign)), None)
         if len(table.columns) == 1 and other is not None:
             sign = "tabs" if other == "\t" else repr(other)
@@ -369,14 +374,14 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
 
 
 def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
-    """The further columns of an items table: all but item_id, title and description, one row for each of `ids`.
+    """The columns of an items table but item_id and description, one row for each of `ids`.
 
     Args:
         path: csv, tsv or parquet with a column item_id and any others.
         ids: The N item ids of a catalogue.
 
     Returns:
-        N rows in the order of `ids`; missing values where an item has no row.
+        N rows in the order of `ids`, titles as texts; missing values where an item has no row.
 
     Raises:
         DataError: If the table cannot be read, has no item_id, or names an item twice.
@@ -400,5 +405,7 @@ def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
         logger.info("%s: %d of the catalogue's %d items have no row.", path, missing, len(ids))
     for name in table.columns:
         column_of(table, path, str(name), None)
-    further = [name for name in table.columns if name not in ("item_id", "title", "description")]
+    if "title" in table.columns:
+        table["title"] = _texts(table, "title", path)
+    further = [name for name in table.columns if name not in ("item_id", "description")]
     return table.reindex(pd.Index(ids))[further]

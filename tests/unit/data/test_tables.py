@@ -170,7 +170,11 @@ def test_lines_are_counted_as_an_editor_does(tmp_path):
 
 
 def test_bad_item_tables(tmp_path):
-    with pytest.raises(DataError, match=r"column 'title' is missing; it has item_id, price\. .*--title_column"):
+    message = (
+        r"column 'title' is missing; it has item_id, price\. .*--title_column; if the items have no titles, add an "
+        r"empty column 'title': init then chooses vectors of interactions \(encoder: interactions\)\."
+    )
+    with pytest.raises(DataError, match=message):
         read(tmp_path, ITEMS.drop(columns="title"))
     with pytest.raises(DataError, match=r"column 'blurb' is missing.*--description_column"):
         read(tmp_path, description_column="blurb")
