@@ -233,9 +233,9 @@ def test_an_item_without_a_vector_is_similar_to_none(shop):
 )
 def test_the_source_of_vectors_is_that_of_the_training_that_made_them(tmp_path, steps, source):
     path = None
-    for number, (kind, settings, reads) in enumerate(steps):
-        inputs = {reads: path} if reads else {}
-        settings, path = {"vectors": str(path)} if reads == "vectors" else settings, tmp_path / str(number)
+    for number, (kind, settings, source_kind) in enumerate(steps):
+        inputs = {source_kind: path} if source_kind else {}
+        settings, path = {"vectors": str(path)} if source_kind == "vectors" else settings, tmp_path / str(number)
         with write_artefact(path, kind, config={}, settings=settings, inputs=inputs, seed=0, counts={}):
             pass
     assert vector_source(path) == source
