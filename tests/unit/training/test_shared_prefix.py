@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.decoding import tiny_model
+from support.rounding import assert_near, rounding
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.core.errors import DataError
@@ -66,9 +67,9 @@ def test_values_and_gradients_are_those_of_copies(kind, groups, row_tokens, seed
         found.append((logps.detach(), entropies.detach()))
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
     for ours, theirs in zip(found[1], found[0], strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
-    # TRL's head computes in float32, in which sums in another order have differed by 1.9e-5 where terms cancel.
-    assert (gradients[1] - gradients[0]).norm() <= 5e-5 * gradients[0].norm() + 1e-7
+        assert_near(ours, theirs)
+    # TRL's head computes in float32, in which sums in another order differ more where terms cancel.
+    assert (gradients[1] - gradients[0]).norm() <= rounding(1, 2048) * gradients[0].norm() + 1e-7
 
 
 def test_what_is_common_is_there_once():
