@@ -14,7 +14,7 @@ from minionerec.cli.plan import plan_of
 from minionerec.core.artefacts import read_json
 from minionerec.recommend.rankers.baselines import POPULARITY
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(3000)]  # which no training needs, on any processor
 
 SHORTER = {
     "catalogue": {"epochs": 6, "evals_per_epoch": 0.5, "eval_examples": 200},
