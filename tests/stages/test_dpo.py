@@ -175,7 +175,7 @@ def test_two_processes_take_the_steps_of_one(trained, tmp_path, run, size):
     run_dpo(one)
     stage_in_processes(run, two, 2)
     names = ("loss", "accuracy", "margin", "log_ratio/target", "log_ratio/negatives", "kl", "grad_norm", "eval_ndcg@10")
-    check_same_run(one.output, two.output, names)
+    check_same_run(one, two, names)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_every_score_is_the_weighted_sum_of_both(shop, tmp_path, changes):
     mixed, second = by_name(Predictions.load(result.output)), of_assistant(shop, 0.7)
     for row, first in enumerate(by_name(alone)):
         wanted = {sid: 0.6 * first[sid] + 0.4 * second[row][sid] for sid in first}
-        assert mixed[row] == pytest.approx(wanted, abs=1e-4)
+        assert mixed[row] == pytest.approx(wanted, rel=1e-4, abs=1e-4)
     assert by_name(alone)[0] == by_name(alone)[1] and mixed[0] != pytest.approx(mixed[1], abs=1e-3)
     assert mixed[2] == mixed[5]
     counts = read_manifest(result.output)["counts"]
@@ -113,7 +113,7 @@ def test_a_checkpoint_assists_too(shop, tmp_path):
     )
     for first, found in zip(alone, mixed, strict=True):
         total = np.log(sum(np.exp(score) for score in first.values()))
-        assert found == pytest.approx({sid: score - 0.5 * total for sid, score in first.items()}, abs=1e-4)
+        assert found == pytest.approx({sid: score - 0.5 * total for sid, score in first.items()}, rel=1e-4, abs=1e-4)
 
 
 def test_a_length_penalty_divides_the_scores(shop, tmp_path):
@@ -123,7 +123,7 @@ def test_a_length_penalty_divides_the_scores(shop, tmp_path):
         second = of_assistant(shop)
         for row, first in enumerate(alone):
             wanted = {sid: (0.6 * first[sid] + 0.4 * second[row][sid]) / 2 for sid in first}
-            assert mixed[row] == pytest.approx(wanted, abs=1e-4)
+            assert mixed[row] == pytest.approx(wanted, rel=1e-4, abs=1e-4)
 
 
 def test_an_assisted_evaluation_that_was_interrupted_resumes(shop, tmp_path, monkeypatch):

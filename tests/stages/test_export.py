@@ -160,7 +160,7 @@ def test_the_files_alone_give_our_lists(alone, name):
     items = json.loads((output / "sid_to_item.json").read_text())
     for found, example in zip(answer["searched"], examples, strict=True):
         assert [tokens for tokens, _ in found] == example["sid_tokens"]
-        assert [score for _, score in found] == pytest.approx(example["scores"], abs=1e-4)
+        assert [score for _, score in found] == pytest.approx(example["scores"], rel=1e-4, abs=1e-4)
         assert example["items"][:1] == items[example["sids"][0]][:1]
 
 

@@ -225,13 +225,13 @@ def check_step(output, seen, bundle, terms, kind="grpo", beta=0.0, reference=Non
         "likelihood": torch.stack(likelihoods).mean(),
     }
     loss = sum(weight * values[name] for name, weight in terms.items())
-    assert sum(seen.losses) == pytest.approx(loss.item(), abs=1e-5)
+    assert sum(seen.losses) == pytest.approx(loss.item(), rel=1e-4, abs=1e-5)
     loss.backward()
     plain = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     assert close(seen.gradient, plain, 1e-4)
     if "likelihood" in terms:
         row = next(row for row in log_of(output) if "reward" in row)
-        assert row["loss/likelihood"] == pytest.approx(values["likelihood"].item(), abs=1e-5)
+        assert row["loss/likelihood"] == pytest.approx(values["likelihood"].item(), rel=1e-4, abs=1e-5)
 
 
 CASES = [
@@ -643,13 +643,15 @@ def test_what_a_list_is_worth_is_trained_on_and_selects(trained, tmp_path, watch
         mine = [names[tuple(ids[: len(ids) - len(row["tail"])])] for ids in seen.completions[start : start + GROUP]]
         wanted = plain(mine, row["target"])
         kinds |= set(wanted)
-        assert seen.advantages[start : start + GROUP] == pytest.approx((wanted - wanted.mean()).tolist(), abs=1e-5)
+        assert seen.advantages[start : start + GROUP] == pytest.approx(
+            (wanted - wanted.mean()).tolist(), rel=1e-4, abs=1e-5
+        )
     assert len(kinds) > 4
     trie = Trie.build(table.codes, bundle.code_ids)
     validation = validation_set(grpo_config(trained), bundle, builder, trie)
     lists, _ = decode_prompts(bundle.model, validation.prompts, trie, 10)
     totals = [plain(sids, target).sum() for sids, target in zip(lists.tolist(), validation.targets, strict=True)]
-    assert log_of(tmp_path / "one")[0]["eval_reward@10"] == pytest.approx(np.mean(totals), abs=1e-4)
+    assert log_of(tmp_path / "one")[0]["eval_reward@10"] == pytest.approx(np.mean(totals), rel=1e-4, abs=1e-4)
     manifest = read_manifest(tmp_path / "one")
     assert "eval_reward@10" in manifest["counts"]["best"] and "reward_items" in manifest["inputs"]
 
@@ -798,7 +800,7 @@ def test_two_processes_take_the_steps_of_one(request, tmp_path, launch, size, te
         "eval_ndcg@10",
         "eval_hr@1",
     )
-    check_same_run(one.output, two.output, names)
+    check_same_run(one, two, names)
     assert sum("kl" in row for row in log_of(one.output)) == 3
 
 

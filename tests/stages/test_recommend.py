@@ -55,8 +55,8 @@ def test_lists_are_those_of_the_recommender_row_by_row(made, histories):
         assert row["items"] == [item.item_id for item in answer.items]
         assert row["titles"] == [item.title for item in answer.items]
         assert row["sids"] == [item.sid for item in answer.items]
-        assert row["scores"] == pytest.approx([item.score for item in answer.items], abs=1e-5)
-        assert row["probabilities"] == pytest.approx([item.probability for item in answer.items], abs=1e-5)
+        assert row["scores"] == pytest.approx([item.score for item in answer.items], rel=1e-4, abs=1e-5)
+        assert row["probabilities"] == pytest.approx([item.probability for item in answer.items], rel=1e-4, abs=1e-5)
     assert read_manifest(result.output, "recommendations")["counts"]["rows"] == 23
     assert "23 lists (0 with fewer" in result.lines[0]
     timestamp = (result.output / FILE).stat().st_mtime_ns
@@ -93,7 +93,7 @@ def test_session_contexts_of_rows_and_of_all_that_have_none(conditioned, tmp_pat
     for row, asked_row in zip(found, rows, strict=True):
         answer = recommender.recommend(asked_row["history"], 24, session_context=asked_row["session_context"] or usual)
         scores = {item.item_id: item.score for item in answer.items}
-        assert dict(zip(row["items"], row["scores"], strict=True)) == pytest.approx(scores, abs=1e-5)
+        assert dict(zip(row["items"], row["scores"], strict=True)) == pytest.approx(scores, rel=1e-4, abs=1e-5)
     assert len({row["scores"][0] for row in found}) == 3
 
 

@@ -6,13 +6,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from safetensors.torch import load_file
 from support.launched import by_zero_2
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.training import in_parts, log_of, make_inputs, sft_config
+from support.training import in_parts, log_of, make_inputs, nearly_same_weights, sft_config
 
 from minionerec.core.records import Batch, read_run_record
 from minionerec.training.sft import run_sft
@@ -30,10 +28,7 @@ def one(tmp_path_factory):
 
 def assert_same_weights(config, one):
     """Up to rounding, which several steps of Adam enlarge."""
-    ours, theirs = (load_file(Path(folder) / "model.safetensors") for folder in (config.output, one.output))
-    assert ours.keys() == theirs.keys()
-    for name, weight in ours.items():
-        assert torch.allclose(weight, theirs[name], rtol=1e-2, atol=1e-4), name
+    assert nearly_same_weights(config.output, one.output, one.learning_rate)
 
 
 def assert_same_run(config, one):

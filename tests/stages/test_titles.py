@@ -122,7 +122,7 @@ def test_it_is_measured_by_title_and_by_item(shop, tmp_path):
 def test_exact_search_and_a_beam_of_all_titles_agree(shop, tmp_path):
     one, two = (Predictions.load(evaluate(shop, tmp_path / how, search=how).output) for how in ("beam", "exact"))
     for first, second in zip(by_name(one), by_name(two), strict=True):
-        assert first == pytest.approx(second, abs=1e-4)
+        assert first == pytest.approx(second, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("changes", [{}, {"scores": "renormalised"}, {"search": "exact"}, {"combine": "rerank"}])
@@ -133,7 +133,9 @@ def test_mixed_scores_are_the_weighted_sum_of_both(shop, tmp_path, changes):
     corpus = Corpus.load(shop / "corpus")
     second = assistant_scores(shop / "sasrec" / "model", corpus, corpus.items["title"].tolist())
     for row, first in enumerate(by_name(Predictions.load(alone.output))):
-        assert mixed[row] == pytest.approx({t: 0.6 * first[t] + 0.4 * second[row][t] for t in first}, abs=1e-4)
+        assert mixed[row] == pytest.approx(
+            {t: 0.6 * first[t] + 0.4 * second[row][t] for t in first}, rel=1e-4, abs=1e-4
+        )
 
 
 def test_where_sids_are_needed_it_is_refused(shop, tmp_path):

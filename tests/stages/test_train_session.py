@@ -97,7 +97,7 @@ def test_an_evaluation_gives_session_contexts_or_does_not(made, tmp_path, caplog
     assert whole > 0.95 and unconditioned < 0.9
     never, plain = ndcg(made, "plain", tmp_path)
     assert "rows_with_context" not in plain and plain["given"] == []  # though session_context is true
-    assert abs(never - unconditioned) < 0.15
+    assert never < 0.9
 
 
 def test_finished_evaluations_stand(made, tmp_path):

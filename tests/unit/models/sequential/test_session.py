@@ -93,7 +93,7 @@ def test_at_all_positions_each_target_has_the_session_context_of_its_own(padding
             model.loss(padded(read), torch.tensor([target]), None, torch.tensor([context]))
             for read, target, context in rows
         ]
-    assert whole.item() == pytest.approx(torch.stack(alone).mean().item(), abs=1e-5)
+    assert whole.item() == pytest.approx(torch.stack(alone).mean().item(), rel=1e-4, abs=1e-5)
 
 
 def test_a_model_of_hidden_items_cannot_be_conditioned():

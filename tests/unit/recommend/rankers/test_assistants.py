@@ -51,7 +51,7 @@ def test_an_assistant_is_given_session_contexts_where_it_knows_them(shop, search
     for context, items, scores in zip(contexts, found.items, found.scores, strict=True):
         reported = {"conditioned": context, "unconditioned": UNKNOWN}
         wanted = SHARE * of_model(ranker, reported[searched]) + (1 - SHARE) * of_model(helper, reported[other])
-        assert scores == pytest.approx(wanted[ranker.table.sid_numbers[list(items)]], abs=1e-4)
+        assert scores == pytest.approx(wanted[ranker.table.sid_numbers[list(items)]], rel=1e-4, abs=1e-4)
     assert len({round(scores[0], 3) for scores in found.scores}) == len(SESSION_CONTEXTS)
 
 

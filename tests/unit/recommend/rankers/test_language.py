@@ -31,7 +31,7 @@ def test_it_ranks_what_the_decoder_ranks_with_the_items_of_an_sid_side_by_side(m
     for row, numbers in enumerate(sids.tolist()):
         assert list(found.items[row]) == [item for number in numbers for item in ranker.items_of[number]]
         listed = [score for number, score in zip(numbers, scores[row], strict=True) for _ in ranker.items_of[number]]
-        assert found.scores[row] == pytest.approx(listed)
+        assert found.scores[row] == pytest.approx(listed, rel=1e-5)
     assert found.items[0] == found.items[2]
     assert texts[0] == texts[2]
 
@@ -62,7 +62,7 @@ def test_neither_search_nor_batch_size_changes_the_lists(made, corpus, method, b
     found = ranker.rank(Queries(HISTORIES), 5)
     assert found.items == wanted.items
     for ours, theirs in zip(found.scores, wanted.scores, strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-4)
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-4)
 
 
 def test_more_candidates_than_the_catalogue_has_give_all_of_it(made, corpus):
@@ -94,4 +94,4 @@ def test_generate_of_transformers_gives_the_same_lists(made, corpus, tmp_path, b
     stock = stock_ranker(checkpoint, corpus, score_end=score_end).rank(Queries(HISTORIES), beams)
     assert stock.items == ours.items
     for one, other in zip(stock.scores, ours.scores, strict=True):
-        assert one == pytest.approx(other, abs=1e-4)
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-4)
