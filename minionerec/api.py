@@ -25,6 +25,7 @@ from minionerec.core.parquet import table_path
 from minionerec.core.paths import input_path
 from minionerec.core.settings import default_of, description, type_hints, typed_values
 from minionerec.core.stages import StageResult, stage_spec
+from minionerec.data.names import COLUMNS, OF_INTERACTIONS, OF_ITEMS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +98,8 @@ def prepare_data(
     """Check, index and split items and interactions: the corpus that every later stage reads.
 
     Args:
-        items: A data frame, or the path of a table, with the columns `item_id`, `title` and perhaps `description`.
+        items: A data frame (of pandas, polars, pyarrow, DuckDB), or the path of a table, with the columns `item_id`,
+            `title` and perhaps `description`.
         interactions: The same, with `user_id`, `item_id` and `timestamp`, one row per interaction. Ids may be numbers.
         output: Folder to write. Data frames are kept beside it, as `OUTPUT.items.parquet` and
             `OUTPUT.interactions.parquet`.
@@ -110,11 +112,18 @@ def prepare_data(
     from minionerec.core.stage import locked
 
     named = {"items": items, "interactions": interactions}
+    columns = {
+        name: [str(settings.get(flag, COLUMNS[flag])) for flag in flags]
+        for name, flags in (("items", OF_ITEMS), ("interactions", OF_INTERACTIONS))
+    }
     given = {name: table for name, table in named.items() if table is not None}
     written = any(not isinstance(table, str | os.PathLike) for table in given.values())
     # Data frames are written under the lock: a call that is refused replaces nothing that a running one reads.
     with locked(Path(output), "corpus") if written else nullcontext():
-        paths = {name: table_path(name, table, f"{os.fspath(output)}.{name}.parquet") for name, table in given.items()}
+        paths = {
+            name: table_path(name, table, f"{os.fspath(output)}.{name}.parquet", columns[name])
+            for name, table in given.items()
+        }
         result: StageResult = _run("prepare-data", {**paths, "output": output, **settings})
     return result
 

@@ -1,12 +1,13 @@
 """Parquet files: reading, where columns are checked and errors are one line, and writing given data frames."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minionerec.core.artefacts import atomic_write
+from minionerec.core.cells import arrow_table, is_frame
 from minionerec.core.errors import ArtefactError, MinioneRecError, fault, one_line
 from minionerec.core.paths import input_path
 
@@ -63,25 +64,38 @@ def read_parquet(
     return frame
 
 
-def table_path(name: str, given: Any, file: str | os.PathLike[str]) -> str:
+def table_path(name: str, given: Any, file: str | os.PathLike[str], columns: Collection[str] | None = None) -> str:
     """The path of a table: as given, or `file`, which a data frame is written to unless it holds the same already.
 
     Args:
         name: Name of the table, for messages.
-        given: A data frame, or a path as of `minionerec.core.paths.input_path`.
+        given: A data frame (`minionerec.core.cells.is_frame`), or a path as of `minionerec.core.paths.input_path`.
         file: The parquet file for a data frame.
+        columns: The columns of a data frame that will be read; all if None.
 
     Raises:
         ConfigError: If it is neither a data frame nor a path.
+        DataError: If a column of a data frame that will be read cannot be written (`arrow_table`).
     """
-    if not hasattr(given, "to_parquet"):
+    if not is_frame(given):
         return input_path(name, given, "a data frame, or the path of a csv, tsv or parquet file")
-    path, content = Path(file), given.to_parquet(index=False)
+    path, content = Path(file), _parquet_bytes(name, given, columns)
     if not path.exists() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as fresh:
             fresh.write_bytes(content)
     return str(path)
+
+
+def _parquet_bytes(name: str, frame: Any, columns: Collection[str] | None) -> bytes:
+    """A data frame as a parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(arrow_table(name, frame, columns), buffer)
+    content: bytes = buffer.getvalue().to_pybytes()
+    return content
 
 
 @contextmanager

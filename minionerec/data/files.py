@@ -164,12 +164,3 @@ def parse_json(text: str | bytes) -> tuple[Any, frozenset[str]]:
     except RecursionError:
         raise ValueError(_DEPTH) from None
     return value, twice if isinstance(value, dict) else frozenset()
-
-
-def plain_text(text: str) -> bool:
-    """Whether a text can be written as UTF-8: half of a surrogate pair, which JSON may name, cannot."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -12,6 +12,10 @@ COLUMNS = {
     "time_column": "timestamp",
 }
 """Settings that name columns, and their defaults; that of descriptions may be absent where it has its default name."""
+OF_ITEMS = ("item_column", "title_column", "description_column")
+"""Those of `COLUMNS` that a table of items has."""
+OF_INTERACTIONS = ("user_column", "item_column", "time_column")
+"""Those that a table of interactions has."""
 FROM_FILES = ("tables", *AMAZON, "movielens", *OPTIONAL_ITEMS)
 """Sources that are read from the paths `interactions` and `items`; those of `OPTIONAL_ITEMS` do without the latter."""
 SOURCES = ("demo", "published", *FROM_FILES)

@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from minionerec.core.cells import frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger
-from minionerec.data.files import parse_json, plain_text
+from minionerec.data.files import parse_json
 from minionerec.data.source import BadRows, read_lines
+from minionerec.data.sources.ids import row_location
 from minionerec.data.sources.tables import column_of, read_table
 from minionerec.data.sources.tangles import drop_swallowing
 from minionerec.data.sources.times import read_times
@@ -124,10 +126,12 @@ def _npz(path: Path) -> tuple[list[str], list[np.ndarray]]:
 
 
 def _parquet(path: Path) -> tuple[list[str], list[np.ndarray]]:
-    table = pq.ParquetFile(path).read(columns=["item_id", "vector"]).to_pandas(ignore_metadata=True)
+    table = frame_of(pq.ParquetFile(path).read(columns=["item_id", "vector"]))
     if sorted(table.columns) != ["item_id", "vector"]:
         raise ValueError(f"it has {', '.join(table.columns) or 'neither'} of the two columns")
-    return table["item_id"].astype(str).tolist(), [np.asarray(row, dtype=np.float64) for row in table["vector"]]
+    return texts_of(table["item_id"], lists=False)[0].tolist(), [
+        np.asarray(row, dtype=np.float64) for row in table["vector"]
+    ]
 
 
 def read_comparisons(
@@ -221,13 +225,16 @@ def _read_answers(path: Path, targets: Sequence[str], items: Mapping[str, int]) 
         column_of(table, path, name, "targets" if name in targets else None)
     known = dict.fromkeys(("item_a", "item_b"), items)
     table, lines = drop_swallowing(table, path, (*KEYS, *targets), TIME, BadRows(), known=known)
-    try:
-        texts = {
-            name: pd.Series([_text(value) for value in table[name]], index=table.index, dtype="str")
-            for name in dict.fromkeys((*KEYS, *targets))
-        }
-    except UnicodeError:
-        raise DataError(f"{path}: not every text is UTF-8. Save the texts as UTF-8.") from None
+    texts = {}
+    for name in dict.fromkeys((*KEYS, *targets)):
+        cells, wrong = texts_of(table[name], lists=False)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise DataError(
+                f"{row_location(table, path, int(table.index[row]))}, column {name!r}: "
+                f"{shown(table[name].iloc[row])} is no text in UTF-8 and no number. Write it as a text."
+            )
+        texts[name] = cells.str.strip()
     return table.assign(**texts), {"comparisons": len(table)} | ({"lines_inside_cells": lines} if lines else {})
 
 
@@ -249,13 +256,6 @@ def _json_lines(path: Path) -> pd.DataFrame:
         records.append(record)
     names = dict.fromkeys(name for record in records for name in record)
     return pd.DataFrame({name: pd.Series([record.get(name) for record in records], dtype=object) for name in names})
-
-
-def _text(value: Any) -> str:
-    """A cell as text: missing is "", whole floats lose their point (a column with gaps turns 2 into 2.0)."""
-    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
-        return ""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
 def _choices(

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.errors import shown
+from minionerec.core.cells import EXACT, number_of, texts_of
+from minionerec.core.errors import DataError, shown
 from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import item_columns
 from minionerec.recommend.requests import RequestError
@@ -22,6 +24,8 @@ CHOICE, NUMBER, SWITCH = "choice", "number", "switch"
 _TRUTH = {"true": True, "false": False, "yes": True, "no": False}
 _BOUNDS = ("at_least", "at_most")
 _KEPT_MASKS = 256
+NO_NUMBER, _LARGEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+"""Value of an item without a number in a column of int64, and the largest number of one."""
 _WORD = re.compile(WORD_OR_CHARACTER)
 
 
@@ -31,7 +35,8 @@ class Column:
 
     Attributes:
         kind: "choice" (texts), "number" or "switch" (true or false).
-        values: N values in item order: object (str or None), float64 (NaN for none), or object (bool or None).
+        values: N values in item order: object (str or None); float64 (NaN for none), or int64 (`NO_NUMBER` for none)
+            where whole numbers are too large for float64; or object (bool or None).
     """
 
     kind: str
@@ -39,27 +44,41 @@ class Column:
 
     @classmethod
     def of(cls, values: pd.Series) -> "Column":
-        """A column from a table: numbers or booleans if every cell is one, else texts."""
-        cells = [None if _empty(cell) else cell for cell in values.tolist()]
+        """A column from a table: numbers or truth values if every cell is one, else texts.
+
+        A text is a number if it is how that number is written (`minionerec.core.cells.number_of`). Numbers that neither
+        float64 nor int64 distinguishes are texts.
+
+        Raises:
+            ValueError: If a cell is no text; the message shows the first.
+        """
+        texts, wrong = texts_of(values)
+        if wrong.any():
+            raise ValueError(shown(values.iloc[int(np.flatnonzero(wrong)[0])]))
+        cells = [cell if text.strip() else None for cell, text in zip(values.tolist(), texts, strict=True)]
         present = [cell for cell in cells if cell is not None]
         truths = [cell if isinstance(cell, bool) else _TRUTH.get(str(cell).strip().lower()) for cell in present]
         if present and None not in truths:
             filled = iter(truths)
             return cls(SWITCH, np.array([None if cell is None else next(filled) for cell in cells], dtype=object))
-        numbers = [_number(cell) for cell in present]
-        if present and None not in numbers:
-            found = iter(numbers)
-            return cls(
-                NUMBER, np.array([math.nan if cell is None else next(found) for cell in cells], dtype=np.float64)
-            )
-        texts = [None if cell is None else str(cell).strip() for cell in cells]
-        return cls(CHOICE, np.array(texts, dtype=object))
+        numbers = [None if cell is None else number_of(cell) for cell in cells]
+        if present and sum(number is not None for number in numbers) == len(present):
+            found = _number_array(numbers)
+            if found is not None:
+                return cls(NUMBER, found)
+        stripped = [None if cell is None else text.strip() for cell, text in zip(cells, texts, strict=True)]
+        return cls(CHOICE, np.array(stripped, dtype=object))
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """Which items have a number, in a column of numbers: bool (N,)."""
+        return np.asarray(self.values != NO_NUMBER if self.values.dtype.kind == "i" else ~np.isnan(self.values))
 
     def at(self, item: int) -> Any:
         """The value of one item as JSON; None if missing."""
         value = self.values[item]
         if self.kind == NUMBER:
-            return None if math.isnan(value) else float(value)
+            return value.item() if self.known[item] else None
         return value
 
     @cached_property
@@ -87,12 +106,14 @@ class Column:
         return self._equals(condition, where)
 
     def _equals(self, value: Any, where: str) -> np.ndarray:
-        expected = {CHOICE: str, SWITCH: bool}.get(self.kind)
-        if expected is not None and not isinstance(value, expected):
+        if self.kind == NUMBER:
+            number = _real(value, where)
+            same: np.ndarray = self._at_least(number) & self._at_most(number)
+            return same
+        expected = {CHOICE: str, SWITCH: bool}[self.kind]
+        if not isinstance(value, expected):
             form = "a text" if expected is str else "true or false"
             raise RequestError(where, f"is {shown(value)}; expected {form}, or a list of them.")
-        if self.kind == NUMBER:
-            value = _real(value, where)
         wanted = np.array(value, dtype=self.values.dtype)  # as text numpy would drop NUL characters at its end
         met: np.ndarray = np.asarray(self.values == wanted, dtype=bool)
         return met
@@ -100,47 +121,59 @@ class Column:
     def _within(self, bounds: Mapping[str, Any], where: str) -> np.ndarray:
         if self.kind != NUMBER:
             raise RequestError(where, f"has bounds, but the column is not numeric; give {_wanted(self.kind)}.")
-        met: np.ndarray = ~np.isnan(self.values)
+        met = self.known
         if not bounds:
             raise RequestError(where, "is empty; expected at_least, at_most or both.")
         for name, value in bounds.items():
             if name not in _BOUNDS:
                 raise RequestError(f"{where}.{name}", "is unknown; expected at_least or at_most.")
             bound = _real(value, f"{where}.{name}")
-            met = met & (self.values >= bound if name == "at_least" else self.values <= bound)
+            met = met & (self._at_least(bound) if name == "at_least" else self._at_most(bound))
         return met
+
+    def _at_least(self, bound: int | float) -> np.ndarray:
+        """Which numbers are at least a bound, compared exactly: bool (N,)."""
+        if self.values.dtype.kind == "i":
+            least = math.ceil(bound)
+            return self.known & (self.values >= least) if least <= _LARGEST else np.zeros(len(self.values), dtype=bool)
+        nearest = float(bound)
+        met: np.ndarray = self.values >= (math.nextafter(nearest, math.inf) if nearest < bound else nearest)
+        return met
+
+    def _at_most(self, bound: int | float) -> np.ndarray:
+        """Which numbers are at most a bound, compared exactly: bool (N,)."""
+        if self.values.dtype.kind == "i":
+            most = math.floor(bound)
+            return self.known & (self.values <= most) if most > NO_NUMBER else np.zeros(len(self.values), dtype=bool)
+        nearest = float(bound)
+        met: np.ndarray = self.values <= (math.nextafter(nearest, -math.inf) if nearest > bound else nearest)
+        return met
+
+
+def _number_array(numbers: Sequence[int | float | None]) -> np.ndarray | None:
+    """Numbers as `Column.values`; None where neither float64 nor int64 holds all of them exactly."""
+    known = [number for number in numbers if number is not None]
+    if all(isinstance(number, float) or abs(number) < EXACT for number in known):
+        return np.array([math.nan if number is None else number for number in numbers], dtype=np.float64)
+    if any(number != math.floor(number) or not NO_NUMBER < number <= _LARGEST for number in known):
+        return None
+    return np.array([NO_NUMBER if number is None else int(number) for number in numbers], dtype=np.int64)
 
 
 def _wanted(kind: str) -> str:
     return {CHOICE: "a text or a list of texts", SWITCH: "true or false"}[kind]
 
 
-def _empty(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, float) and math.isnan(cell)) or str(cell).strip() == "" or cell is pd.NA
-
-
-def _number(cell: Any) -> float | None:
-    try:
-        number = float(cell)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _real(value: Any, where: str) -> float:
-    """A finite number.
+def _real(value: Any, where: str) -> int | float:
+    """A finite number, as Python's.
 
     Raises:
         RequestError: If it is not one.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number):
-            return number
-    raise RequestError(where, f"is {shown(value)}; expected a number.")
+    number = None if isinstance(value, str) else number_of(value)
+    if number is None or (isinstance(number, int) and abs(number) > sys.float_info.max):
+        raise RequestError(where, f"is {shown(value)}; expected a number.")
+    return number
 
 
 class CatalogueItems:
@@ -181,7 +214,14 @@ class CatalogueItems:
             rows = item_columns(Path(table), ids)
             if "title" in rows.columns:
                 titles = [own or title for own, title in zip(titles, rows.pop("title").fillna(""), strict=True)]
-            columns = {str(name): Column.of(rows[name]) for name in rows.columns}
+            for name in rows.columns:
+                try:
+                    columns[str(name)] = Column.of(rows[name])
+                except ValueError as error:
+                    raise DataError(
+                        f"{table}: column {name!r} holds {error}, which is no text in UTF-8, number or list of these. "
+                        "Write it as a text, or leave the column out."
+                    ) from None
         return cls(ids, titles, columns)
 
     def __len__(self) -> int:

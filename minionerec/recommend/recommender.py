@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minionerec.core.artefacts import file_sha256, fingerprint, is_artefact
+from minionerec.core.cells import is_frame
 from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import table_path
 from minionerec.core.paths import input_path
@@ -37,7 +38,7 @@ BEAMS = 50
 @contextmanager
 def _items_file(items: Any) -> "Iterator[Path | None]":
     """The local file of an items table; that of a data frame is there while it is read."""
-    with TemporaryDirectory() if hasattr(items, "to_parquet") else nullcontext("") as folder:
+    with TemporaryDirectory() if is_frame(items) else nullcontext("") as folder:
         yield None if items is None else fetched(table_path("items", items, Path(folder) / "items.parquet"))
 
 
@@ -89,8 +90,8 @@ class Recommender:
                 (`train-sequential`); its path, or the result of the function that made it.
             corpus: The corpus whose items are recommended; if None, the one that the model was trained on, from
                 its manifest.
-            items: A table with item_id and further columns, for filters on them: a data frame, or a file (csv, tsv,
-                parquet).
+            items: A table with item_id and further columns, for filters on them: a data frame (of pandas, polars,
+                pyarrow, DuckDB), or a file (csv, tsv, parquet).
             search: The search of a checkpoint; beam search with at least 50 beams if None. Where the model scores every
                 SID at once, exact search is used instead, which costs less there.
             dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.

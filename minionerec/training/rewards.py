@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minionerec.core.cells import number_of
 from minionerec.core.errors import ConfigError, DataError, shown
 from minionerec.core.paths import function_at, function_file
 
@@ -202,9 +203,7 @@ def item_values(column: "pd.Series", path: str) -> np.ndarray:
     Raises:
         DataError: If a cell is no number from 0, or all are 0.
     """
-    import pandas as pd
-
-    numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    numbers = np.array([number_of(cell) for cell in column], dtype=np.float64)
     bad, where = np.logical_not(np.isfinite(numbers) & (numbers >= 0)), f"{path}: column {column.name!r}"
     if bad.any():
         row = int(bad.argmax())

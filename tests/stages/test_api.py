@@ -9,8 +9,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
+import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from support.paths import ROOT
 
@@ -106,6 +108,54 @@ def test_mistakes_are_named(shop, tmp_path):
     items, interactions = frames()
     with pytest.raises(DataError, match="timestamp"):
         minionerec.prepare_data(items=items, interactions=interactions.drop(columns="timestamp"), output=tmp_path / "y")
+
+
+class Foreign:
+    """A data frame of another library: arrow's interface and nothing else."""
+
+    def __init__(self, frame):
+        self.table = pa.Table.from_pandas(frame, preserve_index=False)
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Foreign,
+        lambda frame: Foreign(frame).table,
+        lambda frame: duckdb.from_arrow(Foreign(frame).table),
+        lambda frame: frame.set_index(frame.columns[0]),
+        lambda frame: frame.astype({frame.columns[0]: object}).assign(unread=[1j] * len(frame)),
+        lambda frame: frame.assign(unread=pd.Series([1, "a"] * (len(frame) // 2), dtype=object)),
+        lambda frame: pd.concat([frame.assign(unread=1), pd.DataFrame({"unread": [1] * len(frame)})], axis=1),
+        lambda frame: frame.convert_dtypes(dtype_backend="pyarrow"),
+        lambda frame: frame.astype("category"),
+    ],
+)
+def test_every_kind_of_data_frame_gives_the_same_corpus(shop, tmp_path, made):
+    _, corpus, _, _ = shop
+    items, interactions = map(made, frames())
+    found = minionerec.prepare_data(items=items, interactions=interactions, output=tmp_path / "corpus")
+    names = [path.relative_to(corpus.output) for path in corpus.output.rglob("*.parquet")]
+    assert names and all((found.output / name).read_bytes() == (corpus.output / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"title": ["a", {"b": 1}] * 15}, "items, column 'title', row 2"),
+        ({"item_id": [["a"]] * 30}, "row 1, column 'item_id'.* is no id"),
+        ({"item_id": ["a", "\ud800"] * 15}, "items, column 'item_id', row 2"),
+    ],
+)
+def test_a_column_that_is_read_and_holds_no_texts_is_named(tmp_path, change, message):
+    items, interactions = frames()
+    items = items.assign(**{name: pd.Series(cells, dtype=object) for name, cells in change.items()})
+    with pytest.raises(DataError, match=message):
+        minionerec.prepare_data(items=items, interactions=interactions, output=tmp_path / "corpus")
+    assert not (tmp_path / "corpus").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from minionerec.core.cells import plain_text
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import progress
-from minionerec.data.files import check_file, open_bytes, parse_json, plain_text
+from minionerec.data.files import check_file, open_bytes, parse_json
 from minionerec.data.source import BadRows, Source, item_table
 from minionerec.data.units import UNITS, looks_like, unit_numbers
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from minionerec.core.cells import EXACT, texts_of
 from minionerec.core.errors import shown
-from minionerec.data.files import plain_text
 from minionerec.data.source import BadRows
 from minionerec.data.sources.tangles import drop_swallowing
 from minionerec.data.sources.text import TextFile
@@ -57,24 +57,9 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     """The rows that have an id in a column, the ids as text, whole numbers as their digits."""
     column = table[name]
     missing = column.isna().to_numpy()
-    wrong = np.zeros(len(column), dtype=bool)
-    if pd.api.types.is_float_dtype(column.dtype):
-        numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        wrong = ~missing & ~(np.abs(numbers) < 2.0**53)  # others are no whole numbers that a float can distinguish
-        column = column.where(~wrong)
-        if (column[column.notna()] == column[column.notna()].round()).all():
-            column = column.astype("Int64")
-        else:  # the same text of a number, whatever the other numbers
-            texts = [int(number) if number == number // 1 else number for number in column.astype(object)]
-            column = pd.Series(texts, column.index, object)
-    elif column.dtype == object:
-        wrong = ~missing & ~column.map(_is_id).to_numpy(dtype=bool)
-        column = column.where(~wrong)
-    if column.dtype == "str":
-        ids = column.fillna("")
-    else:
-        ids = column.astype(object).where(column.notna(), "").astype("str")
-    wrong |= broken_ids(ids)
+    inexact = _inexact(column)
+    ids, no_texts = texts_of(column.where(~inexact) if inexact.any() else column, lists=False)
+    wrong: np.ndarray = no_texts | inexact | broken_ids(ids)
     rows = table.index
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
@@ -89,20 +74,18 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     if len(empty):
         where, what = row_location(table, path, int(rows[empty[0]])), "missing" if missing[empty[0]] else "empty"
         bad.add("missing_id", f"{where}, column {name!r}: the id is {what}. Fill it in or drop the row.", len(empty))
-    return table.assign(**{name: ids})[(ids != "").to_numpy(dtype=bool) & ~wrong]
+    kept: pd.DataFrame = table.assign(**{name: ids})[(ids != "").to_numpy(dtype=bool) & ~wrong]
+    return kept
 
 
-def _is_id(value: object) -> bool:
-    """Whether a value of a column of objects can be an id."""
-    if isinstance(value, str):
-        return plain_text(value)
-    if isinstance(value, bytes):
-        try:
-            value.decode("utf-8")
-        except UnicodeDecodeError:
-            return False
-        return True
-    return np.isscalar(value) or hasattr(value, "as_tuple") or hasattr(value, "hex")
+def _inexact(column: pd.Series) -> np.ndarray:
+    """Which cells are floats that do not distinguish whole numbers, or infinite: bool (rows,)."""
+    if column.dtype == object:
+        floats = [isinstance(cell, float | np.floating) and abs(float(cell)) >= EXACT for cell in column]
+        return np.array(floats, dtype=bool)
+    if not pd.api.types.is_float_dtype(column.dtype):
+        return np.zeros(len(column), dtype=bool)
+    return np.asarray(np.abs(column.to_numpy(dtype=np.float64, na_value=np.nan)) >= EXACT, dtype=bool)
 
 
 def broken_ids(ids: pd.Series) -> np.ndarray:

@@ -14,10 +14,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from minionerec.core.cells import frame_of, texts_of
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.data.files import check_file
-from minionerec.data.names import COLUMNS
+from minionerec.data.names import COLUMNS, OF_INTERACTIONS, OF_ITEMS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import (
@@ -34,18 +35,18 @@ from minionerec.data.units import NANOSECOND, SMALL
 
 logger = get_logger(__name__)
 
-_OF_INTERACTIONS = ("user_column", "item_column", "time_column")
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);")
 ROWS = 1 << 18
 """Rows of a parquet file that are cleaned at a time."""
 
 
-def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
+def read_table(path: Path, bad: BadRows | None = None, columns: Collection[str] | None = None) -> pd.DataFrame:
     """One csv, tsv or parquet table; every cell of a text file as the text it is.
 
     Args:
         path: The file.
         bad: Counts lines of a text file with more cells than the header; one is an error if None.
+        columns: The columns of a parquet file that are read; all if None.
 
     Raises:
         DataError: If the file is missing, of an unknown kind, or cannot be read.
@@ -56,16 +57,16 @@ def read_table(path: Path, bad: BadRows | None = None) -> pd.DataFrame:
     check_file(path, "Give the path of a csv, tsv or parquet table.")
     if suffix != PARQUET:
         raise DataError(f"{path}: unknown kind of table {suffix!r}; known: .csv, .tsv, .parquet. Convert or rename it.")
-    with readable_table(path):
-        return without_index(pd.read_parquet(path))
+    with readable_table(path), pq.ParquetFile(path) as file:
+        return _frame(file.read(), path, columns)
 
 
-def without_index(table: pd.DataFrame) -> pd.DataFrame:
-    """A table read from parquet, with the columns that pandas had made its index as columns again."""
-    kept = [name for name in table.index.names if name is not None and name not in table.columns]
-    for name in kept:
-        table[name] = table.index.get_level_values(str(name))
-    return table.reset_index(drop=True)
+def _frame(table: pa.Table | pa.RecordBatch, path: Path, columns: Collection[str] | None = None) -> pd.DataFrame:
+    """Columns of a parquet file, see `minionerec.core.cells.frame_of`."""
+    try:
+        return frame_of(table, columns)
+    except DataError as error:
+        raise DataError(f"{path}: {error} Write it as another type, or leave it out.") from None
 
 
 def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> pd.Series:
@@ -81,7 +82,7 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
         DataError: If it is missing or there twice.
     """
     if name not in table.columns:
-        columns = ", ".join(str(column) for column in table.columns)
+        columns = ", ".join(str(column) for column in table.attrs.get("columns", table.columns))
         remedy = f"Name the right one with --{flag}" if flag else "Rename the right one"
         if flag == "item_column":
             remedy += ", which holds for items and interactions"
@@ -119,14 +120,19 @@ def _character(entity: re.Match[str]) -> str:
 
 
 def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
-    """Texts with "" for what is missing, HTML entities decoded, without white space around them."""
-    column = table[name]
-    try:
-        texts = column.astype(object).where(column.notna(), "").astype("str").map(decoded).str.strip()
-        pa.array(texts, pa.string(), from_pandas=True)
-    except (UnicodeError, pa.ArrowException):
-        raise DataError(f"{path}, column {name!r}: not every text is UTF-8. Save the texts as UTF-8.") from None
-    return texts
+    """Texts with "" for what is missing, HTML entities decoded, without white space around them.
+
+    Raises:
+        DataError: If a cell is no text; the message names the row.
+    """
+    texts, wrong = texts_of(table[name])
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise DataError(
+            f"{row_location(table, path, int(table.index[row]))}, column {name!r}: {shown(table[name].iloc[row])} is "
+            f"no text in UTF-8, number or list of these ({int(wrong.sum())} such rows). Write it as a text."
+        )
+    return texts.map(decoded).str.strip()
 
 
 class TableSource:
@@ -265,11 +271,12 @@ def read_tables(
             item is unknown. Errors of interactions are raised when they are read.
     """
     bad = bad or BadRows()
-    catalogue, files = read_table(Path(items), bad), TableFiles.at(interactions)
+    of_items = [name for flag, name in (COLUMNS | columns).items() if flag in OF_ITEMS]
+    catalogue, files = read_table(Path(items), bad, of_items), TableFiles.at(interactions)
     if files.suffix in SEPARATORS:
         tables = _text_parts(files, bad, size)
     else:
-        tables = _parquet_parts(files, {flag: (COLUMNS | columns)[flag] for flag in _OF_INTERACTIONS})
+        tables = _parquet_parts(files, {flag: (COLUMNS | columns)[flag] for flag in OF_INTERACTIONS})
     return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns)
 
 
@@ -286,7 +293,7 @@ def parse_tables(
 
     def checked() -> Iterator[tuple[Path, pd.DataFrame]]:
         for path, table in interactions:
-            for flag in _OF_INTERACTIONS:
+            for flag in OF_INTERACTIONS:
                 column_of(table, path, named[flag], flag)
             yield path, table
 
@@ -306,30 +313,18 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
 
 
 def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tuple[Path, pd.DataFrame]]:
-    """Some columns of parquet files in parts; whole numbers with gaps are doubles in all of them, as in one table."""
+    """Some columns of parquet files in parts."""
     if files.suffix != PARQUET:
         read_table(files.files[0])  # raises the error
     names = list(dict.fromkeys(columns.values()))
     schema = common_schema(files, names)
-    with readable_table(files.files[0]):
-        whole = without_index(schema.empty_table().to_pandas())
+    whole = _frame(schema.empty_table(), files.files[0])
     for flag, name in columns.items():
         column_of(whole, files.files[0], name, flag)
-    doubled = [
-        name
-        for name in names
-        if pa.types.is_integer(schema.field(name).type)
-        and not isinstance(whole[name].dtype, pd.api.extensions.ExtensionDtype)
-        and any(batch.column(0).null_count for path in files.files for batch in _parquet_batches(path, [name]))
-    ]
     for path in files.files:
         begin = 0
         for batch in _parquet_batches(path, names):
-            for name in doubled:
-                at = batch.schema.get_field_index(name)
-                batch = batch.set_column(at, name, batch.column(at).cast(pa.float64(), safe=False))
-            with readable_table(path):
-                table = without_index(batch.to_pandas())
+            table = _frame(batch, path)
             table.index = pd.RangeIndex(begin, begin + len(table))
             begin += len(table)
             yield path, table
@@ -347,8 +342,7 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
     Raises:
         DataError: If a column is missing, or rows cannot be used and `bad` does not allow it.
     """
-    names = ("item_column", "title_column", "description_column")
-    item_column, title_column, description_column = (columns[name] for name in names)
+    item_column, title_column, description_column = (columns[name] for name in OF_ITEMS)
     for name, flag in ((item_column, "item_column"), (title_column, "title_column")):
         column_of(table, path, name, flag)
     if description_column not in table.columns and description_column == COLUMNS["description_column"]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from minionerec.core.cells import texts_of
 from minionerec.core.errors import DataError, shown
 from minionerec.data.source import BadRows
 from minionerec.data.units import (
@@ -197,6 +198,8 @@ def parse_times(column: pd.Series, ticks: int | None = None) -> tuple[np.ndarray
         return numbers, is_number, SECOND, "a number, as in the rows before"
     if ticks is None and len(text) and is_number[0]:
         return numbers, is_number, SECOND, "a number, as in the first row"
+    if (named := text.str.endswith(("UTC", "GMT"))).any():  # as warehouses write zones
+        text = text.where(~named, text.str.slice(0, -3).str.rstrip() + "Z")
     dates = pd.to_datetime(text.where(text.str.match(r"\d{4}-")), errors="coerce", format="ISO8601", utc=True)
     times, is_date = _nanoseconds(dates)
     if ticks is None and is_number.any() and (not is_date.any() or is_number.argmax() < is_date.argmax()):
@@ -206,10 +209,7 @@ def parse_times(column: pd.Series, ticks: int | None = None) -> tuple[np.ndarray
 
 def _plain(column: pd.Series) -> pd.Series:
     """Texts without white space around them, "" for what is missing or no scalar."""
-    if column.dtype == object:
-        column = column.map(lambda value: value if np.isscalar(value) or hasattr(value, "as_tuple") else str(value))
-        column = column.map(lambda value: repr(value) if isinstance(value, bytes | bool | np.bool_) else value)
-    return column.astype(object).where(column.notna(), "").astype("str").str.strip()
+    return texts_of(column, lists=False)[0].str.strip()
 
 
 def _numbers(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +238,7 @@ def _nanoseconds(dates: pd.Series) -> tuple[np.ndarray, np.ndarray]:
 
 def exact(column: pd.Series, times: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """The same times, selected rows exact where all of these are whole numbers and only others made doubles."""
-    if times.dtype.kind != "f" or chosen.all() or not chosen.any():
+    if times.dtype.kind != "f" or chosen.all() or not chosen.any() or pd.api.types.is_float_dtype(column.dtype):
         return times
     numbers, fits = _numbers(pd.to_numeric(_plain(column[chosen]), errors="coerce"))
     if numbers.dtype.kind != "i" or not fits.all():

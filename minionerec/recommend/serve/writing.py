@@ -5,8 +5,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from minionerec.recommend.items import CHOICE, NUMBER, CatalogueItems, Column
 from minionerec.recommend.requests import Answer
 
@@ -72,8 +70,8 @@ def filters(items: CatalogueItems) -> list[dict[str, Any]]:
 
 def _range(column: Column) -> dict[str, Any]:
     if column.kind == NUMBER:
-        known = column.values[~np.isnan(column.values)]
-        return {"least": float(known.min()), "most": float(known.max())} if len(known) else {}
+        known = column.values[column.known]
+        return {"least": known.min().item(), "most": known.max().item()} if len(known) else {}
     if column.kind == CHOICE:
         values = column.choices
         return {"values": values[:_MOST_CHOICES], "more": max(len(values) - _MOST_CHOICES, 0)}

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from minionerec.core.artefacts import file_sha256, open_artefact, read_json
+from minionerec.core.cells import frame_of, texts_of
 from minionerec.core.errors import DataError, truncate
 from minionerec.core.parquet import readable
 from minionerec.sid.table import hashed_ids
@@ -319,10 +320,10 @@ def load_vector_table(path: str | os.PathLike[str], item_ids: Sequence[str]) -> 
             in length or are not finite.
     """
     with readable(path, error=DataError, remedy="Write it with columns item_id and vector."):
-        table = pq.ParquetFile(path).read(columns=["item_id", "vector"]).to_pandas(ignore_metadata=True)
+        table = frame_of(pq.ParquetFile(path).read(columns=["item_id", "vector"]))
         if sorted(table.columns) != ["item_id", "vector"]:
             raise ValueError(f"it has {', '.join(table.columns) or 'neither'} of the two columns")
-        ids = pd.Index(table["item_id"].astype(str))
+        ids = pd.Index(texts_of(table["item_id"], lists=False)[0])
     if ids.has_duplicates:
         raise DataError(f"{path}: item {ids[ids.duplicated()][0]!r} has two rows. Keep one row an item.")
     positions = ids.get_indexer(pd.Index(item_ids))

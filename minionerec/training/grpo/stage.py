@@ -11,6 +11,7 @@ import torch
 from trl import GRPOConfig
 
 from minionerec.core.artefacts import input_record, read_manifest
+from minionerec.core.cells import texts_of
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
@@ -231,7 +232,7 @@ def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: Tr
     if "value" in columns:
         sources["value"] = item_values(columns["value"], config.reward_items)
     if "diversity" in columns:
-        sources["diversity"] = columns["diversity"].fillna("").tolist()
+        sources["diversity"] = texts_of(columns["diversity"])[0].tolist()
     if "rare" in weights:
         sources["rare"] = corpus.popularity()
     return WeightedRewards({name: make_reward(name, bundle.table, sources.get(name)) for name in weights}, weights)

@@ -1,5 +1,7 @@
 """Any two tables: the same rows from every file kind, both splits, and every message."""
 
+from datetime import UTC, datetime
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -61,6 +63,35 @@ def test_zones_count():
         3_600_000_000_000,
         0,
     ]
+
+
+@pytest.mark.parametrize("zone", ["Z", " Z", "+00", "+00:00", " +0000", " UTC", "UTC", " GMT"])
+def test_zones_are_read_as_warehouses_write_them(zone):
+    times = pd.Series([f"2020-01-01 11:00:00{zone}", f"2020-01-01 12:30:00.250000{zone}"])
+    read, right, ticks = read_times(times, str, BadRows())
+    wanted = [datetime(2020, 1, 1, 11, tzinfo=UTC), datetime(2020, 1, 1, 12, 30, 0, 250_000, tzinfo=UTC)]
+    assert right.all() and [each / ticks for each in read.tolist()] == [each.timestamp() for each in wanted]
+
+
+@pytest.mark.parametrize("kind", ["date32[pyarrow]", "timestamp[us][pyarrow]", "timestamp[ns, UTC][pyarrow]"])
+def test_dates_of_arrow_in_a_data_frame_are_dates(tmp_path, kind):
+    """pandas' metadata in a parquet file asks for arrow's types, which have no times of their own."""
+    bought = interactions()
+    days = pd.to_datetime(bought["timestamp"], unit="s").dt.floor("D")
+    got = read(tmp_path, bought=bought.assign(timestamp=days.astype(kind)), suffix=".parquet")
+    expected = read(tmp_path, bought=bought.assign(timestamp=days.dt.strftime("%Y-%m-%d")))
+    assert plain(got) == plain(expected)
+    assert got.train.times.time.tolist() == expected.train.times.time.tolist()
+
+
+def test_a_list_of_texts_is_a_text_and_a_mapping_is_none(tmp_path):
+    texts = [["A text.", None, "More &amp; more."] if row % 2 else [] for row in range(len(ITEMS))]
+    got = read(tmp_path, items=ITEMS.assign(description=texts), suffix=".parquet")
+    assert got.items["description"].tolist()[:2] == ["", "A text. More & more."]
+    assert got.counts["items_without_description"] == (len(ITEMS) + 1) // 2
+    with pytest.raises(DataError, match=r"items.parquet, row 1, column 'title': \{'a': 1\} is no text"):
+        read(tmp_path, items=ITEMS.assign(title=[{"a": 1}] * len(ITEMS)), suffix=".parquet")
+    read(tmp_path, items=ITEMS.assign(unread=[{"a": 1}] * len(ITEMS)), suffix=".parquet")
 
 
 def test_columns_of_other_names(tmp_path):

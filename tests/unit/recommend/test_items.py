@@ -7,6 +7,7 @@ from support.small_corpus import make_corpus
 
 from minionerec.core.errors import DataError
 from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, CatalogueItems, Column
+from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import RequestError
 
 TABLE = """item_id,title,department,price,in_stock,code
@@ -149,3 +150,50 @@ def test_a_text_that_ends_in_nul_is_found():
         [False, True, False, False],
         [False, False, True, False],
     ]
+
+
+LARGE = 2**53
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "where", "met"),
+    [
+        ([LARGE, LARGE + 1, LARGE + 2, None], np.int64, LARGE + 1, [1]),
+        ([str(LARGE), str(LARGE + 1), "7", ""], np.int64, LARGE + 1, [1]),
+        ([str(LARGE), str(LARGE + 1), "7", ""], np.int64, {"at_least": LARGE + 0.0}, [0, 1]),
+        ([LARGE, LARGE + 1, LARGE + 2, None], np.int64, {"at_least": LARGE + 1, "at_most": 2**70}, [1, 2]),
+        ([LARGE, LARGE + 1, LARGE + 2, None], np.int64, {"at_most": LARGE + 1}, [0, 1]),
+        ([LARGE, LARGE + 1, LARGE + 2, None], np.int64, [7.5, np.int64(LARGE + 2), 2**70], [2]),
+        ([-(2**63) + 1, 2**63 - 1, 0, None], np.int64, {"at_least": -(2**63), "at_most": -1}, [0]),
+        ([float(LARGE), 2.0**60, 0.5, None], np.float64, LARGE + 1, []),
+        ([float(LARGE), 2.0**60, 0.5, None], np.float64, {"at_most": LARGE + 1}, [0, 2]),
+        ([float(LARGE), 2.0**60, 0.5, None], np.float64, {"at_least": LARGE + 1}, [1]),
+        ([LARGE + 1, 0.5, 1, None], object, str(LARGE + 1), [0]),
+        ([2**63, 2**63 + 1, 1, None], object, str(2**63 + 1), [1]),
+        (["09", "9", "10", "1e1"], object, "9", [1]),
+        (["1.5", "3", "1e-05", ".5"], np.float64, {"at_most": 1}, [2, 3]),
+        ([["a", "b"], "c", [], None], object, "a b", [0]),
+    ],
+)
+def test_numbers_are_compared_exactly_and_codes_are_texts(cells, kind, where, met):
+    column = Column.of(pd.Series(cells, dtype=object))
+    assert column.values.dtype == kind and np.flatnonzero(column.holds(where, "where.seller")).tolist() == met
+    shown = [column.at(item) for item in range(4)]
+    assert [value is None for value in shown] == [cell in (None, "") or cell == [] for cell in cells]
+    if kind is np.int64:
+        assert [value for value in shown if value is not None] == [
+            int(cell) for cell in cells if cell not in (None, "")
+        ]
+
+
+def test_a_frame_of_large_numbers_is_filtered_exactly(corpus):
+    seller = pd.array([LARGE, LARGE + 1, None, LARGE + 2], "Int64")
+    recommender = Recommender.of(None, corpus, items=pd.DataFrame({"item_id": list("abcd"), "seller": seller}))
+    assert recommender.items.mask({"seller": LARGE + 1}).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("cell", [{"a": 1}, b"\xff", 1j])
+def test_a_column_that_is_no_text_is_named(corpus, cell):
+    frame = pd.DataFrame({"item_id": list("abcd"), "odd": pd.Series([cell, cell, None, cell], dtype=object)})
+    with pytest.raises(DataError, match="column 'odd'"):
+        Recommender.of(None, corpus, items=frame)
