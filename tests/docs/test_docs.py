@@ -483,6 +483,72 @@ def drawing(path):
     return re.sub(number, "0", text), [float(found) for found in re.findall(number, text)]
 
 
+RECORDS = ROOT / "docs" / "results" / "records"
+DATA_SETS = {"Industrial": "industrial", "Steam": "steam", "Games": "games", "Beauty": "beauty", "demo shop": "demo"}
+PARTS = {0: "all", 2: "target: cold", 3: "time: same time", 4: "time: later"}  # columns of the demo's table
+
+
+def record(name):
+    return json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def figures_in(cell):
+    """A mean, and the ends of its interval or None, as a cell of a table has them."""
+    mean, interval = re.search(r"\.\d{4}", cell), re.search(r"\[(\.\d{4}), (\.\d{4})\]", cell)
+    return [float(mean[0]), *((None, None) if interval is None else map(float, interval.groups()))]
+
+
+def test_the_table_of_the_readme_has_the_figures_of_records():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = text[text.index("| data | strongest tuned baseline") :].partition("\n\n")[0].splitlines()[2:]
+    compared, name = 0, ""
+    for row in rows:
+        head, *cells = row.strip("| ").split(" | ")
+        part = PARTS[4] if head.startswith("of these the later days") else PARTS[0]
+        if part == PARTS[0]:
+            name = DATA_SETS[re.match(r"\[([\w ]+)\]", head)[1]]
+        known = record(name)["NDCG@10"]
+        baseline = re.search(r"\] ([\w ]+)$", cells[0])[1]
+        for system, cell in zip((baseline, "catalogue model", "language model"), cells, strict=False):
+            if cell.strip(" |"):
+                assert figures_in(cell) == known[system][part], (name, part, system)
+                compared += 1
+    assert compared == 23 and set(DATA_SETS.values()) == {path.stem for path in RECORDS.glob("*.json")}
+
+
+def test_the_demos_page_has_the_figures_of_its_record():
+    text = (ROOT / "data" / "demo" / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("| | all | at most five") :].partition("\n\n")[0].splitlines()[2:]
+    *rows, ceiling = [row.strip("| ").split(" | ") for row in table]
+    known, compared = record("demo")["NDCG@10"], []
+    for head, *cells in rows:
+        system = re.match(r"\**([\w ]+\w)", head)[1]
+        assert [figures_in(cells[column]) for column in PARTS] == [known[system][part] for part in PARTS.values()]
+        compared.append(system)
+    assert set(compared) == set(known)
+    expected = json.loads((ROOT / "data" / "demo" / "ceiling.json").read_text())["ceiling"]["ndcg@10"]
+    assert figures_in(ceiling[1])[0] == round(expected, 4)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"ceiling {expected:.4f}".replace("0.", ".") in readme
+
+
+@pytest.mark.parametrize("name", DATA_SETS.values())
+def test_a_record_says_where_its_figures_are_from(name):
+    """A transcribed one has what stands on the pages that it names."""
+    known = record(name)
+    assert {"commit", "machine"} <= known["origin"].keys() and known["split"] == "test"
+    if "transcribed" not in known["origin"]:
+        assert known["origin"]["command"]
+        return
+    named = [source.partition(" at commit ")[0] for source in known["origin"]["transcribed"]]
+    pages = "".join((ROOT / page).read_text(encoding="utf-8") for page in named)
+    for system, parts in known["NDCG@10"].items():
+        for part, (mean, *interval) in ((part, value) for part, value in parts.items() if part != "seeds"):
+            words = f"{mean:.4f}"[1:]
+            ends = "[" + ", ".join(f"{end:.4f}"[1:] for end in interval) + "]" if interval[0] is not None else ""
+            assert words in pages and ends in pages, (system, part)
+
+
 def test_memory_tables_are_the_computed_ones():
     memory = study("memory")
     page = (ROOT / "docs" / "full-size.md").read_text(encoding="utf-8")

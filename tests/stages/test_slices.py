@@ -13,6 +13,7 @@ from support.evaluation import config as eval_config
 from support.measuring import paired_bootstrap
 from support.pages import Page
 from support.runs import recommenders_of, write_run
+from support.scripts import study
 from support.trained_shop import N, make_rows
 
 from minionerec.core.artefacts import read_json, write_artefact
@@ -86,6 +87,19 @@ def values(name, ranks=sid_ranks):
 
 def part_of(parts, group, kind):
     return next(part for part in parts if (part["group"], part["kind"]) == (group, kind))
+
+
+def test_a_record_of_a_report_has_its_figures_and_where_they_are_from(shop):
+    result = run_report(report(times="times.csv"))
+    record = study("record").record_of(result.output, ["time"])
+    low, high = recommenders_of("report")["batch"]["metrics"]["sid"]["NDCG@10"]["interval"]
+    assert record["NDCG@10"]["batch"]["all"] == [pytest.approx(values("batch").mean()), low, high]
+    assert record["NDCG@10"]["later one"]["time: later"][0] == pytest.approx(values("later")[LATE].mean())
+    assert set(record["NDCG@10"]["batch"]) == {"seeds", "all", "time: later", "time: same time"}
+    assert record["rows"] == ROWS and {"command", "commit", "machine"} <= record["origin"].keys()
+    (result.output.parent / f"{result.output.name}.record.json").unlink()
+    with pytest.raises(DataError, match="no run record beside it"):
+        study("record").record_of(result.output, ["time"])
 
 
 def section_of(markdown, title="## Slices"):
