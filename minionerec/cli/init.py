@@ -1,5 +1,6 @@
 """`minionerec init`: a recipe for two tables, with all sizes derived from them."""
 
+import re
 import shlex
 import tempfile
 from pathlib import Path
@@ -9,10 +10,10 @@ import numpy as np
 import yaml
 
 from minionerec.cli.plan import plan_of
+from minionerec.cli.recipes import PLACEHOLDER, USUAL
 from minionerec.cli.sizes import FEWEST_ITEMS, ChosenSettings, Shape, choose, history_length, seconds
-from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.commands import CommandParser
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import convert
 from minionerec.data.config import PrepareConfig
 from minionerec.data.names import COLUMNS
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "Write a recipe for two tables of your own, with all sizes derived from them"
 BASE = "own/_base"
+NAME = re.compile(r"\w(?:[\w .-]{0,58}[\w-])?")
+"""Name of a recipe, or of a folder of recipes."""
 _LANGUAGE = ("sft", "eval_sft")
 
 
@@ -36,7 +39,11 @@ def init_arguments(program: str) -> CommandParser:
         metavar="INTERACTIONS",
         help="csv, tsv or parquet with one row per interaction: user_id, item_id, timestamp; or a folder of such files",
     )
-    parser.add_argument("name", metavar="NAME", help="the recipe to write: NAME.yaml, whose results go to runs/NAME")
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        help="the recipe to write, such as shop or eu/shop: NAME.yaml, whose results go to runs/NAME",
+    )
     for name in COLUMNS:
         text = str(described[name].metadata["setting"].help).removeprefix("tables, recbole: ")
         parser.add_argument(f"--{name}", default=described[name].default, metavar="COLUMN", help=text)
@@ -60,9 +67,15 @@ def run_init(program: str) -> None:
         DataError: If a table cannot be used.
     """
     given = init_arguments(program).parse_args()
-    file = Path(given.name if given.name.endswith(".yaml") else f"{given.name}.yaml")
+    name = given.name.removesuffix(".yaml")
+    if not all(map(NAME.fullmatch, name.split("/"))) or name in (BASE, f"{BASE}/{USUAL}"):  # which would hide its base
+        raise ConfigError(
+            f"NAME is {shown(given.name)}; expected letters, digits, spaces, -, _ and ., at most 60, in folders below "
+            "this one if divided by /, such as shop or eu/shop. Choose another."
+        )
+    file = Path(f"{name}.yaml")
     if file.exists():
-        raise ConfigError(f"{file}: exists already. Give another NAME, or remove it.")
+        raise _there(file)
     minutes = float(convert(given.minutes, float, "--minutes"))
     columns = {name: getattr(given, name) for name in COLUMNS}
     config = PrepareConfig(
@@ -70,19 +83,48 @@ def run_init(program: str) -> None:
         items=given.items,
         interactions=given.interactions,
         max_bad_rows=int(convert(given.max_bad_rows, int, "--max_bad_rows")),
-        output=str(Path("runs", file.stem)),
+        output=str(Path("runs", name)),
         **columns,
     )
+    for key in ("items", "interactions", *COLUMNS):
+        placeholder = PLACEHOLDER.search(getattr(config, key))
+        if placeholder is not None:
+            raise ConfigError(
+                f"{key} is {shown(getattr(config, key))}, but a recipe reads {placeholder[0]} as a placeholder. Rename "
+                "it without braces."
+            )
     shape = shape_of(config)
-    text = recipe_text(config, shape, file.stem, minutes)
+    text = recipe_text(config, shape, name, minutes)
+    steps, time = _planned(text, file), sum(_steps(shape, minutes)[1].values())
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(file, text)
+        with open(file, "x", encoding="utf-8") as opened:  # of two that write it, one does
+            opened.write(text)
+    except FileExistsError:
+        raise _there(file) from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.") from None
-    steps, time = len(plan_of(file)), sum(_steps(shape, minutes)[1].values())
     print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(time)} on one core.")
     print(f"Run them with: minionerec run {shlex.quote(given.name)}")
+
+
+def _there(file: Path) -> ConfigError:
+    return ConfigError(f"{file}: exists already. Give another NAME, or remove it.")
+
+
+def _planned(text: str, file: Path) -> int:
+    """The number of steps of a recipe that is to be written to a file.
+
+    Raises:
+        ConfigError: If it cannot be run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder, file.name)
+        trial.write_text(text, encoding="utf-8")
+        try:
+            return len(plan_of(trial))
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(str(trial), str(file))) from None
 
 
 def shape_of(config: PrepareConfig) -> Shape:

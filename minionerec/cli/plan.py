@@ -11,6 +11,7 @@ OUTPUT/DATA/CASE/STEP/seed-N.yaml, .log       the step's settings and its log
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -128,8 +129,15 @@ class Job:
             return False
 
     def prepare(self) -> None:
-        """Write the file of the step's settings, unless its recipe holds them."""
-        if "#" not in self.config:
+        """Write the file of the step's settings, unless its recipe holds them.
+
+        Raises:
+            ConfigError: If its recipe holds others now.
+        """
+        if "#" in self.config:
+            if recipe_values(type(self.settings), self.config) != self.values:
+                raise ConfigError(f"{self.config}: was changed since this run began. Run the same command again.")
+        else:
             file = Path(self.config)
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomic(file, f"# {self.title}\n{yaml.safe_dump(dict(self.values), sort_keys=False)}")
@@ -334,15 +342,27 @@ class Filled:
             lone = PLACEHOLDER.fullmatch(value)
             if lone is not None and lone[1] in self.plan.recipe.variables:
                 return self._variable(lone[1], where)
-            while PLACEHOLDER.search(value):  # from the inside out: {data.{case}}
-                value = PLACEHOLDER.sub(lambda found: self._value(found[1], where), value)
-            return value
+            return self._text(value, where)
         if isinstance(value, dict):
             lone_names = [name for name, entry in value.items() if entry is None and isinstance(name, str)]
             if len(value) == 1 and lone_names and ("." in lone_names[0] or lone_names[0] in self._known()):
                 raise ConfigError(f'{where} is a mapping; put the placeholder in quotes: "{{{lone_names[0]}}}".')
             return {name: self.of(entry, f"{where}: {name}") for name, entry in value.items()}
         return [self.of(entry, where) for entry in value] if isinstance(value, list) else value
+
+    def _text(self, text: str, where: str) -> str:
+        """A text with its placeholders filled from the inside out, as in {data.{case}}; what is filled in stays."""
+        open_parts = [""]
+        for part in re.split(r"([{}])", text):
+            if part == "{":
+                open_parts.append("")
+            elif part == "}" and len(open_parts) > 1:
+                name = open_parts.pop()
+                whole = f"{{{name}}}"
+                open_parts[-1] += self._value(name, where) if PLACEHOLDER.fullmatch(whole) else whole
+            else:
+                open_parts[-1] += part
+        return "{".join(open_parts)
 
     def _known(self) -> list[str]:
         return [*self._words(), *self.plan.recipe.variables, *(step.name for step in self._before())]
@@ -495,6 +515,12 @@ def _by_output(jobs: Mapping[Key, Job]) -> dict[str, Key]:
         other = key if job.output is None else found.setdefault(str(job.output), key)
         if other != key:
             raise ConfigError(f"{other.title} and {key.title} both write {job.output}; give each an output of its own.")
+    for output, key in found.items():
+        around = next((found[str(folder)] for folder in Path(output).parents if str(folder) in found), None)
+        if around is not None:
+            raise ConfigError(
+                f"{key.title} writes {output}, inside the output of {around.title}; give each an output of its own."
+            )
     return found
 
 

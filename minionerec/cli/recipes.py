@@ -24,7 +24,7 @@ import yaml
 
 from minionerec.core.artefacts import write_text_atomic
 from minionerec.core.errors import ConfigError, did_you_mean, shown
-from minionerec.core.paths import find_path, shipped_root
+from minionerec.core.paths import find_path, path_word, shipped_root
 from minionerec.core.settings import Settings, StageConfig, setting, typed_values
 from minionerec.core.stages import STAGES, StageSpec
 from minionerec.core.values import convert, yaml_with_lines
@@ -211,7 +211,7 @@ class Recipe:
         home = shipped_root() / HOME
         if self.file.resolve().is_relative_to(home):
             return str(self.file.resolve().relative_to(home).with_suffix(""))
-        return str(self.file)
+        return path_word(self.file)
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -529,6 +529,11 @@ class _Layer:
                 typed = typed_values(RecipeSettings, {key: value}, where.removesuffix(f": {key}"))
                 setattr(settings, key, typed[key])
                 at(where.removesuffix(f": {key}"), settings.__post_init__)
+        if PLACEHOLDER.search(settings.output):
+            raise ConfigError(
+                f"{self.raw['output'][1]} is {shown(settings.output)}, but the folder of all outputs holds no "
+                "placeholders. Write it out."
+            )
         if len(set(settings.seeds)) < len(settings.seeds):
             raise ConfigError(f"{self.raw['seeds'][1]} names one twice; give each once.")
         self._check_names()

@@ -36,7 +36,7 @@ from minionerec.core.artefacts import seed_folders
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.core.paths import find_path, shown_path
+from minionerec.core.paths import find_path, path_word, shown_path
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
 from minionerec.core.settings import Settings, typed_values
 from minionerec.core.stages import STAGES
@@ -391,11 +391,11 @@ def serving(recipe: Recipe, jobs: Mapping[Key, Job]) -> list[str]:
     found = [job for job in jobs.values() if job.key.step == recipe.settings.serve]
     if not found:
         return []
-    words = ["minionerec", "serve", "--checkpoint", str(found[0].folder)]
+    words = ["minionerec", "serve", "--checkpoint", path_word(found[0].folder)]
     for need in found[0].needs:
         data = jobs[need].settings if need in jobs else None
         if isinstance(data, PrepareConfig) and data.items and data.item_column == "item_id":
-            words += ["--items", data.items]
+            words += ["--items", path_word(data.items)]
     return [f"Serve it: {shlex.join(words)}"]
 
 

@@ -80,6 +80,17 @@ def find_parts(path: str) -> list[Path] | None:
     return parts_of(found) if found.is_dir() else None
 
 
+def path_word(path: str | os.PathLike[str]) -> str:
+    """A path as a word of a command, which is not read as an option where it begins with a hyphen.
+
+    Example:
+        >>> path_word("runs/shop"), path_word("-shop.csv")
+        ('runs/shop', './-shop.csv')
+    """
+    word = os.fspath(path)
+    return f"./{word}" if word.startswith("-") else word
+
+
 def shown_path(path: str | os.PathLike[str]) -> str:
     """A path for messages: relative to the current directory, else to the shipped files, where it is below one."""
     full = Path(path).resolve()

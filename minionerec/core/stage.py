@@ -197,6 +197,7 @@ class Stage(Generic[C]):
             fingerprints = {name: record["sha256"] for name, record in read.items()}
             if is_main_process():
                 self._prepare(fingerprints)
+                self._say_replaced(fingerprints)
             wait_for_everyone()
             check_agreement(self.settings, fingerprints)
             work = Work(self, read, states)
@@ -230,6 +231,17 @@ class Stage(Generic[C]):
             self.finished.rename(self.partial)
         elif self.partial.exists():
             shutil.rmtree(self.partial, ignore_errors=True)
+
+    def _say_replaced(self, fingerprints: Mapping[str, str]) -> None:
+        """Log which inputs of the output that is to be replaced are others now, with their paths then."""
+        if not is_artefact(self.output):
+            return
+        then = read_manifest(self.output)["inputs"]
+        others = [
+            f"{name} {record['path']}" for name, record in then.items() if record["sha256"] != fingerprints.get(name)
+        ]
+        if others:
+            logger.info("%s was made from other content (%s) and will be replaced.", self.output, ", ".join(others))
 
     def _differences(self, folder: Path, fingerprints: Mapping[str, str]) -> list[str]:
         """The differences between this run and the one that left a folder, in words."""

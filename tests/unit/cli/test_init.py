@@ -209,6 +209,85 @@ def test_what_exists_is_left_alone(tmp_path, monkeypatch):
     assert (tmp_path / "mine.yaml").read_text() == "mine\n"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a: b",
+        "{sids}",
+        "a\tb",
+        "a\n",
+        "",
+        "/",
+        "..",
+        "../x",
+        "a/../b",
+        "/tmp/x",
+        "-dash",
+        ".hidden",
+        "a//b",
+        "own/_base",
+    ],
+)
+def test_a_name_that_is_none_is_refused_and_nothing_is_written(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=r"^NAME is .*expected letters, digits, spaces.*Choose another\.$"):
+        init(monkeypatch, "--", "items.csv", "interactions.csv", name)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_recipes_of_one_name_in_two_folders_have_folders_of_their_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    for name in ("eu/shop", "us/shop.yaml"):
+        init(monkeypatch, "items.csv", "interactions.csv", name)
+        assert capsys.readouterr().out.endswith(f"minionerec run {name}\n")
+    outputs = [{str(job.folder) for job in plan_of(name).values()} for name in ("eu/shop", "us/shop")]
+    assert all(path.startswith("runs/eu/shop/") for path in outputs[0])
+    assert all(path.startswith("runs/us/shop/") for path in outputs[1])
+
+
+@pytest.mark.parametrize("column", [False, True], ids=["path", "column"])
+def test_braces_that_a_recipe_would_fill_are_refused_before_anything_is_read(column, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "exp{2024}"
+    folder.mkdir()
+    tables(folder)
+    words = ["exp{2024}/items.csv", "exp{2024}/interactions.csv", "mine"]
+    wrong = "{2024}"
+    if column:
+        tables(tmp_path)
+        words, wrong = ["items.csv", "interactions.csv", "mine", "--user_column", "{runs}"], "{runs}"
+    with pytest.raises(ConfigError, match=rf"but a recipe reads \{wrong} as a placeholder\. Rename it without braces"):
+        init(monkeypatch, *words)
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_recipe_that_cannot_be_planned_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/_base.yaml").write_text("steps: {corpus: {stage: prepare-data}}\n")
+    with pytest.raises(ConfigError, match=r"^mine\.yaml, line \d+: steps\.sids: has no stage"):
+        init(monkeypatch, "items.csv", "interactions.csv", "mine")
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_file_that_appears_meanwhile_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+
+    def meanwhile(config):
+        (tmp_path / "mine.yaml").write_text("another's\n")
+        return shape_of(config)
+
+    monkeypatch.setattr("minionerec.cli.init.shape_of", meanwhile)
+    with pytest.raises(ConfigError, match=r"^mine\.yaml: exists already"):
+        init(monkeypatch, "items.csv", "interactions.csv", "mine")
+    assert (tmp_path / "mine.yaml").read_text() == "another's\n"
+
+
 def test_a_missing_column_names_the_flag(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables(tmp_path, columns=("who", "item_id", "timestamp"))

@@ -193,6 +193,11 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
             "output: x\nsteps:\n  sft: {corpus: c, sids: s, output: y}\n  grpo: {corpus: c, checkpoint: d, output: y}",
             r"sft and grpo both write y; give each an out",
         ),
+        (
+            "output: x\nsteps:\n  sft: {corpus: c, sids: s}\n  grpo: {corpus: c, checkpoint: d, output: x/sft/y}",
+            r"grpo writes x/sft/y, inside the output of sft; give each an output of its own",
+        ),
+        (f"output: runs/{{sft}}\nsteps:\n  {SFT}\n", r"line 1: output is 'runs/{sft}', but .* holds no placeholders"),
     ],
 )
 def test_a_malformed_recipe_is_refused_in_one_line(tmp_path, content, message):
@@ -200,6 +205,43 @@ def test_a_malformed_recipe_is_refused_in_one_line(tmp_path, content, message):
     with pytest.raises(ConfigError, match=message) as raised:
         plan_of(tmp_path / "mine.yaml")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("variables", "given", "filled"),
+    [
+        ("{}", "{sft", "{sft"),
+        ("{}", "a}{b c}", "a}{b c}"),
+        ("{x: sids, y: '{x}'}", "{{y}}", "runs/sids"),
+        ("{x: '{x{y', y: '}}'}", "{x}}", "{x{y}"),
+        ("{x: '{', y: 'y}'}", "{x}y}", "{y}"),
+    ],
+)
+def test_what_is_filled_in_is_not_filled_again(tmp_path, variables, given, filled):
+    (tmp_path / "mine.yaml").write_text(
+        f"output: runs\nvariables: {variables}\nsteps:\n  sids: {{stage: build-sids, corpus: c}}\n"
+        f"  sft: {{corpus: '{given}', sids: s}}\n"
+    )
+    jobs = {key.step: job for key, job in plan_of(tmp_path / "mine.yaml").items()}
+    assert jobs["sft"].settings.corpus == filled
+
+
+def test_a_step_is_not_started_with_settings_that_its_recipe_held_before(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"steps:\n  {SFT}\n")
+    (job,) = plan_of(file).values()
+    job.prepare()
+    file.write_text(f"steps:\n  {SFT[:-1]}, epochs: 3}}\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml#sft: was changed since this run began\. Run the same command"):
+        job.prepare()
+
+
+def test_a_recipe_whose_name_begins_with_a_hyphen_is_named_so_that_commands_read_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("-mine.yaml").write_text(f"steps:\n  {SFT}\n")
+    (job,) = plan_of("-mine.yaml").values()
+    assert job.words()[job.words().index("--config") + 1] == "./-mine.yaml#sft"
+    job.prepare()
 
 
 def test_a_base_is_changed_step_by_step(tmp_path):

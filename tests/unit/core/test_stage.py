@@ -88,6 +88,16 @@ def test_other_settings_or_inputs_are_made(config, tmp_path):
     assert run_sum(replace(config, numbers=str(moved))) == (8, False, 0)
 
 
+def test_a_run_says_that_it_replaces_what_was_made_from_other_inputs(config, tmp_path, caplog):
+    run_sum(config)
+    write_numbers(tmp_path / "other", [5])
+    with caplog.at_level("INFO", "minionerec"):
+        run_sum(replace(config, sign=-1))
+        assert "will be replaced" not in caplog.text
+        run_sum(replace(config, numbers=str(tmp_path / "other")))
+    assert f"sum was made from other content (numbers {tmp_path / 'numbers'}) and will be replaced." in caplog.text
+
+
 def test_more_epochs_go_on_from_a_finished_run(config):
     run_sum(config)
     assert run_sum(replace(config, epochs=5)) == (15, True, 3)
