@@ -332,6 +332,11 @@ class TrainingSet:
             counts[part.task] = counts.get(part.task, 0) + part.times * state["tally"]["rows"]
         return counts
 
+    def longest(self, name: str) -> int:
+        """Length of the longest list of a column; 0 where no example has one."""
+        ends = [arrays[name + _ENDS] for arrays, _ in self.stored]
+        return max((int(np.diff(offsets).max(initial=0)) for offsets in ends if len(offsets)), default=0)
+
     def described(self, noun: str) -> str:
         """Their number, and those of each task, as text."""
         tasks = ", ".join(f"{task} {count:,}" for task, count in self.counts.items())

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from minionerec.models.decoding.architectures import inner_width
+
 _GB = 1e9
 _FLOAT = 4
 # Logits that a supervised loss holds at most, by kind of device. Where a batch has more, TRL's fused head computes them
@@ -137,8 +139,9 @@ def estimate_memory(
     host's memory.
 
     Args:
-        model: A Qwen2 or Llama, weights to be trained requiring a gradient; it may be on torch's meta device. One in
-            which peft trains low-rank updates and rows of tokens holds these in float32, but under ZeRO-2.
+        model: A language model, reckoned as a Qwen2 or Llama of its shape, weights to be trained requiring a gradient;
+            it may be on torch's meta device. One in which peft trains low-rank updates and rows of tokens holds these
+            in float32, but under ZeRO-2.
         tokens: Positions of a micro-batch, padding included.
         labels: Labelled positions of a micro-batch.
         mixed_bf16: Whether bfloat16 is computed over float32 weights.
@@ -151,6 +154,7 @@ def estimate_memory(
         compiled: Whether its blocks are compiled.
     """
     config, device = model.config.get_text_config(), device or model.device.type
+    inner = inner_width(config)
     size = next(model.parameters()).element_size()
     compute = 2 if mixed_bf16 or size == 2 else _FLOAT
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -163,7 +167,7 @@ def estimate_memory(
     block = saved_per_token(
         config.hidden_size,
         config.num_attention_heads,
-        config.intermediate_size,
+        inner,
         weight_bytes=size,
         compute_bytes=compute,
         dropout=dropout,
@@ -172,9 +176,9 @@ def estimate_memory(
         compiled=compiled,
     )
     kept = tokens * config.num_hidden_layers * (size * config.hidden_size if checkpointing else block)
-    within = 2 * compute * config.intermediate_size + size * config.hidden_size  # gradients of up, gate and the sum
+    within = 2 * compute * inner + size * config.hidden_size  # gradients of up, gate and the sum
     if rank and own != compute:  # an update's of its input in float32, and what it is converted to
-        within += (own + (compute if mixed_bf16 else 0)) * config.intermediate_size
+        within += (own + (compute if mixed_bf16 else 0)) * inner
     if checkpointing:  # a CPU's allocator keeps what the block before had: a process grew by 2.6 times its tensors
         within += block if device == "cuda" else 2 * block
     within *= tokens
@@ -199,7 +203,7 @@ def estimate_memory(
         peaks = [(before + buckets, kept, last_block), (gradients + buckets, 0, first_block)]
         if copies and checkpointing:  # held until the end of the forward pass, as no block keeps them
             if not rank:  # those of frozen weights are not held
-                peaks.append((before + buckets, kept, copies + tokens * 3 * compute * config.intermediate_size))
+                peaks.append((before + buckets, kept, copies + tokens * 3 * compute * inner))
             copies = 0
     else:
         share = 0 if zero.get("offload_optimizer", {}).get("device", "none") != "none" else trained // processes

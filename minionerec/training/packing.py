@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainingArguments
-from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.trainer_callback import TrainerState
 
 from minionerec.core.errors import DataError
@@ -185,11 +184,11 @@ def picked_hidden_states(backbone: PreTrainedModel, positions: torch.Tensor) -> 
     """
     picked: list[torch.Tensor] = []
 
-    def pick(_module: Any, _inputs: Any, output: Any) -> BaseModelOutputWithPast:
+    def pick(_module: Any, _inputs: Any, output: Any) -> Any:
         picked.append(output.last_hidden_state.flatten(0, 1).index_select(0, positions))
-        return BaseModelOutputWithPast(last_hidden_state=picked[-1].unsqueeze(0))
+        return type(output)(last_hidden_state=picked[-1].unsqueeze(0))
 
-    hook = backbone.base_model.register_forward_hook(pick)
+    hook = backbone.get_decoder().register_forward_hook(pick)
     try:
         yield picked
     finally:

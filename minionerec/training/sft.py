@@ -22,6 +22,7 @@ from minionerec.data.names import SPLITS
 from minionerec.data.order import SHUFFLED
 from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.build import (
+    check_pretrained,
     load_pretrained,
     resolve_dtype,
     scratch_model,
@@ -29,10 +30,17 @@ from minionerec.models.backbone.build import (
 )
 from minionerec.models.backbone.bundle import Bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens, initialise_code_rows
+from minionerec.models.decoding.architectures import check_length
 from minionerec.models.decoding.titles import Titles
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.layers import Dropout
-from minionerec.models.prompts.examples import LONGEST_COMPLETION, LONGEST_TEXT, ExampleBuilder, special_texts
+from minionerec.models.prompts.examples import (
+    LONGEST_COMPLETION,
+    LONGEST_TEXT,
+    ExampleBuilder,
+    encode_completion,
+    special_texts,
+)
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, load_wording, task_of
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
@@ -88,8 +96,10 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
         return dropout(output)
 
     modules = [module for name, module in model.named_modules() if name.rsplit(".", 1)[-1] in BRANCHES]
-    if not modules:
-        raise ConfigError(f"{type(model).__name__} has no modules named {' or '.join(BRANCHES)}; set dropout to 0.")
+    if len(modules) != len(BRANCHES) * model.config.num_hidden_layers:
+        raise ConfigError(
+            f"the blocks of {type(model).__name__} have no modules named {' and '.join(BRANCHES)}; set dropout to 0."
+        )
     modules.append(model.get_input_embeddings())
     for module in modules:
         module.register_forward_hook(hook)
@@ -280,6 +290,14 @@ def _trainer(
     if bundle.task == NEXT_TITLE:
         titles = Titles.of(bundle.tokenizer, builder)
         trie, numbers = titles.trie, titles.sid_numbers
+    completion = encode_completion(bundle.tokenizer, [builder.completion(bundle.task, 0)])[0]
+    longest = config.max_prompt_length + max(trie.levels, len(completion))
+    check_length(
+        bundle.model.config, longest, f"Lower max_prompt_length (it is {config.max_prompt_length:,}) by {{:,}}."
+    )
+    trained = examples.longest("input_ids") + examples.longest("prompts")  # each may begin with the longest prompt
+    instead = "Make them {:,} tokens shorter: lower max_prompt_length, or max_history of the corpus with all_positions."
+    check_length(bundle.model.config, trained, instead)
     trainer.validation = validation_set(config, bundle, builder, trie, numbers) if run.refit is None else None
     if config.teacher:
         trainer.teacher, trainer.teacher_share = (
@@ -309,6 +327,8 @@ def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, in
 @training_stage
 def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint that generates the SIDs of a corpus."""
+    if config.model != "scratch":
+        check_pretrained(config.model)
     corpus = Corpus.load(config.corpus)
     by_shard = corpus.in_files or bool(config.max_tokens)
     splits: Sequence[str] = ("train",)

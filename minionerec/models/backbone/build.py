@@ -19,7 +19,8 @@ from transformers import (
 
 from minionerec.core.artefacts import MANIFEST, open_artefact
 from minionerec.core.errors import ConfigError
-from minionerec.models.backbone.pretrained import load_model, load_tokenizer
+from minionerec.models.backbone.pretrained import load_configuration, load_model, load_tokenizer
+from minionerec.models.decoding.architectures import check_architecture
 from minionerec.models.nn.layers import replace_linear
 from minionerec.models.prompts.examples import LONGEST_TEXT
 from minionerec.sid.table import split_sid
@@ -146,16 +147,29 @@ def _check_no_codes(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         )
 
 
+_REMEDY = "Give a hub name or a directory of a causal language model in safetensors."
+
+
+def check_pretrained(name_or_path: str) -> None:
+    """Check that a pretrained language model is of a supported architecture, without reading its weights.
+
+    Raises:
+        ConfigError: If it is not (`minionerec.models.decoding.architectures`), or there is none.
+    """
+    check_architecture(load_configuration(name_or_path, error=ConfigError, remedy=_REMEDY), name_or_path)
+
+
 def load_pretrained(name_or_path: str, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A pretrained causal language model and its tokenizer, from the hub or a directory.
 
     The tokenizer of a directory that an earlier stage wrote is taken as it was saved (`load_bundle`).
 
     Raises:
-        ConfigError: If it cannot be found or is not a causal language model, or is none that `load_model` takes.
+        ConfigError: If it cannot be found or is not a causal language model of a supported architecture, or is none
+            that `load_model` takes.
     """
-    remedy = "Give a hub name or a directory of a causal language model in safetensors."
-    options: dict[str, Any] = {"error": ConfigError, "remedy": remedy}
+    check_pretrained(name_or_path)
+    options: dict[str, Any] = {"error": ConfigError, "remedy": _REMEDY}
     own = (Path(name_or_path) / MANIFEST).is_file()
     if own:
         open_artefact(name_or_path)

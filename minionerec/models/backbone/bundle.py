@@ -1,10 +1,9 @@
 """Checkpoints: ordinary `from_pretrained` directories that also hold the SID table and the prompt wording."""
 
-import logging
 import os
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,11 @@ from transformers.utils import logging as transformers_logging
 from minionerec.core.artefacts import open_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import shows_bars
-from minionerec.models.backbone.catalogue import CatalogueModel
+from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel
 from minionerec.models.backbone.pretrained import load_model, load_tokenizer
-from minionerec.models.backbone.tiger import TigerModel
+from minionerec.models.backbone.tiger import TigerConfig, TigerModel
 from minionerec.models.backbone.vocabulary import code_token_ids, verify_code_tokens
+from minionerec.models.decoding.architectures import check_architecture
 from minionerec.models.nn.layers import replace_linear
 from minionerec.models.prompts.wording import NEXT_SID, Wording, load_wording
 from minionerec.sid.table import INDEX_FILE, SidTable
@@ -201,7 +201,9 @@ def load_bundle(
     # As it was saved: AutoTokenizer takes the class of the kind of model, which may split text otherwise.
     tokenizer = load_tokenizer(PreTrainedTokenizerFast, path, error=ArtefactError, remedy=_REMEDY)
     settings: dict[str, Any] = {"dtype": dtype or "auto", "disable_mmap": in_memory or None}
-    model = load_model(AutoModelForCausalLM, path, error=ArtefactError, remedy=_REMEDY, **settings)
+    model = load_model(
+        AutoModelForCausalLM, path, error=ArtefactError, remedy=_REMEDY, check=partial(_check_kind, path), **settings
+    )
     model.generation_config = clean_generation_config(tokenizer, getattr(model.config, "decoder_start_token_id", None))
     verify_code_tokens(tokenizer, own)
     _check_vocabulary(model, len(tokenizer), code_token_ids(tokenizer, own), path)
@@ -213,6 +215,16 @@ def load_bundle(
         if list(model.config.session_tokens) != [vocabulary.get(text) for text in wording.session_context]:
             raise ArtefactError(f"{path}: its session_tokens are not those of {WORDING_FILE}. {_REMEDY}")
     return Bundle(replace_linear(model), tokenizer, own, wording, longest, path, task)
+
+
+def _check_kind(path: Path, config: Any) -> None:
+    """Check that a checkpoint is one of the project's own models, or a language model that is supported.
+
+    Raises:
+        ArtefactError: If not.
+    """
+    if not isinstance(config, CatalogueConfig | TigerConfig):
+        check_architecture(config, path, ArtefactError)
 
 
 def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray, path: Path) -> None:
@@ -235,23 +247,11 @@ def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray,
 
 # Less noise from libraries: no progress bars off a terminal, no warnings about what this project cannot change.
 
-_TIED = (
-    "['lm_head.weight']",
-    "['encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight']",
-)
-
-
-def _is_shown(record: logging.LogRecord) -> bool:
-    """Whether a record is anything but the warning that what is tied to the input embedding is not in a checkpoint."""
-    message = record.getMessage()
-    return not any(f"missing keys in the checkpoint model loaded: {names}." in message for names in _TIED)
-
 
 def quiet_libraries() -> None:
     """Silence bars where progress is log lines, and messages of the libraries about names deprecated among them."""
     if not shows_bars():
         transformers_logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message=r".*is deprecated and will be removed in v6", category=FutureWarning)
-    logging.getLogger("transformers.trainer").addFilter(_is_shown)  # the same filter is added once
     if not torch.accelerator.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -35,6 +35,7 @@ def load_model(
     remedy: str,
     spare: Callable[[str], bool] = lambda name: False,
     absent: Callable[[str], bool] = lambda name: False,
+    check: Callable[[Any], None] = lambda config: None,
     **settings: Any,
 ) -> Any:
     """A model from a directory or, by its name, from the hub.
@@ -46,13 +47,14 @@ def load_model(
         remedy: Advice that ends the message.
         spare: Whether a tensor of this name may be in the files although the model has none.
         absent: Whether a tensor of this name may be missing in the files.
+        check: Raises an error for a configuration that is not supported, before weights are read.
         settings: Other arguments of `from_pretrained`, such as `dtype`.
 
     Raises:
         error: If there is no such model, it needs code of its own or holds pickled weights, or its tensors are not
             those that its configuration describes.
     """
-    _check_config(folder, error, remedy)
+    check(load_configuration(folder, error=error, remedy=remedy))
     with _loading(folder, error, remedy):
         model, found = reader.from_pretrained(
             folder,
@@ -77,6 +79,24 @@ def load_model(
             f"another model or version. {remedy}"
         )
     return model
+
+
+def load_configuration(folder: str | os.PathLike[str], *, error: type[MinioneRecError], remedy: str) -> Any:
+    """The configuration of a model in a directory or, by its name, of the hub, without its weights.
+
+    Args:
+        folder: The directory or name.
+        error: Class of the error to raise.
+        remedy: Advice that ends the message.
+
+    Raises:
+        error: If there is none, or its directory cannot be one of a model.
+    """
+    from transformers import AutoConfig
+
+    _check_config(folder, error, remedy)
+    with _loading(folder, error, remedy):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def load_tokenizer(

@@ -10,6 +10,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from minionerec.core.errors import DataError
+from minionerec.models.decoding.architectures import longest_sequence
 from minionerec.sid.table import SidTable, code_token
 
 SHARE = 0.95  # of the probability after SIDs: what codes have together when training begins
@@ -198,6 +199,7 @@ def lift_code_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, t
             for _ in range(_SEQUENCES):
                 items = rng.integers(len(table.token_tuples), size=_SIDS)
                 read = start + [known[token] for item in items for token in table.token_tuples[item]]
+                read = read[: longest_sequence(model.config)]
                 model(input_ids=torch.tensor([read], device=head.weight.device), use_cache=False)
     finally:
         handle.remove()

@@ -15,6 +15,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.models.decoding.architectures import check_architecture, check_length
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.trie import Trie
 
@@ -221,7 +222,7 @@ def prefill(
     def together(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat([torch.nn.functional.pad(part, (0, 0, width - part.shape[2], 0)) for part in parts])[order]
 
-    cache = DynamicCache(config=model.config)
+    cache = DynamicCache()
     for number, layers in enumerate(zip(*(each.layers for each in caches), strict=True)):
         cache.update(together([layer.keys for layer in layers]), together([layer.values for layer in layers]), number)
     return cache, mask, hidden
@@ -232,7 +233,8 @@ def _prefill_together(
 ) -> tuple[DynamicCache, torch.Tensor, torch.Tensor]:
     """One pass over a batch of prompts, padded to the longest."""
     ids, mask = pad_left(prompts, model.device)
-    cache = DynamicCache(config=model.config)
+    # Given the configuration, it would drop keys outside of a sliding window, and count branches to its tokens.
+    cache = DynamicCache()
     output = model.get_decoder()(
         input_ids=ids,
         attention_mask=attention_mask_4d(prompt_visibility(mask), model),
@@ -241,25 +243,6 @@ def _prefill_together(
         use_cache=True,
     )
     return cache, mask, output.last_hidden_state[:, -1]
-
-
-_HEAD_EXTRAS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-
-
-def check_backbone(model: PreTrainedModel) -> None:
-    """Check that logits are a plain linear map of hidden states, as the scores computed here assume.
-
-    Raises:
-        ConfigError: If the model caps or scales its logits, or sees only a window of its prompt.
-    """
-    settings = vars(model.config)
-    if "sliding_attention" in (settings.get("layer_types") or ()):
-        raise ConfigError(f"{type(model).__name__} uses sliding-window attention; set use_sliding_window to false.")
-    for name in _HEAD_EXTRAS:
-        if settings.get(name) not in (None, 1.0):
-            raise ConfigError(
-                f"{type(model).__name__} sets {name}, which this decoder does not apply. Use Qwen2/3 or Llama."
-            )
 
 
 class CausalBranches:
@@ -641,11 +624,11 @@ def vocabulary_size(model: SearchModel) -> int:
     """Size of the vocabulary of a model's prompts and tries.
 
     Raises:
-        ConfigError: If it is a causal language model of a kind that is not scored right here.
+        ConfigError: If it is a causal language model of an architecture that is not supported.
     """
     if isinstance(model, OpensBranches):
         return model.vocab_size
-    check_backbone(model)
+    check_architecture(model.config, type(model).__name__)
     size: int = model.config.vocab_size
     return size
 
@@ -682,11 +665,14 @@ def check_search(model: SearchModel, prompts: Sequence[Sequence[int]], trie: Tri
         The trie, on the model's device.
 
     Raises:
-        ConfigError: If the backbone is not one that is scored right here, or the trie is over another vocabulary.
+        ConfigError: If the architecture is not supported or has too few positions for the prompts, or the trie is over
+            another vocabulary.
         DataError: If a prompt is empty or foreign.
     """
     vocabulary = vocabulary_size(model)
     check_prompts(prompts, vocabulary)
+    if isinstance(model, PreTrainedModel) and not isinstance(model, OpensBranches):
+        check_length(model.config, max(map(len, prompts), default=0) + trie.levels, "Give prompts {} tokens shorter.")
     trie.check_vocabulary(vocabulary)
     return trie.to(model.device)
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from minionerec.core.device import fitting_count, fitting_parts
 from minionerec.core.log import progress
 from minionerec.core.processes import local_rank
+from minionerec.models.decoding.architectures import inner_width
 from minionerec.models.decoding.beam import beam_search
 from minionerec.models.decoding.branches import OpensBranches, SearchModel, evaluating
 from minionerec.models.decoding.trie import Trie
@@ -202,7 +203,7 @@ def _fitting_prompts(
     values = (
         2 * config.num_hidden_layers * kv_heads * head_width * span
         + 4 * heads * head_width * span
-        + tokens * (6 * config.hidden_size + 4 * config.intermediate_size)
+        + tokens * (6 * config.hidden_size + 4 * inner_width(config))
         + 4 * tokens * span
         + 12 * beams * widest
         + own
