@@ -27,11 +27,12 @@ from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils.import_utils import is_peft_available
 
 from minionerec.core.device import free_device, free_memory, memory_ended
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import TIMES, get_logger
 from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.backbone.pretrained import load_model
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
@@ -147,10 +148,19 @@ def lora_config(bundle: Bundle, rank: int) -> Any:
 
 
 def show_bias(model: PreTrainedModel) -> None:
-    """Give peft's wrapper of a head whose rows are trained the `bias` of None that TRL's fused head reads of it."""
+    """Give peft's wrapper of a head whose rows are trained the head's bias, which it leaves out.
+
+    TRL's fused head reads the attribute, and plain forward passes get the bias by a hook.
+    """
     head: Any = model.get_output_embeddings()
-    if not hasattr(head, "bias"):
-        head.bias = None
+    if hasattr(head, "bias"):
+        return
+    bias = getattr(head.original_module, "bias", None)
+    head.bias = None if bias is None else bias.detach()  # no parameter of the wrapper: it would be saved again
+    if bias is not None:
+        nothing = torch.zeros(1, head.weight.shape[1], dtype=bias.dtype, device=bias.device)
+        left_out = head.bias - head(nothing)[0].detach()
+        head.register_forward_hook(lambda module, inputs, logits: logits + left_out.to(logits))
 
 
 def plain_model(model: Any) -> PreTrainedModel:
@@ -217,6 +227,23 @@ def best_checkpoint(checkpoint: Path, best: str | None) -> Path | None:
     return None if best is None else checkpoint.parent / Path(best).name
 
 
+def load_weights(model: Any, checkpoint: str) -> None:
+    """Load the weights of a trainer's checkpoint by the library's own conversion of their names.
+
+    The trainer's own loading takes the names of the files as they are and goes on where tensors are missing.
+
+    Args:
+        model: The model, changed in place.
+        checkpoint: Folder of the checkpoint.
+
+    Raises:
+        ArtefactError: If its tensors are not exactly those of the model.
+    """
+    remedy = "Give --restart true to begin again."
+    saved = load_model(type(model), checkpoint, error=ArtefactError, remedy=remedy, dtype=model.dtype)
+    model.load_state_dict(saved.state_dict())
+
+
 class RankingEvaluation(Trainer):
     """A mix-in for trainers: every evaluation also ranks a validation set with the evaluator's decoder.
 
@@ -271,6 +298,21 @@ class RankingEvaluation(Trainer):
                 self._load_from_checkpoint(str(best or resume_from_checkpoint))
                 return None
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the weights of a checkpoint, whose names in files may be others than in memory."""
+        model = self.model if model is None else model
+        if _has_updates(model):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            load_weights(model, resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        """Load the weights of the best checkpoint; see `_load_from_checkpoint`."""
+        if self.is_deepspeed_enabled or _has_updates(self.model):
+            super()._load_best_model()
+        else:
+            load_weights(self.model, cast(str, self.state.best_model_checkpoint))
 
     def stops_at(self, state: TrainerState) -> bool:
         """Whether a run ends with this state before its last step, for a reason of the trainer's own."""

@@ -7,14 +7,17 @@ import time
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.architectures import small_config, small_model
 from support.training import make_inputs, sft_config
 from torch.utils.file_baton import FileBaton
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from minionerec.core.errors import ConfigError
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.training.config import RunConfig
 from minionerec.training.run import accumulation_steps, check_builds, choose_examples, plan_steps, training_stage
-from minionerec.training.trainer import LogLines
+from minionerec.training.trainer import LogLines, load_weights
 
 
 def test_weights_of_tasks():
@@ -108,3 +111,18 @@ def test_steps_are_logged_with_the_time_left_where_no_bar_shows_it(caplog):
         state.global_step = 4
         lines.on_step_end(arguments, state, TrainerControl())
     assert [record.getMessage() for record in caplog.records] == ["step 4/10  00:00 elapsed, 00:00 left"]
+
+
+def test_weights_are_read_by_the_names_that_their_files_have(tmp_path):
+    saved, model = (small_model(small_config("gpt_neox"), seed) for seed in (1, 2))
+    saved.save_pretrained(tmp_path)
+    written = load_file(tmp_path / "model.safetensors")
+    assert written.keys() != saved.state_dict().keys()
+    load_weights(model, str(tmp_path))
+    assert all(torch.equal(value, saved.state_dict()[name]) for name, value in model.state_dict().items())
+    for name, words in (("embed_out.weight", "missing"), ("more.weight", "belong to no part")):
+        spoilt = dict(written)
+        spoilt.pop(name, None) if name in written else spoilt.update({name: torch.zeros(2)})
+        save_file(spoilt, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ArtefactError, match=f"1 tensors .*{words}.* --restart true"):
+            load_weights(model, str(tmp_path))
