@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from safetensors.numpy import save_file
 
 from minionerec import __version__
@@ -19,6 +20,7 @@ from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.models.backbone.bundle import Bundle, clean_generation_config, load_language_model
+from minionerec.models.backbone.pretrained import CONFIG_FILE
 from minionerec.models.decoding.decoder import decode_prompts, decoding_device
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
@@ -28,7 +30,9 @@ from minionerec.recommend.rankers.candidates import list_items, ranked_items
 from minionerec.sid.table import SidTable
 
 TRIE_FILE, ITEMS_FILE, PROMPTS_FILE = "trie.safetensors", "sid_to_item.json", "prompts.json"
-README_FILE = "README.md"
+README_FILE, _TOKENIZER_FILE = "README.md", "tokenizer_config.json"
+# Architectures whose configurations of version 4 of transformers know the kind of scaled positions as `type` alone.
+_TYPES = ("olmo", "olmo2", "phi3")
 
 
 def run_export(config: ExportConfig) -> StageResult:
@@ -79,6 +83,7 @@ def run_export(config: ExportConfig) -> StageResult:
             bundle.model.generation_config = clean_generation_config(bundle.tokenizer)
             bundle.model.save_pretrained(folder)
             bundle.tokenizer.save_pretrained(folder)
+            write_for_transformers_4(folder)
             write_trie(trie, folder / TRIE_FILE)
             _write_json(folder / ITEMS_FILE, sid_to_item(bundle.table, items_of))
             _write_json(folder / PROMPTS_FILE, about, indent=1)
@@ -144,6 +149,7 @@ def describe_prompts(bundle: Bundle, builder: ExampleBuilder) -> dict[str, Any]:
         "shortest": int(lengths.min()),
         "longest": int(lengths.max()),
         "end": encode_completion(bundle.tokenizer, [tail])[0] if tail else [],
+        "transformers": transformers.__version__,
     }
 
 
@@ -191,6 +197,37 @@ def make_examples(
     return {"beams": beams, "examples": examples}
 
 
+def write_for_transformers_4(folder: Path) -> None:
+    """Add to an export's configurations what version 4 of transformers, and engines built on it, read in their places.
+
+    Version 5 has the settings of rotary positions in `rope_parameters`, which version 4 ignores, and names a class of
+    tokenizers that version 4 does not have. Version 5 reads the old places too.
+
+    Args:
+        folder: Folder of `config.json` and `tokenizer_config.json`.
+    """
+    config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    rope = config.get("rope_parameters") or {}
+    rope = dict(rope.get("full_attention", rope))
+    if rope:
+        theta, share = rope.pop("rope_theta"), rope.pop("partial_rotary_factor", None)
+        kind = rope.pop("rope_type", "default")
+        config["rope_theta"] = theta
+        if share is not None:
+            config["partial_rotary_factor"] = share
+        if config["model_type"] == "gpt_neox":
+            config |= {"rotary_emb_base": theta, "rotary_pct": 0.25 if share is None else share}
+        if "sliding_attention" in config["rope_parameters"]:
+            config["rope_local_base_freq"] = config["rope_parameters"]["sliding_attention"]["rope_theta"]
+        if kind == "longrope":
+            config["original_max_position_embeddings"] = rope.pop("original_max_position_embeddings")
+        if kind != "default":
+            config["rope_scaling"] = {"type" if config["model_type"] in _TYPES else "rope_type": kind, **rope}
+    _write_json(folder / CONFIG_FILE, config, indent=2)
+    tokenizer = json.loads((folder / _TOKENIZER_FILE).read_text(encoding="utf-8"))
+    _write_json(folder / _TOKENIZER_FILE, tokenizer | {"tokenizer_class": "PreTrainedTokenizerFast"}, indent=2)
+
+
 def write_trie(trie: Trie, file: Path) -> None:
     """Write the trie as the three arrays that `minionerec.recommend.sid_trie.SidTrie` reads."""
     arrays = {
@@ -235,7 +272,7 @@ format: {parameters:,} weights in {dtype}, {sids:,} SIDs of {items:,} items.{ref
 The children of node n of the trie are the nodes `first_child[n]` to `first_child[n + 1] - 1`, `token[n]` leads to node
 n, and `sid[n]` is the number of the SID that ends there, else -1. Node 0 is the root.
 
-To check the files with the installed transformers:
+To check the files with the installed transformers, 4.56 or later:
 
 ```bash
 python sid_trie.py

@@ -174,13 +174,20 @@ def check(folder: str | Path = ".") -> str:
     """Run the examples of an export; returns a line about differences from the expected lists.
 
     Raises:
-        SystemExit: If scores differ by more than the weights' precision explains.
+        SystemExit: If scores differ by more than the weights' precision explains, or transformers cannot load the
+            model.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    import transformers
 
     about = json.loads((Path(folder) / "prompts.json").read_text(encoding="utf-8"))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", use_safetensors=True, trust_remote_code=False)
+    versions = f"transformers {transformers.__version__}, and the export was written with {about['transformers']}"
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    try:
+        model = load(folder, dtype="auto", use_safetensors=True, trust_remote_code=False)
+    except (ValueError, KeyError, TypeError, ImportError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise SystemExit(f"The model cannot be loaded with {versions}: {type(error).__name__}, {reason}") from None
     model, trie = model.eval(), SidTrie(folder)
     k, equal, largest = about["beams"], 0, 0.0
     for example in about["examples"]:
@@ -194,7 +201,9 @@ def check(folder: str | Path = ".") -> str:
         largest = max([largest, *far, 0.0 if len(found) == len(wanted) else np.inf])
     result = f"{equal} of {len(about['examples'])} lists are equal; scores differ by at most {largest:.2g}."
     if largest > (1e-3 if model.dtype == torch.float32 else 0.1):
-        raise SystemExit(f"{result} The model or the trie is not the exported one.")
+        another = about["transformers"] != transformers.__version__
+        reason = f" Or it is read otherwise: this is {versions}." if another else ""
+        raise SystemExit(f"{result} The model or the trie is not the exported one.{reason}")
     return result
 
 
