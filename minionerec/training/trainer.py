@@ -230,7 +230,7 @@ def best_checkpoint(checkpoint: Path, best: str | None) -> Path | None:
 def load_weights(model: Any, checkpoint: str) -> None:
     """Load the weights of a trainer's checkpoint by the library's own conversion of their names.
 
-    The trainer's own loading takes the names of the files as they are and goes on where tensors are missing.
+    The trainer itself takes the names in files for those in memory, and skips tensors that it does not find.
 
     Args:
         model: The model, changed in place.
