@@ -2,6 +2,7 @@
 
 import hmac
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from ipaddress import ip_address
@@ -38,6 +39,7 @@ SAFETY = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _SHORTEST_KEY = 8
+_ABSOLUTE = re.compile(r"(?i:https?)://([^/]+)(/.*)?", re.DOTALL)
 
 
 def read_keys(file: str) -> list[bytes]:
@@ -97,6 +99,21 @@ def names_server(host: str, names: Collection[str]) -> bool:
     return True
 
 
+def in_origin_form(scope: "Scope") -> "Scope":
+    """A call whose target is a whole URL, as one that names a path; its host replaces the header, as HTTP requires.
+
+    Args:
+        scope: That of an HTTP call; one of another form is returned as it is.
+    """
+    target = _ABSOLUTE.fullmatch(scope["path"])
+    if target is None:
+        return scope
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    raw_path = b"/" + b"/".join(scope.get("raw_path", b"").split(b"/")[3:])
+    host = (b"host", target[1].encode("latin-1", errors="replace"))
+    return {**scope, "path": target[2] or "/", "raw_path": raw_path, "headers": [host, *headers]}
+
+
 class Guard:
     """An ASGI middleware.
 
@@ -135,6 +152,7 @@ class Guard:
             return
         begin = time.perf_counter()
         notes: dict[str, Any] = {}
+        scope = in_origin_form(scope)
         scope[NOTES] = notes
         path = self._name(scope["path"])
         status = 0

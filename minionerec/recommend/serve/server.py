@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
+    from starlette.types import ASGIApp
 
 logger = get_logger(__name__)
 
@@ -70,7 +71,7 @@ def create_app(
     service: Service,
     crowded: Callable[[], bool] = lambda: False,
     begun: Callable[[], Awaitable[None]] | None = None,
-) -> Guard:
+) -> "ASGIApp":
     """The application, for any ASGI server.
 
     Args:
@@ -79,6 +80,7 @@ def create_app(
         begun: A coroutine that runs along with the event loop.
     """
     from starlette.applications import Starlette
+    from starlette.middleware.cors import CORSMiddleware
 
     service.metrics.queue.set_function(lambda: service.batcher.waiting)
 
@@ -102,15 +104,31 @@ def create_app(
         lifespan=lifespan,
         exception_handlers={
             404: lambda call, _: _refused(Refusal(404, "unknown path; see GET /docs.")),
-            405: lambda call, _: _refused(Refusal(405, f"method {call.method[:20]} is not allowed for this path.")),
+            405: _wrong_method,
             Refusal: lambda call, error: _refused(cast(Refusal, error)),
         },
     )
     app.router.redirect_slashes = False
     paths = [path for route in app.routes if "{" not in (path := str(getattr(route, "path", "{")))]
-    return Guard(
+    guard = Guard(
         app, service.batcher, service.metrics, service.keys, paths, service.open_metrics, service.hosts, crowded
     )
+    if not service.origins:
+        return guard
+    return CORSMiddleware(  # around the guard: a browser's question before a call carries no key
+        guard,
+        allow_origins=service.origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type"],
+        expose_headers=["Retry-After"],
+    )
+
+
+def _wrong_method(call: "Request", error: Exception) -> "Response":
+    """The answer to a method that a path has not; `Allow` names those that it has, as HTTP requires."""
+    answer = _refused(Refusal(405, f"method {call.method[:20]} is not allowed for this path."))
+    answer.headers.update(getattr(error, "headers", None) or {})
+    return answer
 
 
 def _json(method: str, path: str, handler: Handler, metrics: Metrics) -> "Route":
@@ -252,6 +270,7 @@ def make_service(config: ServeConfig, keys: list[bytes], load: Callable[[Sources
         config.open_metrics,
         config.log_histories,
         hosts=["localhost", config.host, *config.hosts],
+        origins=config.cors_origins,
         connections=config.connections,
     )
 
@@ -362,6 +381,11 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
         raise ConfigError(
             f"reload is {config.reload!r} on {config.host} without a key: anyone could replace the model. Give "
             f"--api_key_file or {KEY_VARIABLE}."
+        )
+    if config.reload != "off" and config.cors_origins and not keys:
+        raise ConfigError(
+            f"reload is {config.reload!r} with cors_origins and without a key: their pages could replace the model. "
+            f"Give --api_key_file or {KEY_VARIABLE}."
         )
     if config.reload_root and not Path(config.reload_root).is_dir():
         raise ConfigError(

@@ -7,11 +7,13 @@ import re
 import pytest
 from starlette.testclient import TestClient
 from support.paths import ROOT
-from support.serving import IDS, N, expected, fake_service
+from support.serving import IDS, N, expected, fake_service, running, talk
 
 from minionerec import __version__
+from minionerec.core.errors import ConfigError
 from minionerec.data.session import SESSION_CONTEXTS, SessionClock
 from minionerec.recommend.serve import service as service_module
+from minionerec.recommend.serve.config import ServeConfig
 from minionerec.recommend.serve.guard import REQUESTS
 from minionerec.recommend.serve.server import create_app, read_files
 
@@ -287,6 +289,67 @@ def test_a_defect_is_500_without_its_inside(make, caplog):
     assert ask(client, history=["i8"]).status_code == 200
     assert "minionerec_errors_total 1.0" in client.get("/metrics").text
     assert "a secret of the inside" in caplog.text  # for whoever runs the server
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("PUT", "/v1/recommend", {"POST"}), ("POST", "/healthz", {"GET", "HEAD"}), ("DELETE", "/", {"GET", "HEAD"})],
+)
+def test_the_answer_to_a_wrong_method_names_the_right_ones(make, method, path, allowed):
+    response = make().request(method, path)
+    assert error(response)[0] == 405
+    assert set(response.headers["allow"].split(", ")) == allowed
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://127.0.0.1:8000/healthz", 200),
+        ("HTTP://localhost/v1/model?x=1", 200),
+        ("http://localhost", 200),
+        ("http://evil.example/healthz", 421),
+        ("http://user@localhost/healthz", 421),
+        ("http:///healthz", 404),
+        ("ftp://localhost/healthz", 404),
+    ],
+)
+def test_a_target_that_is_a_whole_url_is_answered_for_its_host(tmp_path, target, status):
+    service = fake_service(tmp_path, hosts=[])
+    service.shelf.bring(service.reloader.sources)
+    with running(service) as port:
+        head = f"GET {target} HTTP/1.1\r\nHost: {'localhost' if status == 421 else 'evil.example'}\r\n\r\n"
+        if status == 404:  # not taken for one, so the header counts
+            head = head.replace("evil.example", "localhost")
+        assert talk(port, head.encode()).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_pages_of_other_origins_may_call_where_a_setting_names_them(make):
+    origin = {"origin": "https://shop.example"}
+    asked = {**origin, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    closed = make()
+    assert "access-control-allow-origin" not in closed.get("/v1/model", headers=origin).headers
+    assert closed.options("/v1/recommend", headers=asked).status_code == 405
+    client = make(cors_origins=["https://shop.example"], keys=[KEY])
+    preflight = client.options("/v1/recommend", headers=asked)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "https://shop.example"
+    assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+    assert client.options("/v1/recommend", headers={**asked, "origin": "https://evil.example"}).status_code == 400
+    for key, status in ((KEY, 200), ("wrong", 401)):
+        response = client.post("/v1/recommend", json={}, headers={**origin, "authorization": f"Bearer {key}"})
+        assert response.status_code == status
+        assert response.headers["access-control-allow-origin"] == "https://shop.example"
+    other = client.get("/healthz", headers={"origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in other.headers
+    assert make(cors_origins=["*"]).get("/healthz", headers=origin).headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize(
+    "origin", ["shop.example", "https://shop.example/", "https://Shop.example", "https://*.example"]
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin):
+    with pytest.raises(ConfigError, match=r"cors_origins has .*such as https://shop\.example"):
+        ServeConfig(checkpoint="x", cors_origins=[origin])
 
 
 def test_unknown_paths_and_methods(make):
