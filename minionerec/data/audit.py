@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minionerec.core.errors import DataError
-from minionerec.data.corpus import Corpus
+from minionerec.data.corpus import Corpus, id_ranks
 from minionerec.data.times import RowTimes
 
 CHANCE = 0.5
@@ -158,19 +158,6 @@ def audit_of_signs(signs: ArrayLike, timed: bool, orders: Sequence[str]) -> Orde
                 if name != "file" or kind == "ties"
             }
     return OrderAudit(int(counts.sum()), int(counts[tied].sum()) if timed else None, agreements)
-
-
-def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Rank of each item in the order of ids as text, and as numbers where all are digits; equal numbers share one."""
-    orders: dict[str, list[Any]] = {"text": list(item_ids)}
-    if item_ids and all(one.isascii() and one.isdigit() for one in item_ids):
-        plain = [one.lstrip("0") for one in item_ids]
-        orders["number"] = [(len(digits), digits) for digits in plain]
-    ranks = {}
-    for name, keys in orders.items():
-        number = {key: position for position, key in enumerate(sorted(set(keys)))}
-        ranks[name] = np.array([number[key] for key in keys], dtype=np.int32)
-    return ranks
 
 
 def audit_examples(

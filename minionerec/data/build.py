@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger, progress
-from minionerec.data.audit import OrderAudit, audit_of_signs, id_ranks
+from minionerec.data.audit import OrderAudit, audit_of_signs
 from minionerec.data.chains import Chains, concatenated
 from minionerec.data.checks import check_filled
-from minionerec.data.corpus import Corpus, write_items
+from minionerec.data.corpus import Corpus, id_ranks, write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
 from minionerec.data.engines.statements import Borders, Sequences, real

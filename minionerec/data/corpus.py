@@ -27,6 +27,19 @@ ROWS_IN_MEMORY = 1 << 22
 """A corpus of more training examples is read from its files a row group at a time, wherever that is possible."""
 
 
+def id_ranks(item_ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """Rank of each item in the order of ids as text, and as numbers where all are digits; equal numbers share one."""
+    orders: dict[str, list[Any]] = {"text": list(item_ids)}
+    if item_ids and all(one.isascii() and one.isdigit() for one in item_ids):
+        plain = [one.lstrip("0") for one in item_ids]
+        orders["number"] = [(len(digits), digits) for digits in plain]
+    ranks = {}
+    for name, keys in orders.items():
+        number = {key: position for position, key in enumerate(sorted(set(keys)))}
+        ranks[name] = np.array([number[key] for key in keys], dtype=np.int32)
+    return ranks
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Items and the examples of three splits; row i of `items` is item index i everywhere.
@@ -253,6 +266,17 @@ class Corpus:
         if count < 0 or count >= size:
             return np.arange(size)
         return np.sort(np.random.default_rng(seed).choice(size, count, replace=False, shuffle=False))
+
+    @cached_property
+    def id_positions(self) -> np.ndarray:
+        """Position of each item in the order of ids, which does not depend on how items are numbered: int64 (N,).
+
+        Ids are ordered as numbers where all are digits, else as text. Of items that are otherwise equal, the one whose
+        id comes first is listed first.
+        """
+        found = np.empty(self.n_items, dtype=np.int64)
+        found[np.lexsort(list(id_ranks(self.items["item_id"].tolist()).values()))] = np.arange(self.n_items)
+        return found
 
     def popularity(self) -> np.ndarray:
         """How often each item is the target of a training example: int64 (N,)."""

@@ -36,7 +36,7 @@ class Predictions:
         target_sids: The R SIDs of the targets ("" where the recommender has no SIDs).
         items: R lists of item indices, best first; -1 for an entry that is no item of the catalogue.
         sids: R lists of SID strings, parallel to `items`. Items that share an SID follow one another, each with that
-            SID; the more popular in training first, then the lower item index.
+            SID; the more popular in training first, then the one whose id comes first.
         scores: R lists of scores, parallel to `items`, higher is better.
         given: The recommender's inputs beyond the histories of the examples, such as `SESSION_CONTEXT`; nothing
             if empty, not recorded if None.

@@ -64,7 +64,7 @@ def run_export(config: ExportConfig) -> StageResult:
         corpus = corpus.with_every_row() if refit else corpus
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         trie = Trie.build(bundle.table.codes, bundle.code_ids)
-        items_of = ranked_items(bundle.table.sid_numbers, corpus.popularity())
+        items_of = ranked_items(bundle.table.sid_numbers, corpus.popularity(), corpus.id_positions)
         about = describe_prompts(bundle, builder)
         next(steps)
         about |= make_examples(bundle, builder, trie, items_of, config)

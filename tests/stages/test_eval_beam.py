@@ -126,8 +126,10 @@ def test_masked_lists_are_the_kept_ones_without_the_history(made, tmp_path):
 
 def test_ranked_items():
     table = SidTable(CODES, list("uvwxyz"))
-    assert list(ranked_items(table.sid_numbers, np.array([0, 2, 0, 0, 2, 0]))) == [[0], [1, 4], [2], [5], [3]]
-    assert ranked_items(table.sid_numbers, np.array([0, 1, 0, 0, 2, 0]))[1] == [4, 1]
+    popularity, by_id = np.array([0, 2, 0, 0, 2, 0]), np.arange(6)
+    assert list(ranked_items(table.sid_numbers, popularity, by_id)) == [[0], [1, 4], [2], [5], [3]]
+    assert ranked_items(table.sid_numbers, popularity, by_id[::-1])[1] == [4, 1]
+    assert ranked_items(table.sid_numbers, np.array([0, 1, 0, 0, 2, 0]), by_id)[1] == [4, 1]
 
 
 @pytest.mark.parametrize(

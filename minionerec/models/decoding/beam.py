@@ -18,9 +18,11 @@ from minionerec.models.decoding.branches import (
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.names import SCORES
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.rows import top_scores
 
 # Whether as many children of each prefix are looked at as any of its depth has, rather than as many as these prefixes
-# have, which a GPU would have to be waited for. On a CPU fewer cost less.
+# have, and whole rows of scores are sorted, rather than those with ties: a GPU would have to be waited for. On a CPU
+# the others cost less.
 _FIXED_WIDTH = {"cpu": False}
 
 
@@ -120,10 +122,8 @@ def _search(
     hidden = branches.hidden.unsqueeze(1)  # (B, 1, D)
     nodes = torch.zeros(batch, 1, dtype=torch.long, device=device)  # running prefixes, -1 where there is none
     running = guide.start(batch, device)
-    # Columns of no SID, as where SIDs differ in length: topk orders equal scores by how many columns there are.
-    none = min(num_beams, trie.widths[0]) if trie.even and trie.levels > 1 else 0
-    done_scores = torch.full((batch, none), -torch.inf, device=device)
-    done_sids = torch.full((batch, none), -1, dtype=torch.long, device=device)
+    done_scores = torch.full((batch, 0), -torch.inf, device=device)
+    done_sids = torch.full((batch, 0), -1, dtype=torch.long, device=device)
     broken: list[torch.Tensor] = []
     for depth in range(trie.levels):
         children, present = _children(trie, nodes, depth)
@@ -139,11 +139,11 @@ def _search(
         if last or not trie.even:  # no SID of one length with all others ends before
             ends = trie.sid[safe].long().masked_fill(missing, -1)
             if not last:  # as in stock: what is worse than K others in its own step does not end
-                ends = ends.masked_fill(totals < top_scores(totals, num_beams)[0][:, -1:], -1)
+                ends = ends.masked_fill(totals < _top_scores(totals, num_beams)[0][:, -1:], -1)
             complete, ends = guide.ends(totals, ends, flat_children)
             if length_penalty:
                 complete = complete / (depth + 1) ** length_penalty
-            done_scores, order = top_scores(
+            done_scores, order = _top_scores(
                 torch.cat([done_scores, complete.masked_fill(ends < 0, -torch.inf)], 1), num_beams
             )
             done_sids = torch.cat([done_sids, ends], 1).gather(1, order)
@@ -151,7 +151,7 @@ def _search(
             break
         if not trie.even:  # prefixes without children do not go on
             missing = missing | (trie.first_child[safe + 1] == trie.first_child[safe])
-        running, order = top_scores(totals.masked_fill(missing, -torch.inf), num_beams)
+        running, order = _top_scores(totals.masked_fill(missing, -torch.inf), num_beams)
         nodes = flat_children.gather(1, order).masked_fill(running == -torch.inf, -1)
         if not (trie.even and guide.nodes is None) and (nodes < 0).all():
             break
@@ -168,10 +168,8 @@ def _children(trie: Trie, nodes: torch.Tensor, depth: int) -> tuple[torch.Tensor
     return trie.children(nodes, trie.widths[depth] if _FIXED_WIDTH.get(nodes.device.type, True) else 0)
 
 
-def top_scores(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` highest scores of each row, best first, and their columns."""
-    found = scores.topk(min(count, scores.shape[1]), dim=1)
-    return found.values, found.indices
+def _top_scores(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return top_scores(scores, count, wait=not _FIXED_WIDTH.get(scores.device.type, True))
 
 
 # Sampling SIDs without replacement, by stochastic beam search over the trie.
@@ -250,7 +248,7 @@ def _draw(
         # SIDs that are already complete compete on with the keys they have.
         pool = torch.cat([keys.masked_fill(~complete, -torch.inf), perturbed.flatten(1)], 1)
         positions = nodes.shape[1]
-        keys, order = top_scores(pool, k)
+        keys, order = _top_scores(pool, k)
         log_probs = torch.cat([log_probs, below.flatten(1)], 1).gather(1, order)
         pool_nodes = torch.cat([nodes, children.flatten(1)], 1)
         nodes = pool_nodes.gather(1, order).masked_fill(keys == -torch.inf, -1)

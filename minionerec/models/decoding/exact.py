@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from minionerec.core.errors import ConfigError
-from minionerec.models.decoding.beam import BeamResult, top_scores
+from minionerec.models.decoding.beam import BeamResult
 from minionerec.models.decoding.branches import (
     OpensBranches,
     SearchModel,
@@ -20,6 +20,7 @@ from minionerec.models.decoding.branches import (
 from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.names import SCORES
 from minionerec.models.decoding.trie import Trie
+from minionerec.models.nn.rows import top_scores
 
 # Rounding may lift a score a little over its prefix's.
 _SLACK = 1e-5

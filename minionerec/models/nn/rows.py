@@ -56,3 +56,34 @@ class ColumnSubset:
             return position.masked_fill((position < 0) | (position >= len(self)), -1)
         position = torch.searchsorted(self.numbers, numbers.contiguous()).clamp(max=len(self) - 1)
         return position.masked_fill(self.numbers[position] != numbers, -1)
+
+
+def top_scores(scores: torch.Tensor, count: int, wait: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+    """The highest scores of each row, best first, and their columns; of equal scores the lower column comes first.
+
+    `torch.topk` leaves open which of several equal scores it takes, and in which order.
+
+    Args:
+        scores: float (B, W).
+        count: How many, K; W where there are no more.
+        wait: Whether to look for ties, for which a GPU is waited for; if not, whole rows are sorted.
+
+    Returns:
+        (B, K) of the dtype of `scores`, and int64 (B, K).
+
+    Example:
+        >>> top_scores(torch.tensor([[1.0, 3.0, 1.0, 3.0]]), 3)[1].tolist()
+        [[1, 3, 0]]
+    """
+    count = min(count, scores.shape[1])
+    if not wait:
+        best, columns = scores.sort(dim=1, descending=True, stable=True)
+        return best[:, :count], columns[:, :count]
+    best, columns = scores.topk(count, dim=1)
+    least = best[:, -1:]
+    tied = (((scores >= least).sum(1, keepdim=True) > count) & (least > -torch.inf)).any(1).nonzero()[:, 0]
+    if len(tied):
+        columns[tied] = scores[tied].sort(dim=1, descending=True, stable=True).indices[:, :count]
+    columns = columns.sort(1).values
+    best, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
+    return best, columns.gather(1, order)

@@ -8,6 +8,7 @@ import torch
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.data.rows import SplitExamples, ranges
+from minionerec.models.nn.rows import top_scores
 from minionerec.models.sequential.model import SequentialModel
 
 _SCORES_AT_ONCE = 2_000_000
@@ -143,17 +144,6 @@ def rank_rows(
     return ranks
 
 
-def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest scores of each row and their columns: of equal ones at the end of the list the lower columns."""
-    best, found = scores.topk(k)
-    last = best[:, -1:]
-    ties = (((scores >= last).sum(1) > k) & (last[:, 0] > -torch.inf)).nonzero()[:, 0]
-    if len(ties):
-        ordered, columns = scores[ties].sort(dim=1, descending=True, stable=True)
-        best[ties], found[ties] = ordered[:, :k], columns[:, :k]
-    return best, found
-
-
 @torch.inference_mode()
 def top_items(
     model: SequentialModel,
@@ -188,8 +178,6 @@ def top_items(
     for chunk, scores in masked_scores(model, rows, seen, device, "listing", users=users, contexts=contexts):
         if allowed is not None:
             scores[:, 1:].masked_fill_(torch.from_numpy(~allowed(chunk)).to(device), -torch.inf)
-        best, found = _top(scores, k)
-        by_number = found.argsort(1)
-        order = by_number.gather(1, best.gather(1, by_number).argsort(dim=1, descending=True, stable=True))
-        items[chunk], values[chunk] = found.gather(1, order).cpu().numpy(), best.gather(1, order).float().cpu().numpy()
+        best, found = top_scores(scores, k)
+        items[chunk], values[chunk] = found.cpu().numpy(), best.float().cpu().numpy()
     return items, values

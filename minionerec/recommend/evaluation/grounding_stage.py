@@ -266,9 +266,9 @@ def _names(ranker: TitleRanker) -> list[str]:
 
 
 def _tie_order(ranker: TitleRanker) -> np.ndarray:
-    """Titles by their most popular item, then by its index."""
-    firsts = np.array([items[0] for items in ranker.items_of])
-    return np.lexsort((firsts, -ranker.builder.corpus.popularity()[firsts]))
+    """Titles by their most popular item, then by its id."""
+    corpus, firsts = ranker.builder.corpus, np.array([items[0] for items in ranker.items_of])
+    return np.lexsort((corpus.id_positions[firsts], -corpus.popularity()[firsts]))
 
 
 def _chooses(config: GroundingConfig) -> bool:

@@ -9,6 +9,7 @@ EASE: Steck 2019, equation 8.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
@@ -297,6 +298,13 @@ class BaselineExamples:
         return self.data.in_files or sum(map(len, self._windows)) > _PART
 
     @cached_property
+    def id_positions(self) -> np.ndarray:
+        """Position of each candidate's first item in the order of ids: int64 (C,)."""
+        found = np.full(self.size, len(self.numbers))
+        np.minimum.at(found, self.numbers, self.data.id_positions)
+        return found
+
+    @cached_property
     def ordered(self) -> bool:
         """Whether it is known which training targets are older: by times, or without them by the order of examples."""
         return self.data.has_times or "global time" in self.data.split
@@ -343,6 +351,15 @@ class BaselineExamples:
                 self._weights[half_life] = np.bincount(self._targets[0], weights, len(self.numbers))
         return self._weights[half_life]
 
+    def items_by_popularity(self, half_life: float | None) -> np.ndarray:
+        """All items, the more popular first, then those whose id comes first: int64 (N,)."""
+        return np.lexsort((self.data.id_positions, -self.item_weights(half_life)))
+
+    def candidate_weights(self, half_life: float | None) -> np.ndarray:
+        """`item_weights` summed for each candidate, in the order of ids: float64 (C,)."""
+        by_id = np.argsort(self.data.id_positions)
+        return np.bincount(self.numbers[by_id], self.item_weights(half_life)[by_id], self.size)
+
     def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Histories, targets and ages of windows, at most about `_PART` at a time: (W, L), candidates from 1."""
         of_item = np.concatenate([[0], self.numbers + 1]).astype(np.int32)  # by item from 1; 0 is padding
@@ -376,15 +393,17 @@ class BaselineExamples:
             yield self.sets(users.astype(np.int64), np.concatenate(items), int(users.max(initial=-1)) + 1)
 
     def history_sets(self, histories: Sequence[np.ndarray]) -> csr_array:
-        """The candidates of histories: float32 (R, C) of 0 and 1."""
+        """The candidates of histories: float32 (R, C) of 0 and 1, in the order in which they are there."""
         owners = np.repeat(np.arange(len(histories)), [len(history) for history in histories])
         return self.sets(owners, np.concatenate([*histories, np.zeros(0, np.int32)]), len(histories))
 
     def sets(self, owners: np.ndarray, items: np.ndarray, count: int) -> csr_array:
         """The candidates of items by their owners, int64 (P,) of each item: float32 (count, C) of 0 and 1."""
-        pairs = np.unique(owners * self.size + self.numbers[items.astype(np.int64)])
+        pairs, firsts = np.unique(owners * self.size + self.numbers[items.astype(np.int64)], return_index=True)
         rows, chosen = np.divmod(pairs, self.size)
-        return csr_array((np.ones(len(pairs), dtype=np.float32), (rows, chosen)), shape=(count, self.size))
+        chosen = chosen[np.lexsort((firsts, rows))]
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+        return csr_array((np.ones(len(pairs), dtype=np.float32), chosen, offsets), shape=(count, self.size))
 
     def together(self) -> np.ndarray:
         """The number of users with both of two candidates: float32 (C, C)."""
@@ -410,7 +429,7 @@ def by_rank(lists: Sequence[Sequence[int]]) -> Ranking:
 
 
 class Popularity:
-    """Items by how often they are a training target, ties by item index; the same for all but items of the history.
+    """Items by how often they are a training target, ties by item id; the same for all but items of the history.
 
     Args:
         rows: What it is counted from.
@@ -427,7 +446,7 @@ class Popularity:
         recent_first: bool = False,
     ):
         self.rows, self.exclude_seen, self.recent_first = rows, exclude_seen, recent_first
-        self.items: list[int] = np.argsort(-rows.item_weights(half_life), kind="stable").tolist()
+        self.items: list[int] = rows.items_by_popularity(half_life).tolist()
 
     def rank(self, queries: Queries, k: int, allowed: Allowed | None = None) -> Ranking:
         """See `minionerec.recommend.rankers.protocol.Ranker`.
@@ -461,7 +480,7 @@ class Popularity:
 
 
 class _Scored:
-    """Lists by the scores of candidates: of equal scores the more popular first, then the lower number.
+    """Lists by the scores of candidates: of equal scores the more popular first, then the one whose id comes first.
 
     Args:
         rows: What popularity is counted from.
@@ -470,13 +489,12 @@ class _Scored:
 
     def __init__(self, rows: BaselineExamples, half_life: float | None):
         self.rows = rows
-        weights = rows.item_weights(half_life)
-        found = np.bincount(rows.numbers, weights, rows.size)
-        self.popularity = found / max(found.sum(), 1e-12)
-        self.by_popularity = np.argsort(-self.popularity, kind="stable")
+        found = rows.candidate_weights(half_life)
+        self.popularity = found / max(math.fsum(found), 1e-12)  # exact, and so the same in any order
+        self.by_popularity = np.lexsort((rows.id_positions, -self.popularity))
         self.position = np.empty(rows.size, dtype=np.int64)
         self.position[self.by_popularity] = np.arange(rows.size)
-        self.items_of = ranked_items(rows.numbers, weights)
+        self.items_of = ranked_items(rows.numbers, rows.item_weights(half_life), rows.data.id_positions)
         self.masks = candidate_maxima(rows.numbers)
 
     def lists(
@@ -603,15 +621,15 @@ def history_scores(
         decay: Weight of each further step back.
         weights: float64 (C,), of the candidates in histories; all 1 if None.
     """
-    lengths = np.array([len(history) for history in newest])
-    known = np.concatenate([*newest, np.zeros(0, np.int64)])
+    read = [history[:1] for history in newest] if not decay else newest
+    lengths = np.array([len(history) for history in read], dtype=np.int64)
+    known = np.concatenate([*read, np.zeros(0, np.int64)])
     back = np.concatenate([*(np.arange(length) for length in lengths), np.zeros(0, np.int64)])
-    row = np.repeat(np.arange(len(newest)), lengths)
-    if not decay:
-        known, row, back = known[back == 0], row[back == 0], back[back == 0]
     values = decay**back if weights is None else decay**back * weights[known]
-    found = csr_array((values, (row, known)), shape=(len(newest), pairs.shape[0])) @ pairs
-    sums = np.asarray(found.sum(1)).ravel()
+    # Entries in the order of histories, which is that of summation: sums do not depend on how candidates are numbered.
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    history = csr_array((values, known, offsets), shape=(len(read), pairs.shape[0]))
+    found, sums = history @ pairs, history @ np.asarray(pairs.sum(1, dtype=np.float64)).ravel()
     found.data /= np.repeat(np.where(sums > 0, sums, 1), np.diff(found.indptr))
     return found
 
@@ -1016,7 +1034,7 @@ def _popularity_values(rows: BaselineExamples, examples: SplitExamples) -> dict[
     found = {}
     for half_life in HALF_LIVES if rows.ordered else HALF_LIVES[:1]:
         position = np.full(rows.size, rows.size)
-        order = rows.numbers[np.argsort(-rows.item_weights(half_life), kind="stable")]
+        order = rows.numbers[rows.items_by_popularity(half_life)]
         candidates, firsts = np.unique(order, return_index=True)  # a candidate stands where its first item does
         position[candidates[np.argsort(firsts)]] = np.arange(len(candidates))
         for last in rows.seen_settings:

@@ -12,21 +12,22 @@ CandidateGroups = SidTable | Titles
 """Groups of items that are one candidate: those of one semantic ID, or of one title."""
 
 
-def ranked_items(numbers: np.ndarray, popularity: np.ndarray) -> Sequence[list[int]]:
-    """Items of each candidate, the more popular first, then the lower item index.
+def ranked_items(numbers: np.ndarray, popularity: np.ndarray, id_positions: np.ndarray) -> Sequence[list[int]]:
+    """Items of each candidate, the more popular first, then the one whose id comes first.
 
     Args:
         numbers: int64 (N,), candidate of each item: `SidTable.sid_numbers`.
         popularity: int64 (N,), how often each item is a training target.
+        id_positions: int64 (N,), of each item in the order of ids (`minionerec.data.corpus.Corpus.id_positions`).
 
     Returns:
         One list for each candidate, made on access: lists of lists would need a hundred times the memory.
 
     Example:
-        >>> list(ranked_items(np.array([0, 1, 1]), np.array([5, 2, 3])))
+        >>> list(ranked_items(np.array([0, 1, 1]), np.array([5, 2, 2]), np.array([0, 2, 1])))
         [[0], [2, 1]]
     """
-    order = np.lexsort((np.arange(len(numbers)), -popularity, numbers))
+    order = np.lexsort((id_positions, -popularity, numbers))
     starts = np.append(0, np.cumsum(np.bincount(numbers)))
 
     def block(first: int, last: int) -> list[list[int]]:

@@ -70,7 +70,7 @@ class Search:
 class LanguageRanker:
     """A checkpoint's search over the SIDs of the catalogue.
 
-    Items that share an SID follow one another, the more popular in training first, then the lower item index.
+    Items that share an SID follow one another, the more popular in training first, then the one whose id comes first.
 
     Args:
         bundle: The checkpoint, with its model on the device.
@@ -97,7 +97,7 @@ class LanguageRanker:
     ):
         self.bundle, self.search = bundle, search or Search()
         self.builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
-        self.items_of = ranked_items(self.table.sid_numbers, corpus.popularity())
+        self.items_of = ranked_items(self.table.sid_numbers, corpus.popularity(), corpus.id_positions)
         self.bonus = None if bonus is None else torch.from_numpy(np.asarray(bonus, dtype=np.float32))
         self.assistant: Assistant | None = None
         self.share, self.combine = 1.0, "steps"
@@ -287,8 +287,8 @@ class LanguageRanker:
 class TitleRanker(LanguageRanker):
     """A checkpoint's search over the distinct titles of the catalogue; see `LanguageRanker`, titles in place of SIDs.
 
-    Items of one title follow one another, the more popular in training first, then the lower item index. The end of a
-    title is part of it and of its score.
+    Items of one title follow one another, the more popular in training first, then the one whose id comes first. The
+    end of a title is part of it and of its score.
     """
 
     @cached_property

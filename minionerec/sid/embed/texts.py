@@ -23,6 +23,8 @@ from minionerec.sid.embed.config import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLAM
 logger = get_logger(__name__)
 
 _TEXTS_AT_ONCE = 512  # texts that are compared with all others at a time
+_ROUNDING = 32 * float(np.finfo(np.float32).eps)  # similarities, at most 1, that differ by less are equal
+_MOST_TIED = 8  # times as many neighbours as requested, above which those tied at the end are left out
 
 
 def load_items(path: str | os.PathLike[str], texts: bool = True) -> Corpus:
@@ -70,7 +72,7 @@ def item_texts(corpus: Corpus) -> list[str]:
 
 
 def joined_texts(corpus: Corpus, numbers: np.ndarray) -> list[str]:
-    """The texts of the items of each number, e.g. of each SID, joined by a space: "" where there is none.
+    """The texts of the items of each number, e.g. of each SID, in the order of ids, joined by a space: "" without any.
 
     Args:
         corpus: The corpus.
@@ -78,8 +80,9 @@ def joined_texts(corpus: Corpus, numbers: np.ndarray) -> list[str]:
     """
     found: list[list[str]] = [[] for _ in range(int(numbers.max(initial=-1)) + 1)]
     try:
-        for number, text in zip(numbers.tolist(), item_texts(corpus), strict=True):
-            found[number] += [text] if text else []
+        texts = item_texts(corpus)
+        for item in np.argsort(corpus.id_positions).tolist():
+            found[numbers[item]] += [texts[item]] if texts[item] else []
     except DataError:
         pass
     return [" ".join(texts) for texts in found]
@@ -143,7 +146,9 @@ def nearest_texts(texts: Sequence[str], count: int = 20, vectors: np.ndarray | N
 
     Args:
         texts: N texts.
-        count: Most similar texts of a text; fewer where no more share a word with it.
+        count: Most similar texts of a text; fewer where no more share a word with it. All that are as similar as the
+            last of them are kept too, or, where that makes more than eight times as many, none of these is: which texts
+            are neighbours does not depend on the order of texts.
         vectors: float (N, D), vectors of the same texts by another encoder: the similarity is then the mean of the
             cosine of TF-IDF weights and of theirs, where that is above 0.
 
@@ -191,10 +196,10 @@ def _nearest(alike: np.ndarray, begin: int, count: int) -> csr_array:
     """The largest similarities above 0 of some texts, `begin` the number of the first, to others: float32 (B, N)."""
     alike[np.arange(len(alike)), begin + np.arange(len(alike))] = 0
     least = np.partition(alike, -count, axis=1)[:, -count, None]
-    others = [np.flatnonzero(kept) for kept in (alike >= least) & (alike > 0)]
-    others = [
-        np.sort(other[np.argsort(-row[other], kind="stable")[:count]]) for row, other in zip(alike, others, strict=True)
-    ]
+    kept = (alike >= least - _ROUNDING) & (alike > 0)
+    many = kept.sum(1) > _MOST_TIED * count
+    kept[many] = alike[many] > least[many] + _ROUNDING
+    others = [np.flatnonzero(row) for row in kept]
     sizes = [len(other) for other in others]
     rows, columns = np.repeat(np.arange(len(alike)), sizes), np.concatenate(others)
     offsets = np.concatenate([[0], np.cumsum(sizes)])

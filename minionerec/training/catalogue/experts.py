@@ -21,6 +21,7 @@ from minionerec.models.nn.experts import (
     item_features,
     mean_of_neighbours,
 )
+from minionerec.models.nn.rows import top_scores
 from minionerec.training.catalogue.windows import SidWindows, parts_of, some_windows
 
 logger = get_logger(__name__)
@@ -135,7 +136,7 @@ class _Candidates:
             chosen = []
             for most, weights in _CANDIDATES:
                 pooled = sum(weight * terms[..., EXPERTS.index(name)] for name, weight in weights.items())
-                chosen.append(torch.as_tensor(pooled).topk(min(most, terms.shape[1])).indices)
+                chosen.append(top_scores(torch.as_tensor(pooled), most)[1])
             candidates = torch.cat(chosen, 1).sort(1).values
             again = torch.zeros_like(candidates, dtype=torch.bool)
             again[:, 1:] = candidates[:, 1:] == candidates[:, :-1]

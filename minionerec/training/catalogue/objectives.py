@@ -28,7 +28,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from minionerec.core.processes import process_rank, world_size
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.sampled import Sample
-from minionerec.models.nn.rows import ColumnSubset
+from minionerec.models.nn.rows import ColumnSubset, top_scores
 from minionerec.models.nn.session import hidden
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.row_adamw import RowAdamW
@@ -137,12 +137,10 @@ def grpo_loss(log_probs: torch.Tensor, wanted: torch.Tensor, generations: int, t
         generations: Group size G.
         table: The SIDs of the catalogue.
     """
-    best = log_probs.detach().topk(generations, dim=1)
-    rollouts = Rollouts(
-        best.indices.cpu().numpy(), wanted.cpu().numpy(), best.values.cpu().numpy(), [None] * len(wanted), table
-    )
+    best, sids = top_scores(log_probs.detach(), generations)
+    rollouts = Rollouts(sids.cpu().numpy(), wanted.cpu().numpy(), best.cpu().numpy(), [None] * len(wanted), table)
     advantages = torch.from_numpy(group_advantages(ranking(rollouts))).to(log_probs.device)
-    return -(advantages * log_probs.gather(1, best.indices)).mean(1)
+    return -(advantages * log_probs.gather(1, sids)).mean(1)
 
 
 def sampled_tables(model: CatalogueModel) -> dict[str, torch.nn.Parameter]:

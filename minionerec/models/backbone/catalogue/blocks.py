@@ -16,7 +16,7 @@ from minionerec.models.decoding.guide import Guide
 from minionerec.models.decoding.leaves import LeafBranches, sum_to_leaves
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.history import ScoredPositions
-from minionerec.models.nn.rows import ColumnSubset
+from minionerec.models.nn.rows import ColumnSubset, top_scores
 
 if TYPE_CHECKING:
     from minionerec.models.backbone.catalogue.model import CatalogueModel
@@ -117,12 +117,10 @@ class Blocks:
                 found = found + guide.own[begin:end]
             if guide.sids is not None:
                 found = found.masked_fill(~guide.sids[:, begin:end], -torch.inf)
-            part = found.topk(min(k, end - begin), dim=1)
-            # Of equal scores the one found first comes first.
-            scores = torch.cat([scores, part.values], 1)
-            sids = torch.cat([sids, part.indices + begin], 1)
-            scores, order = scores.sort(dim=1, descending=True, stable=True)
-            scores, sids = scores[:, :k], sids.gather(1, order[:, :k])
+            values, positions = top_scores(found, k)
+            sids = torch.cat([sids, positions + begin], 1)
+            scores, order = top_scores(torch.cat([scores, values], 1), k)
+            sids = sids.gather(1, order)
         return scores, sids
 
     def inner_masses(self, trie: Trie, totals: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,7 @@ from minionerec.recommend.rankers.baselines import (
 )
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.protocol import CONTEXT, Allowed, Queries, Ranker, context_used
+from minionerec.sid.embed.texts import nearest_texts
 from minionerec.sid.table import SidTable
 
 
@@ -68,7 +69,7 @@ def table():
     return SidTable(codes, [f"i{n}" for n in range(5)])
 
 
-def test_popularity_breaks_ties_by_index_and_fills_k_distinct_sids(corpus, table):
+def test_popularity_breaks_ties_by_id_and_fills_k_distinct_sids(corpus, table):
     found = lists_of(POPULARITY, corpus, table, corpus.test, 3)
     assert found.items == [[3, 1, 4, 0]] * 2
     assert found.sids[0] == ["<a_0><b_3>", "<a_0><b_1>", "<a_0><b_1>", "<a_0><b_0>"]
@@ -396,6 +397,61 @@ def test_neighbours_by_text_against_plain_loops(worded, how, grouped):
         np.testing.assert_allclose(scores[listed], -np.sort(-scores)[:6], atol=1e-6)
 
 
+def renumbered(corpus, order):
+    """The same corpus with items in another order: int64 (N,), former numbers."""
+    number = np.argsort(order)
+    splits = {
+        name: replace(rows, items=number[rows.items].astype(np.int32), targets=number[rows.targets].astype(np.int32))
+        for name, rows in corpus.splits().items()
+    }
+    return replace(corpus, items=corpus.items.iloc[order].reset_index(drop=True), **splits)
+
+
+@pytest.fixture(scope="module")
+def tied():
+    """A log in which many items are equally popular, follow one another equally often and are equally alike."""
+    rng = np.random.default_rng(3)
+    corpus = leave_last_out([rng.choice(90, 7, p=np.repeat([2, 1, 0], 30) / 90).tolist() for _ in range(60)], 90)
+    titles = [f"word{n % 3} word{3 + n % 4} name{n // 2}" for n in range(90)]
+    return replace(corpus, items=corpus.items.assign(title=titles, description=""))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_lists_and_constants_do_not_depend_on_how_items_are_numbered(tied, grouped, monkeypatch):
+    monkeypatch.setattr(baselines, "_NEAREST", 10)  # at which nearly all texts have ties
+    codes = np.array([[n // 8, n % 8 // 2] for n in range(90)])
+
+    def made(order):
+        corpus, ids = renumbered(tied, order), tied.items["item_id"].to_numpy()[order]
+        chosen, rankers = make_baselines(corpus, SidTable(codes[order], list(ids)) if grouped else None)
+        queries = Queries(corpus.test.histories.tolist())
+        allowed = Allowed.leaving_out([history[-1:] for history in queries.histories], corpus.n_items)
+        return chosen, {
+            (name, limit is None): [ids[items].tolist() for items in ranker.rank(queries, 20, limit).items]
+            for name, ranker in rankers.items()
+            for limit in (None, allowed)
+        }
+
+    chosen, lists = made(np.arange(90))
+    for seed in range(5):
+        others, their_lists = made(np.random.default_rng(seed).permutation(90))
+        assert others == chosen
+        assert their_lists == lists
+
+
+def test_neighbours_at_the_same_distance_are_all_kept_or_none():
+    texts = ["red lamp", "blue lamp", "green lamp", "red lamp shade", "shade", *["oak table"] * 30]
+    nearest = sparse_rows(nearest_texts(texts, 2))
+    assert nearest[1] == {0, 2} and nearest[4] == {3}
+    assert not nearest[5]  # 29 are as alike as the second
+    assert all(len(others) == 29 for others in sparse_rows(nearest_texts(texts, 4))[5:])
+
+
+def sparse_rows(found):
+    """The neighbours of each text."""
+    return [set(others.tolist()) for others in np.split(found.indices, found.indptr[1:-1])]
+
+
 def test_constants_of_neighbours_by_text_are_the_best_of_all(worded):
     chosen = choose(worded)
     rows = baselines.BaselineExamples.of(worded)
@@ -448,7 +504,8 @@ def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
         rows = baselines.BaselineExamples.of(once, table if grouped else None, masked=masked and not grouped)
         examples, _, _ = baselines._validation(rows)
         reached = {
-            last: baselines.valid_ndcg(baselines.Popularity(rows, None, last), rows, examples) for last in (False, True)
+            last: baselines.valid_ndcg(baselines.Popularity(rows, None, last), rows, examples)
+            for last in (False, True)
         }
         found = baselines._popularity_values(rows, examples)
         for (_, last), values in found.items():
