@@ -64,9 +64,8 @@ class Chains:
             some = ends > begins
             newest[some] = self.times[ends[some] - 1]
             times = RowTimes(self.times[positions], newest)
-        rows = SplitExamples(
-            self.users, owners.astype(np.int32), self.items, begins, ends, self.items[positions].astype(np.int32), times
-        )
+        targets, starts = self.items[positions].astype(np.int32), self.offsets[owners]
+        rows = SplitExamples(self.users, owners.astype(np.int32), self.items, begins, ends, targets, times, starts)
         return self.rows[positions].astype(np.int64), rows
 
     def _steps(self) -> np.ndarray:
@@ -139,7 +138,7 @@ def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, togeth
     """Join the examples of three splits to users' sequences.
 
     Where an example's history is the end of the user's newest sequence, as long as a history may be, the target
-    is appended to it; else the example begins a sequence of its own, with its history.
+    is appended to it; else the example begins a sequence of its own, with all that is known of what the user had.
 
     Args:
         splits: Split → examples, in the order in which they happened.
@@ -168,13 +167,13 @@ def chain_examples(splits: Mapping[str, SplitExamples], max_history: int, togeth
         none = np.full(len(rows), NO_TIME)
         times = rows.times if timed and rows.times is not None else RowTimes(none, none)
         timestamps = (times.time.tolist(), times.previous.tolist())
-        parts = zip(rows.users.tolist(), rows.histories, rows.targets.tolist(), *timestamps, strict=True)
-        for row, (user, past, target, time, newest) in enumerate(parts):
+        parts = zip(rows.users.tolist(), rows.histories, rows.seen, rows.targets.tolist(), *timestamps, strict=True)
+        for row, (user, past, seen, target, time, newest) in enumerate(parts):
             held, history = chains.setdefault(user, []), past.tolist()
             end = held[-1].continues(history, time, newest, max_history, together and timed) if held else None
             if end is None:
-                held.append(_Open(history, newest))
-                end = len(history)
+                held.append(_Open(seen.tolist(), newest))
+                end = len(seen)
             held[-1].add(target, time, row, number, end)
     flat = [(user, chain) for user, held in chains.items() for chain in held]
     columns = {

@@ -195,21 +195,27 @@ class Corpus:
             if len(rows):
                 yield numbers, rows
 
-    def windows(self, split: str) -> Iterator[FlatWindows]:
+    def windows(self, split: str, width: int = 0) -> Iterator[FlatWindows]:
         """The examples of one split as windows of at most `max_history` + 1 items, each target exactly once.
 
         In memory they come at once, in the order of each user's first example; from files a row group at a time.
+
+        Args:
+            split: Which examples.
+            width: Most items of a history, older ones than `max_history` among them; `max_history` if 0.
         """
+        width = width or self.max_history
         if self.in_files:
             for part in self.chains():
-                yield flat_windows(part, self.max_history, self.together, {split: 0})
+                yield flat_windows(part, width, self.together, {split: 0})
         elif self.leaves_two_out and split == "train":
             whole = self.valid
-            bounds = window_bounds(whole.begins, whole.ends, np.ones_like(whole.begins), self.max_history)
+            bounds = window_bounds(whole.begins, whole.ends, np.ones_like(whole.begins), width)
             yield FlatWindows(whole.items, np.full(len(whole.items), -1), *bounds)
         elif self.sizes[split]:
             rows: SplitExamples = getattr(self, split)
-            found, sequences = row_windows(rows, self.max_history)
+            rows = replace(rows, begins=np.maximum(rows.firsts, rows.ends - width))
+            found, sequences = row_windows(rows, width)
             if self.together:
                 logger.info(
                     "Items with one timestamp are not in each other's history: %s of %s %s examples begin a window in "

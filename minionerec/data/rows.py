@@ -117,6 +117,8 @@ class SplitExamples:
         ends: int64 (R,); a history may be empty.
         targets: int32 (R,), item indices.
         times: When targets and the newest items of histories were; None where unknown.
+        starts: int64 (R,): `items[starts[r] : ends[r]]` is all that is known of what the user had before, whose newest
+            items are the history; None where nothing older is known.
     """
 
     user_ids: np.ndarray
@@ -126,6 +128,7 @@ class SplitExamples:
     ends: np.ndarray
     targets: np.ndarray
     times: RowTimes | None = None
+    starts: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -176,9 +179,21 @@ class SplitExamples:
     @property
     def histories(self) -> LazySequence[np.ndarray]:
         """The history of each example: int32 item indices, oldest first."""
+        return self._past(self.begins)
 
+    @property
+    def seen(self) -> LazySequence[np.ndarray]:
+        """All that the user of each example had before, the history last: int32 item indices, oldest first."""
+        return self._past(self.firsts)
+
+    @property
+    def firsts(self) -> np.ndarray:
+        """Where what each user had before begins: int64 (R,), `starts` or else `begins`."""
+        return self.begins if self.starts is None else self.starts
+
+    def _past(self, begins: np.ndarray) -> LazySequence[np.ndarray]:
         def block(start: int, stop: int) -> list[np.ndarray]:
-            bounds = zip(self.begins[start:stop].tolist(), self.ends[start:stop].tolist(), strict=True)
+            bounds = zip(begins[start:stop].tolist(), self.ends[start:stop].tolist(), strict=True)
             return [self.items[begin:end] for begin, end in bounds]
 
         return LazySequence(len(self), block)
@@ -226,19 +241,23 @@ class SplitExamples:
             ends=self.ends[chosen],
             targets=self.targets[chosen],
             times=times,
+            starts=None if self.starts is None else self.starts[chosen],
         )
 
     def compact(self) -> "SplitExamples":
         """The same examples without unused users and items."""
-        flat, borders = self.flat_histories()
+        size = len(self.items) + 1
+        used = np.cumsum(np.bincount(self.firsts, minlength=size) - np.bincount(self.ends, minlength=size))[:-1] > 0
+        position = np.concatenate([[0], np.cumsum(used)])
         users, numbers = np.unique(self.user_numbers, return_inverse=True)
         return replace(
             self,
             user_ids=self.user_ids[users],
             user_numbers=numbers.astype(np.int32),
-            items=flat,
-            begins=borders[:-1],
-            ends=borders[1:],
+            items=self.items[used],
+            begins=position[self.begins],
+            ends=position[self.ends],
+            starts=None if self.starts is None else position[self.starts],
         )
 
 
@@ -285,4 +304,5 @@ def joined(parts: Sequence[SplitExamples]) -> SplitExamples:
         np.concatenate([part.ends + size for part, size in zip(held, sizes, strict=False)]),
         np.concatenate([part.targets for part in held]),
         RowTimes(*columns) if len(times) == len(held) else None,
+        np.concatenate([part.firsts + size for part, size in zip(held, sizes, strict=False)]),
     )

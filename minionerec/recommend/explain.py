@@ -139,10 +139,9 @@ def _by_leaving_out(
         return reasons
     only = np.zeros(len(items), dtype=bool)
     only[indices] = True
-    history = query.histories[0]
-    histories = [history, *(history[history != source] for source in sources)]
-    allowed = Allowed.of_masks([only] * len(histories), [()] * len(histories), len(items))
-    ranking = recommender.ranker.rank(query.with_histories(histories), len(indices), allowed)
+    queries = query.without_items(sources)
+    allowed = Allowed.of_masks([only] * len(queries), [()] * len(queries), len(items))
+    ranking = recommender.ranker.rank(queries, len(indices), allowed)
     scores = [dict(zip(*row, strict=True)) for row in zip(ranking.items, ranking.scores, strict=True)]
     for item, index in zip(listed, indices, strict=True):
         for source, without in zip(sources, scores[1:], strict=True):

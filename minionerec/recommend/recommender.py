@@ -231,8 +231,9 @@ class Recommender:
         """A request in item indices.
 
         Returns:
-            The ranker's query: the newest items of the history that it reads, and the context; the items that may be
-            listed, bool (N,), None for all; items that may not be listed, regardless of these; and unknown ids.
+            The ranker's query: the newest items of the history, the context, and all items of the history; the items
+            that may be listed, bool (N,), None for all; items that may not be listed, regardless of these; and unknown
+            ids.
 
         Raises:
             RequestError: If it is invalid, with the field.
@@ -249,7 +250,7 @@ class Recommender:
         if request.exclude_seen:
             without = [*without, *history]
         newest = np.array(history[-self.max_history :], dtype=np.int32)
-        return Queries([newest], context), mask, without, tuple(missing)
+        return Queries([newest], context, [np.array(history, dtype=np.int32)]), mask, without, tuple(missing)
 
     def _session_context(self, request: Request) -> np.ndarray:
         """The session context of a request: int8 (1,), an index into `SESSION_CONTEXTS`.

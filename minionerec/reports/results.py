@@ -281,7 +281,7 @@ def baselines_of(
         path = next((path for path in paths_of_runs if _has_baselines(path, corpus, examples, reach, given)), None)
         found = None if path is None else read_baseline_lists(path, rows, examples.n_items, reach, table)
     if found is None:
-        allowed = Allowed.leaving_out(rows.histories, examples.n_items) if masked else None
+        allowed = Allowed.leaving_out(rows.seen, examples.n_items) if masked else None
         chosen, rankers = make_baselines(examples.data, table, masked=masked, contexts=contexts)
         queries = split_queries(rows, CONTEXT) if chosen.given else None
         lists = {

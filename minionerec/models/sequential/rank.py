@@ -95,7 +95,7 @@ def masked_scores(
         if bool(scores.isnan().any()):
             raise ConfigError("the model's scores are not numbers: training diverged. Lower learning_rate.")
         if seen != "keep":
-            begins, ends = rows.begins[chunk], rows.ends[chunk]
+            begins, ends = rows.firsts[chunk], rows.ends[chunk]
             position = torch.from_numpy(np.repeat(np.arange(len(begins)), ends - begins)).to(device)
             items = torch.from_numpy(rows.items[ranges(begins, ends)].astype(np.int64) + 1).to(device)
             scores[position, items] = 0.0 if seen == "zero" else -torch.inf

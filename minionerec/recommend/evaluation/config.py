@@ -84,8 +84,8 @@ class EvalConfig(EvaluationConfig):
     beams: int = setting(50, "number of beams, and length of the ranked lists", least=1)
     seen: str = setting(
         "keep",
-        "items of an example's history: keep (may be recommended again) or mask (excluded; the search has as many more "
-        "beams)",
+        "items that the user of an example had before: keep (may be recommended again) or mask (excluded; the search "
+        "has as many more beams)",
         known=SEEN,
     )
     scores: str = setting(

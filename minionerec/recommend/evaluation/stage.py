@@ -170,7 +170,7 @@ def _answer(
         The lists; the input of each example in the published form: a prompt, or the SIDs of the history; and counts for
         the manifest, `truncated_prompts` None without prompts.
     """
-    allowed = Allowed.leaving_out(rows.histories, n_items) if config.seen == "mask" else None
+    allowed = Allowed.leaving_out(rows.seen, n_items) if config.seen == "mask" else None
     contexts = queries.session_context
     known = {} if contexts is None else {"rows_with_context": int(np.count_nonzero(contexts))}
     if isinstance(ranker, LanguageRanker):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, pairwise, product
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -42,6 +42,9 @@ from minionerec.sid.embed.texts import joined_texts, nearest_texts
 
 logger = get_logger(__name__)
 
+SeenLast = bool | Literal["history"]
+"""Which items are ranked after all others: True for all that the user had, "history" for the newest of them, those that
+models read; False for none."""
 _Setting = TypeVar("_Setting")
 _Constants = TypeVar("_Constants", "TransitionConstants", "TextConstants")
 
@@ -80,7 +83,7 @@ class TransitionConstants:
         half_life: Age at which a training target counts half, as a share of all training targets by time; None where
             all count the same.
         popularity: Share of popularity in the score, from 0 to 1, with the half-life of the popularity baseline.
-        exclude_seen: Whether items of the history are ranked last.
+        exclude_seen: See `SeenLast`.
     """
 
     reach: int = 10
@@ -89,7 +92,7 @@ class TransitionConstants:
     reverse: float = 0.3
     half_life: float | None = None
     popularity: float = 0.0
-    exclude_seen: bool = False
+    exclude_seen: SeenLast = False
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,12 @@ class TextConstants:
     Attributes:
         score_decay: Weight of each further step back in the history.
         popularity: As of `TransitionConstants`.
-        exclude_seen: Whether items of the history are ranked last.
+        exclude_seen: See `SeenLast`.
     """
 
     score_decay: float = 0.8
     popularity: float = 0.0
-    exclude_seen: bool = True
+    exclude_seen: SeenLast = True
 
 
 COUNTING = ((1, 0.0), (5, 0.1), (5, 0.3), (10, 0.6), (10, 0.8))
@@ -134,8 +137,8 @@ class Chosen:
             None where all count the same.
         transitions: Constants of the transition counts.
         ridge: Ridge of EASE; None where EASE is left out, of more than `ALL_PAIRS` candidates.
-        popularity_exclude_seen: Whether popularity ranks items of the history after all others.
-        ease_exclude_seen: Whether EASE does.
+        popularity_exclude_seen: Which items popularity ranks after all others.
+        ease_exclude_seen: Which EASE does.
         examples: Validation examples that they were chosen by; 0 where there are none, and these are the defaults.
         valid: NDCG@10 of each baseline on these examples, by name, in the unit of the evaluation.
         unit: That unit: "item", or what items share, e.g. "SID".
@@ -149,8 +152,8 @@ class Chosen:
     popularity_half_life: float | None = None
     transitions: TransitionConstants = TransitionConstants()
     ridge: float | None = 100.0
-    popularity_exclude_seen: bool = False
-    ease_exclude_seen: bool = False
+    popularity_exclude_seen: SeenLast = False
+    ease_exclude_seen: SeenLast = False
     examples: int = 0
     valid: Mapping[str, float] | None = None
     unit: str = "item"
@@ -240,7 +243,9 @@ class Chosen:
             ) from None
 
 
-def _seen(excluded: bool) -> str:
+def _seen(excluded: SeenLast) -> str:
+    if excluded == "history":
+        return ", items of the history that models read after all others"
     return ", seen items after all others" if excluded else ""
 
 
@@ -278,9 +283,9 @@ class BaselineExamples:
         return cls(data, table.sid_numbers, table.unit, masked)
 
     @property
-    def seen_settings(self) -> tuple[bool, ...]:
+    def seen_settings(self) -> tuple[SeenLast, ...]:
         """The values tried for ranking seen items last."""
-        return (False,) if self.masked else (False, True)
+        return (False,) if self.masked else (False, True, "history")
 
     @property
     def what(self) -> str:
@@ -309,10 +314,15 @@ class BaselineExamples:
         """Whether it is known which training targets are older: by times, or without them by the order of examples."""
         return self.data.has_times or "global time" in self.data.split
 
+    @property
+    def _width(self) -> int:
+        """Items of a history in which pairs are counted: those that models read, or all that are looked up."""
+        return max(self.data.max_history, _NEWEST)
+
     @cached_property
     def _windows(self) -> list[FlatWindows]:
         """All training windows, of a corpus in memory."""
-        return list(self.data.windows("train"))
+        return list(self.data.windows("train", self._width))
 
     @cached_property
     def _targets(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -370,13 +380,13 @@ class BaselineExamples:
             yield of_item[histories], of_item[targets], ages
 
     def _window_parts(self) -> Iterator[Windows]:
-        width, held = self.data.max_history, list[Windows]()
+        width, held = self._width, list[Windows]()
 
         def joined(parts: Sequence[Windows]) -> Windows:
             histories, targets, rows = map(np.concatenate, zip(*parts, strict=True))
             return histories, targets, rows
 
-        for found in self.data.windows("train") if self.data.in_files else self._windows:
+        for found in self.data.windows("train", width) if self.data.in_files else self._windows:
             for start in range(0, max(1, len(found)), _PART):
                 held.append(padded_windows(found.take(slice(start, start + _PART)), width, "right"))
                 if sum(len(histories) for histories, _, _ in held) >= _PART:
@@ -423,6 +433,11 @@ class BaselineExamples:
             raise ConfigError(f"k is {k}; expected 1 to {self.size}, the number of {self.what}. Give a smaller K.")
 
 
+def _past(of: Queries | SplitExamples, last: SeenLast) -> Sequence[np.ndarray]:
+    """The items of each query that `last` ranks after all others, if not False."""
+    return of.histories if last == "history" else of.seen
+
+
 def by_rank(lists: Sequence[Sequence[int]]) -> Ranking:
     """Lists whose scores only encode the rank."""
     return Ranking(lists, [[-float(position) for position in range(1, len(row) + 1)] for row in lists])
@@ -434,7 +449,7 @@ class Popularity:
     Args:
         rows: What it is counted from.
         half_life: See `TransitionConstants`.
-        exclude_seen: Whether candidates of the history are ranked after all others.
+        exclude_seen: Which candidates are ranked after all others.
         recent_first: Whether items of the history are ranked before all others, the most recent first.
     """
 
@@ -442,7 +457,7 @@ class Popularity:
         self,
         rows: BaselineExamples,
         half_life: float | None = None,
-        exclude_seen: bool = False,
+        exclude_seen: SeenLast = False,
         recent_first: bool = False,
     ):
         self.rows, self.exclude_seen, self.recent_first = rows, exclude_seen, recent_first
@@ -461,7 +476,7 @@ class Popularity:
             first_candidates(
                 self._ordered(history), self.rows.numbers, k, None if allowed is None else allowed.row(row)
             )
-            for row, history in enumerate(queries.histories)
+            for row, history in enumerate(_past(queries, self.exclude_seen))
         ]
         return by_rank(lists)
 
@@ -498,13 +513,14 @@ class _Scored:
         self.masks = candidate_maxima(rows.numbers)
 
     def lists(
-        self, scores: Iterable[np.ndarray], histories: Sequence[np.ndarray], k: int, allowed: Allowed | None, last: bool
+        self, scores: Iterable[np.ndarray], queries: Queries, k: int, allowed: Allowed | None, last: SeenLast
     ) -> Ranking:
-        """Lists from the scores (C,) of each history; seen items are ranked last if `last`."""
+        """Lists from the scores (C,) of each query, with the items of `last` after all others."""
         lists: list[list[int]] = []
+        past = _past(queries, last)
         for row, own in enumerate(scores):
             if last:
-                own[self.rows.numbers[histories[row]]] = own.min() - 1
+                own[self.rows.numbers[past[row]]] = own.min() - 1
             mask = None if allowed is None else allowed.row(row)
             if mask is not None:
                 own[~self.masks(mask[None])[0]] = -np.inf
@@ -521,7 +537,7 @@ class _Scored:
         allowed: Allowed | None,
     ) -> Ranking:
         """Lists by `history_scores` and popularity."""
-        newest, share = _newest(queries.histories, self.rows.numbers), how.popularity
+        newest, share = _newest(queries.seen, self.rows.numbers), how.popularity
 
         def scores() -> Iterator[np.ndarray]:
             for start in range(0, len(newest), _ROWS_AT_ONCE):
@@ -531,7 +547,7 @@ class _Scored:
                     own[found.indices[first:end]] += (1 - share) * found.data[first:end]
                     yield own
 
-        return self.lists(scores(), queries.histories, k, allowed, how.exclude_seen)
+        return self.lists(scores(), queries, k, allowed, how.exclude_seen)
 
     def _best(self, scores: np.ndarray, k: int) -> np.ndarray:
         """The best candidates of a row, without those at -inf: int64 (at most k,)."""
@@ -581,7 +597,7 @@ class TransitionCounts(_Scored):
         self.rows.check_k(k)
         counts = self.counts
         if counts is None:
-            counts = self._counted(_newest(queries.histories, self.rows.numbers))
+            counts = self._counted(_newest(queries.seen, self.rows.numbers))
         return self.lists_by_pairs(counts, _rarity(counts), self.constants, queries, k, allowed)
 
     def _counted(self, some: Sequence[np.ndarray] | None = None) -> csr_array:
@@ -687,7 +703,7 @@ class Ease(_Scored):
         rows: What popularity is counted from.
         weights: `ease_weights` of `rows.together()`.
         popularity_half_life: Half-life of popularity, which breaks ties.
-        exclude_seen: Whether candidates of the history are ranked after all others.
+        exclude_seen: Which candidates are ranked after all others.
     """
 
     def __init__(
@@ -695,7 +711,7 @@ class Ease(_Scored):
         rows: BaselineExamples,
         weights: np.ndarray,
         popularity_half_life: float | None = None,
-        exclude_seen: bool = False,
+        exclude_seen: SeenLast = False,
     ):
         super().__init__(rows, popularity_half_life)
         self.weights, self.exclude_seen = weights, exclude_seen
@@ -707,7 +723,7 @@ class Ease(_Scored):
             ConfigError: If there are fewer than `k` candidates.
         """
         self.rows.check_k(k)
-        return self.lists(self._scores(queries.histories), queries.histories, k, allowed, self.exclude_seen)
+        return self.lists(self._scores(queries.seen), queries, k, allowed, self.exclude_seen)
 
     def _scores(self, histories: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
         for start in range(0, len(histories), _ROWS_AT_ONCE):
@@ -784,9 +800,9 @@ def _ndcg(ranks: np.ndarray) -> float:
 
 def valid_ndcg(ranker: Ranker, rows: BaselineExamples, examples: SplitExamples) -> float:
     """NDCG@10 of a ranker's lists on validation examples."""
-    histories = examples.histories.tolist()
-    allowed = Allowed.leaving_out(histories, len(rows.numbers)) if rows.masked else None
-    lists = ranker.rank(Queries(histories), min(10, rows.size), allowed).items
+    seen = examples.seen.tolist()
+    allowed = Allowed.leaving_out(seen, len(rows.numbers)) if rows.masked else None
+    lists = ranker.rank(Queries(examples.histories.tolist(), seen=seen), min(10, rows.size), allowed).items
     candidates = [rows.numbers[np.asarray(items, dtype=np.int64)].tolist() for items in lists]
     return _ndcg(ranks_in(candidates, rows.numbers[examples.targets]) - 1)
 
@@ -813,8 +829,9 @@ class _Grid(Generic[_Constants]):
             self.scored: _Scored = whole.scored
         else:
             self.scored = _Scored(rows, popularity_half_life)
-        self.newest, self.targets = _newest(examples.histories, rows.numbers), rows.numbers[examples.targets]
-        self.seen = rows.history_sets(examples.histories)
+        self.newest, self.targets = _newest(examples.seen, rows.numbers), rows.numbers[examples.targets]
+        ranked_last: tuple[SeenLast, ...] = (True, "history")
+        self.past = {last: rows.history_sets(_past(examples, last)) for last in ranked_last}
         self.known: dict[_Constants, float] = {}
         self._scores: tuple[_Constants, csr_array, np.ndarray, np.ndarray] | None = None
 
@@ -832,21 +849,23 @@ class _Grid(Generic[_Constants]):
         """Rank of each target, from 0: int64 (R,); not exact beyond the first ten."""
         found, popular, position = self._found(how)
         targets, share = self.targets, how.popularity
-        hidden = self.rows.masked or how.exclude_seen
+        hidden = self.past[True] if self.rows.masked else self.past.get(how.exclude_seen)
         values = found.data if not share else (1 - share) * found.data + share * popular
         own = share * self.scored.popularity[targets]
         own[position >= 0] = values[position[position >= 0]]
         better = np.empty(len(targets), dtype=np.int64)  # candidates whose score is above that of the target
         for row, (first, end) in enumerate(pairwise(found.indptr.tolist())):
             better[row] = np.count_nonzero(values[first:end] > own[row])
-        needed = 10 + (np.diff(self.seen.indptr) if hidden else 0)
+        needed = 10 + (0 if hidden is None else np.diff(hidden.indptr))
         rows = np.flatnonzero(better < needed)
         ranks = np.full(len(targets), max(10, self.rows.size))
         valued = csr_array((values, found.indices, found.indptr), found.shape)[rows]
-        ranks[rows] = self._ranks_of(rows, valued, own[rows], share, hidden)
+        ranks[rows] = self._ranks_of(rows, valued, own[rows], share, None if hidden is None else hidden[rows])
         return ranks
 
-    def _ranks_of(self, rows: np.ndarray, found: csr_array, own: np.ndarray, share: float, hidden: bool) -> np.ndarray:
+    def _ranks_of(
+        self, rows: np.ndarray, found: csr_array, own: np.ndarray, share: float, hidden: csr_array | None
+    ) -> np.ndarray:
         """Rank of the targets of some examples, from 0: int64 (R,); C where it may not be listed.
 
         Args:
@@ -854,7 +873,7 @@ class _Grid(Generic[_Constants]):
             found: Scores of candidates from their histories: (R, C).
             own: float64 (R,), score of each target.
             share: Share of popularity.
-            hidden: Whether what was seen comes after all others, or may not be listed.
+            hidden: (R, C), the candidates that come after all others, or may not be listed; None where there are none.
         """
         popular, position, targets = self.scored.popularity, self.scored.position, self.targets[rows]
         size, count, sizes = self.rows.size, len(rows), np.diff(found.indptr)
@@ -874,9 +893,8 @@ class _Grid(Generic[_Constants]):
         won = beats(share * popular[found.indices], found.indices, owner, to_beat)
         ranks = ranks - np.bincount(owner[won], minlength=count)
         won = beats(found.data, found.indices, owner, to_beat)
-        if hidden:
-            seen = self.seen[rows]
-            row, candidate = np.repeat(np.arange(count), np.diff(seen.indptr)), seen.indices
+        if hidden is not None:
+            row, candidate = np.repeat(np.arange(count), np.diff(hidden.indptr)), hidden.indices
             index, there = _lookup(owner * size + found.indices, row * size + candidate)
             won[index[there]] = False
             gone = row[candidate == targets[row]]
@@ -884,7 +902,7 @@ class _Grid(Generic[_Constants]):
             lost = beats(share * popular[candidate], candidate, row, own[row])
             ranks = ranks - np.bincount(row[lost], minlength=count)
         ranks = ranks + np.bincount(owner[won], minlength=count)
-        if hidden:
+        if hidden is not None:
             ranks[gone] = size
         return ranks
 
@@ -1025,13 +1043,13 @@ def _lookup(ordered: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nda
     return position, there
 
 
-def _popularity_values(rows: BaselineExamples, examples: SplitExamples) -> dict[tuple[float | None, bool], np.ndarray]:
-    """NDCG@10 of popularity by half-life, and whether seen items are ranked last, for each example: float64 (R,)."""
-    seen = rows.history_sets(examples.histories)
-    row = np.repeat(np.arange(len(examples)), np.diff(seen.indptr))
+def _popularity_values(
+    rows: BaselineExamples, examples: SplitExamples
+) -> dict[tuple[float | None, SeenLast], np.ndarray]:
+    """NDCG@10 of popularity by half-life, and by which items are ranked last, for each example: float64 (R,)."""
     targets = rows.numbers[examples.targets]
-    gone = row[seen.indices == targets[row]]
-    found = {}
+    past = {last: rows.history_sets(_past(examples, last)) for last in rows.seen_settings}
+    found: dict[tuple[float | None, SeenLast], np.ndarray] = {}
     for half_life in HALF_LIVES if rows.ordered else HALF_LIVES[:1]:
         position = np.full(rows.size, rows.size)
         order = rows.numbers[rows.items_by_popularity(half_life)]
@@ -1040,6 +1058,9 @@ def _popularity_values(rows: BaselineExamples, examples: SplitExamples) -> dict[
         for last in rows.seen_settings:
             ranks = position[targets]
             if last or rows.masked:
+                seen = past[last]
+                row = np.repeat(np.arange(len(examples)), np.diff(seen.indptr))
+                gone = row[seen.indices == targets[row]]
                 before = np.bincount(row[position[seen.indices] < ranks[row]], minlength=len(targets))
                 after = rows.size - np.diff(seen.indptr) + before
                 ranks = ranks - before
@@ -1050,22 +1071,23 @@ def _popularity_values(rows: BaselineExamples, examples: SplitExamples) -> dict[
 
 def _ridge_values(
     rows: BaselineExamples, examples: SplitExamples, scored: _Scored, together: np.ndarray
-) -> dict[tuple[float, bool], np.ndarray]:
-    """The same of EASE among the most popular candidates, by ridge and whether seen items are ranked last."""
+) -> dict[tuple[float, SeenLast], np.ndarray]:
+    """The same of EASE among the most popular candidates, by ridge and by which items are ranked last."""
     kept = scored.by_popularity[:_RIDGE_ITEMS]
-    gram, sets = together[np.ix_(kept, kept)], rows.history_sets(examples.histories)[:, kept]
+    gram = together[np.ix_(kept, kept)]
+    past = {last: rows.history_sets(_past(examples, last))[:, kept] for last in (False, *rows.seen_settings)}
     position = np.full(rows.size, -1)
     position[kept] = np.arange(len(kept))
     targets = position[rows.numbers[examples.targets]]
     inside = np.flatnonzero(targets >= 0)
-    sets, targets = sets[inside], targets[inside]
-    row, seen = sets.nonzero()
-    found = {}
+    past, targets = {last: sets[inside] for last, sets in past.items()}, targets[inside]
+    found: dict[tuple[float, SeenLast], np.ndarray] = {}
     for ridge in progress(RIDGES, "choosing the ridge of EASE", unit="values"):
-        scores = sets @ ease_weights(gram, ridge)
+        every = past[False] @ ease_weights(gram, ridge)
         for last in rows.seen_settings:
+            scores = every.copy()
             if last or rows.masked:
-                scores[row, seen] = -np.inf
+                scores[past[last].nonzero()] = -np.inf
             own = scores[np.arange(len(targets)), targets][:, None]
             above = (scores > own) | ((scores == own) & (np.arange(len(kept)) < targets[:, None]))
             ranks = np.full(len(examples), 10)
@@ -1147,7 +1169,7 @@ def make_baselines(
         return chosen, _rankers(rows, chosen, weights, alike)
     examples, every, of_contexts = samples
     popularity = _popularity_values(rows, examples)
-    ridges: dict[float | None, dict[tuple[float, bool], np.ndarray]] = {}
+    ridges: dict[float | None, dict[tuple[float, SeenLast], np.ndarray]] = {}
     whole = TransitionGrid(rows, examples, _best_setting(popularity, every)[0])
 
     def choose(which: np.ndarray, of: int | None) -> tuple[Chosen, dict[str, Ranker]]:
@@ -1157,7 +1179,8 @@ def make_baselines(
         if len(which) < len(examples) or half_life != whole.half_life:
             grid = TransitionGrid(rows, examples.take(which), half_life, whole)
         part, transitions = grid.examples, grid.best()
-        ridge, ease_last = None, False
+        ridge: float | None = None
+        ease_last: SeenLast = False
         if with_ease:
             if half_life not in ridges:
                 ridges[half_life] = _ridge_values(rows, examples, grid.scored, together())

@@ -27,7 +27,7 @@ def split_queries(rows: SplitExamples, used: Collection[str], *, given: bool = T
     if "session_context" in used:
         context = row_contexts(rows.times if given else None, len(rows))
         logger.info("The session context of %d of %d examples is known.", np.count_nonzero(context), len(rows))
-    return Queries(rows.histories.tolist(), context)
+    return Queries(rows.histories.tolist(), context, rows.seen.tolist())
 
 
 def rank_rows(
@@ -54,7 +54,7 @@ def rank_rows(
     Raises:
         DataError: If the lists violate the contract of `Ranker`; the message gives the row.
     """
-    queries = Queries(rows.histories) if queries is None else queries
+    queries = split_queries(rows, ()) if queries is None else queries
     ranking = ranker.rank(queries, k, allowed)
     check_ranking(ranking, len(rows), k, n_items, table, allowed)
     sids = None if table is None else table.sids

@@ -1,7 +1,7 @@
 """The interface of rankers, from queries to ranked items with scores; all rankers can be evaluated and served."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -26,6 +26,8 @@ class Queries:
         session_context: int8 (R,), whether the next item is wanted in the same session as the history's newest item or
             later, indices into `minionerec.data.session.SESSION_CONTEXTS`; None: unknown for all. After an empty
             history it is unknown whatever is given.
+        seen: For each query all items that the user had, int32, oldest first, of which the history may be the newest
+            alone; the histories if None.
 
     Example:
         >>> queries = Queries([np.array([3, 1]), np.array([])], np.array([1, 2], np.int8))
@@ -35,6 +37,7 @@ class Queries:
 
     histories: Sequence[np.ndarray]
     session_context: np.ndarray | None = None
+    seen: Sequence[np.ndarray] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         """Check lengths.
@@ -42,7 +45,9 @@ class Queries:
         Raises:
             DataError: If a field has not one value for each history.
         """
-        for name in CONTEXT:
+        if self.seen is None:
+            object.__setattr__(self, "seen", self.histories)
+        for name in ("seen", *CONTEXT):
             values = getattr(self, name)
             if values is not None and len(values) != len(self):
                 raise DataError(f"{name} has {len(values)} values for {len(self)} histories; give one for each.")
@@ -56,22 +61,22 @@ class Queries:
 
     def take(self, rows: Sequence[int] | np.ndarray) -> "Queries":
         """Some of the queries, in the order of `rows`."""
-        return self.with_histories([self.histories[row] for row in rows], rows)
-
-    def with_histories(
-        self, histories: Sequence[np.ndarray], rows: Sequence[int] | np.ndarray | None = None
-    ) -> "Queries":
-        """Other histories with the context of these.
-
-        Args:
-            histories: The histories.
-            rows: For each the query whose context it has; the first one's if None.
-        """
-        chosen = np.zeros(len(histories), np.int64) if rows is None else np.asarray(rows, dtype=np.int64)
+        chosen = np.asarray(rows, dtype=np.int64)
         context = {name: getattr(self, name) for name in CONTEXT}
         return Queries(
-            histories, **{name: None if values is None else values[chosen] for name, values in context.items()}
+            [self.histories[row] for row in rows],
+            seen=[self.seen[row] for row in rows],
+            **{name: None if values is None else values[chosen] for name, values in context.items()},
         )
+
+    def without_items(self, items: Sequence[int]) -> "Queries":
+        """The first query, and for each of some items the same without it, wherever it occurs."""
+        found = self.take([0] * (1 + len(items)))
+        histories, seen = (
+            [past[0], *(own[own != item] for own, item in zip(past[1:], items, strict=True))]
+            for past in (found.histories, found.seen)
+        )
+        return replace(found, histories=histories, seen=seen)
 
     @classmethod
     def joined(cls, parts: Sequence["Queries"]) -> "Queries":
@@ -80,6 +85,7 @@ class Queries:
         for name in CONTEXT:
             values = [getattr(part, name) for part in parts]
             joined[name] = np.concatenate(values) if values and all(each is not None for each in values) else None
+        joined["seen"] = [past for part in parts for past in part.seen]
         return cls([history for part in parts for history in part.histories], **joined)
 
     @property
@@ -91,11 +97,12 @@ class Queries:
     def key(self, row: int) -> tuple[object, ...]:
         """A key that is equal for queries that are the same to a ranker."""
         context = (getattr(self, name) for name in CONTEXT)
-        return tuple(self.histories[row].tolist()), *(None if values is None else values[row] for values in context)
+        items = tuple(self.histories[row].tolist()), tuple(self.seen[row].tolist())
+        return *items, *(None if values is None else values[row] for values in context)
 
 
-CONTEXT = tuple(field.name for field in fields(Queries) if field.name != "histories")
-"""The context fields of a query besides its history."""
+CONTEXT = tuple(field.name for field in fields(Queries) if field.name not in ("histories", "seen"))
+"""The context fields of a query besides its history and what was seen."""
 
 
 def context_used(ranker: object) -> frozenset[str]:

@@ -63,6 +63,11 @@ def test_queries_are_joined_taken_and_distinguished():
     assert Queries.joined([known, known.take([1])]).session_context.tolist() == [SAME, LATER, UNKNOWN, LATER]
     joined = Queries.joined([known, unknown])
     assert len(joined) == 4 and joined.session_context is None
-    assert known.with_histories([HISTORY, HISTORY[:0]]).session_context.tolist() == [SAME, UNKNOWN]
+    longer = Queries([HISTORY[-1:]], np.array([SAME]), [HISTORY])
+    fewer = longer.without_items(HISTORY[-1:].tolist())
+    assert [past.tolist() for past in fewer.histories] == [HISTORY[-1:].tolist(), []]
+    assert [past.tolist() for past in fewer.seen] == [HISTORY.tolist(), HISTORY[:1].tolist()]
+    assert fewer.session_context.tolist() == [SAME, UNKNOWN]
+    assert Queries([HISTORY[-1:]], np.array([SAME])).key(0) != longer.key(0) == longer.take([0]).key(0)
     with pytest.raises(DataError, match="session_context has 2 values for 1 histories"):
         Queries([HISTORY], np.array([SAME, LATER]))

@@ -439,6 +439,74 @@ def test_lists_and_constants_do_not_depend_on_how_items_are_numbered(tied, group
         assert their_lists == lists
 
 
+@pytest.fixture(scope="module")
+def long_histories(tmp_path_factory):
+    """Users of 24 items, of whose histories models read three; and the same with all."""
+    folder, rng = tmp_path_factory.mktemp("long"), np.random.default_rng(0)
+    items = "".join(f"{n},word{n % 5} word{5 + n % 7}\n" for n in range(40))
+    (folder / "items.csv").write_text("item_id,title\n" + items)
+    lines = [
+        f"u{user},{item},{1_600_000_000 + 60 * (25 * user + step)}\n"
+        for user in range(40)
+        for step, item in enumerate(rng.permutation(40)[:24])
+    ]
+    (folder / "interactions.csv").write_text("user_id,item_id,timestamp\n" + "".join(lines))
+    files = {name: str(folder / f"{name}.csv") for name in ("items", "interactions")}
+    found = {}
+    for most in (3, 30):
+        output = str(folder / f"corpus{most}")
+        run_prepare(PrepareConfig(source="tables", **files, split="leave_last_out", max_history=most, output=output))
+        found[most] = output
+    return found
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["in memory", "in files"])
+def test_rankers_know_all_that_was_seen_however_much_models_read(long_histories, stays):
+    short, whole = (Corpus.load(long_histories[most]) for most in (3, 30))
+    if stays:
+        short = in_files(long_histories[3])
+    rows = short.chosen("test", np.arange(10, 40))
+    expected = whole.test.take(np.arange(10, 40))
+    assert all(len(history) == 3 for history in rows.histories)
+    assert [past.tolist() for past in rows.seen] == [history.tolist() for history in expected.histories]
+    every = short.with_every_row().train
+    assert sorted(map(len, every.seen)) == sorted(map(len, whole.with_every_row().train.histories))
+    assert set(rows.take(slice(1, 2)).compact().items.tolist()) == set(rows.seen[1].tolist())
+    chosen, rankers = make_baselines(short)
+    assert chosen.transitions.exclude_seen and chosen.popularity_exclude_seen and chosen.ease_exclude_seen
+    their_rankers = make_baselines(whole, None, chosen)[1]
+    queries, limit = split_queries(rows, ()), Allowed.leaving_out(rows.seen, 40)
+    for name, ranker in rankers.items():
+        lists = rank_rows(ranker, rows, 10, 40).items
+        if name != TRANSITIONS:  # whose windows of training differ
+            assert lists == their_rankers[name].rank(Queries(expected.histories.tolist()), 10).items
+        if name != RECENT:
+            assert not any(set(items) & set(past.tolist()) for items, past in zip(lists, rows.seen, strict=True))
+            assert lists == ranker.rank(queries, 10, limit).items
+
+
+@pytest.mark.parametrize("last", [False, True, "history"])
+def test_what_ranks_seen_items_last_is_measured_as_listed(long_histories, last):
+    corpus = Corpus.load(long_histories[3])
+    rows = baselines.BaselineExamples.of(corpus)
+    examples = corpus.valid.take(np.arange(30))
+    how = TransitionConstants(score_decay=0.3, popularity=0.1, exclude_seen=last)
+    grid = baselines.TransitionGrid(rows, examples, None)
+    ranker = baselines.TransitionCounts(rows, how)
+    assert grid.value(how) == pytest.approx(baselines.valid_ndcg(ranker, rows, examples))
+    popularity = baselines.Popularity(rows, None, last)
+    found = baselines._popularity_values(rows, examples)[None, last].mean()
+    assert found == pytest.approx(baselines.valid_ndcg(popularity, rows, examples))
+    ease = baselines.Ease(rows, baselines.ease_weights(rows.together(), 30.0), None, last)
+    found = baselines._ridge_values(rows, examples, grid.scored, rows.together())[30.0, last].mean()
+    assert found == pytest.approx(baselines.valid_ndcg(ease, rows, examples))
+    queries = Queries(examples.histories.tolist(), seen=examples.seen.tolist())
+    past = {True: queries.seen, "history": queries.histories}.get(last)
+    for baseline in (ranker, popularity, ease):
+        lists = baseline.rank(queries, 10).items
+        assert past is None or not any(set(items) & set(own) for items, own in zip(lists, past, strict=True))
+
+
 def test_neighbours_at_the_same_distance_are_all_kept_or_none():
     texts = ["red lamp", "blue lamp", "green lamp", "red lamp shade", "shade", *["oak table"] * 30]
     nearest = sparse_rows(nearest_texts(texts, 2))
@@ -505,7 +573,7 @@ def test_popularity_is_chosen_by_what_its_lists_reach(once, grouped):
         examples, _, _ = baselines._validation(rows)
         reached = {
             last: baselines.valid_ndcg(baselines.Popularity(rows, None, last), rows, examples)
-            for last in (False, True)
+            for last in (False, True, "history")
         }
         found = baselines._popularity_values(rows, examples)
         for (_, last), values in found.items():
