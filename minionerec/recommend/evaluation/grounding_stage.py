@@ -343,7 +343,7 @@ def _encoder(ranker: TitleRanker, names: Sequence[str], config: GroundingConfig)
         return wordllama_vectors
     if config.encoder == OWN:
         return lambda texts: _own_states(ranker, texts)
-    encoder = HFEncoder(config.encoder, "last")
+    encoder = HFEncoder(config.encoder, otherwise="last")
     return lambda texts: encoder.encode(texts)[0]
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from minionerec.core.artefacts import is_artefact, read_manifest
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.settings import Settings, StageConfig, setting
-from minionerec.sid.embed.hf import DTYPES, POOLINGS
+from minionerec.sid.embed.hf import AUTO, DTYPES, POOLINGS
 
 _READY = {".npy": "a .npy file with one row per item", ".parquet": "a table with columns item_id and vector"}
 TFIDF, WORDLLAMA, INTERACTIONS = "tfidf", "wordllama", "interactions"
@@ -40,7 +40,12 @@ class EncoderSettings(Settings):
     dimensions: int = setting(
         64, "dimensions of TF-IDF vectors and of factors of interactions; lowered for small catalogues", least=1
     )
-    pooling: str = setting("mean", "how a Hugging Face model's token states become one vector", known=tuple(POOLINGS))
+    pooling: str = setting(
+        AUTO,
+        "how a Hugging Face model's token states become one vector: as its own files say (auto; the mean if they say "
+        "nothing), their mean, the last, the first (cls), the largest values (max), or a mean of rising weights",
+        known=(AUTO, *POOLINGS),
+    )
     prefix: str = setting("", "text put before each item's text for a Hugging Face model")
     max_length: int = setting(512, "maximum number of tokens per text for a Hugging Face model", least=1)
     dtype: str = setting("float32", "dtype of a Hugging Face model's weights", known=DTYPES)
@@ -119,7 +124,9 @@ def encoder_inputs(encoder: str) -> dict[str, Path]:
     if path.is_file() or (is_artefact(path) and not (path / "config.json").is_file()):
         raise DataError(f"{encoder}: holds no vectors. Give the output of embed-items, a .npy or a .parquet file.")
     if path.is_dir():
-        return {f"encoder/{file.name}": file for file in sorted(path.iterdir()) if file.suffix in _MODEL_FILES}
+        files = [*path.iterdir(), *path.glob("[1-9]_*/*")]  # also of the modules that sentence-transformers has
+        files = [file for file in files if file.is_file() and file.suffix in _MODEL_FILES]
+        return {f"encoder/{file.relative_to(path).as_posix()}": file for file in sorted(files)}
     return {}
 
 

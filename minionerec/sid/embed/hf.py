@@ -1,12 +1,14 @@
-"""Any Hugging Face encoder as a maker of item vectors: mean, last-token or first-token pooling."""
+"""Any Hugging Face encoder as a maker of item vectors, pooled as the files beside it say."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.artefacts import read_json
+from minionerec.core.errors import ConfigError, DataError, shown
 from minionerec.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -43,6 +45,17 @@ def pool_first(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
     return hidden[_rows(hidden), mask.argmax(dim=1)]
 
 
+def pool_max(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
+    """Largest value over the real tokens, in each dimension; arguments and result as in `pool_mean`."""
+    return hidden.masked_fill(mask.unsqueeze(-1) == 0, -float("inf")).amax(dim=1)
+
+
+def pool_weighted(hidden: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
+    """Mean over the real tokens, the n-th of weight n; arguments and result as in `pool_mean`."""
+    weights = (mask.cumsum(dim=1) * mask).unsqueeze(-1)
+    return (hidden.masked_fill(mask.unsqueeze(-1) == 0, 0) * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
 def _rows(hidden: "torch.Tensor") -> "torch.Tensor":
     import torch
 
@@ -53,7 +66,17 @@ POOLINGS: dict[str, Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]] 
     "mean": pool_mean,
     "last": pool_last,
     "cls": pool_first,
+    "max": pool_max,
+    "weighted": pool_weighted,
 }
+AUTO = "auto"
+_KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+_MODULES = "modules.json"
+_EMBEDDING = "sentence_embedding"
+_ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
+_PROJECTION = re.compile(r"(linear|\w*proj(ection)?)\.")
+_MODES = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last", "weightedmean": "weighted"}
+"""Mode of a Pooling module of sentence-transformers → key of `POOLINGS`."""
 
 
 TextVectors = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -66,38 +89,65 @@ class HFEncoder:
 
     Texts are batched by length, as many as memory holds, and padded on the right whatever the tokenizer's own side is:
     only then do models with absolute positions see the positions that they see for a text alone. Of an encoder-decoder
-    the encoder is used.
+    the encoder is used. The files of sentence-transformers that lie beside a model are followed: `modules.json` with
+    Pooling, Dense, Normalize and Dropout, `max_seq_length`, `do_lower_case`, and the prompt that it reads by default.
 
     Args:
         model_name_or_path: Name on the hub, or directory, of a model with its tokenizer.
-        pooling: "mean" over real tokens, "last" real token, or "cls", the first real token.
+        pooling: "auto", the model's own, or a key of `POOLINGS`: "mean" over real tokens, the "last" real token, "cls",
+            the first real token, "max", or "weighted", a mean in which the n-th token has weight n.
         max_length: Most tokens kept of a text, special tokens included; lowered to the model's limit.
         device: "auto" (CUDA where there is one, else CPU) or a torch device such as "cuda:1".
         prefix: Put before every text, e.g. "passage: " for encoders trained with one.
-        dtype: Type of the weights in memory: "float32", "bfloat16" or "float16". Pooling is in float32 always.
+        dtype: Type of the weights in memory: "float32", "bfloat16" or "float16". Pooling, and what follows it, is in
+            float32 always.
+        otherwise: What "auto" is for a model that names no pooling.
 
     Raises:
-        ConfigError: If there is no such device, or the model cannot be loaded.
+        ConfigError: If there is no such device, the model cannot be loaded or gives no states of tokens, or a part of
+            it is not supported.
     """
 
     def __init__(
         self,
         model_name_or_path: str,
-        pooling: str = "mean",
+        pooling: str = AUTO,
         max_length: int = 512,
         device: str = "auto",
         prefix: str = "",
         dtype: str = "float32",
+        otherwise: str = "mean",
     ) -> None:
         import torch
 
         from minionerec.sid.on_device import torch_device
 
-        self.name, self.pooling, self.prefix = model_name_or_path, pooling, prefix
+        self.name = model_name_or_path
         self.device = torch_device(device)
         self.tokenizer, model = _load(model_name_or_path, getattr(torch, dtype))
         self.model = model.to(self.device).eval()
-        self.limit = _token_limit(self.tokenizer, model, max_length)
+        files = ModelFiles(model_name_or_path)
+        self.pooling, self.after = files.pipeline(pooling, otherwise, self.device)
+        self.prefix = prefix or files.prompt
+        if self.prefix and not files.pools_prompt:
+            raise ConfigError(
+                f"encoder {self.name!r}: its 1_Pooling does not pool prompts, which is not supported. Leave "
+                "prefix out, or give vectors as a .npy file."
+            )
+        self.lower = files.lower
+        self.limit = _token_limit(self.tokenizer, model, max_length, files.max_length)
+        # Which transformers 5 does not read for every kind of tokenizer.
+        ends = files.ends and self.tokenizer("a")["input_ids"][-1:] != [self.tokenizer.eos_token_id]
+        self.end = [self.tokenizer.eos_token_id] if ends else []
+        padding = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        self.padding = next((token for token in padding if token is not None), 0)
+        try:
+            pooled_states(self.model, [[self.padding]], self.pooling, self.padding, self.after)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"encoder {self.name!r}: a model of type {model.config.model_type!r} gives no states of tokens of "
+                f"texts ({str(error).splitlines()[0]}). Give an encoder of texts, or vectors as a .npy file."
+            ) from None
 
     def encode(self, texts: Sequence[str]) -> TextVectors:
         """Encode texts.
@@ -108,10 +158,11 @@ class HFEncoder:
         Raises:
             DataError: If a vector is not finite (weights of 16 bits can overflow).
         """
-        token_ids, long = _tokenise(self.tokenizer, [self.prefix + text for text in texts], self.limit)
+        read = [self.prefix + text for text in texts]
+        read = [text.lower() for text in read] if self.lower else read
+        token_ids, long = _tokenise(self.tokenizer, read, self.limit, self.end)
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int32)
-        padding = next((i for i in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if i is not None), 0)
-        vectors = pooled_states(self.model, token_ids, self.pooling, padding)
+        vectors = pooled_states(self.model, token_ids, self.pooling, self.padding, self.after)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
             raise DataError(
@@ -121,7 +172,13 @@ class HFEncoder:
         return vectors, lengths, np.isin(np.arange(len(texts)), long)
 
 
-def pooled_states(model: Any, token_ids: Sequence[Sequence[int]], pooling: str, padding: int = 0) -> np.ndarray:
+def pooled_states(
+    model: Any,
+    token_ids: Sequence[Sequence[int]],
+    pooling: str,
+    padding: int = 0,
+    after: Sequence[Callable[["torch.Tensor"], "torch.Tensor"]] = (),
+) -> np.ndarray:
     """Vectors of texts from the last hidden states of a model.
 
     Texts are batched by length and padded on the right: at most 32 on a CPU, else 256, as many as half of the free
@@ -137,6 +194,7 @@ def pooled_states(model: Any, token_ids: Sequence[Sequence[int]], pooling: str, 
         token_ids: Token ids of N texts.
         pooling: Key of `POOLINGS`.
         padding: Token that pads.
+        after: What is done to the pooled states, in this order, each float (B, D) → float (B, D').
 
     Returns:
         float32 (N, D); zeros for a text without a token.
@@ -147,7 +205,6 @@ def pooled_states(model: Any, token_ids: Sequence[Sequence[int]], pooling: str, 
 
     config, device = model.config.get_text_config(), torch.device(model.device)
     lengths = np.array([len(ids) for ids in token_ids], dtype=np.int32)
-    vectors = np.zeros((len(token_ids), config.hidden_size), dtype=np.float32)
     order = np.argsort(-lengths, kind="stable").tolist()  # longest first: a batch that does not fit fails at once
     order = order[: np.count_nonzero(lengths)]
     longest, width = int(lengths.max(initial=1)), config.hidden_size
@@ -158,21 +215,169 @@ def pooled_states(model: Any, token_ids: Sequence[Sequence[int]], pooling: str, 
     size = fitting_count(each, device, _LARGEST_BATCH.get(device.type, _LARGEST_BATCH["cuda"]))
     batches = [order[start : start + size] for start in range(0, len(order), size)]
 
-    def states(batch: Sequence[int]) -> np.ndarray:
-        ids = torch.full((len(batch), int(lengths[batch[0]])), padding)  # (B, T)
+    def pooled(texts: Sequence[Sequence[int]]) -> np.ndarray:
+        ids = torch.full((len(texts), len(texts[0])), padding)  # (B, T)
         mask = torch.zeros_like(ids)  # (B, T)
-        for row, text in enumerate(batch):
-            ids[row, : lengths[text]] = torch.tensor(token_ids[text])
-            mask[row, : lengths[text]] = 1
+        for row, text in enumerate(texts):
+            ids[row, : len(text)] = torch.tensor(text)
+            mask[row, : len(text)] = 1
         mask = mask.to(device)
-        hidden = model(input_ids=ids.to(device), attention_mask=mask).last_hidden_state.float()
-        found: np.ndarray = POOLINGS[pooling](hidden, mask).cpu().numpy()
+        vectors = POOLINGS[pooling](
+            model(input_ids=ids.to(device), attention_mask=mask).last_hidden_state.float(), mask
+        )
+        for change in after:
+            vectors = change(vectors)
+        found: np.ndarray = vectors.cpu().numpy()
         return found
 
+    def states(batch: Sequence[int]) -> np.ndarray:
+        return pooled([token_ids[text] for text in batch])
+
+    vectors: np.ndarray | None = None  # as wide as what the model gives, which its configuration need not say
     with torch.inference_mode():
         for batch, found in fitting_parts(states, batches, "texts"):
+            vectors = np.zeros((len(token_ids), found.shape[1]), dtype=np.float32) if vectors is None else vectors
             vectors[batch] = found
+        if vectors is None:
+            vectors = np.zeros((len(token_ids), pooled([[padding]]).shape[1]), dtype=np.float32)
     return vectors
+
+
+class ModelFiles:
+    """The files of sentence-transformers beside a model, in its directory or on the hub.
+
+    Args:
+        name: Name on the hub, or directory, of a model that was loaded.
+
+    Attributes:
+        max_length: Most tokens that it was made for; None where it does not say.
+        lower: Whether texts are put into lower case.
+        prompt: What is put before every text by default.
+        ends: Whether the end token stands behind every text.
+        pools_prompt: Whether the tokens of a prompt are pooled.
+
+    Raises:
+        ConfigError: If a file cannot be read, or names what is not supported.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._modules = self._listed()
+        about = self._json("sentence_bert_config.json", {}) if self._modules else {}
+        self.max_length: int | None = about.get("max_seq_length")
+        self.lower = bool(about.get("do_lower_case"))
+        self.ends = bool(self._json("tokenizer_config.json", {}).get("add_eos_token"))
+        prompts = self._json("config_sentence_transformers.json", {}) if self._modules else {}
+        self.prompt: str = (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name") or "", "")
+        self._pooling = next((self._about(folder) for kind, folder in self._modules if kind == "Pooling"), None)
+        self.pools_prompt = self._pooling is None or self._pooling.get("include_prompt", True)
+
+    def pipeline(
+        self, pooling: str, otherwise: str, device: "torch.device"
+    ) -> tuple[str, list[Callable[["torch.Tensor"], "torch.Tensor"]]]:
+        """The pooling, and what follows it.
+
+        Args:
+            pooling: The pooling wished; "auto" for the model's own.
+            otherwise: What that is where it has none.
+            device: Where weights go.
+        """
+        import torch
+
+        own = None if self._pooling is None else self._own_pooling(self._pooling, given=pooling != AUTO)
+        if AUTO != pooling != own and own is not None:
+            logger.warning("%s: its own pooling is %s, and pooling is %s; auto follows it.", self.name, own, pooling)
+        after: list[Callable[[torch.Tensor], torch.Tensor]] = []
+        for kind, folder in self._modules:
+            if kind == "Dense":
+                after.append(self._dense(folder, device))
+            elif kind == "Normalize":
+                after.append(lambda vectors: torch.nn.functional.normalize(vectors, dim=1))
+        return (own or otherwise) if pooling == AUTO else pooling, after
+
+    def _listed(self) -> list[tuple[str, str]]:
+        """Kind and folder of each module after the transformer."""
+        listed = self._json(_MODULES, None)
+        if listed is None and Path(self.name).is_dir():
+            folders = sorted(folder.name for folder in Path(self.name).glob("[1-9]_*"))
+            listed = [{"type": f"sentence_transformers.models.{name[2:]}", "path": name} for name in folders]
+        elif listed is None:
+            listed = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+            listed = listed if self._file("1_Pooling/config.json") else []
+        modules = []
+        for module in listed:
+            package, _, kind = str(module.get("type")).rpartition(".")
+            if not package.startswith("sentence_transformers.") or kind not in _KINDS:
+                raise ConfigError(
+                    f"encoder {self.name!r}: its module {module.get('type')} is not supported; known: "
+                    f"{', '.join(_KINDS)}. Choose another encoder, or give its vectors as a .npy file."
+                )
+            modules.append((kind, str(module.get("path", ""))))
+        return [module for module in modules if module[0] != _KINDS[0]]
+
+    def _own_pooling(self, about: Mapping[str, Any], given: bool) -> str | None:
+        """The key of `POOLINGS` that a Pooling module names; None where it is not supported, and another is given."""
+        named = about.get("pooling_mode")
+        if named is None:
+            named = [
+                key.removeprefix("pooling_mode_") for key, on in about.items() if key.startswith("pooling_mode_") and on
+            ]
+        modes = [re.sub("_tokens?$", "", mode) for mode in ([named] if isinstance(named, str) else named)] or ["mean"]
+        if len(modes) == 1 and modes[0] in _MODES:
+            return _MODES[modes[0]]
+        if given:
+            return None
+        raise ConfigError(
+            f"encoder {self.name!r}: its pooling, {' with '.join(modes)}, is not supported; known: {', '.join(_MODES)}."
+            " Choose another encoder, or name a pooling, such as --pooling mean."
+        )
+
+    def _dense(self, folder: str, device: "torch.device") -> Callable[["torch.Tensor"], "torch.Tensor"]:
+        """A projection with its activation."""
+        import torch
+        from safetensors.torch import load_file
+
+        about, file = self._about(folder), self._file(f"{folder}/model.safetensors")
+        activation = str(about.get("activation_function", "torch.nn.modules.activation.Tanh"))
+        reads = {about.get(f"module_{side}_name", _EMBEDDING) for side in ("input", "output")}
+        known = activation.startswith("torch.nn.") and activation.rpartition(".")[2] in _ACTIVATIONS
+        if file is None or not known or reads != {_EMBEDDING}:
+            reason = "has no model.safetensors" if file is None else f"is {shown(about)}"
+            raise ConfigError(
+                f"encoder {self.name!r}: its projection {folder} {reason}, which is not supported. Choose another "
+                "encoder, or give its vectors as a .npy file."
+            )
+        weights = {name: tensor.float().to(device) for name, tensor in load_file(file).items()}
+        weight, bias, change = (
+            weights["linear.weight"],
+            weights.get("linear.bias"),
+            getattr(torch.nn, activation.rpartition(".")[2])(),
+        )
+        return lambda vectors: change(torch.nn.functional.linear(vectors, weight, bias))
+
+    def _about(self, folder: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._json(f"{folder}/config.json", {})
+        return found
+
+    def _json(self, file: str, otherwise: Any) -> Any:
+        path = self._file(file)
+        return otherwise if path is None else read_json(path)
+
+    def _file(self, file: str) -> Path | None:
+        """The local path of a file of the model; None where there is none."""
+        if Path(self.name).is_dir():
+            return Path(self.name) / file if (Path(self.name) / file).is_file() else None
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        try:
+            return Path(hf_hub_download(self.name, file))
+        except EntryNotFoundError as error:
+            if file == _MODULES and isinstance(error, LocalEntryNotFoundError):
+                logger.warning(
+                    "%s: %s is not here and cannot be fetched; what it says is not followed.", self.name, file
+                )
+            return None
 
 
 def _load(name: str, dtype: "torch.dtype") -> tuple[Any, Any]:
@@ -187,10 +392,18 @@ def _load(name: str, dtype: "torch.dtype") -> tuple[Any, Any]:
         )
     except (OSError, ValueError) as error:
         raise _no_model(name, error) from None
-    missing = sorted(key for key in found["missing_keys"] if "pooler" not in key)  # which is not read
+    has_decoder = hasattr(model, "encoder") and hasattr(model, "decoder")
+    not_read = ("pooler", "decoder") if has_decoder else ("pooler",)
+    missing = sorted(key for key in found["missing_keys"] if not any(part in key for part in not_read))
     if missing:
         raise _no_model(name, ValueError(f"{len(missing)} tensors are missing, {missing[0]} among them"))
-    return tokenizer, (model.get_encoder() if model.config.is_encoder_decoder else model)
+    projection = next((key for key in sorted(found["unexpected_keys"]) if _PROJECTION.match(key)), None)
+    if projection is not None:
+        raise ConfigError(
+            f"encoder {name!r}: its projection {projection} is applied by code of its own, which is not supported. "
+            "Choose another encoder, or give its vectors as a .npy file."
+        )
+    return tokenizer, (model.get_encoder() if has_decoder else model)
 
 
 def hub_commit(name: str) -> str | None:
@@ -216,18 +429,25 @@ def _no_model(name: str, error: Exception) -> ConfigError:
     )
 
 
-def _token_limit(tokenizer: Any, model: Any, max_length: int) -> int:
-    readable = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or max_length]
-    limit = min(max_length, *readable)
+def _token_limit(tokenizer: Any, model: Any, max_length: int, own: int | None) -> int:
+    """The most tokens of a text that a model reads, `own` what its files say."""
+    from torch.nn import Embedding
+
+    readable = [tokenizer.model_max_length, own, getattr(model.config, "max_position_embeddings", None)]
+    for name, module in model.named_modules():
+        # In the manner of RoBERTa positions are counted from the one after that of padding.
+        if name.endswith("position_embeddings") and isinstance(module, Embedding) and module.padding_idx is not None:
+            readable.append(module.num_embeddings - module.padding_idx - 1)
+    limit = min(max_length, *(most for most in readable if most is not None and most > 0))
     if limit < max_length:
         logger.info("The encoder reads at most %d tokens; max_length was %d.", limit, max_length)
     return int(limit)
 
 
-def _tokenise(tokenizer: Any, texts: list[str], limit: int) -> tuple[list[list[int]], list[int]]:
-    """Token ids of each text, truncated to `limit`, and the indices of truncated texts."""
-    token_ids = tokenizer(texts, truncation=False, verbose=False)["input_ids"]
+def _tokenise(tokenizer: Any, texts: list[str], limit: int, end: list[int]) -> tuple[list[list[int]], list[int]]:
+    """Token ids of each text with `end` behind them, truncated to `limit`, and the indices of truncated texts."""
+    token_ids, limit = tokenizer(texts, truncation=False, verbose=False)["input_ids"], limit - len(end)
     long = [position for position, ids in enumerate(token_ids) if len(ids) > limit]
     for position in long:  # tokenised again, so that the special tokens at the end survive truncation
         token_ids[position] = tokenizer(texts[position], truncation=True, max_length=limit)["input_ids"]
-    return token_ids, long
+    return [[*ids, *end] if ids else ids for ids in token_ids], long

@@ -1,13 +1,16 @@
+import json
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.tokenizers import save_byte_tokenizer, save_tokenizer
 
 from minionerec.core import device
 from minionerec.core.errors import ConfigError, DataError
+from minionerec.sid.embed.config import encoder_inputs
 from minionerec.sid.embed.hf import POOLINGS, HFEncoder
 
 TEXTS = [
@@ -59,11 +62,13 @@ def one_by_one(texts, path, pooling):
     with torch.no_grad():
         for text in texts:
             states = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0]
-            rows.append({"mean": states.mean(0), "last": states[-1], "cls": states[0]}[pooling].numpy())
+            weights = torch.arange(1.0, len(states) + 1)[:, None]
+            kinds = {"mean": states.mean(0), "last": states[-1], "cls": states[0], "max": states.max(0).values}
+            rows.append((kinds | {"weighted": (weights * states).sum(0) / weights.sum()})[pooling].numpy())
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "max", "weighted"])
 def test_batches_equal_one_text_at_a_time(model_path, pooling):
     found, tokens, truncated = HFEncoder(model_path, pooling, device="cpu", max_length=64).encode(TEXTS)
     assert found.dtype == np.float32
@@ -146,6 +151,169 @@ def test_poolings_against_a_loop_on_both_padding_sides(side):
         torch.testing.assert_close(POOLINGS["mean"](hidden, mask)[row], real.mean(0))
         torch.testing.assert_close(POOLINGS["last"](hidden, mask)[row], real[-1])
         torch.testing.assert_close(POOLINGS["cls"](hidden, mask)[row], real[0])
+        torch.testing.assert_close(POOLINGS["max"](hidden, mask)[row], real.max(0).values)
+        weights = torch.arange(1.0, n + 1)
+        torch.testing.assert_close(POOLINGS["weighted"](hidden, mask)[row], weights @ real / weights.sum())
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+TYPES = "sentence_transformers.models"
+
+
+@pytest.fixture
+def bert(tmp_path):
+    """A folder with a BERT and its tokenizer."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=20, max_position_embeddings=40, initializer_range=0.5, **SIZES)).save_pretrained(
+        tmp_path
+    )
+    save_tokenizer(tmp_path)
+    return tmp_path
+
+
+def write_json(folder, name, content):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(content))
+
+
+def save_modules(folder, *kinds, **pooling):
+    """The files of sentence-transformers beside a model."""
+    modules = [("", "Transformer"), *((f"{place}_{kind}", kind) for place, kind in enumerate(kinds, start=1))]
+    write_json(folder, "modules.json", [{"path": path, "type": f"{TYPES}.{kind}"} for path, kind in modules])
+    write_json(folder, "1_Pooling/config.json", pooling)
+
+
+@pytest.mark.parametrize(
+    ("about", "pooling"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False}, "last"),
+        ({"pooling_mode_max_tokens": True}, "max"),
+        ({"pooling_mode_weightedmean_tokens": True}, "weighted"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+    ],
+)
+@pytest.mark.parametrize("listed", [True, False], ids=["modules.json", "1_Pooling alone"])
+def test_the_pooling_of_a_model_is_followed(bert, caplog, about, pooling, listed):
+    save_modules(bert, "Pooling", **about)
+    if not listed:
+        (bert / "modules.json").unlink()
+    expected = one_by_one(TEXTS, str(bert), pooling)
+    np.testing.assert_allclose(HFEncoder(str(bert), device="cpu").encode(TEXTS)[0], expected, atol=1e-5)
+    assert "its own pooling" not in caplog.text
+    other = "cls" if pooling == "mean" else "mean"
+    found = HFEncoder(str(bert), other, device="cpu").encode(TEXTS)[0]
+    np.testing.assert_allclose(found, one_by_one(TEXTS, str(bert), other), atol=1e-5)
+    assert f"its own pooling is {pooling}, and pooling is {other}" in caplog.text
+
+
+@pytest.mark.parametrize(("activation", "change"), [("linear.Identity", lambda x: x), ("activation.Tanh", np.tanh)])
+def test_projections_and_lengths_of_a_model_are_followed(bert, activation, change):
+    save_modules(bert, "Pooling", "Normalize", "Dense", pooling_mode_cls_token=True)
+    write_json(bert, "3_Dense/config.json", {"activation_function": f"torch.nn.modules.{activation}"})
+    weight, bias = torch.randn(5, 16), torch.randn(5)
+    save_file({"linear.weight": weight, "linear.bias": bias}, bert / "3_Dense/model.safetensors")
+    states = one_by_one(TEXTS, str(bert), "cls").astype(np.float64)
+    states /= np.linalg.norm(states, axis=1, keepdims=True)
+    expected = change(states @ weight.numpy().T + bias.numpy())
+    found = HFEncoder(str(bert), device="cpu").encode([*TEXTS])[0]
+    assert found.shape == (len(TEXTS), 5)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert {"encoder/3_Dense/model.safetensors", "encoder/1_Pooling/config.json"} < set(encoder_inputs(str(bert)))
+
+
+def test_length_case_and_prompt_of_a_model_are_followed(bert):
+    save_modules(bert, "Pooling", pooling_mode_mean_tokens=True)
+    write_json(bert, "sentence_bert_config.json", {"max_seq_length": 6, "do_lower_case": True})
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    write_json(bert, "config_sentence_transformers.json", prompts)
+    found, tokens, truncated = HFEncoder(str(bert), device="cpu").encode(["Red OAK", "red lamp oak"])
+    np.testing.assert_allclose(found, one_by_one(["query: red oak", "query: red lamp"], str(bert), "mean"), atol=1e-5)
+    assert tokens.tolist() == [6, 6] and truncated.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pooling", "message"),
+    [
+        (["Pooling"], {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "its pooling, cls with mean"),
+        (
+            ["Pooling"],
+            {"pooling_mode": ["cls", "max"]},
+            "its pooling, cls with max, is not supported; known: cls, mean",
+        ),
+        (["Pooling"], {"pooling_mode_mean_sqrt_len_tokens": True}, "its pooling, mean_sqrt_len, is not supported"),
+        (["Pooling", "LSTM"], {}, r"its module sentence_transformers\.models\.LSTM is not supported; known: Transf"),
+        (["Pooling", "Dense"], {}, r"its projection 2_Dense has no model\.safetensors, which is not supported"),
+    ],
+)
+def test_parts_of_a_model_that_are_not_supported(bert, kinds, pooling, message):
+    save_modules(bert, *kinds, **pooling)
+    with pytest.raises(ConfigError, match=message):
+        HFEncoder(str(bert), device="cpu")
+
+
+def test_models_that_give_no_states_of_tokens(tmp_path):
+    from transformers import DPRConfig, DPRQuestionEncoder
+
+    DPRQuestionEncoder(DPRConfig(vocab_size=20, **SIZES)).save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    with pytest.raises(ConfigError, match="a model of type 'dpr' gives no states of tokens of texts"):
+        HFEncoder(str(tmp_path), device="cpu")
+
+
+def test_a_projection_that_the_library_does_not_apply(bert):
+    weights = load_file(bert / "model.safetensors") | {"linear.weight": torch.zeros(4, 16)}
+    save_file(weights, bert / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"its projection linear\.weight is applied by code of its own"):
+        HFEncoder(str(bert), device="cpu")
+
+
+def test_states_of_another_width_than_the_configuration_says(tmp_path):
+    from transformers import OPTConfig, OPTModel
+
+    sizes = {"hidden_size": 16, "word_embed_proj_dim": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
+    OPTModel(OPTConfig(vocab_size=300, ffn_dim=8, do_layer_norm_before=False, **sizes)).save_pretrained(tmp_path)
+    save_byte_tokenizer(tmp_path, "right")
+    found = HFEncoder(str(tmp_path), device="cpu").encode(["red", ""])[0]
+    assert found.shape == (2, 6)
+    np.testing.assert_allclose(found[:1], one_by_one(["red"], str(tmp_path), "mean"), atol=1e-5)
+
+
+def test_an_encoder_without_its_decoder(tmp_path):
+    from transformers import T5Config, T5EncoderModel
+
+    T5EncoderModel(T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2)).save_pretrained(
+        tmp_path
+    )
+    save_tokenizer(tmp_path)
+    assert HFEncoder(str(tmp_path), device="cpu").encode(["red"])[0].any()
+
+
+def test_positions_that_padding_takes_are_not_read(tmp_path):
+    from transformers import RobertaConfig, RobertaModel
+
+    RobertaModel(RobertaConfig(vocab_size=20, max_position_embeddings=12, pad_token_id=1, **SIZES)).save_pretrained(
+        tmp_path
+    )
+    save_tokenizer(tmp_path)
+    _, tokens, truncated = HFEncoder(str(tmp_path), device="cpu").encode(["oak " * 8, "oak " * 9])
+    assert tokens.tolist() == [10, 10] and truncated.tolist() == [False, True]
+
+
+def test_the_end_token_that_the_tokenizer_asks_for(tmp_path):
+    from transformers import Qwen2Config, Qwen2Model
+
+    Qwen2Model(Qwen2Config(vocab_size=300, num_key_value_heads=1, **SIZES)).save_pretrained(tmp_path)
+    save_byte_tokenizer(tmp_path, "right")
+    plain = HFEncoder(str(tmp_path), "last", device="cpu", max_length=4)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    write_json(tmp_path, "tokenizer_config.json", settings | {"add_eos_token": True})
+    found, tokens, _ = HFEncoder(str(tmp_path), "last", device="cpu", max_length=4).encode(["re", "redder"])
+    assert tokens.tolist() == [3, 4]
+    np.testing.assert_allclose(found, plain.encode(["re<end>", "red<end>"])[0], atol=1e-5)
 
 
 def test_text_without_a_token_gets_the_zero_vector(tmp_path):
