@@ -339,9 +339,9 @@ class ModelFiles:
 
         about, file = self._about(folder), self._file(f"{folder}/model.safetensors")
         activation = str(about.get("activation_function", "torch.nn.modules.activation.Tanh"))
-        reads = {about.get(f"module_{side}_name", _EMBEDDING) for side in ("input", "output")}
+        names = {about.get(f"module_{side}_name", _EMBEDDING) for side in ("input", "output")}
         known = activation.startswith("torch.nn.") and activation.rpartition(".")[2] in _ACTIVATIONS
-        if file is None or not known or reads != {_EMBEDDING}:
+        if file is None or not known or names != {_EMBEDDING}:
             reason = "has no model.safetensors" if file is None else f"is {shown(about)}"
             raise ConfigError(
                 f"encoder {self.name!r}: its projection {folder} {reason}, which is not supported. Choose another "
