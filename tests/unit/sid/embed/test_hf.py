@@ -180,7 +180,7 @@ def write_json(folder, name, content):
 
 def save_modules(folder, *kinds, **pooling):
     """The files of sentence-transformers beside a model."""
-    modules = [("", "Transformer"), *((f"{place}_{kind}", kind) for place, kind in enumerate(kinds, start=1))]
+    modules = [("", "Transformer"), *((f"{position}_{kind}", kind) for position, kind in enumerate(kinds, start=1))]
     write_json(folder, "modules.json", [{"path": path, "type": f"{TYPES}.{kind}"} for path, kind in modules])
     write_json(folder, "1_Pooling/config.json", pooling)
 
