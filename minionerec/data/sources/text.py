@@ -23,6 +23,7 @@ from minionerec.data.sources.records import (
     spans_lines,
     split_cells,
     unclosed_quote,
+    with_doubled_quotes,
 )
 
 PART = 1 << 24
@@ -130,7 +131,8 @@ def read_text_parts(path: Path, separator: str, bad: BadRows | None = None, size
     head, rest, before = b"", b"", 0
     with open_bytes(path) as file:
         while read := file.read(size):
-            content = head + rest + read
+            raw = head + rest + read
+            content = with_doubled_quotes(raw, separator)
             end = _part_end(content, separator) if len(read) == size else None
             if end is None:
                 rest += read
@@ -138,6 +140,8 @@ def read_text_parts(path: Path, separator: str, bad: BadRows | None = None, size
             yield _read(path, separator, content[:end], before=before, bad=bad)
             body, rest = content[len(head) : end], content[end:]
             lines = len(line_ends(body))
+            if raw is not content:  # what is left is escaped as it was
+                rest = raw[int(line_ends(raw)[len(line_ends(content[:end])) - 1]) + 1 :]
             if not head:
                 first = find_records(content[:end], separator)
                 head, before = content[first.begins[0] : first.ends[0]].rstrip(b"\r\n") + b"\n", -1
@@ -184,12 +188,14 @@ def _read(
         encoding = "latin-1"
     if len(separator) > 1:  # one character parses many times faster
         content, separator = _shortened(path, content, separator)
+    raw = content
+    content = with_doubled_quotes(content, separator) if quoted else content
     tangled = quoted and spans_lines(content, separator)
     if tangled and (line := unclosed_quote(content, separator)) is not None:
         raise _never_closed(path, line + (before or 0))
     names = _header(path, content, separator, encoding, quotes=quoted) if header is None else list(header)
     file = TextFile(path, separator, names, header is None, quoted, encoding, tangled, before=before or 0)
-    if before is not None:
+    if before is not None or content is not raw:
         file.content = content
     return _table(file, content, header, bad, more_columns)
 

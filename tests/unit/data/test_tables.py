@@ -9,6 +9,10 @@ from support.builder import build, read_tables
 
 from minionerec.core.errors import DataError
 from minionerec.data.source import BadRows
+from minionerec.data.sources.ids import row_location
+from minionerec.data.sources.records import with_doubled_quotes
+from minionerec.data.sources.tables import read_table
+from minionerec.data.sources.text import read_text_parts
 from minionerec.data.sources.times import read_times
 
 ITEMS = pd.DataFrame(
@@ -227,3 +231,37 @@ def test_files_that_are_no_tables(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_tables(tmp_path / "bought.csv", tmp_path / name)
+
+
+SPARK = [
+    ('27" monitor', r'"27\" monitor"'),
+    ('27"', r'"27\""'),
+    ('a "b", c', r'"a \"b\", c"'),
+    ('"a", "b"', r'"\"a\", \"b\""'),
+    ("one\\two, three\\", r'"one\\two, three\\"'),
+    (r"plain\path", r"plain\path"),
+    ("two\nlines", '"two\nlines"'),
+]
+
+
+@pytest.mark.parametrize("size", [1 << 24, 100])
+@pytest.mark.parametrize("rows", [SPARK, SPARK[:1], SPARK[1:2], SPARK[2:3], SPARK[3:4]])
+def test_quotes_that_spark_writes_are_quotes(tmp_path, size, rows):
+    r"""Spark writes \" for a quote in a quoted cell, and \\ for a backslash there."""
+    rows = rows * 40
+    path = tmp_path / "items.csv"
+    path.write_text("item_id,title,note\n" + "".join(f"i{n},{cell},x\n" for n, (_, cell) in enumerate(rows)))
+    whole = read_table(path)
+    parts = pd.concat(read_text_parts(path, ",", size=size), ignore_index=True)
+    for table in (whole, parts):
+        assert table["title"].tolist() == [title for title, _ in rows]
+        assert table["item_id"].tolist() == [f"i{n}" for n in range(len(rows))]
+    lines = np.cumsum([2, *(1 + cell.count("\n") for _, cell in rows)])[:-1]
+    assert [row_location(whole, path, row) for row in range(len(rows))] == [f"{path}, line {line}" for line in lines]
+
+
+@pytest.mark.parametrize("cell", [r'"C:\"', r'"a\", "b"', r"27\" monitor", r'"say ""a\"""'])
+def test_a_backslash_before_a_quote_that_ends_a_cell_stays_one(tmp_path, cell):
+    path = tmp_path / "items.csv"
+    path.write_text(f"item_id,title\ni0,{cell}\n")
+    assert with_doubled_quotes(path.read_bytes(), ",") == path.read_bytes()
