@@ -33,11 +33,14 @@ def init_arguments(program: str) -> CommandParser:
     """The options of `minionerec init`."""
     described = PrepareConfig.__dataclass_fields__
     parser = CommandParser(prog=program, description=f"{SUMMARY}; `minionerec run NAME` then runs it.")
-    parser.add_argument("items", metavar="ITEMS", help="csv, tsv or parquet with one row per item: item_id, title")
+    parser.add_argument(
+        "items", metavar="ITEMS", help="csv, tsv, jsonl or parquet with one row per item: item_id, title"
+    )
     parser.add_argument(
         "interactions",
         metavar="INTERACTIONS",
-        help="csv, tsv or parquet with one row per interaction: user_id, item_id, timestamp; or a folder of such files",
+        help="csv, tsv, jsonl or parquet with one row per interaction: user_id, item_id, timestamp; or a folder of "
+        "such files",
     )
     parser.add_argument(
         "name",

@@ -78,7 +78,7 @@ def table_path(name: str, given: Any, file: str | os.PathLike[str], columns: Col
         DataError: If a column of a data frame that will be read cannot be written (`arrow_table`).
     """
     if not is_frame(given):
-        return input_path(name, given, "a data frame, or the path of a csv, tsv or parquet file")
+        return input_path(name, given, "a data frame, or the path of a csv, tsv, jsonl or parquet file")
     path, content = Path(file), _parquet_bytes(name, given, columns)
     if not path.exists() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)

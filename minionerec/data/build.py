@@ -179,6 +179,7 @@ def build_corpus(
     start: str | None = None,
     end: str | None = None,
     quirks: Collection[str] = (),
+    repeats: str = "keep",
     ties: str = "keep",
     max_eval_examples: int = 0,
     seed: int = 42,
@@ -186,8 +187,7 @@ def build_corpus(
     """Filter a source's interactions, order them by time, make examples and split them.
 
     Interactions are sorted by time; where there are no times, the order of the file is the order. Every interaction but
-    a user's first is the target of an example, whose history is the user's earlier items, oldest first. Repeated
-    interactions are kept.
+    a user's first is the target of an example, whose history is the user's earlier items, oldest first.
 
     Args:
         engine: Runs the statements; its tables are the corpus until it is written.
@@ -201,6 +201,8 @@ def build_corpus(
         start: First time of the window, an ISO month, date or time in UTC; open if None.
         end: Last time, included: a date alone is its midnight.
         quirks: Any of `QUIRKS`.
+        repeats: "keep", or "drop": of interactions of one user, item and timestamp the first stays; the others are
+            counted as `interactions_repeated`.
         ties: Order of items that a user bought in one second: "keep"; "shuffle", in a random order; "together",
             one step: its items have the same history, the user's earlier steps. The first step gives no example, a
             border of "global_time" moves back to the beginning of its second, and "leave_last_out" takes whole steps.
@@ -209,10 +211,14 @@ def build_corpus(
         seed: Seed of "shuffle".
 
     Raises:
-        ConfigError: If the split, the window or `ties` needs times that the source lacks.
+        ConfigError: If the split, the window, `repeats` or `ties` needs times that the source lacks.
         DataError: If the source cannot be read, the filters leave nothing, or a split is empty.
     """
+    if repeats != "keep" and not source.timed:
+        raise ConfigError(f"repeats is {repeats!r}, but {source.where} holds no times. Leave repeats out.")
     source_rows, reals = _hand_over(engine, source)
+    repeated = _drop_repeats(engine, source_rows) if repeats != "keep" else None
+    source_rows -= repeated or 0
     _check_times(engine, source, source_rows, split, start, end)
     steps = progress(_STEPS, "making examples", unit="steps")
     next(steps)
@@ -220,6 +226,8 @@ def build_corpus(
     next(steps)
     by_user = "published_order" in quirks
     counts = _filter(engine, source, source_rows, reals, core, start, end, quirks)
+    if repeated is not None:
+        counts["interactions_repeated"] = repeated
     engine.table("firsts", statements.FIRSTS)
     ticks = SECOND if by_user else source.ticks
     next(steps)
@@ -291,6 +299,14 @@ def _hand_over(engine: Engine, source: InteractionSource) -> tuple[int, bool]:
     engine.view("raw", statements.raw(reals, source.left_out))
     (kept,) = engine.row("SELECT count(*) FROM raw")
     return kept, reals
+
+
+def _drop_repeats(engine: Engine, count: int) -> int:
+    """Leave one interaction of each user, item and timestamp in `raw`; gives how many of the `count` are dropped."""
+    engine.table("distinct_raw", statements.distinct("raw"))
+    engine.view("raw", "SELECT * FROM distinct_raw")
+    (kept,) = engine.row("SELECT count(*) FROM raw")
+    return count - int(kept)
 
 
 def _check_times(

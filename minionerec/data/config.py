@@ -58,16 +58,16 @@ class PrepareConfig(StageConfig):
     )
     interactions: str | None = setting(
         None,
-        "tables: csv, tsv or parquet with one row an interaction, in any order, or a folder of such files with the "
-        "same columns, read as one in the order of their names (those that begin with . or _ are left out); amazon: "
-        "the review file, plain or gzip; movielens: ratings.dat, ratings.csv or u.data; recbole: .inter; user_items: "
-        "text file with one line a user, items oldest first",
+        "tables: csv, tsv, jsonl or parquet with one row an interaction, in any order, or a folder of such files "
+        "with the same columns, read as one in the order of their names (those that begin with . or _ are left out), "
+        "text also packed (.csv.gz); amazon: the review file, plain or gzip; movielens: ratings.dat, ratings.csv or "
+        "u.data; recbole: .inter; user_items: text file with one line a user, items oldest first",
         input_kind="any",
         parts=True,
     )
     items: str | None = setting(
         None,
-        "tables: csv, tsv or parquet with one row an item; amazon: the metadata file; movielens: movies.dat, "
+        "tables: csv, tsv, jsonl or parquet with one row an item; amazon: the metadata file; movielens: movies.dat, "
         "movies.csv or u.item; recbole: .item; user_items: JSON of item id → title (both may be left out)",
         input_kind="any",
     )
@@ -77,7 +77,11 @@ class PrepareConfig(StageConfig):
         COLUMNS["description_column"], "tables, recbole: column of item descriptions; 'description' may be absent"
     )
     user_column: str = setting(COLUMNS["user_column"], "tables, recbole: column of user ids")
-    time_column: str = setting(COLUMNS["time_column"], "tables, recbole: column of times, all numbers or all ISO dates")
+    time_column: str = setting(
+        COLUMNS["time_column"],
+        "tables, recbole: column of times, all numbers or all ISO dates; '' where there is none and rows are in the "
+        "order of time",
+    )
     max_title_words: int = setting(0, "amazon: items whose title has more words are left out; 0 sets no limit", least=0)
     start: str | None = setting(
         None,
@@ -91,6 +95,12 @@ class PrepareConfig(StageConfig):
         "'global_time' (oldest 80 percent of examples train, next 10 percent valid, newest 10 percent test) or "
         "'leave_last_out' (each user's last example test, the one before valid)",
         known=tuple(SPLIT_NAMES),
+    )
+    repeats: str = setting(
+        "keep",
+        "interactions with the user, item and timestamp of an earlier one: 'keep' or 'drop' (and count)",
+        known=("keep", "drop"),
+        since="0.3",
     )
     ties: str = setting(
         "keep",
@@ -193,6 +203,11 @@ class PrepareConfig(StageConfig):
                 f"split is {self.split!r} and max_history {self.max_history}, but source 'published' is already "
                 f"split by global time with histories of {PUBLISHED_HISTORY}. Leave both out, or take source 'tables'."
             )
+        if self.repeats != "keep":
+            yield (
+                f"repeats is {self.repeats!r}, but source 'published' is already filtered and split, and can only be "
+                "read whole. Leave repeats out."
+            )
         if self.ties != "keep":
             yield (
                 f"ties is {self.ties!r}, but source 'published' holds no times, so simultaneous interactions are not "
@@ -223,7 +238,7 @@ class PrepareConfig(StageConfig):
             files = self._published_files() | files
         for name, path in files.items():
             remedy = f"Give --{name} its path; data/README.md says where to get the public sets."
-            own = f"Give the path of a csv, tsv or parquet table of your {name}."
+            own = f"Give the path of a csv, tsv, jsonl or parquet table of your {name}."
             check_file(path, own if self.source == "tables" and name in ("items", "interactions") else remedy)
         return files
 

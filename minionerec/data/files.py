@@ -1,21 +1,26 @@
 """Reading of a user's files: whole, with one-line errors that name the line in the file."""
 
 import csv
+import gzip
 import io
 import json
 import os
 import stat
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
-from typing import Any
+from typing import Any, cast
 
 from minionerec.core.errors import DataError
 
+PACKED = ".gz"
+"""Ending of files that are unpacked as they are read."""
+_GZIP = b"\x1f\x8b"
 _KINDS = {
-    b"\x1f\x8b": "packed by gzip",
+    _GZIP: "packed by gzip",
     b"BZh": "packed by bzip2",
     b"\xfd7zXZ": "packed by xz",
     b"\x28\xb5\x2f\xfd": "packed by zstd",
@@ -66,14 +71,21 @@ def read_bytes(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> 
 
 @contextmanager
 def open_bytes(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
-    """A file to read bytes from; errors meanwhile are reported in one line.
+    """A file to read bytes from, unpacked where its name ends in .gz; errors meanwhile are reported in one line.
 
     Raises:
-        DataError: If it cannot be read.
+        DataError: If it cannot be read or unpacked.
     """
+    packed = os.fspath(path).lower().endswith(PACKED)
     try:
         with open(path, "rb") as file:
-            yield file
+            if packed and file.peek(2)[:2] == _GZIP:
+                with gzip.open(file) as text:
+                    yield io.BufferedReader(cast(io.RawIOBase, text))
+            else:
+                yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged or truncated gzip data ({error}). Write or fetch the file again.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Mend its permissions.") from None
 

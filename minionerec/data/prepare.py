@@ -117,6 +117,7 @@ def _build(stage: Stage[PrepareConfig], work: Work) -> OrderAudit:
             start=config.start,
             end=config.end,
             quirks=config.quirks,
+            repeats=config.repeats,
             ties=config.ties,
             max_eval_examples=config.max_eval_examples,
             seed=config.seed,

@@ -1,6 +1,5 @@
 """Comparisons and item features: read, checked and counted; folds that do not leak, and the audit that shows it."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +13,7 @@ import pyarrow.parquet as pq
 from minionerec.core.cells import frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger
-from minionerec.data.files import parse_json
-from minionerec.data.source import BadRows, read_lines
+from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import row_location
 from minionerec.data.sources.tables import column_of, read_table
 from minionerec.data.sources.tangles import drop_swallowing
@@ -220,7 +218,7 @@ def _read_answers(path: Path, targets: Sequence[str], items: Mapping[str, int]) 
         raise DataError(f"{path}: no such file. Give --comparisons a csv, parquet or jsonl file.")
     if path.suffix not in (".csv", ".parquet", ".jsonl"):
         raise DataError(f"{path}: expected .csv, .parquet or .jsonl. Convert the file.")
-    table = _json_lines(path) if path.suffix == ".jsonl" else read_table(path)
+    table = read_table(path)
     for name in (*KEYS, *targets, *([TIME] if TIME in table.columns else [])):
         column_of(table, path, name, "targets" if name in targets else None)
     known = dict.fromkeys(("item_a", "item_b"), items)
@@ -236,26 +234,6 @@ def _read_answers(path: Path, targets: Sequence[str], items: Mapping[str, int]) 
             )
         texts[name] = cells.str.strip()
     return table.assign(**texts), {"comparisons": len(table)} | ({"lines_inside_cells": lines} if lines else {})
-
-
-def _json_lines(path: Path) -> pd.DataFrame:
-    records = []
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            record, twice = parse_json(line)
-            if not isinstance(record, dict):
-                raise ValueError(f"a JSON {type(record).__name__}, expected an object")
-            if twice:
-                raise ValueError(f"the key {shown(min(twice))} is given twice")
-            if "\\u" in line and not plain_text(json.dumps(record, ensure_ascii=False)):
-                raise ValueError("a lone surrogate")
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {truncate(str(error), 200)}. Fix or drop the line.") from None
-        records.append(record)
-    names = dict.fromkeys(name for record in records for name in record)
-    return pd.DataFrame({name: pd.Series([record.get(name) for record in records], dtype=object) for name in names})
 
 
 def _choices(

@@ -201,8 +201,8 @@ class CatalogueItems:
 
         Args:
             corpus: The corpus.
-            table: csv, tsv or parquet with a column item_id and any others. Of the columns of the corpus, titles are
-                read for items that have none there; others are ignored.
+            table: csv, tsv, jsonl or parquet with a column item_id and any others. Of the columns of the corpus, titles
+                are read for items that have none there; others are ignored.
 
         Raises:
             DataError: If the table cannot be read, has no item_id, or names an item twice.

@@ -91,7 +91,7 @@ class Recommender:
             corpus: The corpus whose items are recommended; if None, the one that the model was trained on, from
                 its manifest.
             items: A table with item_id and further columns, for filters on them: a data frame (of pandas, polars,
-                pyarrow, DuckDB), or a file (csv, tsv, parquet).
+                pyarrow, DuckDB), or a file (csv, tsv, jsonl, parquet).
             search: The search of a checkpoint; beam search with at least 50 beams if None. Where the model scores every
                 SID at once, exact search is used instead, which costs less there.
             dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.

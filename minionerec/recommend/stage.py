@@ -109,7 +109,7 @@ def _checked(row: Mapping[str, Any], path: Path, number: int) -> dict[str, Any]:
     only, times = row.get("only"), row.get("times")
     return {
         "user": str(number) if user is None else str(user),
-        "history": _ids(row.get("history"), "history", where),
+        "history": _ids([] if row.get("history", "") is None else row.get("history"), "history", where),
         "only": None if only is None else _ids(only, "only", where),
         "without": [] if row.get("without") is None else _ids(row["without"], "without", where),
         "session_context": context,

@@ -238,3 +238,56 @@ def test_industrial_goes_through_raw_files_and_comes_back(tmp_path, industrial):
         assert ours.users.tolist() == theirs.users.tolist()
         assert ours.targets.tolist() == theirs.targets.tolist()
         assert [h.tolist() for h in ours.histories] == [h.tolist() for h in theirs.histories]
+
+
+def test_repeated_interactions_are_dropped_and_counted_on_request(tmp_path, tables):
+    """Those of one user, item and timestamp; the same item at another time stays."""
+    bought = pd.read_csv(tables["interactions"])
+    again = pd.concat([bought, bought.iloc[[3, 3, 30]], bought.iloc[[7]].assign(timestamp=39.5)], ignore_index=True)
+    again.to_csv(tmp_path / "again.csv", index=False)
+    pd.concat([bought, bought.iloc[[7]].assign(timestamp=39.5)]).to_csv(tmp_path / "once.csv", index=False)
+    written = {
+        name: run_prepare(PrepareConfig(**{**tables, **settings}, output=str(tmp_path / name)))
+        for name, settings in {
+            "dropped": {"interactions": str(tmp_path / "again.csv"), "repeats": "drop"},
+            "once": {"interactions": str(tmp_path / "once.csv")},
+            "kept": {"interactions": str(tmp_path / "again.csv")},
+        }.items()
+    }
+    dropped, once, kept = (each.counts for each in written.values())
+    assert dropped["interactions_repeated"] == 3 and "interactions_repeated" not in kept
+    assert (dropped["interactions"], kept["interactions"]) == (41, 44)
+    files = [
+        {path.name: path.read_bytes() for path in (each.output / "sequences").iterdir()} for each in written.values()
+    ]
+    assert files[0] == files[1] != files[2] and dropped["rows"] == once["rows"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_a_table_without_times_is_in_the_order_of_time(tmp_path, tables, suffix):
+    bought = pd.read_csv(tables["interactions"])
+    timed = run_prepare(PrepareConfig(**tables, split="leave_last_out", output=str(tmp_path / "timed")))
+    path = tmp_path / f"order.{suffix}"
+    bare = bought.drop(columns="timestamp")
+    {"csv": lambda: bare.to_csv(path, index=False), "parquet": lambda: bare.to_parquet(path),
+     "jsonl": lambda: bare.to_json(path, orient="records", lines=True)}[suffix]()  # fmt: skip
+    settings = {**tables, "interactions": str(path), "output": str(tmp_path / "order")}
+    with pytest.raises(
+        DataError, match=r"column 'timestamp' is missing.* or give it '' where the rows are in the order"
+    ):
+        run_prepare(PrepareConfig(**settings, split="leave_last_out"))
+    with pytest.raises(ConfigError, match=r"holds no times. Set split to 'leave_last_out'"):
+        run_prepare(PrepareConfig(**settings, time_column=""))
+    with pytest.raises(ConfigError, match=r"repeats is 'drop', but .* holds no times"):
+        run_prepare(PrepareConfig(**settings, time_column="", split="leave_last_out", repeats="drop"))
+    run_prepare(PrepareConfig(**settings, time_column="", split="leave_last_out"))
+    order, wanted = Corpus.load(tmp_path / "order"), Corpus.load(timed.output)
+    assert not order.has_times and wanted.has_times
+    for split in SPLITS:
+        assert [(user, history.tolist(), target) for user, history, target in order.rows(split)] == [
+            (user, history.tolist(), target) for user, history, target in wanted.rows(split)
+        ]
+    bare.assign(item_id=bare["item_id"].replace(3, 77)).to_csv(tmp_path / "order.csv", index=False)
+    with pytest.raises(DataError, match=r"order.csv, line \d+, column 'item_id': item '77' is not in"):
+        settings["interactions"] = str(tmp_path / "order.csv")
+        run_prepare(PrepareConfig(**settings, time_column="", split="leave_last_out"))

@@ -42,7 +42,8 @@ def prepared(folder, engine="duckdb", **settings):
 def tables(tmp_path):
     """The demo shop with two rows that cannot be used, as settings."""
     text = (ROOT / "data" / "demo" / "interactions.csv").read_text()
-    (tmp_path / "bought.csv").write_text(f"{text}U0001,nothing,1719033260\n,P001,1719033260\n")
+    again = "".join(text.splitlines(keepends=True)[1:9:2])
+    (tmp_path / "bought.csv").write_text(f"{text}U0001,nothing,1719033260\n,P001,1719033260\n{again}")
     items = str(ROOT / "data" / "demo" / "items.csv")
     return {"source": "tables", "interactions": str(tmp_path / "bought.csv"), "items": items, "max_bad_rows": 2}
 
@@ -55,6 +56,7 @@ def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
         "core": 4,
         "start": "2024-02",
         "end": "2024-11-30",
+        "repeats": "drop",
         "ties": "shuffle",
         "max_eval_examples": 300,
         "seed": 9,
@@ -68,7 +70,8 @@ def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
     found = prepared(tmp_path, "spark", **settings)
     assert found == prepared(tmp_path, **settings)
     if form == "csv":
-        assert found[1]["bad_rows"] == 2 and found[1]["interactions_outside_core"] and found[2] == 9
+        assert found[1]["bad_rows"] == 2 and found[1]["interactions_repeated"] == 4
+        assert found[1]["interactions_outside_core"] and found[2] == 9
     assert run_prepare(PrepareConfig(**settings, output=str(tmp_path / "spark"))).up_to_date  # it decides nothing
 
 

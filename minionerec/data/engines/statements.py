@@ -51,6 +51,13 @@ def raw(reals: bool, left_out: Collection[int]) -> str:
     return f"SELECT source_row, user_id, item, {timestamp} AS timestamp FROM batches WHERE item >= 0{units}"
 
 
+def distinct(table: str) -> str:
+    """Interactions of a table like `raw`, of those of one user, item and timestamp the first."""
+    return (
+        f"SELECT min(source_row) AS source_row, user_id, item, timestamp FROM {table} GROUP BY user_id, item, timestamp"
+    )
+
+
 def interactions(first: float | None, last: float | None, timestamp: str = "r.timestamp") -> str:
     """All interactions of `raw` in a window.
 

@@ -63,7 +63,7 @@ def quoted(content: bytes, separator: str) -> tuple[np.ndarray, np.ndarray]:
 def with_doubled_quotes(content: bytes, separator: str) -> bytes:
     r"""A table whose quoted cells write a quote as \", as Spark does, with "" in its place; any other as it is.
 
-    It is one where quotes stand inside or behind cells where none may be, and none does if \" is a quote inside a
+    It is one where quotes stand inside or after cells where none may be, and none does if \" is a quote inside a
     quoted cell. Then \\ is a backslash there. Every line stays one.
     """
     if b'\\"' not in content:
@@ -71,10 +71,10 @@ def with_doubled_quotes(content: bytes, separator: str) -> bytes:
     sign = re.escape(separator.encode())
     positions = np.flatnonzero(np.frombuffer(content, np.uint8) == _QUOTE)
     opens, closes = quoted(content, separator)
-    behind = (content[close + 1 : close + 2] for close in closes.tolist())
+    following = (content[close + 1 : close + 2] for close in closes.tolist())
     last = np.searchsorted(opens, positions, "right") - 1
     outside = (last < 0) | (positions > closes[last]) if len(opens) else np.ones(len(positions), dtype=bool)
-    if not outside.any() and all(byte in (b"", b"\n", b"\r", b'"', separator.encode()) for byte in behind):
+    if not outside.any() and all(byte in (b"", b"\n", b"\r", b'"', separator.encode()) for byte in following):
         return content
     start = rb"(?:(?<=[\r\n])|(?<=%s)|\A(?:\xef\xbb\xbf)?)" % sign
     cell = re.compile(rb'(%s")((?:[^"\\]++|\\.|"")*+)("(?=%s|[\r\n]|\Z)|\\?\Z)' % (start, sign), re.DOTALL)

@@ -13,10 +13,24 @@ import pyarrow.types as pt
 from minionerec.core.errors import DataError
 from minionerec.core.parquet import readable
 from minionerec.core.remote import parts_of
-from minionerec.data.files import check_file
+from minionerec.data.files import PACKED, check_file
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
-PARQUET = ".parquet"
+PARQUET, LINES = ".parquet", ".jsonl"
+KINDS = (*SEPARATORS, LINES, PARQUET)
+"""Endings of tables; those of text may be packed, with .gz after them."""
+
+
+def kind_of(path: Path) -> str:
+    """The ending of a table's name, in small letters, without that of a packed text.
+
+    Example:
+        >>> kind_of(Path("Items.CSV.gz")), kind_of(Path("items.parquet")), kind_of(Path("items.parquet.gz"))
+        ('.csv', '.parquet', '.gz')
+    """
+    kind = path.suffix.lower()
+    inner = Path(path.stem).suffix.lower()
+    return inner if kind == PACKED and inner in (*SEPARATORS, LINES) else kind
 
 
 @dataclass(frozen=True)
@@ -53,26 +67,26 @@ class TableFiles:
         """
         first = files[0]
         for path in files:
-            kind = path.suffix.lower()
-            if kind not in (*SEPARATORS, PARQUET):
+            kind = kind_of(path)
+            if kind not in KINDS:
                 raise DataError(
-                    f"{path}: is no table (.csv, .tsv, .parquet), but lies in {folder}, which is read as one. Move it "
+                    f"{path}: is no table ({', '.join(KINDS)}), but lies in {folder}, which is read as one. Move it "
                     "away, or begin its name with an underscore."
                 )
-            if kind != first.suffix.lower():
+            if kind != kind_of(first):
                 raise DataError(
                     f"{path}: is of another type than {first.name} in the same folder, and {folder} is read as one "
                     "table. Keep one type per folder."
                 )
-        kept = tuple(path for path in files if path.suffix.lower() == PARQUET or path.stat().st_size)
+        kept = tuple(path for path in files if kind_of(path) == PARQUET or path.stat().st_size)
         if not kept:
             raise DataError(f"{folder}: every file in it is empty. Expected a header and a row a line.")
         return cls(folder, kept)
 
     @property
-    def suffix(self) -> str:
-        """The ending of its files, in small letters."""
-        return self.files[0].suffix.lower()
+    def kind(self) -> str:
+        """The kind of its files, see `kind_of`."""
+        return kind_of(self.files[0])
 
 
 def check_names(names: Iterable[str], path: Path, first: Iterable[str], first_path: Path) -> None:
@@ -99,7 +113,7 @@ def read_schema(path: Path) -> pa.Schema:
     Raises:
         DataError: If it is none.
     """
-    check_file(path, "Give the path of a csv, tsv or parquet table.")
+    check_file(path, "Give the path of a csv, tsv, jsonl or parquet table.")
     with readable_table(path):
         return pq.read_schema(path)
 

@@ -1,4 +1,4 @@
-"""Reader of any two tables: items and interactions, each csv, tsv or parquet; interactions are read part by part."""
+"""Reader of any two tables, csv, tsv, jsonl or parquet: items, and interactions, which are read part by part."""
 
 import html
 import os
@@ -22,14 +22,17 @@ from minionerec.data.names import COLUMNS, OF_INTERACTIONS, OF_ITEMS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import (
+    KINDS,
+    LINES,
     PARQUET,
     SEPARATORS,
     TableFiles,
     check_names,
     common_schema,
+    kind_of,
     readable_table,
 )
-from minionerec.data.sources.text import PART, TextFile, read_text_parts, read_text_table
+from minionerec.data.sources.text import PART, TextFile, read_json_parts, read_text_parts, read_text_table
 from minionerec.data.sources.times import TimeColumn, exact
 from minionerec.data.units import NANOSECOND, SMALL
 
@@ -41,7 +44,7 @@ ROWS = 1 << 18
 
 
 def read_table(path: Path, bad: BadRows | None = None, columns: Collection[str] | None = None) -> pd.DataFrame:
-    """One csv, tsv or parquet table; every cell of a text file as the text it is.
+    """One csv, tsv, jsonl or parquet table; every cell of a csv or tsv file as the text it is.
 
     Args:
         path: The file.
@@ -51,12 +54,14 @@ def read_table(path: Path, bad: BadRows | None = None, columns: Collection[str] 
     Raises:
         DataError: If the file is missing, of an unknown kind, or cannot be read.
     """
-    suffix = path.suffix.lower()
-    if suffix in SEPARATORS:
-        return read_text_table(path, SEPARATORS[suffix], bad=bad)
-    check_file(path, "Give the path of a csv, tsv or parquet table.")
-    if suffix != PARQUET:
-        raise DataError(f"{path}: unknown kind of table {suffix!r}; known: .csv, .tsv, .parquet. Convert or rename it.")
+    kind = kind_of(path)
+    if kind in SEPARATORS:
+        return read_text_table(path, SEPARATORS[kind], bad=bad)
+    check_file(path, "Give the path of a csv, tsv, jsonl or parquet table.")
+    if kind == LINES:
+        return next(read_json_parts(path, None, bad))
+    if kind != PARQUET:
+        raise DataError(f"{path}: unknown kind of table {kind!r}; known: {', '.join(KINDS)}. Convert or rename it.")
     with readable_table(path), pq.ParquetFile(path) as file:
         return _frame(file.read(), path, columns)
 
@@ -86,6 +91,8 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
         remedy = f"Name the right one with --{flag}" if flag else "Rename the right one"
         if flag == "item_column":
             remedy += ", which holds for items and interactions"
+        if flag == "time_column":
+            remedy += ", or give it '' where the rows are in the order of time"
         if flag == "title_column":
             remedy += (
                 f"; if the items have no titles, add an empty column {name!r}: init then chooses vectors of "
@@ -148,8 +155,6 @@ class TableSource:
         bad: Counts the rows that cannot be used.
     """
 
-    timed = True
-
     def __init__(
         self,
         items: pd.DataFrame,
@@ -168,6 +173,11 @@ class TableSource:
         self._unknown: dict[int, tuple[int, Callable[[], str], str]] = {}  # unit: row, position and item of the first
         self._unknown_count: Counter[int] = Counter()
         self._rows = self._lines = 0
+
+    @property
+    def timed(self) -> bool:
+        """See `InteractionSource`."""
+        return bool(self._columns["time_column"])
 
     @property
     def ticks(self) -> int:
@@ -215,9 +225,18 @@ class TableSource:
         So the numbers of the unit that stays are whole where only those of another unit made doubles of them.
         """
         user, item, time = (self._columns[f"{name}_column"] for name in ("user", "item", "time"))
-        table, lines = rows_with_ids(table, path, (user, item), self._bad, time=time)
+        table, lines = rows_with_ids(table, path, (user, item), self._bad, time=time or None)
         self._lines += lines
         location = partial(row_location, table, path)
+        if not time:
+            index, units = (
+                self._index.get_indexer(pd.Index(table[item])).astype(np.int32),
+                np.zeros(len(table), np.int8),
+            )
+            self._note_unknown(np.arange(len(table)), index, units, table[item], location)
+            yield pa.array(table[user], pa.string(), from_pandas=True), index, None, None
+            self._rows += len(table)
+            return
         times, right, units = self._times.read(table[time], location)
         families = np.where(right, np.where(units == SMALL, 0, units), SMALL + SMALL - 1)
         for family in np.unique(families[right]).tolist():
@@ -254,14 +273,15 @@ def read_tables(
     met, and of several kinds of bad rows the one that is met first is named.
 
     Args:
-        interactions: csv, tsv or parquet with one row an interaction, in any order; or a folder of such files, all of
-            one kind and with the same columns, which stand for one file with the rows of all in the order of their
-            names.
-        items: csv, tsv or parquet with one row an item.
+        interactions: csv, tsv, jsonl or parquet with one row an interaction, in any order; or a folder of such files,
+            all of one kind and with the same columns, which stand for one file with the rows of all in the order of
+            their names. The texts of csv, tsv and jsonl may be packed (.csv.gz).
+        items: csv, tsv, jsonl or parquet with one row an item.
         bad: Counts rows that cannot be used; one is an error if None.
         size: Bytes of a part of a text table, about.
         columns: Names of columns, by keys of `minionerec.data.names.COLUMNS`: item ids (in both tables), titles,
-            descriptions, user ids, and times (numbers or ISO dates).
+            descriptions, user ids, and times (numbers or ISO dates). Without a column of times ("") rows are in the
+            order of time.
 
     Raises:
         ArtefactError: If a folder holds no file to read, or a folder.
@@ -273,7 +293,7 @@ def read_tables(
     bad = bad or BadRows()
     of_items = [name for flag, name in (COLUMNS | columns).items() if flag in OF_ITEMS]
     catalogue, files = read_table(Path(items), bad, of_items), TableFiles.at(interactions)
-    if files.suffix in SEPARATORS:
+    if files.kind in (*SEPARATORS, LINES):
         tables = _text_parts(files, bad, size)
     else:
         tables = _parquet_parts(files, {flag: (COLUMNS | columns)[flag] for flag in OF_INTERACTIONS})
@@ -294,7 +314,8 @@ def parse_tables(
     def checked() -> Iterator[tuple[Path, pd.DataFrame]]:
         for path, table in interactions:
             for flag in OF_INTERACTIONS:
-                column_of(table, path, named[flag], flag)
+                if flag != "time_column" or named[flag]:
+                    column_of(table, path, named[flag], flag)
             yield path, table
 
     return TableSource(table, items[1], lines, where, checked(), named, bad)
@@ -304,9 +325,15 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
     """The parts of some text tables with their files, one file after another."""
     first: list[str] | None = None
     for path in files.files:
-        parts = read_text_parts(path, SEPARATORS[files.suffix], bad, size)
+        lines = files.kind == LINES
+        parts = read_json_parts(path, size, bad) if lines else read_text_parts(path, SEPARATORS[files.kind], bad, size)
         length = path.stat().st_size if path.is_file() else 0  # what is no file is reported as it is read
         for table in progress(parts, f"reading {path.name}", -(-length // size), unit="parts"):
+            if lines:  # a key may be missing where it has no value
+                table = table.reindex(columns=list(dict.fromkeys([*(first or []), *table.columns])))
+                yield path, table
+                first = list(table.columns)
+                continue
             first = first or list(table.columns)
             check_names(table.columns, path, first, files.files[0])
             yield path, table
@@ -314,8 +341,9 @@ def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Pa
 
 def _parquet_parts(files: TableFiles, columns: Mapping[str, str]) -> Iterator[tuple[Path, pd.DataFrame]]:
     """Some columns of parquet files in parts."""
-    if files.suffix != PARQUET:
+    if files.kind != PARQUET:
         read_table(files.files[0])  # raises the error
+    columns = {flag: name for flag, name in columns.items() if flag != "time_column" or name}
     names = list(dict.fromkeys(columns.values()))
     schema = common_schema(files, names)
     whole = _frame(schema.empty_table(), files.files[0])
@@ -371,7 +399,7 @@ def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
     """The columns of an items table but item_id and description, one row for each of `ids`.
 
     Args:
-        path: csv, tsv or parquet with a column item_id and any others.
+        path: csv, tsv, jsonl or parquet with a column item_id and any others.
         ids: The N item ids of a catalogue.
 
     Returns:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.core.errors import DataError, one_line, shown
-from minionerec.data.files import check_file, not_utf8, open_bytes, read_bytes
+from minionerec.core.cells import plain_text
+from minionerec.core.errors import DataError, one_line, shown, truncate
+from minionerec.data.files import check_file, not_utf8, open_bytes, parse_json, read_bytes
 from minionerec.data.source import BadRows
 from minionerec.data.sources.records import (
     Records,
@@ -148,6 +150,53 @@ def read_text_parts(path: Path, separator: str, bad: BadRows | None = None, size
             before += lines
     if rest.strip() or not head:
         yield _read(path, separator, head + rest, before=before, bad=bad)
+
+
+def read_json_parts(path: Path, size: int | None = PART, bad: BadRows | None = None) -> Iterator[pd.DataFrame]:
+    """The parts of a table of JSON objects, one a line, cells as they are and None where a key is missing.
+
+    The index of a row is its line, from 0.
+
+    Args:
+        path: The file, UTF-8.
+        size: Bytes of a part, about; one part if None.
+        bad: Counts lines that are no object, or give a key twice; one is an error if None.
+
+    Raises:
+        DataError: If the file is missing or cannot be read, has no object, or `bad` does not allow a line.
+    """
+    check_file(path, "Give the path of a table.")
+    bad, number, empty = bad or BadRows(), 0, True
+    with open_bytes(path) as file:
+        while lines := file.readlines(-1 if size is None else size):
+            records: dict[int, dict[str, Any]] = {}
+            for line in lines:
+                if line.strip() and (record := _object(line.removeprefix(b"\xef\xbb\xbf"), path, number + 1, bad)):
+                    records[number] = record
+                number += 1
+            if records:
+                empty = False
+                names = dict.fromkeys(name for record in records.values() for name in record)
+                columns = {name: [record.get(name) for record in records.values()] for name in names}
+                yield pd.DataFrame(columns, index=list(records), dtype=object)
+    if empty:
+        raise DataError(f"{path}: holds no JSON object. Expected one a line.")
+
+
+def _object(line: bytes, path: Path, number: int, bad: BadRows) -> dict[str, Any] | None:
+    """The object of a line; None where it is counted as bad."""
+    try:
+        record, twice = parse_json(line.decode("utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError(f"a JSON {type(record).__name__}, expected an object")
+        if twice:
+            raise ValueError(f"the key {shown(min(twice))} is given twice")
+        if b"\\u" in line and not plain_text(json.dumps(record, ensure_ascii=False)):
+            raise ValueError("a lone surrogate")
+    except ValueError as error:  # of JSON and of text coding too
+        bad.add("malformed", f"{path}, line {number}: {truncate(str(error), 200)}. Mend or drop the line.")
+        return None
+    return record
 
 
 def _part_end(content: bytes, separator: str) -> int | None:

@@ -46,7 +46,8 @@ class ServeConfig(Settings):
     corpus: str = setting("", "its corpus; empty: the corpus that it was trained on", input_kind="any")
     items: str = setting(
         "",
-        "table (csv, tsv, parquet) with item_id and columns to filter by; its titles are those of items that have none",
+        "table (csv, tsv, jsonl, parquet) with item_id and columns to filter by; its titles are those of items that "
+        "have none",
         input_kind="any",
     )
     dtype: str = setting(

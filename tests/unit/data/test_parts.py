@@ -308,7 +308,7 @@ def _spoil(many, how):
         return f"{many}/part-2.tsv: is of another type than {first} in the same folder"
     if how == "no table":
         (many / "read me.txt").write_text("x")
-        return f"{many}/read me.txt: is no table (.csv, .tsv, .parquet), but lies in {many}"
+        return f"{many}/read me.txt: is no table (.csv, .tsv, .jsonl, .parquet), but lies in {many}"
     if how == "a folder":
         (many / "country=DE").mkdir()
         return f"{many}: holds the folder 'country=DE', but only the files of a folder are read"

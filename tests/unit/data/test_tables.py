@@ -34,8 +34,11 @@ def interactions(n_users=4, n_each=6, seed=0):
 
 
 def write(table, path):
+    if ".jsonl" in path.suffixes:
+        table.to_json(path, orient="records", lines=True)
+        return path
     table.to_parquet(path, index=False) if path.suffix == ".parquet" else table.to_csv(
-        path, index=False, sep="\t" if path.suffix == ".tsv" else ","
+        path, index=False, sep="\t" if ".tsv" in path.suffixes else ","
     )
     return path
 
@@ -54,7 +57,7 @@ def plain(corpus):
     ]
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".parquet"])
+@pytest.mark.parametrize("suffix", [".tsv", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl", ".jsonl.gz"])
 def test_every_kind_of_file_gives_the_same_corpus(tmp_path, suffix):
     expected, got = read(tmp_path), read(tmp_path, suffix=suffix)
     assert plain(got) == plain(expected)
@@ -216,7 +219,7 @@ def test_bad_item_tables(tmp_path):
     with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
         read_tables(tmp_path / "bought.csv", tmp_path / "nothing.csv")
     (tmp_path / "items.xlsx").write_text("")
-    with pytest.raises(DataError, match=r"unknown kind of table '\.xlsx'; known: \.csv, \.tsv, \.parquet"):
+    with pytest.raises(DataError, match=r"unknown kind of table '\.xlsx'; known: \.csv, \.tsv, \.jsonl, \.parquet"):
         read_tables(tmp_path / "bought.csv", tmp_path / "items.xlsx")
 
 
@@ -265,3 +268,42 @@ def test_a_backslash_before_a_quote_that_ends_a_cell_stays_one(tmp_path, cell):
     path = tmp_path / "items.csv"
     path.write_text(f"item_id,title\ni0,{cell}\n")
     assert with_doubled_quotes(path.read_bytes(), ",") == path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".csv.gz", ".jsonl", ".jsonl.gz"])
+def test_lines_of_packed_tables_and_of_objects_are_counted(tmp_path, suffix):
+    bought = interactions()
+    bought.loc[20, "item_id"] = "nobody's"
+    items, path = write(ITEMS, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}")
+    line = 21 + (suffix == ".csv.gz")
+    for size in (200, 1 << 20):
+        with pytest.raises(DataError, match=f"(line|row) {line}, column 'item_id': item \"nobody's\" is not in"):
+            build(read_tables(path, items, size=size))
+
+
+def test_packed_tables_that_are_damaged_are_named(tmp_path):
+    items = write(ITEMS, tmp_path / "items.csv")
+    path = write(interactions(), tmp_path / "bought.csv.gz")
+    whole = path.read_bytes()
+    for content in (whole[:-20], whole[:30], whole[:40] + bytes(20) + whole[60:]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"bought\.csv\.gz: damaged or truncated gzip data"):
+            build(read_tables(path, items))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "line 2: a JSON list, expected an object"),
+        ('{"item_id": "a", "item_id": "b"}', "line 2: the key 'item_id' is given twice"),
+        (r'{"item_id": "\ud800", "title": "x"}', "line 2: a lone surrogate"),
+        ("{", "line 2: Expecting property name"),
+    ],
+)
+def test_lines_that_are_no_objects_are_named(tmp_path, line, message):
+    path = write(ITEMS, tmp_path / "items.jsonl")
+    path.write_text(f'{{"item_id": "first", "title": "x"}}\n{line}\n' + path.read_text())
+    with pytest.raises(DataError, match=f"items.jsonl, {message}"):
+        read_table(path)
+    bad = BadRows(1)
+    assert len(read_table(path, bad)) == len(ITEMS) + 1 and bad.counts()["bad_rows"] == 1
