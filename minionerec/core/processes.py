@@ -3,11 +3,13 @@
 The launcher passes them in environment variables, which are read here and nowhere else.
 """
 
+import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import PROCESS_ENDED, ConfigError, MinioneRecError, one_line, shown
@@ -55,6 +57,33 @@ def is_main_process() -> bool:
 def uses_deepspeed() -> bool:
     """Whether this launch is one of DeepSpeed."""
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true"
+
+
+def sharding() -> str:
+    """How this launch shares out what a trainer holds: "ZeRO-2" and the like of DeepSpeed, "FSDP", or "" for not."""
+    if not uses_deepspeed():
+        return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" else ""
+    stage: Any = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+    try:
+        content = json.loads(Path(os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"]).read_text(encoding="utf-8"))
+        stage = content["zero_optimization"]["stage"]
+    except (KeyError, TypeError, OSError, ValueError):  # no file, or one that DeepSpeed reports
+        pass
+    return f"ZeRO-{stage}"
+
+
+def check_precision(mixed_bf16: bool) -> None:
+    """Check that the launch requests no other mixed precision than the settings, which alone are recorded.
+
+    Raises:
+        ConfigError: Naming both.
+    """
+    requested = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    if requested not in ("no", "bf16" if mixed_bf16 else "no"):
+        raise ConfigError(
+            f"this launch requests mixed precision {shown(requested)}, but mixed_bf16 is {str(mixed_bf16).lower()}. "
+            "Launch with --mixed_precision no, and give --mixed_bf16 true to compute in bfloat16."
+        )
 
 
 def trainer_processes() -> dict[str, Any]:

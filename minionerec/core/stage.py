@@ -21,12 +21,15 @@ The rules are the same everywhere:
   while a run reads it: its content is compared again before the output is finished, by a training before it begins.
 - An interrupted run is resumed from `OUTPUT.partial`. With other settings or inputs than it began with it is refused,
   naming what differs, until `restart` deletes the unfinished run.
-- Two runs of one output: the second is refused.
+- What an unfinished run has saved may depend on how it was launched (its processes, its device). Another launch is
+  refused then, naming both.
+- Two runs of one output: the second is refused. Two stages of one process, in threads: the second waits for the first.
 - An output that is something else (an artefact of another kind, a user's folder, an input of the run) is not replaced.
 - Time and memory are written beside the output (`minionerec.core.records`), by phase: `with work.phase("train"):`.
 """
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -75,7 +78,9 @@ from minionerec.core.stages import stage_name
 
 logger = get_logger(__name__)
 
-RECORD_FILE = "run.json"
+RECORD_FILE, LAUNCH_FILE = "run.json", "launch.json"
+_ONE_AT_A_TIME = threading.RLock()
+"""Held by the stage that works: torch's generators and the threads of libraries are those of the whole process."""
 C = TypeVar("C", bound=StageConfig)
 
 
@@ -174,6 +179,28 @@ class Stage(Generic[C]):
             if path.is_dir() and is_main_process():
                 verify_files(path, manifest)
 
+    def check_launch(self, launch: Mapping[str, Any]) -> None:
+        """Check that this launch can go on with what an unfinished run, or a finished one to be extended, has saved.
+
+        Nothing is written, and every process of a launch comes to the same result.
+
+        Args:
+            launch: What the trainer's states can depend on, see `launch_in_words`.
+
+        Raises:
+            ConfigError: Naming both launches.
+        """
+        folder = next((path for path in (self.partial, self.finished) if (path / RECORD_FILE).is_file()), None)
+        if folder is None or self.config.restart or self._differences(folder, self._fingerprints()):  # reported later
+            return
+        then = saved_launch(folder)
+        now = {name: launch.get(name) for name in then}
+        if then != now:
+            raise ConfigError(
+                f"{folder}: was written by {launch_in_words(then)}, and cannot be continued by {launch_in_words(now)}. "
+                "Launch it as it was, choose another output, or give --restart true to begin again."
+            )
+
     def _fingerprints(self) -> dict[str, str]:
         return {name: record["sha256"] for name, record in input_record(self.inputs).items()}
 
@@ -182,6 +209,7 @@ class Stage(Generic[C]):
         """Lock the output against other runs, and prepare the folder of an unfinished run.
 
         Under a distributed launch the first process does so and the others wait; at the end all wait for one another.
+        A stage that works in another thread of this process is waited for.
 
         Yields:
             The running stage.
@@ -190,7 +218,7 @@ class Stage(Generic[C]):
             ConfigError: If another run is writing the output, or an unfinished one has other settings or inputs.
             ArtefactError: If the output cannot be written, or would replace something else.
         """
-        with locked(self.output, self.kind):
+        with locked(self.output, self.kind), _alone():
             if is_main_process():
                 self._check_output()
             states, read = _states(self.inputs), input_record(self.inputs)
@@ -302,6 +330,46 @@ def _states(inputs: Mapping[str, Path]) -> dict[str, tuple[int, ...] | None]:
         except OSError:
             found[name] = None
     return found
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other thread of this process works at a stage; a stage within another continues."""
+    if not _ONE_AT_A_TIME.acquire(blocking=False):
+        logger.info("Waiting for a stage in another thread of this process.")
+        _ONE_AT_A_TIME.acquire()
+    try:
+        yield
+    finally:
+        _ONE_AT_A_TIME.release()
+
+
+def saved_launch(folder: Path) -> dict[str, Any]:
+    """What the states in the folder of an unfinished run depend on of their launch; empty where nothing is known."""
+    try:
+        launch = read_json(folder / LAUNCH_FILE)
+    except ArtefactError:
+        return {}
+    return launch if isinstance(launch, dict) else {}
+
+
+def launch_in_words(launch: Mapping[str, Any]) -> str:
+    """A launch in words.
+
+    Args:
+        launch: Some of `processes`, their number; `sharding`, see `minionerec.core.processes.sharding`; and `device`.
+
+    Example:
+        >>> launch_in_words({"processes": 2, "sharding": "ZeRO-2", "device": "cpu"})
+        '2 processes with ZeRO-2 on cpu'
+        >>> launch_in_words({"sharding": "", "device": "cpu"})
+        'a launch without ZeRO or FSDP on cpu'
+    """
+    count = launch.get("processes")
+    words = "a launch" if count is None else "1 process" if count == 1 else f"{count} processes"
+    if "sharding" in launch:
+        words += f" with {launch['sharding']}" if launch["sharding"] else " without ZeRO or FSDP"
+    return f"{words} on {launch['device']}" if "device" in launch else words
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class RunConfig(StageConfig):
     """Settings of every training stage."""
 
     kind: ClassVar[str] = "checkpoint"
+    batch: ClassVar[tuple[str, str]] = ("batch_size", "device_batch_size")
+    """Settings of the examples of a step, over all devices, and of those that a device computes at a time."""
 
     corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
     output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
@@ -359,6 +361,8 @@ _SOURCES = (
 class GrpoConfig(LanguageRunConfig):
     """Settings of GRPO."""
 
+    batch: ClassVar[tuple[str, str]] = ("prompts_per_step", "prompts_per_device")
+
     shuffle_examples: int = setting(0, SHUFFLED, least=0, since="0.2")
     checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, input_kind="checkpoint")
     rewards: dict[str, float] = setting(
@@ -537,6 +541,8 @@ DPO_NEGATIVES = ("uniform", "popularity", "beam")
 @dataclass
 class DpoConfig(LanguageRunConfig):
     """Settings of softmax direct preference optimisation."""
+
+    batch: ClassVar[tuple[str, str]] = ("prompts_per_step", "prompts_per_device")
 
     checkpoint: str = setting(
         "",

@@ -389,8 +389,7 @@ def _trainer(
     config: DpoConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, prompts: TrainingSet
 ) -> SidDpoTrainer:
     """The trainer with everything that a step needs."""
-    names = "prompts_per_step and prompts_per_device"
-    plan = plan_steps(config, len(prompts), config.prompts_per_step, config.prompts_per_device, names, "prompts")
+    plan = plan_steps(config, len(prompts), "prompts")
     args = TrainingArguments(
         **run.arguments(plan, "ndcg"),
         per_device_train_batch_size=plan.per_device,

@@ -369,8 +369,8 @@ def training_set(maker: ExampleMaker, folder: Path, max_tokens: int = 0) -> Trai
     # A barrier would give up where a part takes longer than its patience.
     while not all(are_finished(part.folder) for part in parts):
         time.sleep(_LOOK_AGAIN)
-    wait_for_everyone()
     found = TrainingSet(parts, [open_columns(part.folder) for part in parts], list(maker.lists), list(maker.scalars))
+    wait_for_everyone()  # one that is refused from here on removes the folder
     for task, count in found.counts.items():
         if not count and max_tokens:
             raise DataError(f"task {task!r}: max_tokens has no room for a single window. Give more tokens.")

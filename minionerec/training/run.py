@@ -29,21 +29,23 @@ from safetensors import SafetensorError, safe_open
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
-from minionerec.core.artefacts import file_sha256, read_json, read_manifest
+from minionerec.core.artefacts import file_sha256, read_json, read_manifest, write_json
 from minionerec.core.device import fix_order
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.log import get_logger, shows_bars
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.processes import (
+    check_precision,
     is_main_process,
     join_for_training,
+    sharding,
     trainer_processes,
     uses_deepspeed,
     wait_for_everyone,
     world_size,
 )
 from minionerec.core.refit import is_refit, refitted_ancestor, require_held_out
-from minionerec.core.stage import Stage, Work
+from minionerec.core.stage import LAUNCH_FILE, Stage, Work, saved_launch
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
@@ -109,24 +111,34 @@ class StepPlan:
     total: int
 
 
-def plan_steps(config: RunConfig, count: int, total: int, per_device: int, what: str, noun: str) -> StepPlan:
+def batch_of(config: RunConfig) -> tuple[int, int, int]:
+    """Examples an optimiser step over all devices, those of a trainer's batch on a device, and batches a step.
+
+    The batch of a device is its whole share of a step where the settings leave it open.
+
+    Raises:
+        ConfigError: If the settings do not divide by the number of processes of this launch.
+    """
+    total, per_device = (getattr(config, name) for name in config.batch)
+    what = " and ".join(config.batch)
+    per_device = per_device or accumulation_steps(total, 1, world_size(), what)
+    return total, per_device, accumulation_steps(total, per_device, world_size(), what)
+
+
+def plan_steps(config: RunConfig, count: int, noun: str) -> StepPlan:
     """Derive and log the arithmetic of batches, for the number of processes of this launch.
 
     Args:
         config: The stage's settings.
         count: Examples an epoch.
-        total: Examples an optimiser step, over all devices.
-        per_device: Examples a device computes at a time; 0 where it computes its share of a step in parts that fit.
-        what: The names of these two settings.
         noun: Name of an example.
 
     Raises:
         ConfigError: If the settings do not divide.
     """
     processes = world_size()
-    in_parts = "" if per_device else ", in parts that fit its memory,"
-    per_device = per_device or accumulation_steps(total, 1, processes, what)
-    accumulation = accumulation_steps(total, per_device, processes, what)
+    in_parts = "" if getattr(config, config.batch[1]) else ", in parts that fit its memory,"
+    total, per_device, accumulation = batch_of(config)
     steps = math.ceil(count / total)
     plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
     kept = "a checkpoint" if getattr(config, "refit", "") else "validation"
@@ -242,6 +254,8 @@ def set_log_folder(callbacks: Iterable[Any], config: RunConfig) -> None:
 # weights stood. There is no validation: nothing is measured, nothing is chosen, the last weights are the result.
 
 LOG_FILE = "training_log.json"
+EXTENDED = "extended"
+"""In a manifest's counts: epochs that the run was first made for, and the steps that it made so."""
 # How a step is computed, not what it is.
 _FREE = ("device_batch_size", "gradient_checkpointing")
 _NAMED = 4  # differences that a message lists
@@ -255,7 +269,7 @@ def refit_epochs(stage: Stage[Any]) -> float | None:
 
     Raises:
         ArtefactError: If an ordinary run reads what has seen the examples held out, or the chosen checkpoint is no
-            result of validation.
+            result of validation, or one of several schedules.
         ConfigError: If the chosen checkpoint was trained with other settings.
     """
     chosen = stage.inputs.get("refit")
@@ -273,6 +287,11 @@ def refit_epochs(stage: Stage[Any]) -> float | None:
         raise ArtefactError(
             f"{start}: was not trained on all examples, so the run would start without valid and test. Refit it "
             "first, and give checkpoint its refit."
+        )
+    if manifest["counts"].get(EXTENDED):
+        raise ArtefactError(
+            f"{chosen}: was trained for fewer epochs first and then extended, which no schedule of a refit repeats. "
+            "Train it at once, into another output, and give refit that."
         )
     epochs = best_epoch(chosen, manifest)
     logger.info("Training on all examples, for %.2f epochs as %s, without validation.", epochs, chosen)
@@ -387,22 +406,28 @@ def keep_start_if_better(run: "TrainingRun", trainer: RankingEvaluation, checkpo
 # Trainers' checkpoints: which of them a kill left whole.
 
 
-def newest_whole_checkpoint(folder: Path) -> str | None:
-    """The newest `checkpoint-N` of which every file is there to its end."""
+def newest_whole_checkpoint(folder: Path, draws: bool = True) -> str | None:
+    """The newest `checkpoint-N` of which every file is there to its end.
+
+    Args:
+        folder: The folder of the trainer's checkpoints.
+        draws: Whether its steps draw random numbers, so that the random state of each process of this launch is needed.
+    """
     steps = [int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*") if path.name.split("-")[1].isdigit()]
     for step in sorted(steps, reverse=True):
         directory = folder / f"checkpoint-{step}"
-        torn = _torn_file(directory)
+        torn = _torn_file(directory, draws)
         if torn is None:
             return str(directory)
         logger.info("%s is incomplete (%s) and is ignored.", directory, torn)
     return None
 
 
-def _torn_file(checkpoint: Path) -> str | None:
+def _torn_file(checkpoint: Path, draws: bool) -> str | None:
     """What is missing in a checkpoint, or damaged; None if nothing is."""
     processes = world_size()
     random_states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+    random_states = random_states if draws else []
     for name in ("scheduler.pt", *random_states):
         if not (checkpoint / name).is_file():
             return f"{name} is missing"
@@ -554,7 +579,18 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder:
 
 
 C = TypeVar("C", bound=RunConfig)
-_ROWS = "rows"
+_ROWS, _SCHEDULE_FILE = "rows", "schedule.json"
+
+
+def launch_of_trainer() -> dict[str, Any]:
+    """What a trainer's states can depend on of this launch, see `minionerec.core.stage.launch_in_words`."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return {"processes": world_size(), "sharding": sharding(), "device": device}
+
+
+def random_states() -> list[torch.Tensor]:
+    """The states of torch's generators, of the CPU and of the GPU in use."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
 
 
 class TrainingRun(TrainerCallback):
@@ -569,6 +605,9 @@ class TrainingRun(TrainerCallback):
     def __init__(self, config: RunConfig, work: Work, refit: float | None = None):
         self.config, self.work, self.refit = config, work, refit
         self.last_step: int | None = None
+        self.extended: list[dict[str, Any]] = []
+        self._launch: dict[str, Any] = {}
+        self._random: list[torch.Tensor] | None = None
 
     @property
     def folder(self) -> Path:
@@ -588,7 +627,8 @@ class TrainingRun(TrainerCallback):
     @cached_property
     def checkpoint(self) -> str | None:
         """The newest whole checkpoint of an unfinished run, to continue from; None to begin."""
-        found = newest_whole_checkpoint(self.folder)
+        launch = saved_launch(self.folder)
+        found = newest_whole_checkpoint(self.folder, draws=not launch or "processes" in launch)
         if found is not None:
             logger.info("Resuming from %s.", found)
         self.work.reached(0 if found is None else int(found.rpartition("-")[2]))
@@ -621,8 +661,59 @@ class TrainingRun(TrainerCallback):
         """The callback that ends the run after `patience` validations without a better one, where there is one."""
         return early_stopping(self.config) if self.refit is None else []
 
+    def _keep_launch(self, trainer: RankingEvaluation) -> None:
+        """Record what the states that are saved from here on depend on of this launch.
+
+        The number of processes is not among it where they share out the same steps, without drawing random numbers.
+        """
+        self._launch = launch_of_trainer()
+        before = None if self.checkpoint is None else saved_launch(self.folder)
+        free = before is None or (bool(before) and "processes" not in before)
+        if free and not trainer.by_process and not self._launch["sharding"]:
+            del self._launch["processes"]
+        if is_main_process():
+            write_json(self.folder / LAUNCH_FILE, self._launch)
+
+    def _keep_schedule(self, args: TrainingArguments) -> None:
+        """Record for how many epochs the run is made, and note where it was made for fewer before.
+
+        The weights then differ from those of as many epochs at once, unless the learning rate is the same.
+        """
+        file, epochs = self.folder / _SCHEDULE_FILE, self.config.epochs
+        done = 0 if self.checkpoint is None else int(self.checkpoint.rpartition("-")[2])
+        before: dict[str, Any] = read_json(file) if done and file.is_file() else {"epochs": epochs, EXTENDED: []}
+        parts = before[EXTENDED]
+        if before["epochs"] != epochs:
+            parts = [*parts, {"epochs": before["epochs"], "steps": done}]
+        parts = [{**part, "steps": min(part["steps"], done)} for part in parts]
+        if is_main_process():
+            write_json(file, {"epochs": epochs, EXTENDED: parts})
+        same_rate = self.config.schedule == "constant" and not 0 < self.config.warmup < 1
+        aligned = all(part["steps"] % args.save_steps == 0 for part in parts)
+        if args.max_steps > 0 or (same_rate and aligned):
+            return
+        self.extended = parts
+        for part in parts:
+            logger.warning(
+                "The first %d steps were made for %g epochs: the result is not that of %g epochs at once, and its "
+                "manifest says so (extended).",
+                part["steps"],
+                part["epochs"],
+                epochs,
+            )
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Note the random state, until it is known that steps draw from it."""
+        self._random = None if "processes" in self._launch else random_states()
+
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """End a refit where it is time, whatever its schedule."""
+        """Record that steps draw random numbers, and end a refit where it is time, whatever its schedule."""
+        if self._random is not None and not all(map(torch.equal, self._random, random_states())):
+            self._launch["processes"] = world_size()
+            if is_main_process():
+                write_json(self.folder / LAUNCH_FILE, self._launch)
         if self.last_step is not None and state.global_step >= self.last_step:
             control.should_training_stop = control.should_save = control.should_log = True
 
@@ -663,6 +754,8 @@ class TrainingRun(TrainerCallback):
         replace_printer(trainer)
         trainer.clock, trainer.last_step = self.work, self.last_step
         set_log_folder(trainer.callback_handler.callbacks, self.config)
+        self._keep_launch(trainer)
+        self._keep_schedule(trainer.args)
         with self.work.phase("train"):
             try:
                 trainer.train(resume_from_checkpoint=self.checkpoint)
@@ -684,7 +777,7 @@ class TrainingRun(TrainerCallback):
             counts: Numbers of the stage's own, for the manifest.
         """
         state, log = trainer.state, trainer.state.log_history
-        counts = {**counts, "steps": state.global_step}
+        counts = {**counts, "steps": state.global_step, **({EXTENDED: self.extended} if self.extended else {})}
         if self.refit is not None:
             counts |= {"epochs": state.epoch, "refit": True}
         else:
@@ -717,12 +810,13 @@ class TrainingRun(TrainerCallback):
 def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[C], StageResult]:
     """The function of a training stage: resumes an unfinished run, does nothing if it is done.
 
-    A run that is refused before its first checkpoint leaves nothing. The function's result has the path of the best
+    Whether this launch can go on with what an unfinished run has saved is checked first, by each of its processes. A
+    run that is refused before its first checkpoint leaves nothing. The function's result has the path of the best
     checkpoint, by validation NDCG@10 unless settings say otherwise, and it raises:
 
     - ArtefactError: If an input is missing or does not belong to the others, or has seen the examples held out.
-    - ConfigError: If settings contradict each other or the data, DeepSpeed would wait for a build that was killed, or
-      is to compute in bfloat16 without a GPU.
+    - ConfigError: If settings contradict each other, the data or the launch, an unfinished run was launched otherwise,
+      DeepSpeed would wait for a build that was killed, or is to compute in bfloat16 without a GPU.
 
     Args:
         train: Loads, builds, trains and finishes; its settings have local paths.
@@ -736,6 +830,9 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         if (manifest := stage.current()) is not None:
             return _result(stage.output, manifest["counts"], up_to_date=True)
         check_trackers(config.report_to)
+        batch_of(config)
+        check_precision(config.mixed_bf16)
+        stage.check_launch(launch_of_trainer())
         if uses_deepspeed():
             check_deepspeed_precision(config)
             check_builds()

@@ -283,7 +283,7 @@ def _trainer(
         callbacks=[*run.early_stopping(), SetEpoch(collator, order)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
-    trainer.order = order
+    trainer.order, trainer.by_process = order, order is not None
     show_bias(plain_model(trainer.model))
     add_dropout(plain_model(trainer.model), config.dropout)
     trie, numbers = Trie.build(bundle.table.codes, bundle.code_ids), bundle.table.sid_numbers
@@ -346,8 +346,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
         text.truncated for text in maker.texts.values()
     )
     _say_examples(bundle, examples, counts)
-    names = "batch_size and device_batch_size"
-    plan = plan_steps(config, len(examples), config.batch_size, config.device_batch_size, names, "rows")
+    plan = plan_steps(config, len(examples), "rows")
     shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
     trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)
     trainer.compile_blocks(round(config.epochs * plan.steps_per_epoch))

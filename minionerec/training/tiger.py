@@ -145,8 +145,7 @@ def _trainer(
     run: TrainingRun, config: TigerTrainConfig, bundle: Bundle, rows: ExampleColumns, builder: ExampleBuilder
 ) -> TigerTrainer:
     """A trainer of these rows, which validates on those held out."""
-    names = "batch_size and device_batch_size"
-    plan = plan_steps(config, len(rows["labels"]), config.batch_size, config.device_batch_size, names, "rows")
+    plan = plan_steps(config, len(rows["labels"]), "rows")
     heldout, _ = distinct_examples(builder, bundle.tokenizer, "valid", config.max_prompt_length)
     trainer = TigerTrainer(
         model=bundle.model,

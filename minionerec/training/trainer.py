@@ -252,12 +252,14 @@ class RankingEvaluation(Trainer):
         measures_loss: Whether evaluations also measure the trainer's own loss.
         clock: Who counts the seconds of validation.
         last_step: Step at which the run is ended before its schedule is; None where it is not.
+        by_process: Whether a step's examples, or their loss, depend on the number of processes.
     """
 
     validation: ValidationSet | None = None
     measures_loss = True
     clock: Clock = NO_CLOCK
     last_step: int | None = None
+    by_process = False
     compiled = False
 
     def compile_blocks(self, steps: int) -> None:

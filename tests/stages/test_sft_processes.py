@@ -12,6 +12,7 @@ from support.paths import ROOT
 from support.processes import stage_in_processes
 from support.training import in_parts, log_of, make_inputs, nearly_same_weights, sft_config
 
+from minionerec.core.errors import ConfigError
 from minionerec.core.records import Batch, read_run_record
 from minionerec.training.sft import run_sft
 
@@ -77,6 +78,40 @@ def test_two_processes_equal_one(one, tmp_path, run, size):
     batch = Batch(2, 2, 8) if size else Batch(4, 1, 8, tokens=24)
     assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, batch)]
     assert all(record.seconds[name] > 0 for record in records for name in ("train", "validate", "write"))
+
+
+@pytest.mark.parametrize("launches", [(1, 2), (2, 1), pytest.param((2, 4), marks=pytest.mark.slow)], ids=str)
+def test_another_number_of_processes_goes_on_with_the_same_steps(one, tmp_path, launches):
+    """Where steps draw no random numbers; the second launch begins in the middle of an epoch."""
+    whole = replace(one, schedule="constant", output=str(tmp_path / "whole"))
+    run_sft(whole)
+    for processes, epochs in zip(launches, (1.4, 2), strict=True):
+        config = replace(whole, output=str(tmp_path / "sft"), epochs=epochs)
+        stage_in_processes(run_sft, config, processes)
+    record = read_run_record(tmp_path / "sft")
+    assert (record.parts, record.resumed_from, record.processes) == (2, 7, launches[1])
+    assert_same_weights(config, whole)
+
+
+PLAIN = "a launch without ZeRO or FSDP on cpu"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "words"),
+    [
+        (run_sft, with_zero_2, f"{PLAIN}, and cannot be continued by a launch with ZeRO-2 on cpu"),
+        (with_zero_2, run_sft, "2 processes with ZeRO-2 on cpu, and cannot be continued by 1 process without ZeRO"),
+    ],
+    ids=["to ZeRO-2", "from ZeRO-2"],
+)
+def test_what_another_sharding_has_saved_is_refused(one, tmp_path, monkeypatch, first, then, words):
+    config = replace(one, output=str(tmp_path / "sft"), epochs=1)
+    stage_in_processes(first, config, 2)
+    kept = sorted(path.name for path in (tmp_path / "sft.finished").iterdir())
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    with pytest.raises(ConfigError, match=f"sft.finished: was written by {words}"):
+        then(replace(config, epochs=2))
+    assert sorted(path.name for path in (tmp_path / "sft.finished").iterdir()) == kept
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ from functools import partial
 
 import pytest
 from support.kill import Point, stage_in_child
-from support.training import log_of, logged, make_inputs, same_weights, sft_config
+from support.training import log_of, make_inputs, same_weights, sft_config
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from minionerec.core.artefacts import read_json, read_manifest
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.training.run import newest_whole_checkpoint
 from minionerec.training.sft import run_sft
@@ -54,10 +56,26 @@ def test_more_epochs_go_on_from_a_finished_run(tmp_path):
     hook.remove()
     assert len(steps) == 5
     assert result.counts["steps"] == long.counts["steps"] == 15
-    assert same_weights(tmp_path / "sft", tmp_path / "long")
-    assert logged(tmp_path / "sft", "eval_loss") == logged(tmp_path / "long", "eval_loss")
+    extended, at_once = (read_manifest(tmp_path / name) for name in ("sft", "long"))
+    assert extended["files"] == at_once["files"] and extended["counts"] == at_once["counts"]
     other = run_sft(constant(epochs=1, learning_rate=1e-3))  # another run, which begins at its beginning
     assert other.counts["steps"] == 5
+
+
+@pytest.mark.parametrize("rate", [{"schedule": "cosine"}, {"schedule": "constant", "warmup": 0.1}], ids=str)
+def test_a_run_that_was_extended_under_a_schedule_says_so(tmp_path, caplog, rate):
+    make_inputs(tmp_path)
+    run = partial(sft_config, tmp_path, **rate)
+    long = run_sft(run(output=str(tmp_path / "long"), epochs=3))
+    assert "extended" not in long.counts
+    for epochs in (1, 2, 3):
+        counts = run_sft(run(epochs=epochs)).counts
+    assert counts["extended"] == [{"epochs": 1, "steps": 5}, {"epochs": 2, "steps": 10}]
+    assert read_manifest(tmp_path / "sft")["counts"]["extended"] == counts["extended"]
+    assert not same_weights(tmp_path / "sft", tmp_path / "long")
+    assert "first 5 steps were made for 1 epochs: the result is not that of 3 epochs at once" in caplog.text
+    with pytest.raises(ArtefactError, match=r"sft: was trained for fewer epochs first and then extended"):
+        run_sft(run(epochs=3, output=str(tmp_path / "all"), refit=str(tmp_path / "sft")))
 
 
 def test_a_run_that_keeps_no_state_leaves_none(tmp_path):
@@ -71,10 +89,33 @@ def interrupted(whole, tmp_path_factory):
     """The work folder of a run that died after its second checkpoint, with both."""
     folder, _ = whole
     mine = tmp_path_factory.mktemp("cut")
-    config = sft_config(folder, output=str(mine / "sft"), select_by="loss", epochs=4)
+    config = sft_config(folder, output=str(mine / "sft"), select_by="loss", epochs=4, device_batch_size=4)
     stage_in_child(run_sft, mine, config, Point("step", 11))
     assert {path.name for path in (mine / "sft.partial").glob("checkpoint-*")} == {"checkpoint-5", "checkpoint-10"}
     return mine / "sft.partial"
+
+
+OTHERS = [
+    ({"WORLD_SIZE": "2"}, "2 processes without ZeRO or FSDP on cpu"),
+    ({"ACCELERATE_USE_DEEPSPEED": "true"}, "1 process with ZeRO-2 on cpu"),
+]
+
+
+@pytest.mark.parametrize(("launch", "message"), OTHERS, ids=["processes", "ZeRO-2"])
+@pytest.mark.parametrize("state", ["partial", "finished"])
+def test_another_launch_is_refused_before_anything_starts(
+    whole, interrupted, tmp_path, monkeypatch, launch, message, state
+):
+    """Its steps draw dropout, so they depend on the number of processes."""
+    shutil.copytree(interrupted, tmp_path / f"sft.{state}")
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    config = sft_config(whole[0], output=str(tmp_path / "sft"), select_by="loss", epochs=4, device_batch_size=4)
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=f"sft.{state}: was written by 1 process without .* by {message}"):
+        run_sft(replace(config, epochs=5))
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+    assert read_json(tmp_path / f"sft.{state}" / "launch.json") == {"processes": 1, "sharding": "", "device": "cpu"}
 
 
 def half(content):

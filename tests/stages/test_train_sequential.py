@@ -179,6 +179,10 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(file, tmp_path, monkeypatc
     interrupted_in_epoch(monkeypatch, cut, 2)
     with pytest.raises(ConfigError, match=r"unfinished run that differs in epochs \(then 3, now 4\)\. Resume it"):
         run_sequential(config_of(file, tmp_path / "cut", epochs=4))
+    with pytest.raises(
+        ConfigError, match=r"cut/model\.partial: was written by a launch on cpu, and cannot be .* on meta"
+    ):
+        run_sequential(config_of(file, tmp_path / "cut", epochs=3, device="meta"))
     # It goes on after its first epoch: two are left.
     original, made = train.train_epoch, []
     monkeypatch.setattr(train, "train_epoch", lambda *args: made.append(args[-1]) or original(*args))

@@ -255,9 +255,7 @@ def _trainer(
     run: TrainingRun, config: CatalogueTrainConfig, bundle: Bundle, windows: SidWindows, heldout: SidWindows
 ) -> CatalogueTrainer:
     """A trainer of these windows, which validates on those held out; that of a refit does not."""
-    names = "batch_size and device_batch_size"
-    count = len(windows["histories"])
-    plan = plan_steps(config, count, config.batch_size, config.device_batch_size, names, "windows")
+    plan = plan_steps(config, len(windows["histories"]), "windows")
     args, model = _arguments(config, plan, run), cast(CatalogueModel, bundle.model)
     trainer = CatalogueTrainer(
         model=model,
@@ -342,6 +340,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         write_windows(corpus, table, config.recency, folder, conditioned)
     wait_for_everyone()
     windows = read_windows(folder)
+    wait_for_everyone()  # one that is refused from here on removes the folder
     heldout = held_out_windows(corpus.valid, table, corpus.max_history, conditioned)
     heldout = some_windows(heldout, config.loss_examples, config.seed)
     bundle = started or new_bundle(config, corpus, table, windows)

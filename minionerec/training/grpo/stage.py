@@ -252,8 +252,7 @@ def _say(config: GrpoConfig, prompts: TrainingSet, rewards: WeightedRewards) -> 
 
 def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingSet) -> GRPOConfig:
     """Arguments of TRL's trainer."""
-    names = "prompts_per_step and prompts_per_device"
-    plan = plan_steps(config, len(prompts), config.prompts_per_step, config.prompts_per_device, names, "prompts")
+    plan = plan_steps(config, len(prompts), "prompts")
     return GRPOConfig(
         **run.arguments(plan, config.select_by),
         max_steps=config.max_steps,

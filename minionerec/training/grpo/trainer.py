@@ -130,6 +130,7 @@ class SidGrpoTrainer(RankingEvaluation, StepTrainer):
         super().__init__(model, args, rows, tokenizer, callbacks, order)
         self.roll_out, self.objective, self.sid_tokens = roll_out, objective, sid_tokens
         self.validation, self.teacher, self.max_hr_drop = validation, teacher, max_hr_drop
+        self.by_process = order is not None or objective.loss == "bnpo"  # a mean over the tokens of a device
         self.figures = Figures(self.accelerator)
         self.ends = {tokenizer.pad_token_id, *self.eos_token_ids}
 

@@ -19,7 +19,7 @@ from minionerec.core.artefacts import read_json, write_json
 from minionerec.core.device import fix_order
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
-from minionerec.core.stage import Stage
+from minionerec.core.stage import LAUNCH_FILE, Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.protocols import Protocol
 from minionerec.data.session import UNKNOWN
@@ -152,9 +152,10 @@ def _train(
     stage: Stage[SequentialConfig], protocol: Protocol, given: Callable[[], ModelInputs], device: torch.device
 ) -> bool:
     """Train, or resume an interrupted training; whether it had to be."""
-    config, seed = stage.config, protocol.seed
+    config, seed, launch = stage.config, protocol.seed, {"device": device.type}
     if stage.current() is not None:
         return False
+    stage.check_launch(launch)
     with stage.work() as work:
         started = time.perf_counter()
         with work.phase("load"):
@@ -176,6 +177,7 @@ def _train(
             rows = data.held_out["valid"]
             return rank_rows(model, rows, protocol.seen, device, **data.further_inputs(model, rows))["item"]
 
+        write_json(work.folder / LAUNCH_FILE, launch)
         done = fit(model, examples, valid_ranks, protocol, config, work.folder / STATE_FILE, device, work)
         counts = {
             **data.counts,

@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import ClassVar
 
 import pytest
@@ -12,7 +13,7 @@ from minionerec.core.artefacts import fingerprint, read_manifest, write_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import StageConfig, setting
-from minionerec.core.stage import RECORD_FILE, Stage
+from minionerec.core.stage import LAUNCH_FILE, RECORD_FILE, Stage
 
 
 @dataclass
@@ -126,6 +127,41 @@ def test_an_unfinished_run_is_not_mixed_with_another(config, tmp_path):
     with pytest.raises(ConfigError, match="differs in the inputs' content"):
         run_sum(replace(config, sign=-1))
     assert run_sum(replace(config, sign=-1, restart=True)) == (-10, True, 2)
+
+
+def test_states_of_another_launch_are_refused(config, tmp_path):
+    with pytest.raises(Killed):
+        run_sum(config, die_after=1)
+    stage, now = Stage(config), {"processes": 1, "device": "cpu"}
+    stage.check_launch(now)  # what it has saved depends on no launch
+    for then, words in (
+        (
+            {"processes": 2, "device": "cpu"},
+            r"2 processes on cpu, and cannot be continued by 1 process on cpu\. Launch",
+        ),
+        ({"device": "cuda"}, r"a launch on cuda, and cannot be continued by a launch on cpu\. Launch it as it was"),
+    ):
+        (stage.partial / LAUNCH_FILE).write_text(json.dumps(then))
+        with pytest.raises(ConfigError, match=rf"sum\.partial: was written by {words}"):
+            stage.check_launch(now)
+        stage.check_launch({**now, **then})
+        Stage(replace(config, sign=-1)).check_launch(now)  # refused for its settings
+        Stage(replace(config, restart=True)).check_launch(now)
+
+
+def test_a_stage_waits_for_one_in_another_thread_and_not_for_itself(config, tmp_path, caplog):
+    inner = replace(config, output=str(tmp_path / "inner"))
+    second = Thread(target=run_sum, args=(replace(config, output=str(tmp_path / "second")),))
+    with caplog.at_level("INFO", "minionerec"), Stage(config).work():
+        assert run_sum(inner) == (6, True, 2)
+        second.start()
+        while "Waiting for a stage in another thread" not in caplog.text:
+            assert second.is_alive()
+        with pytest.raises(ConfigError, match="second: another run is writing it"):
+            run_sum(replace(config, output=str(tmp_path / "second")))
+        assert not (tmp_path / "second").exists()
+    second.join()
+    assert (tmp_path / "second" / "sum.txt").is_file()
 
 
 def test_what_a_run_left_that_was_killed_after_its_last_write_is_no_unfinished_run(config, tmp_path):

@@ -4,6 +4,8 @@ import logging
 import os
 import sys
 import time
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +17,15 @@ from torch.utils.file_baton import FileBaton
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.training.config import RunConfig
-from minionerec.training.run import accumulation_steps, check_builds, choose_examples, plan_steps, training_stage
+from minionerec.training.config import CatalogueTrainConfig, DpoConfig, GrpoConfig, SftConfig, TigerTrainConfig
+from minionerec.training.run import (
+    accumulation_steps,
+    batch_of,
+    check_builds,
+    choose_examples,
+    plan_steps,
+    training_stage,
+)
 from minionerec.training.trainer import LogLines, load_weights
 
 
@@ -34,10 +43,47 @@ def test_micro_batches():
 
 def test_the_plan_is_for_all_processes_of_the_launch_and_is_reported(monkeypatch, caplog):
     monkeypatch.setenv("WORLD_SIZE", "4")
+    config = sft_config(Path(), evals_per_epoch=3, epochs=1.5, batch_size=64, device_batch_size=8)
     with caplog.at_level("INFO", "minionerec"):
-        plan = plan_steps(RunConfig(corpus="c", output="x", evals_per_epoch=3, epochs=1.5), 1000, 64, 8, "x", "rows")
+        plan = plan_steps(config, 1000, "rows")
     assert (plan.accumulation, plan.steps_per_epoch, plan.eval_steps) == (2, 16, 6)
     assert "A step is 64 rows = 8 a device x 4 device(s) x 2; 16 steps an epoch, 1.5 epochs" in caplog.text
+
+
+NEEDED = {"corpus": "c", "output": "o", "sids": "s", "checkpoint": "m"}
+
+
+@pytest.mark.parametrize("kind", [SftConfig, GrpoConfig, DpoConfig, TigerTrainConfig, CatalogueTrainConfig])
+@pytest.mark.parametrize("at_a_time", [0, 4])
+def test_batches_of_every_trainer_divide_by_the_processes(monkeypatch, kind, at_a_time):
+    total, share = kind.batch
+    needed = {of.name: NEEDED[of.name] for of in fields(kind) if of.name in NEEDED}
+    config = kind(**needed, **{total: 16, share: at_a_time})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert batch_of(config) == ((16, 4, 2) if at_a_time else (16, 8, 1))
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match=rf"^{total} and {share}: 16 is no multiple of {at_a_time or 1} x 3 device"):
+        batch_of(config)
+
+
+def test_every_process_refuses_a_batch_that_does_not_divide_before_anything_is_written(tmp_path, monkeypatch):
+    make_inputs(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        with pytest.raises(ConfigError, match="batch_size and device_batch_size: 8 is no multiple of 8 x 3 device"):
+            training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "sids"]
+
+
+@pytest.mark.parametrize(("requested", "mixed_bf16"), [("bf16", False), ("fp16", False), ("fp16", True)])
+def test_a_launch_of_another_precision_than_the_settings_is_refused(tmp_path, monkeypatch, requested, mixed_bf16):
+    make_inputs(tmp_path)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", requested)
+    with pytest.raises(
+        ConfigError, match=f"requests mixed precision '{requested}', but mixed_bf16 is {mixed_bf16}".lower()
+    ):
+        training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path, mixed_bf16=mixed_bf16))
 
 
 def make_lock(folder, minutes):
