@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from support.catalogue import OFF, random_catalogue
 from support.decoding import stock_generate, token_ids
+from support.devices import same_lists
 from transformers import AutoModelForCausalLM
 
 from minionerec.core.errors import ConfigError, DataError
@@ -259,15 +260,13 @@ def test_searches_with_room_for_all_give_the_models_own_ranking(either, normalis
         exact_search(either, PROMPTS, trie(), N, normaliser, at_once=2),
         exact_search(either, PROMPTS, trie(), N, normaliser),
     ):
-        assert torch.equal(found.sids, wanted.indices)
-        assert torch.allclose(found.scores, wanted.values, atol=1e-5)
+        assert same_lists((found.sids, found.scores), (wanted.indices, wanted.values))
     log_probs = either.sid_log_probs(PROMPTS, trie())
     assert torch.allclose(log_probs.sort(1, descending=True).values, wanted.values, atol=1e-5)
     best = exact_search(either, PROMPTS, trie(), 3, normaliser, at_once=1)
-    assert torch.equal(best.sids, wanted.indices[:, :3])
-    sids, scores = decode_prompts(either, PROMPTS, trie(), N, batch_size=2, normaliser=normaliser)
-    assert np.array_equal(sids, wanted.indices.numpy())
-    assert np.allclose(scores, wanted.values.numpy(), atol=1e-5)
+    assert same_lists((best.sids, best.scores), (wanted.indices[:, :3], wanted.values[:, :3]))
+    found = decode_prompts(either, PROMPTS, trie(), N, batch_size=2, normaliser=normaliser)
+    assert same_lists(found, (wanted.indices, wanted.values))
 
 
 def test_a_trie_of_some_sids_is_searched_among_them(either):
@@ -304,8 +303,7 @@ def test_stock_generate_says_the_same(either, cache, row):
     number = {tuple(prompt(sid)): sid - 1 for sid in range(1, N + 1)}
     found = [number[tuple(ids)] for ids in output.sequences[:, len(PROMPTS[row]) :].tolist()]
     wanted = ranked(either)
-    assert found == wanted.indices[row].tolist()
-    assert torch.allclose(output.sequences_scores, wanted.values[row], atol=1e-4)
+    assert same_lists(([found], output.sequences_scores[None]), (wanted.indices[[row]], wanted.values[[row]]))
 
 
 def test_logits_after_a_prompt_are_the_steps_through_the_trie(either):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.catalogue import OFF, random_catalogue
 from support.decoding import token_ids
+from support.devices import same_lists
 
 from minionerec.data.session import LATER, SAME, UNKNOWN
 from minionerec.data.transitions import count_transitions
@@ -161,8 +162,7 @@ def test_searches_by_blocks_give_the_same_lists(model, dense, small_blocks, froz
     try:
         for (search, k, guide), before in zip(asked(guides), wanted, strict=True):
             found = search(model, PROMPTS, trie(), k, guide=guide)
-            assert torch.equal(found.sids, before.sids)
-            assert torch.allclose(found.scores, before.scores, atol=1e-5)
+            assert same_lists((found.sids, found.scores), (before.sids, before.scores))
     finally:
         model.train().eval()
 
@@ -181,8 +181,7 @@ def test_some_of_the_sids_are_searched_by_blocks(model, small_blocks, monkeypatc
     monkeypatch.setattr(blocks, "SIDS_AT_ONCE", N)
     wanted = exact_search(model, PROMPTS, some, 5), beam_search(model, PROMPTS, some, 5, "renormalised")
     for one, other in zip(found, wanted, strict=True):
-        assert torch.equal(one.sids, other.sids)
-        assert torch.allclose(one.scores, other.scores, atol=1e-5)
+        assert same_lists((one.sids, one.scores), (other.sids, other.scores))
 
 
 def test_samples_by_blocks_have_the_models_probabilities(model, small_blocks):

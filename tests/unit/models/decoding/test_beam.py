@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.decoding import VOCABULARY, lists, random_trie, sid_scores, tiny_model, token_ids
+from support.devices import same_lists
 from support.rounding import assert_best, assert_near
 from support.training import WAITS
 
@@ -79,8 +80,7 @@ def test_batching_changes_nothing_and_modes_are_restored():
     model.train()
     many, many_scores = decode_prompts(model, prompts, trie, 10, batch_size=5)
     assert model.training
-    assert np.array_equal(one, many)
-    assert_near(one_scores, many_scores)
+    assert same_lists((one, one_scores), (many, many_scores))
 
 
 @pytest.mark.parametrize("most", [1, 3, 4])
@@ -100,8 +100,7 @@ def test_where_memory_ends_fewer_prompts_are_searched_at_a_time(monkeypatch, cap
 
     monkeypatch.setattr(decoder, "beam_search", short_of_memory)
     found, others = decode_prompts(model, prompts, trie, 10, batch_size=5)
-    assert np.array_equal(found, wanted)
-    assert_near(others, scores)
+    assert same_lists((found, others), (wanted, scores))
     ended = [size for size in tried if size > most]
     assert tried[: len(ended)] == ended  # once it is low enough it stays so
     assert sum(tried) - sum(ended) == 13
@@ -123,8 +122,7 @@ def test_by_default_as_many_prompts_are_searched_as_memory_holds_with_the_same_l
     monkeypatch.setattr(device, "free_memory", lambda device: free)
     found, others = decode_prompts(model, prompts, trie, 10)
     assert asked == sizes
-    assert np.array_equal(found, wanted)
-    assert_near(others, scores)
+    assert same_lists((found, others), (wanted, scores))
 
 
 def test_a_search_that_fails_otherwise_or_with_one_prompt_is_an_error():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 from support.decoding import VOCABULARY, exact_prompts, lists, sid_scores, tiny_model, token_ids
-from support.rounding import assert_best, assert_near, rounding
+from support.devices import same_lists
+from support.rounding import assert_best, rounding
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.models.decoding.beam import beam_search
@@ -42,7 +43,7 @@ def test_few_prefixes_are_opened_and_none_beyond_what_the_bounds_ask():
     prompts = [rng.integers(0, VOCABULARY, 5).tolist() for _ in range(6)]
     one = exact_search(model, prompts, trie, 3, at_once=1)
     many = exact_search(model, prompts, trie, 3, at_once=50)
-    assert torch.equal(one.sids, many.sids)
+    assert same_lists((one.sids, one.scores), (many.sids, many.scores))
     assert (one.opened <= many.opened).all() and (many.opened <= prefixes.n_sids + 1).all()
     for prompt, opened, scores in zip(prompts, one.opened.tolist(), one.scores, strict=True):
         # Opened one at a time, best first: the root, and exactly the prefixes that score above the last of the list; a
@@ -60,8 +61,7 @@ def test_renormalised_lists_equal_a_beam_as_wide_as_the_catalogue():
     prompts = [rng.integers(0, VOCABULARY, length).tolist() for length in (2, 6)]
     wide = beam_search(model, prompts, trie, 200, "renormalised")
     exact = exact_search(model, prompts, trie, 20, "renormalised", at_once=4)
-    assert torch.equal(exact.sids, wide.sids[:, :20])
-    assert_near(exact.scores, wide.scores[:, :20])
+    assert same_lists((exact.sids, exact.scores), (wide.sids[:, :20], wide.scores[:, :20]))
 
 
 def test_many_prompts_keep_their_order():
@@ -75,8 +75,7 @@ def test_many_prompts_keep_their_order():
     model.eval()
     for position, prompt in enumerate(prompts):
         alone = exact_search(model, [prompt], trie, 5)
-        assert alone.sids[0].tolist() == sids[position].tolist()
-        assert_near(scores[position], alone.scores[0])
+        assert same_lists((sids[[position]], scores[[position]]), (alone.sids, alone.scores))
     assert (opened > 1).all()
 
 
