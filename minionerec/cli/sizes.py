@@ -99,7 +99,7 @@ def _corpus(shape: Shape) -> ChosenSettings:
     return {
         "ties": (
             "shuffle" if shape.listed else "keep",
-            f"{share} of a user's neighbouring pairs have equal times; their order {agrees}",
+            f"{share} of a user's neighbouring pairs are within one second; their order {agrees}",
         ),
         "max_history": (
             history_length(shape.before),

@@ -74,7 +74,7 @@ class OrderAudit:
 
     Attributes:
         pairs: Neighbouring pairs; of sources with times those of which both times are known.
-        ties: Pairs with one timestamp; None where there are no times.
+        ties: Pairs within one second; None where there are no times.
         orders: Key compared → kind of pairs → how often it rises. "text": item ids as text; "number": as numbers,
             where all are digits; "file": positions in the source's file, where they are known. Kinds are "ties" and
             "others", or "all" where there are no times. Pairs of one item twice are in no order of ids. "others" are
@@ -106,7 +106,7 @@ class OrderAudit:
             lines = [f"neighbouring pairs: {self.pairs:,}; their times are unknown"]
             return lines + [f"  {_NAMES[name]} rise in {kinds['all']}" for name, kinds in self.orders.items()]
         share = f" ({self.ties / self.pairs:.1%})" if self.pairs else ""
-        lines = [f"neighbouring pairs with one timestamp: {self.ties:,} of {self.pairs:,}{share}"]
+        lines = [f"neighbouring pairs within one second: {self.ties:,} of {self.pairs:,}{share}"]
         if self.ties:
             lines += [
                 f"  {_NAMES[name]} rise in {kinds['ties']}" + (f"; else in {kinds['others']}" if name != "file" else "")
@@ -121,12 +121,12 @@ class OrderAudit:
         name = next(name for name in ("text", "number") if self.orders.get(name, {}).get("ties", Agreement()).far)
         kinds = self.orders[name]
         return (
-            f"Within one timestamp {_NAMES[name]} rise in {kinds['ties']}, by "
+            f"Within one second {_NAMES[name]} rise in {kinds['ties']}, by "
             f"chance they would in {CHANCE:.0%}; between "
-            f"timestamps in {kinds['others']}. The order within a timestamp is "
+            f"seconds in {kinds['others']}. The order within a second is "
             f"that of a listing, not of users' behaviour, "
             "and the next item partly depends on how the file is sorted. Set ties to 'shuffle' or 'together', or "
-            "report examples with one timestamp separately."
+            "report examples within one second separately."
         )
 
 

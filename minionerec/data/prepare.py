@@ -71,9 +71,10 @@ def _say(output: Path, counts: Mapping[str, Any], audit: OrderAudit) -> None:
         log.warning("%s", warning)
     if counts.get("items_without_title"):
         log.warning(
-            "%d of %d items have no title; only descriptions distinguish them.",
+            "%d of %d items have no title, and %d no description.",
             counts["items_without_title"],
             counts["items"],
+            counts["items_without_description"],
         )
     if counts.get("broken_rows"):
         log.warning(

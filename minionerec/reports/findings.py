@@ -306,10 +306,8 @@ def _hard_examples(results: PageResults) -> Iterator[Finding]:
     """Shares of cold targets and of truncated histories, with what to change, where they are large."""
     cold = next((each for each in results.slices if (each.group, each.name) == ("target", "cold")), None)
     if cold is not None and cold.share >= _LARGE:
-        text = f"{format_percent(cold.share)} of the targets are cold: no training example has them as its target. "
-        text += "What recommends them reads texts: try train-catalogue with experts true, or with unseen_negatives "
-        text += "false, and compare the slice."
-        yield Finding("cold targets", text, {"share": cold.share})
+        text = f"{format_percent(cold.share)} of the targets are cold: no training example has them as its target."
+        yield Finding("cold targets", text + _for_cold_targets(results), {"share": cold.share})
     examples = results.examples
     truncated = 0 if examples is None else examples.data.counts.get("truncated_histories", 0)
     corpus = None if examples is None else examples.data
@@ -317,6 +315,22 @@ def _hard_examples(results: PageResults) -> Iterator[Finding]:
         share = truncated / sum(corpus.sizes.values())
         text = f"{format_percent(share)} of the histories are truncated to their newest {corpus.max_history} items; "
         yield Finding("truncated histories", text + "max_history of prepare-data sets how many.", {"share": share})
+
+
+def _for_cold_targets(results: PageResults) -> str:
+    """What recommends cold targets, as far as it was not tried; "" where items have no texts."""
+    examples = results.examples
+    if examples is not None and not (examples.data.items[["title", "description"]] != "").any(axis=None):
+        return ""
+    trainings = [each for runs in results.lineages.values() for run in runs for each in run.trainings]
+    tries = [
+        f"with {name} {str(value).lower()}"
+        for name, value in (("experts", True), ("unseen_negatives", False))
+        if not any(training.settings.get(name) is value for training in trainings)
+    ]
+    if not tries:
+        return ""
+    return f" What recommends them reads texts: try train-catalogue {', or '.join(tries)}, and compare the slice."
 
 
 def _called(name: str) -> str:

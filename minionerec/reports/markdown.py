@@ -23,7 +23,8 @@ from minionerec.reports.document import (
 def escape_markdown(text: str) -> str:
     """Plain text as Markdown that shows it literally, on one line."""
     text = re.sub(r"([\\`*|#~]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))", r"\\\1", " ".join(text.split()))
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"&(?! )", "&amp;", text)  # not of "p < 0.001": pages are also printed
+    return re.sub(r"(?<! )>|>(?! )", "&gt;", re.sub(r"<(?! )", "&lt;", text))
 
 
 def _block(block: Block) -> str:

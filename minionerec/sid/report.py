@@ -236,6 +236,13 @@ _USED = 0.05  # perplexity over codes; tables that a model was trained on have .
 _BUYERS = 2.0
 
 
+_NOTHING = {"empty_texts": "text", "items_without_interactions": "training interactions"}
+_TRY = {
+    "text": "give them titles, or try with_interactions true",
+    "training interactions": "where items have texts, try an encoder of texts with with_interactions true",
+}
+
+
 def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> str:
     """One or two sentences: what is wrong with a table and what to try, or that nothing is.
 
@@ -246,6 +253,13 @@ def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> 
         measures: Result of `diagnose`, where the table was measured against interactions.
     """
     found, after = [], report["collisions"]["after"]
+    counts = report.get("counts", {})
+    missing = {name: counts[key] for key, name in _NOTHING.items() if counts.get(key)}
+    if len(missing) == 1 and len(_NOTHING.keys() & counts.keys()) == 1:  # what has interactions beside has a vector
+        name, without = missing.popitem()
+        found.append(
+            f"{without:,} items have no {name} and so no vector, and their codes say nothing of them: {_TRY[name]}"
+        )
     if after["sharing_rate"] > _SHARED:
         found.append(
             f"{after['sharing_items']:,} items ({after['sharing_rate']:.1%}) share an SID, and a recommender cannot "

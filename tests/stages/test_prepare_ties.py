@@ -67,7 +67,7 @@ def test_a_file_that_is_a_listing_is_warned_of(tmp_path, by_months, caplog):
     assert 0.1 < others["rising"] / others["pairs"] < 0.4
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1 and "Set ties to 'shuffle' or 'together'" in warnings[0]
-    assert f"neighbouring pairs with one timestamp: {order['ties']:,} of {order['pairs']:,}" in caplog.text
+    assert f"neighbouring pairs within one second: {order['ties']:,} of {order['pairs']:,}" in caplog.text
     assert read_manifest(result.output)["seed"] is None
     caplog.clear()
     shuffled, result = prepared(tmp_path, settings, ties="shuffle", seed=3)
@@ -106,7 +106,7 @@ def test_a_source_without_times_gets_a_note(tmp_path, caplog):
         "number": {"all": {"pairs": 27, "rising": 27}},
     }
     assert "neighbouring pairs: 27; their times are unknown" in caplog.text
-    assert "item ids as numbers rise in 100.0% of 27" in caplog.text and "Within one timestamp" not in caplog.text
+    assert "item ids as numbers rise in 100.0% of 27" in caplog.text and "Within one second" not in caplog.text
     with pytest.raises(ConfigError, match=f"ties is 'together', but {lines} holds no times"):
         prepared(tmp_path, settings, ties="together")
 

@@ -205,7 +205,9 @@ class Chosen:
             EASE: f"left out, of more than {ALL_PAIRS:,} candidates"
             if self.ridge is None
             else f"ridge {self.ridge:g}{_seen(self.ease_exclude_seen)}",
-            TEXT: f"left out, of more than {ALL_PAIRS:,} candidates or of items without texts"
+            TEXT: (
+                "left out, of items without texts" if self.ridge else f"left out, of more than {ALL_PAIRS:,} candidates"
+            )
             if self.text is None
             else f"decay {self.text.score_decay:g}, {self.text.popularity:g} of popularity"
             f"{_seen(self.text.exclude_seen)}",

@@ -62,12 +62,12 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
         0.5, abs=0.05
     )
     assert found.warning().startswith(
-        "Within one timestamp item ids as text rise in 100.0% of 960 (95 % interval 99.6% to 100.0%), by chance they "
-        "would in 50%; between timestamps in 100.0% of 280"
+        "Within one second item ids as text rise in 100.0% of 960 (95 % interval 99.6% to 100.0%), by chance they "
+        "would in 50%; between seconds in 100.0% of 280"
     )
     assert other.warning() is None and not other.agrees_with_ids
     assert found.lines() == [
-        "neighbouring pairs with one timestamp: 960 of 1,240 (77.4%)",
+        "neighbouring pairs within one second: 960 of 1,240 (77.4%)",
         "  item ids as text rise in 100.0% of 960 (95 % interval 99.6% to 100.0%); else in 100.0% of 280 (95 % "
         "interval 98.6% to 100.0%)",
         "  positions in the file rise in 100.0% of 960 (95 % interval 99.6% to 100.0%)",

@@ -123,7 +123,7 @@ def test_the_published_layout_gets_times_that_come_back_from_disk(layout, caplog
     same, later = (sum(row.count(context) for row in wanted.values()) for context in (SAME, LATER))
     order = read_manifest(result.output, "corpus")["counts"]["order"]
     assert (order["pairs"], order["ties"]) == (same + later, same)
-    assert f"neighbouring pairs with one timestamp: {same} of {same + later}" in caplog.text
+    assert f"neighbouring pairs within one second: {same} of {same + later}" in caplog.text
 
 
 def test_corpora_without_it_stay_as_they_were(layout):

@@ -37,6 +37,9 @@ BLOCKS = [
 def test_markdown_shows_text_literally():
     assert escape_markdown("a_b <b> *x*\n| [l](u)") == "a_b &lt;b&gt; \\*x\\* \\| [l\\](u)"
     sections = [Section("S", ["p & q", Table(["h"], [["<v>"]])])]
+    assert (
+        escape_markdown("p < 0.001, 1 > 0, a & b &amp; <i> >x") == "p < 0.001, 1 > 0, a & b &amp;amp; &lt;i&gt; &gt;x"
+    )
     assert "| &lt;v&gt; |" in render_markdown("T", "lead", sections)
     assert "p &amp; q" in render_html("T", "lead", sections)
 

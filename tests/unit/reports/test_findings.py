@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.runs import results_of
 
@@ -10,7 +11,7 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.metrics.statistics import Estimate, PairedDifference
 from minionerec.recommend.rankers.baselines import Chosen
 from minionerec.reports.cells import MINUS
-from minionerec.reports.findings import _kept, findings
+from minionerec.reports.findings import _for_cold_targets, _kept, findings
 from minionerec.reports.reference import PublishedGap, load_reference, setting_lines, spread
 from minionerec.reports.results import PageResults
 
@@ -205,6 +206,23 @@ def test_cold_targets_are_reported_with_what_to_change_where_they_are_many():
         notes = found_texts(page({"target": {"cold": cold, "frequent": ~cold}}), "notes")
         found = [note for note in notes if "of the targets are cold" in note]
         assert len(found) == count and all(note.startswith("25.00 %") and "experts true" in note for note in found)
+
+
+def test_advice_on_cold_targets_names_what_was_not_tried_and_nothing_without_texts():
+    def advised(texts, **settings):
+        training = SimpleNamespace(settings=settings)
+        items = pd.DataFrame({"title": texts, "description": ""})
+        results = SimpleNamespace(
+            examples=SimpleNamespace(data=SimpleNamespace(items=items)),
+            lineages={"mine": [SimpleNamespace(trainings=[training])]},
+        )
+        return _for_cold_targets(results)
+
+    both = " What recommends them reads texts: try train-catalogue with experts true, or with unseen_negatives false, "
+    assert advised(["Lamp", ""], experts=False, unseen_negatives=True) == both + "and compare the slice."
+    assert "experts" not in advised(["Lamp"], experts=True, unseen_negatives=True)
+    assert advised(["Lamp"], experts=True, unseen_negatives=False) == ""
+    assert advised(["", ""], experts=False) == ""
 
 
 def test_optimisation_that_found_nothing_better_is_named():

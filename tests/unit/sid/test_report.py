@@ -121,6 +121,16 @@ def test_advice_names_what_is_wrong_and_what_to_try():
     report, measures = measured(good, of_group)
     assert advice(report) == "Advice: none. Nearly every item has an SID of its own, the levels are used."
     assert "the levels are used, and two items of one first code are" in advice(report, measures)
+    for counts, message in (
+        ({"items_without_interactions": 271}, "Advice: 271 items have no training interactions and so no vector"),
+        (
+            {"empty_texts": 3},
+            "Advice: 3 items have no text and so no vector, and their codes say nothing of them: give",
+        ),
+        ({"empty_texts": 3, "items_without_interactions": 271}, "Advice: none"),
+        ({"empty_texts": 0}, "Advice: none"),
+    ):
+        assert advice(report | {"counts": counts}).startswith(message)
 
     across = np.array([[item % 5, item // 5] for item in range(20)])  # first codes have one item of each group
     report, measures = measured(across, of_group)
