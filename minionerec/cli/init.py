@@ -69,7 +69,10 @@ def run_init(program: str) -> None:
         ConfigError: If the recipe's file exists, or the catalogue is too small.
         DataError: If a table cannot be used.
     """
-    given = init_arguments(program).parse_args()
+    parser = init_arguments(program)
+    given = parser.parse_args()
+    if [] in (given.items, given.interactions, given.name):  # what argparse gives for it
+        parser.error("-- is not a value")
     name = given.name.removesuffix(".yaml")
     if not all(map(NAME.fullmatch, name.split("/"))) or name in (BASE, f"{BASE}/{USUAL}"):  # which would hide its base
         raise ConfigError(

@@ -16,6 +16,7 @@ from hostile import mutate
 from hostile.groups import RAW, Group, holds
 from hostile.page_groups import PAGES
 from hostile.path_groups import PATHS
+from hostile.recipe_groups import RECIPES
 from hostile.table_groups import TABLES
 from support.small_shop import make_shop, sign
 
@@ -258,6 +259,7 @@ GROUPS = {
         *RAW,
         *TABLES,
         *PATHS,
+        *RECIPES,
         *PAGES,
         Group("vectors", _make_vectors, _strike_vectors, 4),
         Group("index", _SMALL_SHOP, _strike_index, 4),

@@ -226,6 +226,7 @@ def test_what_exists_is_left_alone(tmp_path, monkeypatch):
         ".hidden",
         "a//b",
         "own/_base",
+        "x" * 61,
     ],
 )
 def test_a_name_that_is_none_is_refused_and_nothing_is_written(name, tmp_path, monkeypatch):
@@ -235,6 +236,17 @@ def test_a_name_that_is_none_is_refused_and_nothing_is_written(name, tmp_path, m
     with pytest.raises(ConfigError, match=r"^NAME is .*expected letters, digits, spaces.*Choose another\.$"):
         init(monkeypatch, "--", "items.csv", "interactions.csv", name)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_two_hyphens_are_no_value(position, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["items.csv", "interactions.csv", "mine"]
+    words[position] = "--"
+    with pytest.raises(
+        ConfigError, match=r"^(-- is not a value|the following arguments are required: .*)\. See --help"
+    ):
+        init(monkeypatch, "--", *words)
 
 
 def test_recipes_of_one_name_in_two_folders_have_folders_of_their_own(tmp_path, monkeypatch, capsys):
