@@ -21,9 +21,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
-from torch.utils.data import Sampler
+from torch.utils.data import BatchSampler, Sampler
 
 from minionerec.core.errors import DataError
 from minionerec.core.processes import process_rank, wait_for_everyone, world_size
@@ -34,7 +35,6 @@ from minionerec.data.order import block_order, in_batches
 from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import read_shard
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
-from minionerec.training.run import choose_examples
 
 _AT_ONCE = 16_384  # examples, or interactions, that are made before the next commit
 _LOOK_AGAIN = 0.2  # seconds
@@ -166,6 +166,22 @@ class TaskExamples:
         own = copy.copy(builder)
         own.corpus = replace(builder.corpus, train=self.rows, files=(), in_files=False)
         return own
+
+
+def choose_examples(count: int, weight: float, seed: int) -> np.ndarray:
+    """Which of a task's examples an epoch sees, for a task weight: each floor(weight) times, and a random rest.
+
+    Returns:
+        int64 indices, ascending.
+
+    Example:
+        >>> choose_examples(4, 1.0, 0).tolist(), len(choose_examples(4, 2.5, 0))
+        ([0, 1, 2, 3], 10)
+    """
+    whole = np.tile(np.arange(count), int(weight))
+    rest = round((weight - int(weight)) * count)
+    drawn = np.random.default_rng(seed).permutation(count)[:rest]
+    return np.sort(np.concatenate([whole, drawn]))
 
 
 class ExampleMaker(ABC):
@@ -436,6 +452,47 @@ class EpochSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         """The examples of the epoch."""
         return self.order(self.epoch)
+
+
+def shuffled_examples(count: int, seed: int) -> EpochSampler:
+    """All examples in a random order, another one in each epoch, the same for any number of processes.
+
+    Args:
+        count: Number of examples.
+        seed: Seed of the orders.
+    """
+
+    def order(epoch: int) -> Iterator[int]:
+        yield from torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+
+    return EpochSampler(count, order)
+
+
+class DealtBatches(Sampler[list[int]]):
+    """Batches for accelerate, which deals them out to the processes in turn: as many for each, empty ones at the end.
+
+        five examples, two a batch, for two processes    0 1 | 2 3 || 4 | (none)
+
+    Accelerate would fill up its own with examples of the first batches, which would then count twice.
+
+    Args:
+        sampler: The order of examples.
+        size: Examples of a batch.
+        processes: Processes of the launch.
+    """
+
+    def __init__(self, sampler: EpochSampler, size: int, processes: int):
+        self.sampler, self.size, self.processes = sampler, size, processes
+
+    def __len__(self) -> int:
+        """Batches of all processes, the empty ones among them."""
+        return -(-len(self.sampler) // (self.size * self.processes)) * self.processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """The batches of an epoch."""
+        batches = BatchSampler(self.sampler, self.size, drop_last=False)
+        yield from batches
+        yield from ([] for _ in range(len(self) - len(batches)))
 
 
 def sample_blocks(count: int, buffer: int, processes: int, size: int, seed: int) -> EpochSampler:

@@ -22,7 +22,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import psutil
 import torch
 from safetensors import SafetensorError, safe_open
@@ -69,7 +68,7 @@ from minionerec.training.trainer import (
 
 logger = get_logger(__name__)
 
-# How examples become optimiser steps: which of them an epoch sees, and the arithmetic of batches.
+# How examples become optimiser steps: the arithmetic of batches.
 
 
 def accumulation_steps(total: int, per_device: int, processes: int, what: str) -> int:
@@ -162,22 +161,6 @@ def log_truncated(prompts: int) -> None:
     """Log how many prompts lost their first tokens, if any."""
     if prompts:
         logger.info("%s prompts were too long and were truncated to their last tokens.", f"{prompts:,}")
-
-
-def choose_examples(count: int, weight: float, seed: int) -> np.ndarray:
-    """Which of a task's examples an epoch sees, for a task weight: each floor(weight) times, and a random rest.
-
-    Returns:
-        int64 indices, ascending.
-
-    Example:
-        >>> choose_examples(4, 1.0, 0).tolist(), len(choose_examples(4, 2.5, 0))
-        ([0, 1, 2, 3], 10)
-    """
-    whole = np.tile(np.arange(count), int(weight))
-    rest = round((weight - int(weight)) * count)
-    drawn = np.random.default_rng(seed).permutation(count)[:rest]
-    return np.sort(np.concatenate([whole, drawn]))
 
 
 # Effect of the weights' dtype on small steps, and where bfloat16 is computed.

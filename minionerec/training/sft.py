@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
@@ -45,7 +44,7 @@ from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE, Wording, loa
 from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
-from minionerec.training.examples import EpochSampler, TrainingSet, sample_blocks, training_set
+from minionerec.training.examples import TrainingSet, sample_blocks, training_set
 from minionerec.training.memory import TokenLimit
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
@@ -120,28 +119,10 @@ class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
     Attributes:
         teacher: Whose soft targets are learned besides the labels; none if None.
         teacher_share: Their share of the loss where there are some.
-        order: The order of examples, by blocks; None for the trainer's own.
     """
 
     teacher: Teacher | None = None
     teacher_share: float = 0.0
-    order: EpochSampler | None = None
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """The trainer's own, or by blocks."""
-        if self.order is None:
-            found: DataLoader[Any] = super().get_train_dataloader()
-            return found
-        loader: DataLoader[Any] = self.accelerator.prepare(
-            DataLoader(
-                cast(Any, self.train_dataset),
-                batch_size=self.args.per_device_train_batch_size,
-                sampler=self.order,
-                collate_fn=self.data_collator,
-                pin_memory=self.args.dataloader_pin_memory,
-            )
-        )
-        return loader
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -257,12 +238,10 @@ def _trainer(
     heldout = None
     if run.refit is None:
         heldout, _ = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
-    # As few examples as possible are validated twice to fill the processes' last batches.
-    share = -(-len(heldout["labels"] if heldout else [1]) // world_size())
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
         per_device_train_batch_size=plan.per_device,
-        per_device_eval_batch_size=config.device_batch_size or min(_MEASURED_EXAMPLES, share),
+        per_device_eval_batch_size=config.device_batch_size or _MEASURED_EXAMPLES,
         logging_steps=plan.eval_steps,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
@@ -270,9 +249,6 @@ def _trainer(
         ddp_find_unused_parameters=False,
     )
     collator = TreeCollator(good_row_length(bundle.model), with_teacher=bool(config.teacher))
-    order = None
-    if shuffled:
-        order = sample_blocks(len(examples), shuffled, world_size(), plan.per_device, config.seed)
     trainer = SidSftTrainer(
         model=bundle.model,
         args=args,
@@ -280,10 +256,12 @@ def _trainer(
         train_dataset=examples.rows,
         eval_dataset=None if heldout is None else Dataset.from_dict(heldout),
         processing_class=bundle.tokenizer,
-        callbacks=[*run.early_stopping(), SetEpoch(collator, order)],
+        callbacks=[*run.early_stopping(), SetEpoch(collator)],
         peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
     )
-    trainer.order, trainer.by_process = order, order is not None
+    if shuffled:
+        trainer.order = sample_blocks(len(examples), shuffled, world_size(), plan.per_device, config.seed)
+    trainer.by_process = bool(shuffled)
     show_bias(plain_model(trainer.model))
     add_dropout(plain_model(trainer.model), config.dropout)
     trie, numbers = Trie.build(bundle.table.codes, bundle.code_ids), bundle.table.sid_numbers

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from accelerate import Accelerator
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import (
     EarlyStoppingCallback,
@@ -28,7 +29,7 @@ from transformers.utils.import_utils import is_peft_available
 
 from minionerec.core.device import free_device, free_memory, memory_ended
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.core.log import TIMES, get_logger
+from minionerec.core.log import TIMES, get_logger, progress
 from minionerec.core.records import NO_CLOCK, Clock
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.bundle import Bundle
@@ -37,7 +38,9 @@ from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import LanguageRunConfig, RunConfig
+from minionerec.training.examples import DealtBatches, EpochSampler, shuffled_examples
 from minionerec.training.memory import MemoryEstimate, Share, TokenLimit, estimate_memory
+from minionerec.training.packing import SetEpoch
 
 logger = get_logger(__name__)
 
@@ -95,20 +98,33 @@ def validation_set(
     return ValidationSet(prompts, targets, trie, config.eval_beams, numbers=chosen)
 
 
+def summed(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:
+    """The sum of every process's array of one shape; with one process what is given."""
+    if accelerator.num_processes == 1:
+        return values
+    total: torch.Tensor = accelerator.reduce(torch.from_numpy(values).to(accelerator.device), "sum")
+    return total.cpu().numpy()
+
+
 def rank_validation(model: PreTrainedModel, validation: ValidationSet, accelerator: Accelerator) -> dict[str, float]:
-    """NDCG@10, HR@10, HR@1, further HR and reward of the evaluator's decoder, a set's rows shared among processes."""
+    """NDCG@10, HR@10, HR@1, further HR and reward of the evaluator's decoder, a set's rows shared among processes.
+
+    Every process measures all rows, in their order, so that the values are the same bits for any number of processes.
+    """
     names = [*_METRICS, *(f"HR@{cutoff}" for cutoff in validation.cutoffs)]
     mine = slice(accelerator.process_index, None, accelerator.num_processes)
-    with accelerator.autocast():
-        sids, scores = decode_prompts(model, validation.prompts[mine], validation.trie, validation.num_beams)
-    ranks = target_ranks(sids, validation.targets[mine])
-    values = ranking_metrics(ranks, sorted({1, 10, *validation.cutoffs}))
+    ranks, rewards = np.zeros(len(validation.targets), np.int64), np.zeros(len(validation.targets))
+    if prompts := validation.prompts[mine]:  # none where there are more processes than rows
+        with accelerator.autocast():
+            sids, scores = decode_prompts(model, prompts, validation.trie, validation.num_beams)
+        ranks[mine] = target_ranks(sids, validation.targets[mine])
+        if validation.reward is not None:
+            rewards[mine] = validation.reward(sids[:, :10], scores[:, :10], mine)
+    values = ranking_metrics(summed(ranks, accelerator), sorted({1, 10, *validation.cutoffs}))
     if validation.reward is not None:
         names.append("reward@10")
-        values["reward@10"] = validation.reward(sids[:, :10], scores[:, :10], mine)
-    sums = torch.tensor([*(values[name].sum() for name in names), len(ranks)], dtype=torch.float32)
-    *totals, rows = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
-    return {name.lower(): total / rows for name, total in zip(names, totals, strict=True)}
+        values["reward@10"] = summed(rewards, accelerator)
+    return {name.lower(): float(np.float32(values[name].sum())) / len(ranks) for name in names}
 
 
 # LoRA: low-rank updates of a pretrained model's linear maps, and the rows of its new SID tokens in full.
@@ -328,31 +344,42 @@ class RankingEvaluation(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Run the trainer's own evaluation (where it measures a loss) and add the ranking metrics to it."""
+        """Measure the loss (where the trainer measures one) and the ranking metrics."""
+        metrics: dict[str, float] = {}
         with self.clock.phase("validate"), self.as_written():
-            return self._evaluated(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+            if self.measures_loss:
+                metrics["loss"] = self.validation_loss(dataloader)
+            if self.validation is not None:
+                model = plain_model(self.accelerator.unwrap_model(self.model))
+                metrics |= rank_validation(model, self.validation, self.accelerator)
+        found = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        return EvalLoopOutput(np.zeros(0), None, metrics=found, num_samples=len(dataloader.dataset))
 
-    def _evaluated(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None,
-        ignore_keys: list[str] | None,
-        metric_key_prefix: str,
-    ) -> EvalLoopOutput:
-        if self.measures_loss:
-            output = super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
-        else:
-            nothing = np.zeros(0)
-            output = EvalLoopOutput(nothing, None, metrics={}, num_samples=len(dataloader.dataset))
-        if self.validation is not None:
-            model = plain_model(self.accelerator.unwrap_model(self.model))
-            ranked = rank_validation(model, self.validation, self.accelerator)
-            added = {f"{metric_key_prefix}_{name}": value for name, value in ranked.items()}
-            output = output._replace(metrics={**(output.metrics or {}), **added})
-        return output
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """This process's share of the validation examples: every example is in one share, once."""
+        dataset = cast(Any, self.eval_dataset if eval_dataset is None else eval_dataset)
+        return DataLoader(
+            dataset,
+            batch_size=self.args.eval_batch_size,
+            sampler=range(self.accelerator.process_index, len(dataset), self.accelerator.num_processes),
+            collate_fn=self.data_collator,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+
+    def validation_loss(self, batches: Iterable[dict[str, Any]]) -> float:
+        """The mean loss of all labels of the validation examples, the same in every process.
+
+        Args:
+            batches: Those of this process, of which there may be none.
+        """
+        cast(torch.nn.Module, self.model).eval()
+        losses, counts = [], []
+        for inputs in progress(batches, "validating", unit="batches"):
+            losses.append(cast(torch.Tensor, self.prediction_step(cast(Any, self.model), inputs, True)[0]))
+            counts.append(label_count(inputs))
+        own = np.array([np.dot([loss.item() for loss in losses], counts), sum(counts)], np.float64)
+        total, count = summed(own, self.accelerator)
+        return float(total / count)
 
 
 def memory_of(
@@ -371,8 +398,30 @@ def memory_of(
     )
 
 
+_NO_LABEL = -100  # as transformers counts them
+
+
+def label_count(inputs: Mapping[str, Any]) -> int:
+    """Labels of a batch that have a loss."""
+    return int((inputs["labels"] != _NO_LABEL).sum())
+
+
+def collate_or_fill(
+    examples: Sequence[Any], collate: Callable[[Sequence[Any]], dict[str, Any]], dataset: Any
+) -> dict[str, Any]:
+    """Collate a batch; of an empty one the first example, as a filler without labels (see `StepInParts`)."""
+    if examples:
+        return collate(examples)
+    inputs = collate([dataset[0]])
+    return {**inputs, "shift_labels": torch.full_like(inputs["labels"], _NO_LABEL), "filler": True}
+
+
 class StepInParts(Trainer):
-    """A mix-in for trainers: a device computes its share of a step in parts that its memory holds.
+    """A mix-in for trainers: a step is shared out among devices, which compute their shares in parts that memory holds.
+
+    Where the examples that are left at the end of an epoch are too few for all devices, some have none. These compute a
+    filler, whose loss and gradient are 0 and whose labels are not counted, so that the step is the same for any number
+    of devices.
 
     The trainer has one batch a step, whose inputs hold a `Share`; the losses of its parts, and their gradients, add up
     to those of the whole. So where memory ends, the step is computed again from its beginning, in
@@ -380,14 +429,37 @@ class StepInParts(Trainer):
     (`auto_find_batch_size` of transformers changes the examples of a step, and begins the training again.)
 
     Attributes:
+        order: The order of examples; random if None.
         limit: Tokens at a time; None where the trainer's own batches are computed as they are.
         at_a_time: The setting of how many examples a device computes at a time.
         smaller: Advice where not even a single example fits.
     """
 
+    order: EpochSampler | None = None
     limit: TokenLimit | None = None
     at_a_time = "device_batch_size"
     smaller = "Lower max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model."
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Batches of this process, of which the last may be a filler."""
+        dataset = cast(Any, self.train_dataset)
+        order = self.order
+        if order is None:
+            order = shuffled_examples(len(dataset), cast(int, self.args.data_seed))
+        # In several processes accelerate does not find the order of a resumed epoch.
+        epochs = cast(SetEpoch | None, self.pop_callback(SetEpoch)) or SetEpoch()
+        epochs.receivers.append(order)
+        self.add_callback(epochs)
+        size = self.args.per_device_train_batch_size
+        loader: DataLoader[Any] = self.accelerator.prepare(
+            DataLoader(
+                dataset,
+                batch_sampler=DealtBatches(order, size, self.accelerator.num_processes),
+                collate_fn=partial(collate_or_fill, collate=cast(Any, self.data_collator), dataset=dataset),
+                pin_memory=self.args.dataloader_pin_memory,
+            )
+        )
+        return loader
 
     def fit_memory(self, estimate: Callable[..., MemoryEstimate], checkpointing: bool | None) -> None:
         """Choose the limit by an estimate (`memory_of`), for as many labels as tokens.
@@ -427,6 +499,9 @@ class StepInParts(Trainer):
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward passes of a share; as the trainer's own without a limit."""
         step = super().training_step
+        if "filler" in inputs:
+            inputs = {name: values for name, values in inputs.items() if name not in ("filler", "shift_labels")}
+            num_items_in_batch = torch.inf
         if self.limit is None:
             found: torch.Tensor = step(model, inputs, num_items_in_batch)
             return found
@@ -435,11 +510,18 @@ class StepInParts(Trainer):
 
         def compute(parts: Iterable[dict[str, Any]], count: int) -> torch.Tensor:
             losses: list[torch.Tensor] = []
-            for part in parts:
+
+            def add(part: dict[str, Any], items: Any) -> None:
                 last = len(losses) == count - 1
                 self.accelerator.sync_gradients = last
                 with nullcontext() if last else self.accelerator.no_sync(model):
-                    losses.append(step(model, part, num_items_in_batch))
+                    losses.append(step(model, part, items))
+
+            part: dict[str, Any] = {}
+            for part in parts:
+                add(part, num_items_in_batch)
+            while len(losses) < count:  # another process has more parts
+                add(part, torch.inf)
             return torch.stack(losses).sum()
 
         return self.in_parts(self.share_of(inputs), compute)
@@ -447,13 +529,8 @@ class StepInParts(Trainer):
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """The loss of a batch of validation, computed in parts too; as the trainer's own without a limit."""
-        if self.limit is None:
-            found: tuple[torch.Tensor | None, Any, Any] = super().prediction_step(
-                model, inputs, prediction_loss_only, ignore_keys
-            )
-            return found
-        _, labels = self.get_batch_samples(iter([inputs]), 1, self.args.device)
+        """The mean loss of the labels of a batch of validation, of this process alone, computed in parts too."""
+        labels = label_count(inputs) * self.accelerator.num_processes  # by which losses are multiplied
 
         @torch.no_grad()
         def compute(parts: Iterable[dict[str, Any]], _count: int) -> torch.Tensor:
@@ -463,6 +540,8 @@ class StepInParts(Trainer):
                 ]
             return torch.stack(losses).sum()
 
+        if self.limit is None:
+            return compute([inputs], 1), None, None
         return self.in_parts(self.share_of(inputs), compute, gradients=False), None, None
 
     def in_parts(
@@ -472,8 +551,8 @@ class StepInParts(Trainer):
 
         Args:
             share: The share; there is a limit.
-            compute: Computes all parts, of which it is given the number too. Each is made when it is asked for: a GPU
-                computes the one before meanwhile.
+            compute: Computes all parts. Each is made when it is asked for: a GPU computes the one before meanwhile. It
+                is also given their number, which is larger where another process has more and must be waited for.
             gradients: Whether it computes gradients, which the processes of a launch may add up.
 
         Raises:
@@ -485,7 +564,7 @@ class StepInParts(Trainer):
             if self.is_deepspeed_enabled and gradients:  # it adds them up after every part, in all processes together
                 count = int(self.accelerator.gather(torch.tensor([count], device=self.args.device)).max())
             try:
-                return compute(share.split(count), count)
+                return compute(share.split(min(count, len(share))), count)
             except RuntimeError as error:
                 if not memory_ended(error):
                     raise

@@ -1,28 +1,48 @@
-"""SFT in two processes on CPUs: DDP and ZeRO-2 make the steps that one process makes."""
+"""SFT in several processes on CPUs: DDP and ZeRO-2 make the steps that one process makes."""
 
 import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from support.launched import by_zero_2
 from support.paths import ROOT
 from support.processes import stage_in_processes
-from support.training import in_parts, log_of, make_inputs, nearly_same_weights, sft_config
+from support.training import (
+    Killed,
+    in_parts,
+    kill_after,
+    log_of,
+    make_inputs,
+    mixed_sids,
+    nearly_same_weights,
+    sft_config,
+)
 
+from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.core.records import Batch, read_run_record
+from minionerec.data.corpus import Corpus
+from minionerec.models.backbone.bundle import load_bundle
+from minionerec.models.prompts.examples import ExampleBuilder, special_texts
+from minionerec.training.rows import tokenise_examples
 from minionerec.training.sft import run_sft
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
-    """What one process makes of 40 rows, in steps of 8, in micro-batches of 2."""
+    """What one process makes of 43 rows, in steps of 12 and a last one of 7, in micro-batches of 2.
+
+    SIDs differ in length, so that examples count differently in every mean over tokens.
+    """
     folder = tmp_path_factory.mktemp("one")
-    make_inputs(folder)
-    config = sft_config(folder, device_batch_size=2, dropout=0.0, select_by="loss")
+    make_inputs(folder, users=43)
+    changes = {"batch_size": 12, "device_batch_size": 2, "evals_per_epoch": 2, "eval_examples": 2}
+    config = sft_config(folder, sids=mixed_sids(folder), dropout=0.0, select_by="loss", **changes)
     run_sft(config)
     return config
 
@@ -36,8 +56,9 @@ def assert_same_run(config, one):
     logs = []
     for folder in (config.output, one.output):
         rows = log_of(folder)
-        logs.append([row[name] for row in rows for name in ("loss", "grad_norm", "eval_loss") if name in row])
-    assert len(logs[0]) == 6
+        names = ("loss", "grad_norm", "eval_loss", "eval_ndcg@10")
+        logs.append([row[name] for row in rows for name in names if name in row])
+    assert len(logs[0]) == 16
     assert logs[0] == pytest.approx(logs[1], rel=1e-4)
     assert_same_weights(config, one)
 
@@ -53,30 +74,58 @@ def with_zero_2(config):
     run_sft(config)
 
 
+def interrupted(config):
+    """The stage, stopped in the middle of the second epoch and resumed."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 6)
+        run_sft(config)
+    run_sft(config)
+
+
+def test_validation_is_the_mean_over_all_tokens(one):
+    """Of one example after another, by forward passes of the model itself."""
+    bundle, corpus = load_bundle(one.output), Corpus.load(one.corpus)
+    builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
+    rows, _ = tokenise_examples(bundle.tokenizer, builder.build("next_sid", "valid"), one.max_prompt_length)
+    losses = []
+    for ids, labels in zip(rows["input_ids"], rows["labels"], strict=True):
+        with torch.no_grad():
+            log_probs = bundle.model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        losses += [-log_probs[at - 1, label].item() for at, label in enumerate(labels) if label >= 0]
+    assert len({sum(label >= 0 for label in labels) for labels in rows["labels"]}) > 1
+    best = read_manifest(one.output)["counts"]["best"]["eval_loss"]
+    assert best == pytest.approx(np.mean(losses), rel=1e-6)
+
+
 def test_parts_that_fit_the_memory_equal_micro_batches(one, tmp_path, limits, caplog):
     config = replace(one, output=str(tmp_path / "sft"), device_batch_size=0)
     with caplog.at_level("INFO", "minionerec"):
         in_parts(run_sft, config)
-    assert "A step is 8 rows = 8 a device, in parts that fit its memory, x 1 device(s) x 1" in caplog.text
+    assert "A step is 12 rows = 12 a device, in parts that fit its memory, x 1 device(s) x 1" in caplog.text
     assert "for micro-batches of 24 tokens" in caplog.text
     assert_same_run(config, one)
-    assert read_run_record(tmp_path / "sft").batch == Batch(8, 1, 8, tokens=24)
+    assert read_run_record(tmp_path / "sft").batch == Batch(12, 1, 12, tokens=24)
 
 
 @pytest.mark.parametrize(
-    ("run", "size"),
-    [(run_sft, 2), (with_zero_2, 2), (partial(in_parts, run_sft), 0), (partial(in_parts, with_zero_2), 0)],
-    ids=["DDP", "ZeRO-2", "DDP in parts", "ZeRO-2 in parts"],
+    ("run", "size", "world"),
+    [
+        pytest.param(interrupted, 1, 2, id="DDP"),
+        pytest.param(run_sft, 4, 3, id="DDP of three"),  # of the last step one process has nothing
+        pytest.param(with_zero_2, 1, 2, id="ZeRO-2"),
+        pytest.param(partial(in_parts, run_sft), 0, 2, id="DDP in parts"),
+        pytest.param(partial(in_parts, with_zero_2), 0, 2, id="ZeRO-2 in parts"),  # six rows and one in the last step
+    ],
 )
-def test_two_processes_equal_one(one, tmp_path, run, size):
+def test_several_processes_equal_one(one, tmp_path, run, size, world):
     config = replace(one, output=str(tmp_path / "sft"), device_batch_size=size)
-    stage_in_processes(run, config, 2)
-    sharded = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").is_dir()
+    stage_in_processes(run, config, world)
+    sharded = (tmp_path / "sft.finished" / "checkpoint-8" / "global_step8").is_dir()
     assert sharded == (with_zero_2 in (run, *getattr(run, "args", ())))  # DeepSpeed was at work
     assert_same_run(config, one)
     records = [read_run_record(Path(folder.output)) for folder in (one, config)]
-    batch = Batch(2, 2, 8) if size else Batch(4, 1, 8, tokens=24)
-    assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 4, 8)), (2, batch)]
+    batch = Batch(size, 12 // size // world, 12) if size else Batch(6, 1, 12, tokens=24)
+    assert [(record.processes, record.batch) for record in records] == [(1, Batch(2, 6, 12)), (world, batch)]
     assert all(record.seconds[name] > 0 for record in records for name in ("train", "validate", "write"))
 
 
@@ -120,9 +169,9 @@ def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
     whole, config = (replace(constant, output=str(tmp_path / name)) for name in ("whole", "sft"))
     run_sft(whole)
     by_zero_2("scripts/sft.py", replace(config, epochs=2))
-    (state,) = (tmp_path / "sft.finished" / "checkpoint-10" / "global_step10").glob("*rank_1*optim_states.pt")
+    (state,) = (tmp_path / "sft.finished" / "checkpoint-8" / "global_step8").glob("*rank_1*optim_states.pt")
     state.write_bytes(state.read_bytes()[:100])
     reported = by_zero_2("scripts/sft.py", config)
-    assert f"checkpoint-10 is incomplete ({state.name} is damaged)" in reported
-    assert "A step is 8 rows = 2 a device x 2 device(s) x 2" in reported
+    assert f"checkpoint-8 is incomplete ({state.name} is damaged)" in reported
+    assert "A step is 12 rows = 2 a device x 2 device(s) x 3" in reported
     assert_same_weights(config, whole)

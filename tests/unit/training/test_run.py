@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from safetensors.torch import load_file, save_file
 from support.architectures import small_config, small_model
 from support.training import make_inputs, sft_config
@@ -18,14 +19,8 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.training.config import CatalogueTrainConfig, DpoConfig, GrpoConfig, SftConfig, TigerTrainConfig
-from minionerec.training.run import (
-    accumulation_steps,
-    batch_of,
-    check_builds,
-    choose_examples,
-    plan_steps,
-    training_stage,
-)
+from minionerec.training.examples import DealtBatches, choose_examples, shuffled_examples
+from minionerec.training.run import accumulation_steps, batch_of, check_builds, plan_steps, training_stage
 from minionerec.training.trainer import LogLines, load_weights
 
 
@@ -33,6 +28,18 @@ def test_weights_of_tasks():
     assert len(choose_examples(10, 0.3, 0)) == 3
     assert np.bincount(choose_examples(10, 2.5, 0)).min() == 2
     assert np.array_equal(choose_examples(50, 0.5, 1), choose_examples(50, 0.5, 1))
+
+
+@pytest.mark.parametrize(
+    ("count", "processes", "size"), [(24, 1, 5), (40, 2, 4), (35, 2, 4), (33, 2, 4), (3, 2, 4), (25, 3, 2), (1, 3, 2)]
+)
+def test_every_example_is_dealt_once_and_every_process_has_as_many_batches(count, processes, size):
+    order = shuffled_examples(count, seed=0)
+    batches = DealtBatches(order, size, processes)
+    shares = [list(BatchSamplerShard(batches, processes, process)) for process in range(processes)]
+    assert {len(share) for share in shares} == {len(BatchSamplerShard(batches, processes, 0))}
+    assert [row for batches in zip(*shares, strict=True) for batch in batches for row in batch] == list(order)
+    assert sorted(order) == list(range(count))
 
 
 def test_micro_batches():
