@@ -3,11 +3,13 @@
 import gzip
 import os
 import shutil
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,14 @@ import pandas as pd
 from hostile.groups import MANY, Group, holds
 from support.builder import read_tables, seconds_of
 from support.loopback import bomb, head, loopback, of_file
-from support.small_shop import bytes_of, make_shop, stage, write_shop
+from support.small_shop import STAGES, bytes_of, make_shop, stage, write_shop
 
 from minionerec.core import web
 from minionerec.core.artefacts import MANIFEST, is_artefact, verify_files
 from minionerec.core.errors import MinioneRecError
 from minionerec.core.remote import fetched, look_again
+from minionerec.core.settings import parse_settings
+from minionerec.core.stages import stage_spec
 from minionerec.data.source import BadRows
 from minionerec.data.sources.times import FEWEST
 
@@ -297,9 +301,47 @@ def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
     return "read"
 
 
+# Threads of one process
+
+THREADS = ("embed-items", "train-sequential", "train-catalogue")
+
+
+def _strike_threads(rng: Random, clean: Path, folder: Path) -> str:
+    """Two stages that are called in threads, one some time after the other; the same stage twice may be refused."""
+    names = rng.choices(THREADS, k=2)
+    outputs = {name: folder / STAGES[name]["output"] for name in names}
+    wanted = {name: bytes_of(output) for name, output in outputs.items()}
+    for output in outputs.values():
+        shutil.rmtree(output)
+    os.chdir(folder)
+    refused: list[Exception] = []
+
+    def run(name: str) -> None:
+        spec = stage_spec(name)
+        try:
+            spec.function()(parse_settings(spec.config_class(), ["--config", f"{name}.yaml"]))
+        except Exception as error:  # of a thread, which the campaign does not see
+            refused.append(error)
+
+    threads = [Thread(target=run, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+        time.sleep(rng.choice((0, 0.05, 0.3)))
+    for thread in threads:
+        thread.join()
+    for error in refused:
+        holds(isinstance(error, MinioneRecError) and names[0] == names[1], f"{type(error).__name__}: {error}")
+    for name, output in outputs.items():
+        holds(bytes_of(output) == wanted[name], f"{' and '.join(names)}: another {name}")
+    if refused:
+        raise refused[0]
+    return "made"
+
+
 PATHS = (
     Group("units", lambda folder: None, _strike_units, 1.2),
     Group("paths", write_shop, _strike_paths, 0.4),
     Group("full disk", partial(make_shop, names=FULL), _strike_disk, 0.2),
     Group("servers", lambda folder: None, _strike_server, 0.4),
+    Group("threads", partial(make_shop, names=("prepare-data", "build-sids", *THREADS)), _strike_threads, 0.02),
 )
