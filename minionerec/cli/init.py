@@ -3,6 +3,9 @@
 import re
 import shlex
 import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +14,20 @@ import yaml
 
 from minionerec.cli.plan import plan_of
 from minionerec.cli.recipes import PLACEHOLDER, USUAL
-from minionerec.cli.sizes import FEWEST_ITEMS, ChosenSettings, Shape, choose, history_length, seconds
+from minionerec.cli.sizes import (
+    FEWEST_ITEMS,
+    LANGUAGE,
+    TRAININGS,
+    ChosenSettings,
+    Pace,
+    Shape,
+    choose,
+    history_length,
+    seconds,
+    shortened,
+    windows_seen,
+)
+from minionerec.core.artefacts import write_artefact
 from minionerec.core.commands import CommandParser
 from minionerec.core.errors import ConfigError, shown
 from minionerec.core.values import convert
@@ -26,7 +42,8 @@ SUMMARY = "Write a recipe for two tables of your own, with all sizes derived fro
 BASE = "own/_base"
 NAME = re.compile(r"\w(?:[\w .-]{0,58}[\w-])?")
 """Name of a recipe, or of a folder of recipes."""
-_LANGUAGE = ("sft", "eval_sft")
+_TRIED = 1, 3, 9  # optimiser steps of the trainings of a trial, of which the first is not timed: it loads what all need
+_SHORT = 60.0  # seconds of the trainings with their starts, as usual, below which no trial is worth its time
 
 
 def init_arguments(program: str) -> CommandParser:
@@ -57,7 +74,8 @@ def init_arguments(program: str) -> CommandParser:
         "--minutes",
         default="40",
         metavar="N",
-        help="most minutes on one core that the run may take; if it takes more, it has no language model (default: 40)",
+        help="most minutes on one core that the run may take, by a short trial on this machine; if it takes more, it "
+        "has no language model, and then a smaller catalogue model (default: 40)",
     )
     return parser
 
@@ -100,8 +118,9 @@ def run_init(program: str) -> None:
                 "it without braces."
             )
     shape = shape_of(config)
-    text = recipe_text(config, shape, name, minutes)
-    steps, time = _planned(text, file), sum(_steps(shape, minutes)[1].values())
+    paces = measured_paces(config, shape)
+    text = recipe_text(config, shape, name, minutes, paces)
+    steps, spent = _planned(text, file), sum(_steps(shape, minutes, paces)[1].values())
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(file, "x", encoding="utf-8") as opened:  # of two that write it, one does
@@ -110,7 +129,7 @@ def run_init(program: str) -> None:
         raise _there(file) from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be written ({error.strerror}). Give another NAME.") from None
-    print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(time)} on one core.")
+    print(f"{file}: {steps} steps for {_size(shape)}, about {_time_text(spent)} on one core.")
     print(f"Run them with: minionerec run {shlex.quote(given.name)}")
 
 
@@ -191,17 +210,89 @@ def _time_text(time: float) -> str:
     return "a minute" if minutes <= 1 else f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
 
 
-def _steps(shape: Shape, minutes: float) -> tuple[dict[str, ChosenSettings], dict[str, float]]:
-    """The settings of each step, and its seconds; without the language model where that takes too long."""
+def measured_paces(config: PrepareConfig, shape: Shape) -> dict[str, Pace]:
+    """The pace of each training of the recipe on this machine, by trainings of a few steps.
+
+    They read the tables' corpus and random SIDs, with the recipe's settings but for experts and the number of
+    validation examples. Processor time is measured, so that other work on the machine does not count.
+
+    Args:
+        config: Settings of `prepare-data` that name the tables.
+        shape: The data.
+
+    Returns:
+        Step to its pace; empty where the trainings are so short that the other steps decide.
+    """
     chosen = choose(shape)
-    times = seconds(chosen, shape)
+    usual = seconds(chosen, shape)
+    if sum(usual[step] for step in TRAININGS) < _SHORT:
+        return {}
+    from minionerec.core.log import get_logger  # torch and transformers are loaded from here on
+    from minionerec.data.corpus import Corpus
+    from minionerec.sid.table import SidTable
+
+    logger = get_logger("minionerec")
+    level = logger.level
+    logger.setLevel("WARNING")
+    paces = {}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            recipe = Path(folder, "trial.yaml")
+            recipe.write_text(recipe_text(config, shape, "trial", float("inf"), output=Path(folder, "runs")))
+            jobs = {key.step: job for key, job in plan_of(recipe).items()}
+            jobs["corpus"].spec.function()(jobs["corpus"].settings)
+            ids = Corpus.load(jobs["corpus"].folder).items["item_id"].tolist()
+            sizes = {key: value for key, (value, _) in chosen["sids"].items()}["codebook_sizes"]
+            drawn = np.random.default_rng(0).choice(int(np.prod(sizes)), len(ids), replace=False, shuffle=False)
+            with write_artefact(jobs["sids"].folder, "sids", config={}, inputs={}) as path:
+                SidTable(np.stack(np.unravel_index(drawn, sizes), axis=1), ids).save_index(path / "index.json")
+            same: dict[str, Any] = {"eval_examples": 64, "evals_per_epoch": 1, "patience": 0}
+            for step in TRAININGS:
+                settings = {key: value for key, (value, _) in chosen[step].items()}
+                epoch = windows_seen({**settings, "epochs": 1, "towers": 1}, shape)
+                own = same | (
+                    {"experts": False} if step == "catalogue" else {"teacher": f"{folder}/catalogue{_TRIED[-1]}"}
+                )
+                spent = []
+                for steps in _TRIED:
+                    own |= {"epochs": steps * settings["batch_size"] / epoch, "output": f"{folder}/{step}{steps}"}
+                    trial = replace(jobs[step].settings, **own)
+                    begin = time.process_time()
+                    jobs[step].spec.function()(trial)
+                    spent.append(time.process_time() - begin)
+                fewer, more = (settings["batch_size"] * steps for steps in _TRIED[-2:])
+                window = (spent[-1] - spent[-2]) / (more - fewer)
+                fixed = spent[-2] - window * fewer
+                paces[step] = Pace(max(0.0, fixed), max(0.0, window) / settings.get("towers", 1))
+    finally:
+        logger.setLevel(level)
+    return paces
+
+
+def _steps(
+    shape: Shape, minutes: float, paces: Mapping[str, Pace] | None = None
+) -> tuple[dict[str, ChosenSettings], dict[str, float]]:
+    """The settings of each step, and its seconds: without the language model, or with less of the catalogue model too.
+
+    Whatever takes too long is left out.
+    """
+    chosen = choose(shape)
+    times = seconds(chosen, shape, paces)
     if sum(times.values()) > 60 * minutes:
-        times = {name: time for name, time in times.items() if name not in _LANGUAGE}
+        shortened(chosen, shape, paces or {}, 60 * minutes)
+        times = {name: time for name, time in seconds(chosen, shape, paces).items() if name not in LANGUAGE}
         del chosen["sft"]
     return chosen, times
 
 
-def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) -> str:
+def recipe_text(
+    config: PrepareConfig,
+    shape: Shape,
+    name: str,
+    minutes: float,
+    paces: Mapping[str, Pace] | None = None,
+    output: Path | None = None,
+) -> str:
     """The recipe, as YAML with the reasons as comments.
 
     Args:
@@ -209,8 +300,10 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
         shape: The data.
         name: The report's title and the name of the results folder.
         minutes: Most minutes on one core.
+        paces: Result of `measured_paces`.
+        output: Folder of the results; runs/NAME if None.
     """
-    chosen, times = _steps(shape, minutes)
+    chosen, times = _steps(shape, minutes, paces)
     defaults = PrepareConfig.__dataclass_fields__
     own: dict[str, Any] = {"items": config.items, "interactions": config.interactions}
     own |= {key: getattr(config, key) for key in (*COLUMNS, "max_bad_rows")}
@@ -224,11 +317,11 @@ def recipe_text(config: PrepareConfig, shape: Shape, name: str, minutes: float) 
         f"# Written by minionerec init; it takes about {_time_text(sum(times.values()))} on one core.",
         "# Every line may be changed: docs/recipes.md says how, `minionerec STAGE --help` what each setting means.",
         f"base: {BASE}",
-        f"output: {_yaml(str(Path('runs', name)))}",
+        f"output: {_yaml(str(output or Path('runs', name)))}",
     ]
     if "sft" not in chosen:
         lines.append(f"# No language model: with it the run would take more than {minutes:g} minutes.")
-        lines.append(f"without: [{', '.join(_LANGUAGE)}]")
+        lines.append(f"without: [{', '.join(LANGUAGE)}]")
         chosen["report"]["predictions"] = ({"catalogue model": "{eval_catalogue}"}, "")
     lines.append("steps:")
     for step, settings in chosen.items():

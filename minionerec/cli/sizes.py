@@ -10,6 +10,8 @@ from typing import Any
 
 LEVELS, CODES = 3, 256
 """Levels of an SID, and most codes of each."""
+LANGUAGE = ("sft", "eval_sft")
+"""The steps of the language model."""
 FEWEST_ITEMS = 10
 """Metrics at 10 need as many items."""
 _MANY, _SOME = 30_000, 5_000  # training examples from which the hidden size is 128 and 64
@@ -17,6 +19,8 @@ _SCORES = 1 << 32  # most scores of a training (examples x items x towers x epoc
 _SEEN = 10_000  # fewest windows that a training sees, over all epochs
 _NO_TEXT = "no item has a title or a description"
 _SECONDS_A_SCORE, _SECONDS_A_TOKEN, _SECONDS_A_STAGE = 1.7e-7, 1.7e-4, 12.0  # of Steam, of the demo shop, of any
+TRAININGS = ("catalogue", "sft")
+"""The steps that train, whose time a trial measures."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,19 @@ class Shape:
     ties: float | None
     listed: bool
     texts: bool = True
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The time of a training on the machine at hand, measured by a trial (`minionerec.cli.init.measured_paces`).
+
+    Attributes:
+        fixed: Processor seconds whatever the number of steps, without the start of the process.
+        window: Processor seconds of each window that the training sees.
+    """
+
+    fixed: float
+    window: float
 
 
 ChosenSettings = dict[str, tuple[Any, str]]
@@ -180,8 +197,49 @@ def _beams(items: int, most: int) -> int:
     return most if items >= 100 else 10
 
 
-def seconds(chosen: Mapping[str, ChosenSettings], shape: Shape) -> dict[str, float]:
-    """Estimated time of each step on one core, from runs on a CPU of 2026.
+def windows_seen(settings: Mapping[str, Any], shape: Shape) -> float:
+    """Windows that a training sees, over all epochs and variants; of several towers as often."""
+    passes = settings["epochs"] * (1 + settings.get("variants", 0)) * settings.get("towers", 1)
+    return float(shape.windows * passes)
+
+
+def shortened(chosen: dict[str, ChosenSettings], shape: Shape, paces: Mapping[str, Pace], limit: float) -> None:
+    """Give a catalogue model fewer towers and epochs, one at least, until the steps without language model fit.
+
+    Args:
+        chosen: Step to its settings, changed in place.
+        shape: The data.
+        paces: See `seconds`.
+        limit: Seconds.
+    """
+    model = chosen["catalogue"]
+    why = f"with more the run would take more than {limit / 60:g} minutes"
+
+    def left() -> float:
+        return limit - sum(time for step, time in seconds(chosen, shape, paces).items() if step not in LANGUAGE)
+
+    if left() < 0 and model["towers"][0] > 1:
+        model["towers"] = 1, why
+    if left() < 0:
+        whole = model["epochs"][0]
+        model["epochs"] = 1, why
+        least = left()
+        model["epochs"] = 2, why
+        one = least - left()
+        fitting = 1 + int(max(0.0, least) / one) if one > 0 else whole
+        model["epochs"] = max(1, min(whole, fitting)), why
+        model["evals_per_epoch"] = 1, ""
+
+
+def seconds(
+    chosen: Mapping[str, ChosenSettings], shape: Shape, paces: Mapping[str, Pace] | None = None
+) -> dict[str, float]:
+    """Estimated time of each step on one core.
+
+    Args:
+        chosen: Step to its settings.
+        shape: The data.
+        paces: Training to its pace; where there is none the time is that of runs on a CPU of 2026.
 
     Returns:
         Step to seconds.
@@ -193,12 +251,21 @@ def seconds(chosen: Mapping[str, ChosenSettings], shape: Shape) -> dict[str, flo
     scored = min(shape.items, columns) if columns else shape.items
     scores = shape.examples * (scored + 500) * model["towers"] * model["epochs"]
     tokens = (1 + language["variants"]) * shape.examples * LEVELS * language["epochs"]
+    usual = {
+        "catalogue": _SECONDS_A_SCORE * scores,
+        "sft": _SECONDS_A_TOKEN * tokens * (language["hidden_size"] / 128),
+    }
+    times, slower = dict(usual), dict.fromkeys(TRAININGS, 1.0)
+    for step, settings in zip(TRAININGS, (model, language), strict=True):
+        if paces and step in paces:
+            times[step] = paces[step].fixed + paces[step].window * windows_seen(settings, shape)
+            slower[step] = times[step] / usual[step]
     return {
         "corpus": _SECONDS_A_STAGE + 5e-5 * shape.interactions,
         "sids": _SECONDS_A_STAGE + 2e-3 * shape.items,
-        "catalogue": _SECONDS_A_STAGE + _SECONDS_A_SCORE * scores,
-        "eval_catalogue": 2 * _SECONDS_A_STAGE + 1e-8 * shape.examples * shape.items,
-        "sft": _SECONDS_A_STAGE + _SECONDS_A_TOKEN * tokens * (language["hidden_size"] / 128),
-        "eval_sft": 2 * _SECONDS_A_STAGE + 2e-3 * shape.examples,
+        "catalogue": _SECONDS_A_STAGE + times["catalogue"],
+        "eval_catalogue": 2 * _SECONDS_A_STAGE + 1e-8 * shape.examples * shape.items * slower["catalogue"],
+        "sft": _SECONDS_A_STAGE + times["sft"],
+        "eval_sft": 2 * _SECONDS_A_STAGE + 2e-3 * shape.examples * slower["sft"],
         "report": _SECONDS_A_STAGE,
     }

@@ -10,11 +10,12 @@ import yaml
 from support.examples import user_windows
 from support.paths import ROOT
 
-from minionerec.cli.init import recipe_text, run_init, shape_of
+from minionerec.cli import init as cli_init
+from minionerec.cli.init import _steps, measured_paces, recipe_text, run_init, shape_of
 from minionerec.cli.plan import plan_of
 from minionerec.cli.recipes import read_recipe
 from minionerec.cli.run import serving
-from minionerec.cli.sizes import Shape, choose, seconds
+from minionerec.cli.sizes import Pace, Shape, choose, seconds
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.data.config import PrepareConfig
 from minionerec.data.prepare import run_prepare
@@ -111,6 +112,44 @@ def test_more_data_never_gives_a_smaller_size(what):
 def test_larger_data_take_longer():
     times = [sum(seconds(choose(shape), shape).values()) for shape in (SMALL, DEMO, STEAM)]
     assert times == sorted(times) and times[2] < 45 * 60
+
+
+def test_times_follow_the_paces_that_were_measured():
+    chosen = choose(STEAM)
+    usual = seconds(chosen, STEAM)
+    one, two = (
+        seconds(chosen, STEAM, {"catalogue": Pace(5.0, 0.001 * factor), "sft": Pace(7.0, 0.002 * factor)})
+        for factor in (1, 2)
+    )
+    assert two["catalogue"] - one["catalogue"] == pytest.approx(0.001 * 17_431 * 8 * 2)
+    assert two["sft"] - one["sft"] == pytest.approx(0.002 * 17_431 * 20)
+    assert all(one[step] == usual[step] for step in ("corpus", "sids", "report"))
+    assert two["eval_sft"] > one["eval_sft"] and two["eval_catalogue"] > one["eval_catalogue"]
+
+
+@pytest.mark.parametrize(("minutes", "epochs", "towers"), [(40, 8, 2), (12, 8, 1), (8, 5, 1), (0.1, 1, 1)])
+def test_the_catalogue_model_too_fits_the_minutes(minutes, epochs, towers, tmp_path):
+    paces = {"catalogue": Pace(10.0, 0.004), "sft": Pace(5.0, 0.02)}
+    chosen, times = _steps(STEAM, minutes, paces)
+    settings = {key: value for key, (value, _) in chosen["catalogue"].items()}
+    assert (settings["epochs"], settings["towers"]) == (epochs, towers) and "sft" not in chosen
+    assert (sum(times.values()) <= 60 * minutes) == (minutes > 1)
+    config = PrepareConfig(source="tables", items="items.csv", interactions="x.csv", output="x")
+    (tmp_path / "mine.yaml").write_text(recipe_text(config, STEAM, "mine", minutes, paces))
+    jobs = {key.step: job.settings for key, job in plan_of(tmp_path / "mine.yaml").items()}
+    assert jobs["catalogue"].epochs == epochs and jobs["catalogue"].towers == towers
+
+
+def test_a_trial_measures_both_trainings_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables(tmp_path)
+    config = PrepareConfig(source="tables", items="items.csv", interactions="interactions.csv", output="x")
+    shape = shape_of(config)
+    assert measured_paces(config, shape) == {}  # of so few the other steps decide
+    monkeypatch.setattr(cli_init, "_SHORT", 0.0)
+    paces = measured_paces(config, shape)
+    assert set(paces) == {"catalogue", "sft"} and all(pace.fixed + pace.window > 0 for pace in paces.values())
+    assert {path.name for path in tmp_path.iterdir()} == {"items.csv", "interactions.csv"}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["small", "demo", "steam", "games"])
