@@ -2,9 +2,11 @@
 
 import base64
 import json
+import os
 import re
 import subprocess
 import threading
+from copy import deepcopy
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,11 +17,13 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
+from support.architectures import small_config, small_model
 from support.checkpoints import save_checkpoint
 from support.commands import command
 from support.evaluation import copy_artefact
 from support.preloaded import python
 from support.training import catalogue_config, make_inputs
+from transformers import AutoModelForCausalLM
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
@@ -28,10 +32,11 @@ from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens, add_session_tokens
+from minionerec.models.decoding.architectures import ARCHITECTURES
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.wording import load_wording
 from minionerec.recommend.config import ExportConfig
-from minionerec.recommend.export import run_export, write_trie
+from minionerec.recommend.export import run_export, write_for_transformers_4, write_trie
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.sid_trie import SidTrie, check
@@ -255,6 +260,110 @@ def test_weights_of_another_dtype(made, tmp_path):
     assert json.loads((half.output / "generation_config.json").read_text())["do_sample"] is False
     assert check(half.output)
     assert read_manifest(half.output, "export")["inputs"].keys() == {"checkpoint", "corpus"}
+
+
+# In JSON of version 5: a kind of model, its rotary settings, and what version 4 reads of them.
+OLD_PLACES = [
+    ("qwen2", {"rope_theta": 5e5}, {"rope_theta": 5e5}),
+    (
+        "llama",
+        {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0},
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    ),
+    (
+        "olmo",
+        {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0},
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    ),
+    ("phi", {"rope_theta": 5e5, "partial_rotary_factor": 0.5}, {"rope_theta": 5e5, "partial_rotary_factor": 0.5}),
+    ("gpt_neox", {"rope_theta": 5e5, "partial_rotary_factor": 0.5}, {"rotary_emb_base": 5e5, "rotary_pct": 0.5}),
+    (
+        "gemma3_text",
+        {"full_attention": {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e3}},
+        {"rope_theta": 5e5, "rope_local_base_freq": 1e3},
+    ),
+    (
+        "phi3",
+        {
+            **{"rope_theta": 5e5, "rope_type": "longrope", "original_max_position_embeddings": 64},
+            **{"short_factor": [1.5] * 4, "long_factor": [3.0] * 4},
+        },
+        {
+            "original_max_position_embeddings": 64,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.5] * 4, "long_factor": [3.0] * 4},
+        },
+    ),
+]
+
+
+def export_of_a_kind(folder, kind, rope):
+    """The files of a small model and a tokenizer as an export has them, with the logits of a prompt."""
+    settings = {"original_max_position_embeddings": 64} if kind == "phi3" else {}
+    model = small_model(small_config(kind, **settings, **({"rope_parameters": deepcopy(rope)} if rope else {})))
+    model.save_pretrained(folder)
+    train_tokenizer(["thing 0 1 2 3 4 5"], 300).save_pretrained(folder)
+    write_for_transformers_4(folder)
+    with torch.no_grad():
+        logits = model(torch.tensor([PROMPT])).logits
+    np.save(folder / "logits.npy", logits.numpy())
+    return logits
+
+
+PROMPT = [5, 6, 7, 50, 8, 9]
+
+
+@pytest.mark.parametrize(("kind", "rope", "written"), OLD_PLACES)
+def test_rotary_settings_are_where_version_4_of_transformers_reads_them(tmp_path, kind, rope, written):
+    logits = export_of_a_kind(tmp_path, kind, rope)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert {name: config.get(name) for name in written} == written
+    assert ("rope_scaling" in config) == ("rope_scaling" in written)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
+    with torch.no_grad():
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path).eval()(torch.tensor([PROMPT])).logits, logits)
+
+
+READ_BY_VERSION_4 = """
+import sys, numpy, torch, transformers
+assert transformers.__version__.startswith("4."), transformers.__version__
+for folder in sys.argv[1:]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert len(transformers.AutoTokenizer.from_pretrained(folder))
+    logits, wanted = model(torch.tensor([%s])).logits.detach().numpy(), numpy.load(folder + "/logits.npy")
+    assert abs(logits - wanted).max() <= 1e-5 * abs(wanted).max(), folder
+"""
+
+
+@pytest.mark.slow
+def test_version_4_of_transformers_computes_the_same_logits(made, tmp_path):
+    other = os.environ.get("MINIONEREC_TRANSFORMERS_4")
+    if not other:
+        pytest.skip("MINIONEREC_TRANSFORMERS_4 names no Python whose transformers is 4.56 or later of version 4")
+    kinds = [(kind, None) for kind in ARCHITECTURES] + [(kind, rope) for kind, rope, _ in OLD_PLACES]
+    folders = [tmp_path / f"{number}-{kind}" for number, (kind, _) in enumerate(kinds)]
+    for folder, (kind, rope) in zip(folders, kinds, strict=True):
+        export_of_a_kind(folder, kind, rope)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        [other, "-c", READ_BY_VERSION_4 % PROMPT, *map(str, folders)], check=True, cwd=tmp_path, env=environment
+    )
+    export = run_export(export_config(made, output=str(tmp_path / "export"))).output
+    subprocess.run([other, "sid_trie.py"], check=True, cwd=export, env=environment)
+
+
+def test_a_self_check_with_another_version_names_both(made, tmp_path):
+    output = run_export(export_config(made, output=str(tmp_path / "export"))).output
+    about = json.loads((output / "prompts.json").read_text())
+    (output / "prompts.json").write_text(json.dumps(about | {"transformers": "4.0"}))
+    weights = load_file(output / "model.safetensors")
+    save_file({name: 1.5 * value for name, value in weights.items()}, output / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SystemExit, match=r"Or it is read otherwise: this is transformers 5.*was written with 4\.0\."):
+        check(output)
+    (output / "config.json").write_text(json.dumps({"model_type": "none"}))
+    with pytest.raises(
+        SystemExit, match=r"The model cannot be loaded with transformers 5.*written with 4\.0: ValueError"
+    ):
+        check(output)
 
 
 def test_what_is_refused(made, tmp_path):

@@ -48,7 +48,9 @@ def unsupported(config: Any) -> str | None:
     Returns:
         A part of a sentence; None of a supported one.
     """
-    if config.get_text_config() is not config:
+    if config.model_type in _ALIBI:
+        return _OPTIONS["alibi"]
+    if config.sub_configs:
         return "a composite of several models"
     if any(getattr(config, name, None) for name in _EXPERTS):
         return "a mixture of experts"
@@ -56,8 +58,6 @@ def unsupported(config: Any) -> str | None:
         return f"layers of the kind {', '.join(other)}"
     if any(getattr(config, name, None) for name in _OTHER_LAYERS):
         return "layers that are not dense attention"
-    if config.model_type in _ALIBI:
-        return _OPTIONS["alibi"]
     for name, words in _OPTIONS.items():
         if getattr(config, name, None):
             return f"{words} ({name})"

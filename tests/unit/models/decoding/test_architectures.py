@@ -73,6 +73,7 @@ REFUSED = {
     "qwen3_5_text": "layers of the kind linear_attention",
     "qwen3_5": "a composite of several models",
     "gemma3": "a composite of several models",
+    "musicgen": "a composite of several models",
     "bert": "an architecture that was never tested",
 }
 
