@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from hostile import mutate
+from hostile.architecture_groups import ARCHITECTURE_GROUPS
 from hostile.groups import RAW, Group, holds
 from hostile.page_groups import PAGES
 from hostile.path_groups import PATHS
@@ -261,6 +262,7 @@ GROUPS = {
         *PATHS,
         *RECIPES,
         *PAGES,
+        *ARCHITECTURE_GROUPS,
         Group("vectors", _make_vectors, _strike_vectors, 4),
         Group("index", _SMALL_SHOP, _strike_index, 4),
         Group("manifest", _SMALL_SHOP, _strike_manifest, 3),

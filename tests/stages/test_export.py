@@ -263,7 +263,7 @@ def test_weights_of_another_dtype(made, tmp_path):
 
 
 # In JSON of version 5: a kind of model, its rotary settings, and what version 4 reads of them.
-OLD_PLACES = [
+VERSION_4 = [
     ("qwen2", {"rope_theta": 5e5}, {"rope_theta": 5e5}),
     (
         "llama",
@@ -312,7 +312,7 @@ def export_of_a_kind(folder, kind, rope):
 PROMPT = [5, 6, 7, 50, 8, 9]
 
 
-@pytest.mark.parametrize(("kind", "rope", "written"), OLD_PLACES)
+@pytest.mark.parametrize(("kind", "rope", "written"), VERSION_4)
 def test_rotary_settings_are_where_version_4_of_transformers_reads_them(tmp_path, kind, rope, written):
     logits = export_of_a_kind(tmp_path, kind, rope)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -339,7 +339,7 @@ def test_version_4_of_transformers_computes_the_same_logits(made, tmp_path):
     other = os.environ.get("MINIONEREC_TRANSFORMERS_4")
     if not other:
         pytest.skip("MINIONEREC_TRANSFORMERS_4 names no Python whose transformers is 4.56 or later of version 4")
-    kinds = [(kind, None) for kind in ARCHITECTURES] + [(kind, rope) for kind, rope, _ in OLD_PLACES]
+    kinds = [(kind, None) for kind in ARCHITECTURES] + [(kind, rope) for kind, rope, _ in VERSION_4]
     folders = [tmp_path / f"{number}-{kind}" for number, (kind, _) in enumerate(kinds)]
     for folder, (kind, rope) in zip(folders, kinds, strict=True):
         export_of_a_kind(folder, kind, rope)
