@@ -25,7 +25,7 @@ QUICK += (
     "experiment log",
     "run record",
 )
-QUICK += ("units", "paths", "servers", "names of recipes")
+QUICK += ("units", "paths", "servers", "names of recipes", "architectures")
 
 
 def test_a_sample_of_every_quick_group_breaks_nothing():
