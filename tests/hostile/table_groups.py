@@ -4,6 +4,8 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -13,20 +15,24 @@ import numpy as np
 import pandas as pd
 import yaml
 from hostile import harmless, mutate
-from hostile.groups import Group, filled_lines, holds
+from hostile.groups import START, Group, filled_lines, holds
 
+import minionerec
 from minionerec.cli.plan import Plan
 from minionerec.cli.recipes import read_recipe
 from minionerec.core.artefacts import write_artefact
+from minionerec.core.errors import DataError
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import parse_settings
+from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, timed_examples
 from minionerec.preference.data import read_comparisons, read_features
 from minionerec.recommend.items import CatalogueItems
+from minionerec.recommend.recommender import Recommender
 from minionerec.reports.config import ExperimentLogConfig
 
-N_ITEMS, N_ROWS = 8, 24
+N_ITEMS, N_ROWS, N_USERS = 8, 24, 5
 SUFFIXES = {".csv": mutate.spoil_text(","), ".tsv": mutate.spoil_text("\t"), ".parquet": mutate.spoil_parquet}
 
 
@@ -84,6 +90,109 @@ def _strike_items(rng: Random, clean: Path, folder: Path) -> str:
             for name, text in (("price", price), ("fresh", fresh)):
                 holds(_is(found.columns[name].at(directory), text), f"{name} of {item} is not {text}")
     return "read"
+
+
+# Data frames, given to `prepare_data` and to a recommender
+
+TEXTS = [
+    (1, "1"), (2.5, "2.5"), (3.0, "3"), (2**60 + 1, str(2**60 + 1)), (2**70, str(2**70)), (True, "True"), (None, ""),
+    (np.nan, ""), (pd.NA, ""), ("a b", "a b"), ("09", "09"), (Decimal("1.50"), "1.50"), (b"x", "x"), ([], ""),
+    (["x", None, "y"], "x y"), (date(2018, 1, 31), "2018-01-31"), (np.float32(0.5), "0.5"), (np.int8(7), "7"),
+]  # fmt: skip
+"""Cells and their texts."""
+NO_TEXTS = [1j, "\ud800", {"a": 1}, object(), b"\xff", [1j]]
+TYPED = {
+    "Int64": ([2**53 + 1, None, 3], [str(2**53 + 1), "", "3"]),
+    "UInt64": ([2**64 - 1, None, 3], [str(2**64 - 1), "", "3"]),
+    "int64[pyarrow]": ([2**53 + 1, None, 3], [str(2**53 + 1), "", "3"]),
+    "float64": ([0.5, None, 3], ["0.5", "", "3"]),
+    "boolean": ([True, None, False], ["True", "", "False"]),
+    "string": (["a", None, "1e1"], ["a", "", "1e1"]),
+    "category": (["a", None, 7], ["a", "", "7"]),
+    "Sparse[float64]": ([0.5, np.nan, 3], ["0.5", "", "3"]),
+    "date32[pyarrow]": ([date(2018, 1, 31), None, date(1969, 12, 31)], ["2018-01-31", "", "1969-12-31"]),
+    "period[M]": (["2018-01", None, "2018-02"], ["2018-01", "", "2018-02"]),
+    "complex128": ([1j, 2j, 3j], None),
+}
+"""Types of columns, with cells and their texts; None where they are no texts."""
+
+
+def _frame_column(rng: Random) -> tuple[pd.Series, list[str] | None]:
+    """A column of a random type or of random cells, and the texts of its cells; None where some are no texts."""
+    kind = rng.choice(["mixed", "mixed", "wrong", *TYPED])
+    if kind in TYPED:
+        cells, texts = TYPED[kind]
+        rows = [rng.randrange(3) for _ in range(N_ITEMS)]
+        column = pd.Series([cells[row] for row in rows], dtype=object).astype(kind)
+        return column, texts and [texts[row] for row in rows]
+    some = rng.sample(TEXTS, rng.randint(1, 4))
+    pairs = [rng.choice(some) for _ in range(N_ITEMS)]
+    cells = [cell for cell, _ in pairs]
+    if kind == "wrong":
+        cells[rng.randrange(N_ITEMS)] = rng.choice(NO_TEXTS)
+    return pd.Series(cells, dtype=object), None if kind == "wrong" else [text for _, text in pairs]
+
+
+def _make_frames(folder: Path) -> None:
+    (folder / "frames").mkdir()
+
+
+def _strike_frames(rng: Random, clean: Path, folder: Path) -> str:
+    read, texts = _frame_column(rng)
+    unread, _ = _frame_column(rng)
+    ids = [f"i{n}" for n in range(N_ITEMS)] if rng.random() < 0.5 else list(range(N_ITEMS))
+    if rng.random() < 0.3:
+        ids[0] = "first"
+    items = pd.DataFrame({"item_id": pd.Series(ids, dtype=object), "title": read})
+    if rng.random() < 0.2:
+        items = items.set_index("item_id")
+        read, unread = read.set_axis(items.index), unread.set_axis(items.index)
+    if rng.random() < 0.5:
+        items["other"] = unread
+    if rng.random() < 0.2:
+        items = pd.concat([items, unread.rename(rng.choice(["twice", "other", 7])), unread.rename("twice")], axis=1)
+    if rng.random() < 0.5:
+        return _strike_filters(items, texts, [str(each) for each in ids])
+    visits = pd.DataFrame(
+        [(n % N_USERS, ids[n * 3 % N_ITEMS], START + 86_400 * n) for n in range(N_ROWS)],
+        columns=["user_id", "item_id", "timestamp"],
+    )
+    form = rng.choice(["int64[pyarrow]", "date32[pyarrow]", "object", "Int64"])
+    days = pd.to_datetime(visits["timestamp"], unit="s").dt.date if form in ("date32[pyarrow]", "object") else None
+    visits["timestamp"] = (visits["timestamp"] if days is None else days).astype(form)
+    try:
+        prepared = minionerec.prepare_data(items, visits, output=folder / "corpus", split="leave_last_out")
+    except DataError as error:
+        holds(texts is None and "'title'" in str(error), f"refused: {error}")
+        raise
+    titles = pd.read_parquet(prepared.output / "items.parquet")["title"].tolist()
+    holds(titles == texts, f"titles {titles}, not {texts}")
+    holds(Corpus.load(prepared.output).counts["interactions"] == N_ROWS, "interactions are lost")
+    return "used"
+
+
+def _strike_filters(items: pd.DataFrame, texts: list[str] | None, ids: list[str]) -> str:
+    catalogue: Any = SimpleNamespace(items=pd.DataFrame({"item_id": ids, "title": "Tea"}), max_history=1)
+    try:
+        columns = Recommender.of(None, catalogue, items=items.rename(columns={"title": "read"})).items.columns  # type: ignore[arg-type]
+    except DataError as error:
+        holds("column '" in str(error), f"no column is named: {error}")
+        raise
+    holds(texts is not None, "what is no text is read")
+    for row, text in enumerate(texts or []):
+        value = columns["read"].at(row)
+        if value is None:
+            same = text == ""
+        elif isinstance(value, bool):
+            same = str(value) == text
+        else:
+            same = Decimal(text) == Decimal(str(value)) if isinstance(value, int | float) else value == text
+        holds(same, f"{value!r} is not {text!r}")
+        if value is not None:
+            met = columns["read"].holds(value, "where.read")
+            wanted = [columns["read"].at(other) == value for other in range(N_ITEMS)]
+            holds(met.tolist() == wanted, f"the filter {value!r} gives {met.tolist()}")
+    return "used"
 
 
 # Comparisons and features of a preference study
@@ -286,6 +395,7 @@ def _strike_record(rng: Random, clean: Path, folder: Path) -> str:
 
 TABLES = (
     Group("items table", _make_items, _strike_items, 4),
+    Group("frames", _make_frames, _strike_frames, 2),
     Group("comparisons", _make_comparisons, _strike_comparisons, 4),
     Group("times", _make_times, _strike_times, 3),
     Group("study", _make_text("study.yaml", STUDY), _strike_study, 3),

@@ -19,6 +19,7 @@ QUICK += (
     "histories",
     "requests",
     "items table",
+    "frames",
     "comparisons",
     "times",
     "study",
