@@ -70,13 +70,17 @@ def read_bytes(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> 
 
 
 @contextmanager
-def open_bytes(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
-    """A file to read bytes from, unpacked where its name ends in .gz; errors meanwhile are reported in one line.
+def open_bytes(path: str | os.PathLike[str], packed: bool = False) -> Iterator[BufferedReader]:
+    """A file to read bytes from; errors meanwhile are reported in one line.
+
+    Args:
+        path: The file; gzip is unpacked where its name ends in .gz.
+        packed: Whether gzip is unpacked whatever its name.
 
     Raises:
         DataError: If it cannot be read or unpacked.
     """
-    packed = os.fspath(path).lower().endswith(PACKED)
+    packed = packed or os.fspath(path).lower().endswith(PACKED)
     try:
         with open(path, "rb") as file:
             if packed and file.peek(2)[:2] == _GZIP:
@@ -84,8 +88,12 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
                     yield io.BufferedReader(cast(io.RawIOBase, text))
             else:
                 yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged or truncated gzip data ({error}). Write or fetch the file again.") from None
+    except EOFError:
+        raise DataError(
+            f"{path}: the gzip data end too soon, so the file is truncated. Write or download it again."
+        ) from None
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged gzip data ({error}). Write or download it again.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Mend its permissions.") from None
 

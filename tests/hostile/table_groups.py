@@ -153,15 +153,17 @@ def _strike_frames(rng: Random, clean: Path, folder: Path) -> str:
         items = pd.concat([items, unread.rename(rng.choice(["twice", "other", 7])), unread.rename("twice")], axis=1)
     if rng.random() < 0.5:
         return _strike_filters(items, texts, [str(each) for each in ids])
-    visits = pd.DataFrame(
+    interactions = pd.DataFrame(
         [(n % N_USERS, ids[n * 3 % N_ITEMS], START + 86_400 * n) for n in range(N_ROWS)],
         columns=["user_id", "item_id", "timestamp"],
     )
     form = rng.choice(["int64[pyarrow]", "date32[pyarrow]", "object", "Int64"])
-    days = pd.to_datetime(visits["timestamp"], unit="s").dt.date if form in ("date32[pyarrow]", "object") else None
-    visits["timestamp"] = (visits["timestamp"] if days is None else days).astype(form)
+    days = (
+        pd.to_datetime(interactions["timestamp"], unit="s").dt.date if form in ("date32[pyarrow]", "object") else None
+    )
+    interactions["timestamp"] = (interactions["timestamp"] if days is None else days).astype(form)
     try:
-        prepared = minionerec.prepare_data(items, visits, output=folder / "corpus", split="leave_last_out")
+        prepared = minionerec.prepare_data(items, interactions, output=folder / "corpus", split="leave_last_out")
     except DataError as error:
         holds(texts is None and "'title'" in str(error), f"refused: {error}")
         raise

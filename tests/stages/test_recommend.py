@@ -17,7 +17,7 @@ from minionerec.data.session import SESSION_CONTEXTS, SessionClock
 from minionerec.recommend import stage
 from minionerec.recommend.config import RecommendConfig
 from minionerec.recommend.recommender import Recommender
-from minionerec.recommend.stage import FILE, SCHEMA, run_recommend
+from minionerec.recommend.stage import FILE, SCHEMA, read_histories, run_recommend
 
 ROWS = [
     {
@@ -76,6 +76,16 @@ def test_lines_of_json_with_filters_and_unknown_ids(made, tmp_path):
     assert set(found[0]["items"]) == set("wxyz") and found[0]["unknown"] == ["??"]
     assert found[1]["items"] == ["x"] and found[1]["unknown"] == ["!"]
     assert result.counts == {"rows": 3, "short_lists": 1, "rows_with_unknown_ids": 2}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_history_that_is_null_is_empty(tmp_path, kind):
+    path = tmp_path / f"histories.{kind}"
+    path.write_text('{"history": null}\n{"history": ["x"]}\n')
+    if kind == "parquet":
+        pd.DataFrame({"history": [None, ["x"]]}).to_parquet(path)
+    (_, rows), *_ = read_histories(path, 10)
+    assert [row["history"] for row in rows] == [[], ["x"]]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

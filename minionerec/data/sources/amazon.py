@@ -1,9 +1,13 @@
-"""Reader of the Amazon reviews of UCSD: 2018 (`*_5.json.gz` or full, `meta_*.json.gz`) and 2023 (`*.jsonl.gz`)."""
+"""Reader of the Amazon reviews of UCSD: 2018 (`*_5.json.gz` or full, `meta_*.json.gz`) and 2023 (`*.jsonl.gz`).
 
+Files of 2014 are read as those of 2018, whose names of fields they have; their lines may be Python's dictionaries.
+"""
+
+import ast
 import html
 import os
 import re
-import zlib
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +33,6 @@ T = TypeVar("T")
 READ_SIZE = 1 << 20
 BLOCK_SIZE = 1 << 22
 """Bytes of a block, about: enough to parse at full speed, few enough to hold several."""
-_GZIP_MAGIC = b"\x1f\x8b"
 _OBJECT = re.compile(rb"\s*\{")
 
 
@@ -62,31 +65,9 @@ def read_blocks(path: str | os.PathLike[str], block_size: int = BLOCK_SIZE) -> I
 
 def _decompressed(path: Path) -> Iterator[bytes]:
     check_file(path, "Give the path of the downloaded file.")
-    with open_bytes(path) as file:
-        size = os.fstat(file.fileno()).st_size
+    with open_bytes(path, packed=True) as file:
         chunks = iter(lambda: file.read(READ_SIZE), b"")
-        shown = progress(chunks, f"reading {path.name}", total=-(-size // READ_SIZE), unit="MiB")
-        gzip = file.peek(2)[:2] == _GZIP_MAGIC
-        if not gzip:
-            yield from shown
-            return
-        stream = zlib.decompressobj(wbits=31)
-        ended = True
-        try:
-            for data in shown:
-                while data:
-                    if stream.eof:  # gzip files may follow one another in one file
-                        stream = zlib.decompressobj(wbits=31)
-                    text = stream.decompress(data)
-                    data, ended = stream.unused_data, stream.eof
-                    if text:
-                        yield text
-        except zlib.error as error:
-            raise DataError(f"{path}: damaged gzip data ({error}). Download the file again.") from None
-        if not ended:
-            raise DataError(
-                f"{path}: the gzip data end too soon, so the file is truncated at byte {size}. Download it again."
-            )
+        yield from progress(chunks, f"reading {path.name}", total=None, unit="MiB")
 
 
 def ahead(items: Iterator[T]) -> Iterator[T]:
@@ -180,7 +161,8 @@ def _parse_lines(
             continue
         where = f"{path}, line {number}"
         try:
-            record, repeated = parse_json(line)
+            python = line.lstrip().startswith(b"{'")
+            record, repeated = (_python_value(line), frozenset[str]()) if python else parse_json(line)
             if not isinstance(record, dict):
                 raise ValueError(f"a JSON {type(record).__name__}, expected an object")
             if twice := repeated & set(schema.names):
@@ -191,6 +173,20 @@ def _parse_lines(
             start = line[:60].decode(errors="replace")
             bad.add("malformed", f"{where}: {truncate(str(error), 200)}, in {start!r}. Mend or drop the line.")
     return pa.Table.from_pylist(records, schema=schema), np.array(numbers, dtype=np.int64)
+
+
+def _python_value(line: bytes) -> Any:
+    """The value of a Python literal, such as {'asin': 'B0'}, as files of 2014 have them; nothing of it is run.
+
+    Raises:
+        ValueError: If it is no literal, or nested too deep.
+    """
+    try:
+        with warnings.catch_warnings():  # of escapes that Python does not know
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(line.decode("utf-8").strip())
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(f"neither JSON nor a Python literal ({type(error).__name__})") from None
 
 
 TEXTS = pa.list_(pa.string())
@@ -450,6 +446,10 @@ def _read_metadata(
     schema = pa.schema(list(zip(names, types, strict=True)))
 
     def parse(record: dict[str, Any]) -> dict[str, Any]:
+        paths = record.get("categories")
+        if fields.categories not in record and isinstance(paths, list):  # of 2014, a list of paths
+            parts = (part for path in paths for part in (path if isinstance(path, list) else [path]))
+            record = {**record, fields.categories: list(dict.fromkeys(map(str, parts)))}
         return {name: _as(kind, record.get(name), name) for name, kind in zip(names, types, strict=True)}
 
     found: dict[int, tuple[str, ...]] = {}

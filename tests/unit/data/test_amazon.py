@@ -214,7 +214,7 @@ def test_a_file_that_is_truncated(tmp_path):
     path = tmp_path / "reviews.json.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    with pytest.raises(DataError, match=r"reviews\.json\.gz: the gzip data end too soon.*byte \d+\. Download it again"):
+    with pytest.raises(DataError, match=r"reviews\.json\.gz: the gzip data end too soon, so the file is truncated"):
         read_amazon("amazon2018", **paths, bad=BadRows(100))
     path.write_bytes(whole[:200] + b"\0\0\0\0" + whole[204:])
     with pytest.raises(DataError, match=r"reviews\.json\.gz: damaged gzip data"):
@@ -273,3 +273,28 @@ def test_committed_configurations(edition, tmp_path):
 def test_a_window_begins_at_a_time(tmp_path):
     with pytest.raises(ConfigError, match="'yesterday' is no time"):
         build(read(tmp_path), start="yesterday")
+
+
+def test_lines_of_2014_are_dictionaries_of_python(tmp_path):
+    """Nothing in them is run, and the paths of categories are one list."""
+    reviews = [{"reviewerID": f"u{n % 4}", "asin": f"b{n % 3}", "unixReviewTime": 1_300_000_000 + n} for n in range(12)]
+    items = [
+        {"asin": f"b{n}", "title": f"It's \\ tea {n}", "description": None, "price": 9.99, "brand": "Ü",
+         "categories": [["Food", "Tea"], ["Food", "Green"]], "salesRank": {"Food": n}}
+        for n in range(3)
+    ]  # fmt: skip
+    paths = {"interactions": tmp_path / "reviews.json", "items": tmp_path / "meta.json"}
+    paths["interactions"].write_text("".join(f"{row}\n" for row in reviews))
+    paths["items"].write_text("".join(f"{row}\n" for row in items))
+    source = read_amazon("amazon2018", **paths)
+    assert source.items["title"].tolist() == [f"It's \\ tea {n}" for n in range(3)]
+    assert source.items["categories"].tolist() == ["Food, Tea, Green"] * 3 and len(source.times) == 12
+    for line in (
+        "{'asin': __import__('os').getcwd()}",
+        "{'asin': " + "[" * 5_000,
+        "{'asin': 'b0'",
+        "{'asin': {[]: 1}}",
+    ):
+        paths["items"].write_text(f"{items[0]}\n{line}\n")
+        with pytest.raises(DataError, match=r"meta\.json, line 2: "):
+            read_amazon("amazon2018", **paths)

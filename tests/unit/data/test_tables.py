@@ -287,7 +287,7 @@ def test_packed_tables_that_are_damaged_are_named(tmp_path):
     whole = path.read_bytes()
     for content in (whole[:-20], whole[:30], whole[:40] + bytes(20) + whole[60:]):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=r"bought\.csv\.gz: damaged or truncated gzip data"):
+        with pytest.raises(DataError, match=r"bought\.csv\.gz: (damaged gzip data|the gzip data end too soon)"):
             build(read_tables(path, items))
 
 
