@@ -129,7 +129,7 @@ def test_several_processes_equal_one(one, tmp_path, run, size, world):
     assert all(record.seconds[name] > 0 for record in records for name in ("train", "validate", "write"))
 
 
-@pytest.mark.parametrize("launches", [(1, 2), (2, 1), pytest.param((2, 4), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("launches", [(1, 2), (2, 1), pytest.param((2, 3), marks=pytest.mark.slow)], ids=str)
 def test_another_number_of_processes_goes_on_with_the_same_steps(one, tmp_path, launches):
     """Where steps draw no random numbers; the second launch begins in the middle of an epoch."""
     whole = replace(one, schedule="constant", output=str(tmp_path / "whole"))
@@ -138,7 +138,7 @@ def test_another_number_of_processes_goes_on_with_the_same_steps(one, tmp_path, 
         config = replace(whole, output=str(tmp_path / "sft"), epochs=epochs)
         stage_in_processes(run_sft, config, processes)
     record = read_run_record(tmp_path / "sft")
-    assert (record.parts, record.resumed_from, record.processes) == (2, 7, launches[1])
+    assert (record.parts, record.resumed_from, record.processes) == (2, 6, launches[1])
     assert_same_weights(config, whole)
 
 
