@@ -23,7 +23,7 @@ from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import read_amazon
 from minionerec.data.sources.records import find_records, spans_lines, unclosed_quote
-from minionerec.data.sources.tables import read_table
+from minionerec.data.sources.tables import item_columns
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.published_json import read_published_json
 from minionerec.recommend.stage import read_histories
@@ -622,11 +622,21 @@ def test_a_pipe_is_no_file(tmp_path):
         items=str(put(tmp_path, "items.csv", ITEMS)),
         output="x",
     )
-    with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give the path of a csv, tsv or"):
+    with pytest.raises(MinioneRecError, match=r"visits.csv: is no ordinary file. Give the path of a csv, tsv, jsonl"):
         config.inputs()
 
 
-def test_a_parquet_table_with_a_column_twice_is_one_line(tmp_path):
-    pq.write_table(pa.table([["a"], ["b"]], names=["comment", "comment"]), tmp_path / "items.parquet")
-    with pytest.raises(MinioneRecError, match=r"cannot be read as parquet \(Multiple matches .*\(comment\)"):
-        read_table(tmp_path / "items.parquet")
+@pytest.mark.parametrize("name", ["title", "item_id", "comment"])
+def test_a_parquet_table_with_a_column_twice_is_one_line_where_it_is_read(tmp_path, name):
+    names = ["item_id", "title", name]
+    pq.write_table(pa.table([[f"i{n}"] for n in range(3)], names=names), tmp_path / "items.parquet")
+    (tmp_path / "visits.csv").write_text("user_id,item_id,timestamp\nu,i0,1\n")
+    if name == "comment":
+        table = pa.table([["i0"], ["A"], ["x"], ["y"]], names=["item_id", "title", "comment", "comment"])
+        pq.write_table(table, tmp_path / "items.parquet")
+        assert read_tables(tmp_path / "visits.csv", tmp_path / "items.parquet").items["title"].tolist() == ["A"]
+    else:
+        with pytest.raises(MinioneRecError, match=f"items.parquet: column '{name}' occurs twice"):
+            read_tables(tmp_path / "visits.csv", tmp_path / "items.parquet")
+    with pytest.raises(MinioneRecError, match=f"items.parquet: column '{name}' occurs twice"):
+        item_columns(tmp_path / "items.parquet", ["i0"])
