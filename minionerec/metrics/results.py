@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from minionerec.core.artefacts import is_artefact, read_manifest
+from minionerec.core.artefacts import is_artefact, read_manifest, unchanged_input
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.metrics.ranked import Ranked
@@ -160,14 +160,18 @@ class RecommenderResults:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """The facts of a model from the manifest of its predictions, or its own."""
+    """The facts of a model from the manifest of its predictions, or its own, or those that the predictions name."""
     for folder in (path, path.parent / "model"):
         if is_artefact(folder):
             counts = read_manifest(folder)["counts"]
             found = {key: counts[key] for key in ("parameters", "recipe") if key in counts}
             if found:
                 return found
-    return {}
+    named = read_manifest(path)["inputs"].keys() & {"checkpoint", "assistant"} if is_artefact(path) else set()
+    models = [unchanged_input(path, name) for name in named]
+    sizes = [None if model is None else read_manifest(model)["counts"].get("parameters") for model in models]
+    known = [size for size in sizes if isinstance(size, int)]
+    return {"parameters": sum(known)} if known and len(known) == len(sizes) else {}
 
 
 @dataclass(frozen=True)

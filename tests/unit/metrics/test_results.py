@@ -94,6 +94,13 @@ def test_lists_give_ranks_at_both_levels_and_written_ranks_are_the_same(tmp_path
     assert found.runs[0].ranks["sid"].tolist() == sid_ranks(lists).tolist()
     assert found.runs[0].ranks["item"].tolist() == [rank if rank <= 20 else 0 for rank in RANKS["one"][0]]
     assert (found.list_length, dict(found.about), splits_of(tmp_path / "lists")) == (20, {}, ["test"])
+    models = {}
+    for name, size in (("checkpoint", 700), ("assistant", 50)):  # an evaluation names them, and both are asked
+        with write_artefact(tmp_path / name, name, config={}, counts={"parameters": size}):
+            models[name] = tmp_path / name
+        lists.save(tmp_path / f"with_{name}", config={}, inputs=models, counts={"split": "test", "beams": 20})
+    for name, size in (("checkpoint", 700), ("assistant", 750)):
+        assert RecommenderResults.load("x", [tmp_path / f"with_{name}"], "test").about == {"parameters": size}
     with pytest.raises(ArtefactError, match="is about the test examples, not the valid examples"):
         RecommenderResults.load("x", [tmp_path / "lists"], "valid")
     with write_artefact(tmp_path / "ranked", "predictions", config={}, counts={"split": "test", "given": []}) as folder:
