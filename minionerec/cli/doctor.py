@@ -21,6 +21,7 @@ from minionerec.core.machine import usable_cores
 from minionerec.core.records import read_run_record
 from minionerec.core.settings import Settings, StageConfig
 from minionerec.core.stage import RECORD_FILE, Stage
+from minionerec.core.values import in_words
 
 SUMMARY = "Show what is installed, which artefacts verify, and what the steps of a recipe would do and why."
 _SHOWN = 4
@@ -178,9 +179,10 @@ def _differences(then: Mapping[str, Any], made_from: Mapping[str, str], stage: S
 
 def _value(value: Any) -> str:
     """A value of a setting, without the user's texts."""
-    if value is None or isinstance(value, bool | int | float):
-        return str(value)
-    return "another text" if isinstance(value, str) else f"another {type(value).__name__}"
+    parts = value if isinstance(value, list) else [value]
+    if all(part is None or isinstance(part, bool | int | float) for part in parts):
+        return in_words(value)
+    return f"another {'text' if isinstance(value, str) else 'list' if isinstance(value, list) else 'mapping'}"
 
 
 def run_doctor(program: str) -> None:

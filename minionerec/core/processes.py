@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import PROCESS_ENDED, ConfigError, MinioneRecError, one_line, shown
+from minionerec.core.values import in_words
 
 logger = logging.getLogger(__name__)
 
@@ -169,8 +170,8 @@ def check_agreement(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> N
             if other.get(name) != sent[0].get(name):
                 torch.distributed.destroy_process_group()  # which is not left to the end of a process that may be last
                 raise ConfigError(
-                    f"the processes of this launch differ in {name}: {shown(other.get(name))} in process {rank}, "
-                    f"{shown(sent[0].get(name))} in process 0. Start all with the same settings and inputs."
+                    f"the processes of this launch differ in {name}: {in_words(other.get(name))} in process {rank}, "
+                    f"{in_words(sent[0].get(name))} in process 0. Start all with the same settings and inputs."
                 )
 
 

@@ -29,7 +29,7 @@ from minionerec.core.errors import ConfigError, did_you_mean, shown
 from minionerec.core.log import get_logger
 from minionerec.core.paths import find_parts, find_path
 from minionerec.core.urls import is_remote
-from minionerec.core.values import convert, read_yaml, without_none
+from minionerec.core.values import convert, in_words, read_yaml, without_none
 
 C = TypeVar("C")
 logger = get_logger(__name__)
@@ -487,10 +487,4 @@ def default_of(of: Field[Any]) -> Any:
 def default_text(of: Field[Any]) -> str:
     """The default of a setting as words of a command line; "" for an empty one."""
     value = default_of(of)
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return " ".join(f"{name}={entry}" for name, entry in value.items())
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "" if value in (None, "", [], {}) else in_words(value)

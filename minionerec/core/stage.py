@@ -75,6 +75,7 @@ from minionerec.core.records import (
 from minionerec.core.remote import look_again
 from minionerec.core.settings import StageConfig, description, input_kinds
 from minionerec.core.stages import stage_name
+from minionerec.core.values import in_words
 
 logger = get_logger(__name__)
 
@@ -277,7 +278,7 @@ class Stage(Generic[C]):
         then = before["settings"]
         growing = {each.name for each in fields(self.config) if description(each).resumable}
         names = [
-            f"{name} (then {then.get(name)!r}, now {value!r})"
+            f"{name} (then {in_words(then.get(name))}, now {in_words(value)})"
             for name, value in self.settings.items()
             if then.get(name) != value and not (name in growing and _is_more(value, then.get(name)))
         ]

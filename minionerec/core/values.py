@@ -190,6 +190,24 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     return _convert_scalar(value, kind, where)
 
 
+def in_words(value: Any) -> str:
+    """A value of a setting as words of a command line.
+
+    Example:
+        >>> in_words({"reach": 10, "exclude_seen": True}), in_words([1, 5]), in_words(None), in_words([])
+        ('reach=10 exclude_seen=true', '1 5', 'none', 'empty')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, str | Mapping | list | tuple) and not value:
+        return "empty"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={in_words(entry)}" for name, entry in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(in_words, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _entries(value: Any, where: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
         raise ConfigError(f"{where} is {shown(value)}; expected a list.")

@@ -14,6 +14,7 @@ import numpy as np
 
 from minionerec.core.artefacts import MANIFEST, read_manifest
 from minionerec.core.errors import ConfigError
+from minionerec.core.values import in_words
 from minionerec.metrics.predictions import Predictions
 
 DEFAULT_KS = (1, 3, 5, 10, 20, 50)
@@ -96,7 +97,7 @@ def check_ks(ks: Sequence[int], list_length: int | None = None) -> tuple[int, ..
         ConfigError: If there is none, one is below 1, or one exceeds `list_length`; the message names both numbers.
     """
     if not ks or any(isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 for k in ks):
-        raise ConfigError(f"ks is {list(ks)!r}; expected whole numbers from 1, such as 1 5 10.")
+        raise ConfigError(f"ks is {in_words(list(ks))}; expected whole numbers from 1, such as 1 5 10.")
     ordered = tuple(sorted({int(k) for k in ks}))
     if list_length is not None and ordered[-1] > list_length:
         raise ConfigError(

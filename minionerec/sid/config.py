@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from minionerec.core.errors import DataError
 from minionerec.core.settings import StageConfig, setting
+from minionerec.core.values import in_words
 from minionerec.sid.collisions import METHODS as COLLISION_METHODS
 from minionerec.sid.embed.config import EncoderConfig
 from minionerec.sid.table import CODES_FILE, INDEX_FILE, LEVELS, index_path
@@ -109,7 +110,8 @@ class SidConfig(EncoderConfig):
         """See `Settings.contradictions`."""
         yield from super().contradictions()
         if not 1 <= len(self.codebook_sizes) < len(LEVELS) or min(self.codebook_sizes) < 1:
-            yield f"codebook_sizes is {list(self.codebook_sizes)}; give 1 to {len(LEVELS) - 1} numbers of at least 1."
+            sizes = in_words(list(self.codebook_sizes))
+            yield f"codebook_sizes is {sizes}; give 1 to {len(LEVELS) - 1} numbers of at least 1."
         if self.capacity > 1 and self.collisions != "relocate":
             yield f"capacity is {self.capacity}, but collisions is {self.collisions!r}; set collisions to relocate."
         if (self.method == "append") != (self.append_to is not None):

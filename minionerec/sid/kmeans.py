@@ -9,6 +9,7 @@ import numpy as np
 
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger, progress
+from minionerec.core.values import in_words
 from minionerec.sid.embed.stored import LARGEST, VectorRows, blocks
 
 # Residual k-means, plain and balanced: level by level, cluster the residuals of the levels before.
@@ -272,7 +273,9 @@ def check_vectors(vectors: VectorRows, codebook_sizes: Sequence[int]) -> None:
                 f"the vector of item {bad[0]} is {what} ({len(bad)} of {len(vectors)}). Mend it or leave it out."
             )
     if not codebook_sizes or min(codebook_sizes) < 1:
-        raise DataError(f"codebook sizes are {list(codebook_sizes)}; give one number of at least 1 per level.")
+        raise DataError(
+            f"codebook sizes are {in_words(list(codebook_sizes))}; give one number of at least 1 per level."
+        )
     if len(vectors) < max(codebook_sizes):
         raise DataError(
             f"{len(vectors)} items cannot fill a codebook of {max(codebook_sizes)} codes. Lower codebook_sizes to at "

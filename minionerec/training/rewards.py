@@ -370,7 +370,7 @@ def check_histories(
     """
     if "collaborative" in weights and all(history is None for history in histories):
         raise ConfigError(
-            f"reward 'collaborative' reads the history, which none of the tasks {list(tasks)} has; add the task "
+            f"reward 'collaborative' reads the history, which none of the tasks {', '.join(tasks)} has; add the task "
             "next_sid, or leave the reward out."
         )
 

@@ -88,7 +88,7 @@ def test_why_a_stage_would_run(shop):
     reported = line(page(shop), "build-sids", "Steps")
     assert reported.startswith("would run: ")
     assert "iterations was 25, is 7" in reported
-    assert "codebook_sizes was another list, is another list" in reported
+    assert "codebook_sizes was 4 4, is 5 5" in reported
     (shop / "build-sids.yaml").write_text(yaml.safe_dump(STAGES["build-sids"]))
     with open(shop / "interactions.csv", "a") as file:
         file.write("u0,i1,99999\n")

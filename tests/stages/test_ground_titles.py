@@ -363,7 +363,7 @@ def test_a_run_that_was_interrupted_resumes(made, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ks": [8]}, r"ks \[8\] with 7 candidates: each K must be from 1 to the number of candidates"),
+        ({"ks": [8]}, "ks 8 with 7 candidates: each K must be from 1 to the number of candidates"),
         ({"gammas": []}, "gammas is empty"),
         ({"weights": "sequential"}, "weights is 'sequential' and sequential ''"),
         ({"sequential": "runs/x"}, "weights is 'none' and sequential 'runs/x'"),

@@ -14,6 +14,7 @@ from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
+from minionerec.core.values import in_words
 from minionerec.data.city.config import CeilingConfig
 from minionerec.data.city.law import PurchaseContexts, likeliest, probability_of
 from minionerec.data.city.make import city_people
@@ -91,7 +92,7 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
     if not held.equals(expected):
         raise ConfigError(f"{where}: was not made from {city}: its items differ. Prepare it from there.")
     if max(config.ks) > corpus.n_items:
-        raise ConfigError(f"ks is {config.ks}, but there are {corpus.n_items} items. Give smaller ks.")
+        raise ConfigError(f"ks is {in_words(config.ks)}, but there are {corpus.n_items} items. Give smaller ks.")
 
 
 def contexts_of(rows: SplitExamples, form: str = PARQUET, memory: int = 0) -> PurchaseContexts:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from minionerec.core.paths import function_file
 from minionerec.core.settings import StageConfig, setting
+from minionerec.core.values import in_words
 from minionerec.models.decoding.names import (
     COMBINATIONS,
     SCORES,
@@ -50,7 +51,7 @@ class EvaluationConfig(StageConfig):
         """The problem of cutoffs that are none, or look further than lists of some length."""
         if not self.ks or any(k > length or k < 1 for k in self.ks):
             yield (
-                f"ks {self.ks} with {length} {noun}: each K must be from 1 to the number of {noun}. "
+                f"ks {in_words(self.ks)} with {length} {noun}: each K must be from 1 to the number of {noun}. "
                 f"Give fewer ks or more {noun}."
             )
 

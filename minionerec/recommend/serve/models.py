@@ -12,6 +12,7 @@ from typing import Any
 
 from minionerec.core.errors import ArtefactError, MinioneRecError
 from minionerec.core.log import get_logger
+from minionerec.core.values import in_words
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Answer, Request
 from minionerec.recommend.serve.reading import Refusal
@@ -104,7 +105,7 @@ def try_out(recommender: Recommender, batch: int) -> tuple[Request, Answer]:
     answer = recommender.answer([request])[0]
     recommender.answer([Request(), *[replace(request, k=10)] * (batch - 1)])
     if not answer.items:
-        raise ArtefactError(f"{recommender.name}: recommends nothing after the history {list(request.history)}.")
+        raise ArtefactError(f"{recommender.name}: recommends nothing after the history {in_words(request.history)}.")
     strange = [item.item_id for item in answer.items if recommender.items.index(item.item_id) is None]
     if strange:
         raise ArtefactError(f"{recommender.name}: recommends {strange[0]!r}, which is not among its own items.")
