@@ -111,12 +111,17 @@ def choose(shape: Shape) -> dict[str, ChosenSettings]:
 
 
 def _corpus(shape: Shape) -> ChosenSettings:
-    share = "unknown" if shape.ties is None else f"{shape.ties:.0%}"
     agrees = "is that of the item ids, which users do not choose" if shape.listed else "is not that of the item ids"
+    order = "the times of a user's neighbouring pairs are unknown"
+    if shape.ties is not None:
+        share = f"{shape.ties:.0%}" if shape.ties >= 0.005 else "less than 1%" if shape.ties else "none"
+        order = f"{share} of a user's neighbouring pairs are within one second" + (
+            f"; their order {agrees}" if shape.ties else ""
+        )
     return {
         "ties": (
             "shuffle" if shape.listed else "keep",
-            f"{share} of a user's neighbouring pairs are within one second; their order {agrees}",
+            order,
         ),
         "max_history": (
             history_length(shape.before),
@@ -221,13 +226,14 @@ def shortened(chosen: dict[str, ChosenSettings], shape: Shape, paces: Mapping[st
     if left() < 0 and model["towers"][0] > 1:
         model["towers"] = 1, why
     if left() < 0:
-        whole = model["epochs"][0]
+        at_first = model["epochs"]
+        whole = at_first[0]
         model["epochs"] = 1, why
         least = left()
         model["epochs"] = 2, why
         one = least - left()
         fitting = 1 + int(max(0.0, least) / one) if one > 0 else whole
-        model["epochs"] = max(1, min(whole, fitting)), why
+        model["epochs"] = (fitting, why) if fitting < whole else at_first
         model["evals_per_epoch"] = 1, ""
 
 

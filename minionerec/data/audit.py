@@ -120,13 +120,12 @@ class OrderAudit:
             return None
         name = next(name for name in ("text", "number") if self.orders.get(name, {}).get("ties", Agreement()).far)
         kinds = self.orders[name]
+        between = f"; between seconds in {kinds['others']}" if kinds["others"].pairs else ""
+        separately = ", or report examples within one second separately" if between else ""
         return (
-            f"Within one second {_NAMES[name]} rise in {kinds['ties']}, by "
-            f"chance they would in {CHANCE:.0%}; between "
-            f"seconds in {kinds['others']}. The order within a second is "
-            f"that of a listing, not of users' behaviour, "
-            "and the next item partly depends on how the file is sorted. Set ties to 'shuffle' or 'together', or "
-            "report examples within one second separately."
+            f"Within one second {_NAMES[name]} rise in {kinds['ties']}, by chance they would in {CHANCE:.0%}{between}. "
+            "The order within a second is that of a listing, not of users' behaviour, and the next item partly depends "
+            f"on how the file is sorted. Set ties to 'shuffle' or 'together'{separately}."
         )
 
 

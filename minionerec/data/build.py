@@ -322,7 +322,7 @@ def _check_times(
         first, last = engine.row("SELECT min(timestamp), max(timestamp) FROM raw")
         if first == last:
             log.warning(
-                "%s: all %s interactions have one time, so the split by time is by the order of the file. Give real "
+                "%s: all %s interactions have one time, so the split by time is by the order of rows. Give real "
                 "times, or set split to 'leave_last_out'.",
                 source.where,
                 f"{source_rows:,}",

@@ -433,11 +433,14 @@ def _say(report: Mapping[str, Any]) -> None:
     """Log the table's report, and warn of a collapsed level."""
     for line in report_lines(report):
         logger.info("%s", line)
+    counts = report["counts"]
+    alike = counts.get("empty_texts", 0) + counts.get("duplicate_texts", 0) > report["items"] / 2
     for use in report["levels"]:
         if use["size"] is not None and use["size"] > 2 and use["largest"] > report["items"] / 2:
             logger.warning(
-                "Level %s has collapsed: %d of %d items share one code. Lower dimensions or raise codebook_sizes.",
+                "Level %s has collapsed: %d of %d items share one code. %s.",
                 use["level"],
                 use["largest"],
                 report["items"],
+                "Most have no text, or that of another" if alike else "Raise codebook_sizes, or try another encoder",
             )

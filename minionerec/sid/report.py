@@ -236,11 +236,14 @@ _USED = 0.05  # perplexity over codes; tables that a model was trained on have .
 _BUYERS = 2.0
 
 
-_NOTHING = {"empty_texts": "text", "items_without_interactions": "training interactions"}
-_TRY = {
-    "text": "give them titles, or try with_interactions true",
-    "training interactions": "where items have texts, try an encoder of texts with with_interactions true",
+_MISSING = {
+    "empty_texts": ("have no text", "give them titles, or try with_interactions true"),
+    "items_without_interactions": (
+        "share no user with another item in training",
+        "where items have texts, try an encoder of texts with with_interactions true",
+    ),
 }
+"""Count of items without a vector → why they have none, and what to try."""
 
 
 def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> str:
@@ -252,42 +255,47 @@ def advice(report: Mapping[str, Any], measures: "Diagnostics | None" = None) -> 
         report: Result of `sid_report`.
         measures: Result of `diagnose`, where the table was measured against interactions.
     """
-    found, after = [], report["collisions"]["after"]
+    found, after, levels = [], report["collisions"]["after"], report["levels"]
+    fitted = any(use["size"] for use in levels)
     counts = report.get("counts", {})
-    missing = {name: counts[key] for key, name in _NOTHING.items() if counts.get(key)}
-    if len(missing) == 1 and len(_NOTHING.keys() & counts.keys()) == 1:  # what has interactions beside has a vector
-        name, without = missing.popitem()
-        found.append(
-            f"{without:,} items have no {name} and so no vector, and their codes say nothing of them: {_TRY[name]}"
-        )
+    counted = _MISSING.keys() & counts.keys()
+    if len(counted) == 1 and counts[key := counted.pop()]:  # with both, what lacks one may have a vector of the other
+        why, ways = _MISSING[key]
+        found.append(f"{counts[key]:,} items {why} and so have no vector, and their codes say nothing of them: {ways}")
+    taken = report["collisions"]["method"]
+    resolving = [name for name in ("relocate", "extra_token") if name != taken and (name != "relocate" or fitted)]
     if after["sharing_rate"] > _SHARED:
         found.append(
             f"{after['sharing_items']:,} items ({after['sharing_rate']:.1%}) share an SID, and a recommender cannot "
-            "rank one of them above another: try collisions relocate or extra_token"
+            f"rank one of them above another: try collisions {' or '.join(resolving)}"
         )
-    levels = report["levels"]
     few = [
-        use["level"] for use in levels if use["size"] and use["size"] > 2 and use["perplexity"] < _USED * use["size"]
+        use["level"]
+        for use in levels
+        if use["size"] and use["size"] > 2 and use["perplexity"] < _USED * min(use["size"], use["items"])
     ]
     if few:
+        other = "" if report["method"] == "balanced_kmeans" else "method balanced_kmeans, "
         found.append(
-            f"the codes of level {', '.join(few)} hardly distinguish items: try method balanced_kmeans, smaller "
-            "codebook_sizes, or another encoder"
+            f"the codes of level {', '.join(few)} hardly distinguish items: try {other}smaller codebook_sizes, or "
+            "another encoder"
         )
     times = None
     if measures is not None and measures.prefixes[0].buyer_purity is not None and measures.buyer_chance:
         times = measures.prefixes[0].buyer_purity / measures.buyer_chance
-    if times is not None and times < _BUYERS:
+    if measures is not None and times is not None and times < _BUYERS and measures.buyer_chance * _BUYERS <= 1:
+        other = "" if "items_without_interactions" in counts else "with_interactions true, or "
         found.append(
             f"the same users interact with items of one first code hardly more often ({times:.1f} times) than with any "
-            "two items: try with_interactions true, or another encoder"
+            f"two items: try {other}another encoder"
         )
     if found:
         return f"Advice: {'; '.join(found)}."
     alike = ""
     if times is not None:
         alike = f", and two items of one first code are {times:.1f} times as alike in their users as any two"
-    return f"Advice: none. Nearly every item has an SID of its own, the levels are used{alike}."
+    used = ", the levels are used" if fitted else ""
+    return f"Advice: none. Nearly every item has an SID of its own{used}{alike}."
 
 
 def _collision_line(name: str, values: Mapping[str, Any]) -> str:

@@ -360,7 +360,7 @@ def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
     if not config.prompts_per_device:
         trainer.fit_memory(memory_of(trainer, config), config.gradient_checkpointing)
     run.train(trainer)
-    keep_start_if_better(run, trainer, config.checkpoint)
+    keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "other negatives")
     result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
     run.drop_rows()
     return result

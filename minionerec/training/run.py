@@ -186,7 +186,7 @@ def warn_of_rounding(trainer: Trainer, config: RunConfig) -> None:
         logger.warning(
             "The weights are %s without a float32 copy: at learning rate %g most of a step rounds to nothing. "
             "Give --dtype float32 (with --mixed_bf16 true to compute in bfloat16), or launch with ZeRO-2.",
-            dtype,
+            str(dtype).removeprefix("torch."),
             config.learning_rate,
         )
 
@@ -357,13 +357,14 @@ def _result(output: Path, counts: Mapping[str, Any], up_to_date: bool = False) -
     return StageResult(output, [*lines, f"checkpoint: {output}"], counts, up_to_date=up_to_date)
 
 
-def keep_start_if_better(run: "TrainingRun", trainer: RankingEvaluation, checkpoint: str | Path) -> None:
+def keep_start_if_better(run: "TrainingRun", trainer: RankingEvaluation, checkpoint: str | Path, *others: str) -> None:
     """Restore the starting weights where no later validation beat the one before the first step.
 
     Args:
         run: The running training.
         trainer: A trainer that has run, with a validation before its first step (`eval_on_start`).
         checkpoint: The checkpoint that it started from.
+        *others: What may be tried instead, besides a lower learning rate.
 
     Raises:
         ArtefactError: If that, or another input, was changed since the run began, and weights are to be restored.
@@ -374,11 +375,12 @@ def keep_start_if_better(run: "TrainingRun", trainer: RankingEvaluation, checkpo
     if state.best_metric is None or start >= state.best_metric:
         logger.warning(
             "Training did not improve validation %s (%.4f before, %s at best after): the output holds the weights "
-            "of %s. Try a lower learning rate, a higher beta, or another reward or other negatives.",
+            "of %s. Try %s.",
             name.removeprefix("eval_").replace("ndcg", "NDCG"),
             start,
             f"{max(later):.4f}" if later else "not measured",
             checkpoint,
+            " or ".join(["a lower learning rate", *others]),
         )
         model = trainer.accelerator.unwrap_model(trainer.model)
         model.load_state_dict(load_bundle(checkpoint, dtype=model.dtype).model.state_dict())
@@ -786,7 +788,8 @@ class TrainingRun(TrainerCallback):
         if self.refit is not None:
             logger.info("Trained on all examples for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
         else:
-            logger.info("Best step %s of %d: %s", state.best_global_step, state.global_step, counts["best"])
+            figures = ", ".join(f"{name.removeprefix('eval_')} {value:.4f}" for name, value in best.items())
+            logger.info("Best step %d of %d: %s.", state.best_global_step, state.global_step, figures)
         return _result(self.work.stage.output, counts)
 
 

@@ -156,12 +156,15 @@ def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
     if trainer.limit is not None:
         trainer.data_collator = cast(TreeCollator, trainer.data_collator).share
     if needed.total > free:
+        ways = [f"lower device_batch_size ({config.device_batch_size})"] if config.device_batch_size > 1 else []
+        ways += ["give --gradient_checkpointing true"] if config.device_batch_size and not checkpointing else []
+        ways += ["lower max_prompt_length"]
+        ways += [] if config.lora_rank or config.model == "scratch" else ["train with --lora_rank"]
+        ways += [] if trainer.is_deepspeed_enabled else ["launch with ZeRO-2"]
         logger.warning(
             "That is more than the %.2f GB that are free: %s.",
             free / 1e9,
-            f"lower device_batch_size ({config.device_batch_size}), or give --gradient_checkpointing true"
-            if config.device_batch_size
-            else "lower max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model",
+            ", or ".join([*ways, "train a smaller model"]),
         )
 
 
@@ -285,9 +288,10 @@ def _trainer(
     return trainer
 
 
-def _say_examples(bundle: Bundle, examples: TrainingSet, counts: Mapping[str, int]) -> None:
+def _say_examples(bundle: Bundle, lora_rank: int, examples: TrainingSet, counts: Mapping[str, int]) -> None:
     logger.info(
-        "Training %s parameters on %s, %s tokens of which %s have a loss.",
+        "Training %s%s parameters on %s, %s tokens of which %s have a loss.",
+        f"adapters of rank {lora_rank} beside " if lora_rank else "",
         f"{bundle.model.num_parameters():,}",
         examples.described("examples"),
         f"{counts['tokens']:,}",
@@ -323,7 +327,7 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     counts["truncated_completions"] = examples.total("truncated_completions") + sum(
         text.truncated for text in maker.texts.values()
     )
-    _say_examples(bundle, examples, counts)
+    _say_examples(bundle, config.lora_rank, examples, counts)
     plan = plan_steps(config, len(examples), "rows")
     shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
     trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)

@@ -239,6 +239,7 @@ def test_truncated_prompts_are_counted_and_reported(tmp_path, caplog):
         counts = run_sft(config).counts
     assert counts["truncated_prompts"] == 80  # the second and the third row of 40 users; the first history has one item
     assert "80 prompts were too long and were truncated to their last tokens." in caplog.text
+    assert re.search(r"Best step \d+ of \d+: loss \d\.\d{4}", caplog.text)
     assert read_manifest(tmp_path / "sft")["counts"]["truncated_prompts"] == 80
 
 

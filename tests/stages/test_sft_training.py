@@ -58,9 +58,11 @@ def lora_config(hub, folder, name="tied"):
 
 
 @pytest.mark.parametrize("name", ["tied", "untied"])
-def test_lora_trains_updates_and_sid_rows_and_ends_as_an_ordinary_model(hub, tmp_path, name):
+def test_lora_trains_updates_and_sid_rows_and_ends_as_an_ordinary_model(hub, tmp_path, name, caplog):
     config = lora_config(hub, tmp_path, name)
-    result = run_sft(config)
+    with caplog.at_level("INFO", "minionerec"):
+        result = run_sft(config)
+    assert "Training adapters of rank 4 beside " in caplog.text
     losses = logged(config.output, "eval_loss")
     assert losses[-1] < losses[0]
     bundle = load_bundle(config.output)

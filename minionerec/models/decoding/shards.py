@@ -116,7 +116,9 @@ def _open_folder(folder: Path, device: torch.device, batch_size: Callable[[], in
             logger.info("Resuming from %d finished shard(s) in %s.", kept, folder)
         return kept
     if shards:
-        logger.info("%s has shards of another device or other library versions; starting again.", folder)
+        logger.info(
+            "%s has shards that are not known to be of this device and these library versions; starting again.", folder
+        )
     for file in shards:
         file.unlink()
     write_json(folder / BATCHES_FILE, {**made_by, "batch_size": batch_size()})

@@ -243,9 +243,15 @@ def _text_vectors(
         empty, duplicate = len(texts) - len(filled), len(filled) - len(set(filled))
         counts.update({"empty_texts": empty, "duplicate_texts": duplicate})
         if empty:
-            logger.warning("%d of %d items have no text; each gets the zero vector.", empty, len(texts))
+            instead = (
+                "their vectors are of interactions alone"
+                if settings.reads_interactions
+                else "each gets the zero vector"
+            )
+            logger.warning("%d of %d items have no text; %s.", empty, len(texts), instead)
         if duplicate:
-            logger.info("%d of %d items have the text of an earlier item, and so its vector.", duplicate, len(texts))
+            same = "" if settings.reads_interactions else ", and so its vector"
+            logger.info("%d of %d items have the text of an earlier item%s.", duplicate, len(texts), same)
         if encoder == TFIDF:
             vectors = tfidf_svd(texts, settings.dimensions, settings.seed, fitted_on)
         elif encoder == WORDLLAMA:
@@ -309,11 +315,13 @@ def _encode(texts: list[str], settings: EncoderSettings, counts: dict[str, Any])
     if not counts["tokens"]:
         raise DataError(f"{settings.encoder}: its tokenizer makes no token of any of the {len(filled)} texts.")
     if counts["truncated"]:
+        most = int(tokens.max())
         logger.warning(
-            "%d of %d texts were truncated to %d tokens; raise max_length to keep more.",
+            "%d of %d texts were truncated to %d tokens; %s.",
             counts["truncated"],
-            len(texts),
-            int(tokens.max()),
+            len(filled),
+            most,
+            "the encoder reads no more" if most < settings.max_length else "raise max_length to keep more",
         )
     vectors = np.zeros((len(texts), encoded.shape[1]), dtype=np.float32)
     vectors[filled] = l2_normalise(encoded) if settings.normalise else encoded

@@ -272,14 +272,15 @@ def _fit(
             gains[position, inside] = candidates.gains(features[inside] @ plain.lerp(weights, share), inside)
     best = int((gains @ candidates.counting.numpy()).argmax())
     share, (before, after) = _SHARES[best], gains[[0, best]].sum(1) / candidates.count
+    if not share:
+        logger.info("Experts are left out: the best share of them is 0, with validation NDCG@10 %.4f.", before)
+        return None
     logger.info(
         "Validation NDCG@10 %.4f without experts, %.4f with them (share %g), by weights of other examples.",
         before,
         after,
         share,
     )
-    if not share:
-        return None
     weights = plain.lerp(_fitted(candidates, features, everything), share) / spread[:, None]
     weights[0] -= mean[1:] @ weights[1:]
     least, most = raw.min(0).values, raw.max(0).values

@@ -137,8 +137,10 @@ def fit_popularity(
             popularity.weights[context] = WEIGHTS[int(gains.mean(1).argmax())]
     model.train(training)
     found = {name: round(float(weight), 2) for name, weight in zip(SESSION_CONTEXTS, popularity.weights, strict=True)}
+    weights = [f"{weight} (session context {name})" for name, weight in found.items()]
     logger.info(
-        "Popularity counts with a weight of %s.", ", ".join(f"{found[name]} ({name})" for name in SESSION_CONTEXTS)
+        "Popularity counts with a weight of %s.",
+        ", ".join(weights) if "contexts" in heldout else found[SESSION_CONTEXTS[UNKNOWN]],
     )
     return found
 
@@ -360,7 +362,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
     run.train(trainer)
     if start is not None and config.objective != "likelihood" and run.refit is None:
-        keep_start_if_better(run, trainer, start)
+        keep_start_if_better(run, trainer, start, "a higher beta", "another objective")
     trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
     counts |= _weigh(run, trained, windows, heldout)
     if run.refit is not None:  # the chosen checkpoint was read again

@@ -158,7 +158,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     if config.sync_reference and run.checkpoint is not None:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)
-    keep_start_if_better(run, trainer, config.checkpoint)
+    keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "another reward")
     result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
     run.drop_rows()
     return result

@@ -189,7 +189,7 @@ def _train(
         with work.finish(seed=seed, counts=counts) as path:
             save_sequential(model, config.model, data.hyper, path)
             write_json(path / HISTORY_FILE, done.history)
-        logger.info("seed %d: %d epochs in %.0f s.", seed, done.epoch, time.perf_counter() - started)
+        logger.info("seed %d: %d epochs; this run took %.0f s.", seed, done.epoch, time.perf_counter() - started)
     return True
 
 

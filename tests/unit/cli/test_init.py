@@ -76,6 +76,21 @@ def test_shapes_and_their_settings(shape, wanted):
     assert found["catalogue"].get("loss") == ("sampled" if shape is GAMES else None)
 
 
+@pytest.mark.parametrize(
+    ("ties", "listed", "reason"),
+    [
+        (None, False, "the times of a user's neighbouring pairs are unknown"),
+        (0.0, False, "none of a user's neighbouring pairs are within one second"),
+        (0.001, False, "less than 1% of a user's neighbouring pairs are within one second; their order is not that of"),
+        (0.19, False, "19% of a user's neighbouring pairs are within one second; their order is not that of the item"),
+        (0.46, True, "46% of a user's neighbouring pairs are within one second; their order is that of the item ids"),
+    ],
+)
+def test_the_reason_for_the_order_is_true_of_the_data(ties, listed, reason):
+    found = choose(replace(STEAM, ties=ties, listed=listed))["corpus"]["ties"][1]
+    assert found.startswith(reason) and ("their order" in found) == bool(ties)
+
+
 GROWING = {
     "items": {"sids": ("dimensions", "codebook_sizes"), "eval_catalogue": ("beams",)},
     "examples": {"catalogue": ("hidden_size", "vector_width"), "sft": ("hidden_size",)},
@@ -136,6 +151,7 @@ def test_the_catalogue_model_too_fits_the_minutes(minutes, epochs, towers, tmp_p
     assert (sum(times.values()) <= 60 * minutes) == (minutes > 1)
     config = PrepareConfig(source="tables", items="items.csv", interactions="x.csv", output="x")
     (tmp_path / "mine.yaml").write_text(recipe_text(config, STEAM, "mine", minutes, paces))
+    assert ("with more" in chosen["catalogue"]["epochs"][1]) == (epochs < 8)
     jobs = {key.step: job.settings for key, job in plan_of(tmp_path / "mine.yaml").items()}
     assert jobs["catalogue"].epochs == epochs and jobs["catalogue"].towers == towers
 

@@ -65,6 +65,9 @@ def test_a_listing_is_warned_of_and_a_shuffled_one_is_not():
         "Within one second item ids as text rise in 100.0% of 960 (95 % interval 99.6% to 100.0%), by chance they "
         "would in 50%; between seconds in 100.0% of 280"
     )
+    assert "or report examples within one second separately." in found.warning()
+    same = build(source_of([(user, 0) for user in range(40) for _ in range(4)])).audit.warning()  # nothing to compare
+    assert "by chance they would in 50%. The order" in same and same.endswith("Set ties to 'shuffle' or 'together'.")
     assert other.warning() is None and not other.agrees_with_ids
     assert found.lines() == [
         "neighbouring pairs within one second: 960 of 1,240 (77.4%)",

@@ -119,13 +119,17 @@ def test_advice_names_what_is_wrong_and_what_to_try():
     good = np.array([[group, number] for group in range(4) for number in range(5)])
     of_group = [[group, group + 10] for group in range(4) for _ in range(5)]
     report, measures = measured(good, of_group)
-    assert advice(report) == "Advice: none. Nearly every item has an SID of its own, the levels are used."
-    assert "the levels are used, and two items of one first code are" in advice(report, measures)
+    assert advice(report) == "Advice: none. Nearly every item has an SID of its own."  # the codebooks are not known
+    assert "of its own, and two items of one first code are" in advice(report, measures)
+    sized = report | {"levels": [use | {"size": 5} for use in report["levels"]]}
+    assert advice(sized) == "Advice: none. Nearly every item has an SID of its own, the levels are used."
+    sized = report | {"levels": [use | {"size": 256} for use in report["levels"]]}  # more codes than items
+    assert "hardly distinguish" not in advice(sized)
     for counts, message in (
-        ({"items_without_interactions": 271}, "Advice: 271 items have no training interactions and so no vector"),
+        ({"items_without_interactions": 271}, "Advice: 271 items share no user with another item"),
         (
             {"empty_texts": 3},
-            "Advice: 3 items have no text and so no vector, and their codes say nothing of them: give",
+            "Advice: 3 items have no text and so have no vector, and their codes say nothing of them: give",
         ),
         ({"empty_texts": 3, "items_without_interactions": 271}, "Advice: none"),
         ({"empty_texts": 0}, "Advice: none"),
@@ -137,15 +141,23 @@ def test_advice_names_what_is_wrong_and_what_to_try():
     assert advice(report).startswith("Advice: none")
     assert "items of one first code hardly more often" in advice(report, measures)
     assert advice(report, measures).endswith("try with_interactions true, or another encoder.")
+    beside = report | {"counts": {"empty_texts": 0, "items_without_interactions": 0}}
+    assert advice(beside, measures).endswith("two items: try another encoder.")
+    report, measures = measured(across, [[0, 1]] * 20)  # all items have the same users, so no code can tell more
+    assert advice(report, measures).startswith("Advice: none")
 
     report, _ = measured(np.where(np.arange(20)[:, None] < 2, good[0], good), of_group)
-    assert advice(report).startswith("Advice: 2 items (10.0%) share an SID") and "try collisions relocate" in advice(
-        report
-    )
+    assert advice(report).startswith("Advice: 2 items (10.0%) share an SID")
+    assert advice(report).endswith("try collisions extra_token.")  # of SIDs that are read none can be moved
+    levels = [use | {"size": 5} for use in report["levels"]]
+    assert advice(report | {"levels": levels}).endswith("try collisions relocate or extra_token.")
+    roomy = report | {"levels": levels, "collisions": report["collisions"] | {"method": "relocate"}}
+    assert advice(roomy).endswith("try collisions extra_token.")
 
     vectors = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
     books = [np.zeros((100, 2), np.float32), vectors[:100]]
     codes = np.stack([np.where(np.arange(300) < 3, np.arange(300), 0), np.arange(300) % 100], axis=1)
     hardly = sid_report("published", *resolve_collisions(codes, "keep"), vectors=vectors, codebooks=books)
     assert "the codes of level a hardly distinguish items: try method balanced_kmeans" in advice(hardly)
+    assert "hardly distinguish items: try smaller codebook_sizes" in advice(hardly | {"method": "balanced_kmeans"})
     assert "level a, b" not in advice(hardly)

@@ -78,11 +78,13 @@ def test_two_processes_make_the_same_vectors(tmp_path, model_path, monkeypatch):
     assert names[0] == names[1] and len(names[0]) > 1
 
 
-def test_tokens_are_counted(model_path, monkeypatch):
+def test_tokens_are_counted(model_path, monkeypatch, caplog):
     found = np.ones((3, 2), np.float32), np.array([0, 4, 5], np.int32), np.array([False, False, True])
     monkeypatch.setattr(cache_module, "encode_cached", lambda *texts, **how: found)
     counts = {}
-    cache_module._encode(["a", "", "b", "c"], EncoderSettings(encoder=model_path), counts)
+    for max_length, ways in ((5, "raise max_length to keep more"), (512, "the encoder reads no more")):
+        cache_module._encode(["a", "", "b", "c"], EncoderSettings(encoder=model_path, max_length=max_length), counts)
+        assert caplog.messages[-1] == f"1 of 3 texts were truncated to 5 tokens; {ways}."
     assert counts == {"truncated": 1, "tokenless": 1, "tokens": 9}
 
 

@@ -68,6 +68,15 @@ def test_validation_and_test_examples_are_not_read():
     assert make_vectors(replace(corpus, train=train), settings, {}).tobytes() != before.tobytes()
 
 
+def test_items_without_text_have_vectors_of_interactions_where_these_are_beside(caplog):
+    corpus = bought_together()
+    corpus.items.loc[3, ["title", "description"]] = ""
+    for beside, ending in ((False, "each gets the zero vector."), (True, "their vectors are of interactions alone.")):
+        caplog.clear()
+        vectors = make_vectors(corpus, EncoderSettings(with_interactions=beside, dimensions=6), {})
+        assert f"items have no text; {ending}" in caplog.text and vectors[3].any() == beside
+
+
 def test_beside_texts_both_parts_weigh_the_same_and_an_item_without_interactions_has_its_text():
     corpus, counts = bought_together(unsold=2), {}
     vectors = make_vectors(corpus, EncoderSettings(with_interactions=True, dimensions=6), counts)

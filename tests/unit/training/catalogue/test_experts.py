@@ -285,7 +285,8 @@ def test_the_scale_makes_held_out_targets_likely():
     assert float(sure.detach().min()) > 0.25 and float(sure.detach().max()) < 0.75
 
 
-def test_it_is_left_out_where_they_do_not_gain():
+def test_it_is_left_out_where_they_do_not_gain(caplog):
+    caplog.set_level("INFO", "minionerec")
     model = model_of(windows=CHAIN)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -295,6 +296,7 @@ def test_it_is_left_out_where_they_do_not_gain():
     for training in (True, False):
         torch.nn.Module.train(model, training)
         assert fit_experts(model, windows_of([([4], [1])] * 90)) is None and model.training == training
+        assert caplog.messages[-1].startswith("Experts are left out: the best share of them is 0, with validation NDCG")
     assert torch.equal(model.leaf_log_probs(torch.tensor([[4]])), plain)
     # Of too few nothing is learned, nor by a model without experts.
     assert fit_experts(model_of(windows=CHAIN), windows_of([([1], [2])] * 10)) is None

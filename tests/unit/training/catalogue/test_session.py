@@ -173,14 +173,18 @@ TRAINED = windows_of(
 )
 
 
-def test_the_weight_is_that_which_ranks_held_out_targets_best():
+def test_the_weight_is_that_which_ranks_held_out_targets_best(caplog):
     """Where targets are what was popular it counts, where they are what was not it does not, by context."""
     model = model_of()
     with torch.no_grad():
         next(model.each_tower()).bias[:] = torch.tensor([0.0, 0.0, 1.05, 1.05, 1.05, 1.05])
     logs = popularity_logs(TRAINED, 6)
     heldout = rows_of(*[(1, SAME)] * 5, *[(3, LATER)] * 5)
-    found = fit_popularity(model, TRAINED, heldout)
+    with caplog.at_level("INFO", "minionerec"):
+        unconditioned = fit_popularity(model, TRAINED, {name: of for name, of in heldout.items() if name != "contexts"})
+        assert caplog.messages[-1] == f"Popularity counts with a weight of {unconditioned['unknown']}."
+        found = fit_popularity(model, TRAINED, heldout)
+        assert f"{found['same']} (session context same), 0.0 (session context later)." in caplog.messages[-1]
     # At once: the smallest weight with which SID 1 stands before the others.
     needed = 1.05 / (logs[SAME, 0] - logs[SAME, 2])
     assert found["same"] == min(weight for weight in WEIGHTS if weight > needed) > 0
