@@ -33,6 +33,7 @@ from torch.nn import functional
 from minionerec.core.artefacts import read_json, read_manifest, write_json
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import progress
+from minionerec.models.nn.layers import fill_weights
 from minionerec.preference.config import COMPAT, PreferenceConfig
 from minionerec.preference.data import TRAIN, VALID, Comparisons
 from minionerec.preference.measures import agreement, cross_entropy
@@ -648,9 +649,10 @@ def load_model(run: str | Path, name: str) -> tuple[PreferenceModel, list[str], 
     if "weights" in arrays:
         return LinearModel(**{**arrays, "basis_penalty": arrays["basis_penalty"].item()}), users, targets
     same = {key: settings[key] for key in ("siamese", "activation", "position_bias")}
-    network = PairNetwork(len(arrays["mean"]), len(users), len(targets), **same)
+    with torch.device("meta"):
+        network = PairNetwork(len(arrays["mean"]), len(users), len(targets), **same)
     state = {key[8:]: torch.from_numpy(value) for key, value in arrays.items() if key.startswith("network.")}
-    network.load_state_dict(state)
+    fill_weights(network, state)
     model = MlpModel(network.eval(), arrays["mean"], arrays["spread"], settings["scale"] == "l2")
     model.settings = settings
     return model, users, targets

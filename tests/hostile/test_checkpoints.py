@@ -338,6 +338,17 @@ def test_weights_of_a_sequential_model_fill_it_exactly(shop, tmp_path, change):
 
 
 @pytest.mark.parametrize(
+    ("name", "load"),
+    [*((name, load_bundle) for name in ("sft", "catalogue", "tiger")), ("sequential/model", load_sequential)],
+)
+def test_loading_draws_no_random_numbers(shop, name, load):
+    """Of torch's generators, from which a training in another thread draws."""
+    before = torch.get_rng_state()
+    load(shop / name)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
     "about",
     [
         *("[]", "{", '{"model": "sasrec"}', '{"model": "evil", "num_items": 12, "max_len": 5, "hyper": {}}'),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from support.studies import Played, study
 
@@ -118,7 +119,9 @@ def test_sentences_say_no_more_than_the_intervals():
 @pytest.mark.parametrize("model", ["bt_hier", "mlp_siamese", "mlp_concat"])
 def test_a_stored_model_predicts_as_before(small, model):
     run = Path(small[0]["pair"].output)
+    before = torch.get_rng_state()
     loaded, users, targets = load_model(run, model)
+    assert torch.equal(torch.get_rng_state(), before)  # a training in another thread may draw from it
     data = read_comparisons(run / "data" / "comparisons.parquet", run / "data" / "features.npz", targets, {})
     table = pd.read_csv(run / model / PREDICTIONS)
     rows = table["row"].to_numpy()

@@ -1,7 +1,7 @@
 """Layers that several models share, dropout products that are fast on a CPU, and padding."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -89,6 +89,19 @@ class Linear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Map float (..., in_features) to (..., out_features)."""
         return linear(input, self.weight, self.bias)
+
+
+def fill_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Give a model on the meta device its weights, copied as its own types.
+
+    A model that is built there draws no random numbers: loading one changes nothing of a training in another thread.
+
+    Raises:
+        RuntimeError: If names or shapes are not those of the model.
+    """
+    types = {name: value.dtype for name, value in model.state_dict().items()}
+    copies = {name: value.to(types.get(name, value.dtype), copy=True) for name, value in weights.items()}
+    model.load_state_dict(copies, assign=True)
 
 
 def replace_linear(model: Model) -> Model:

@@ -55,7 +55,7 @@ class AutoCorrelation(nn.Module):
         self.out = Linear(hidden_size, hidden_size)
         self.norm = nn.LayerNorm(hidden_size, eps=NORM_EPS)
         self.dropout = Dropout(dropout)
-        slots = torch.arange(max_len)
+        slots = torch.arange(max_len, device="cpu")  # not saved, so it has its values on the meta device too
         self.shifted: torch.Tensor
         self.register_buffer("shifted", (slots + slots[:, None]) % max_len, persistent=False)
 

@@ -13,6 +13,7 @@ from minionerec.core.artefacts import open_artefact, read_json, write_json
 from minionerec.core.errors import ArtefactError, ConfigError, one_line, shown
 from minionerec.core.values import convert
 from minionerec.models.nn.history import PairCounts
+from minionerec.models.nn.layers import fill_weights
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.causal import Causal
 from minionerec.models.sequential.classic import BERT4Rec, Caser, GRU4Rec, SASRec
@@ -153,7 +154,7 @@ def load_sequential(path: str | Path) -> SequentialModel:
     tensors = _read_weights(folder / WEIGHTS_FILE)
     model = _describe(folder / MODEL_FILE, tensors)
     try:
-        model.load_state_dict(tensors)
+        fill_weights(model, tensors)
     except RuntimeError as error:
         reason = one_line(error, 300)
         raise ArtefactError(f"{path}: {WEIGHTS_FILE} does not fit {MODEL_FILE} ({reason}). {_REMEDY}") from None
@@ -176,7 +177,7 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialModel:
-    """The model that a description describes, not larger than its weights."""
+    """The model that a description describes, not larger than its weights, on the meta device."""
     about = read_json(file)
     wanted = {"model": str, "num_items": int, "max_len": int, "hyper": dict}
     if not isinstance(about, dict) or not all(type(about.get(name)) is kind for name, kind in wanted.items()):
@@ -188,9 +189,12 @@ def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialMode
     if max(sizes) > max(most, _SMALL):
         raise ArtefactError(f"{file}: has a size of {max(sizes)}, but no tensor is longer than {most}. {_REMEDY}")
     try:
-        model = build_model(about["model"], num_items=about["num_items"], max_len=about["max_len"], **about["hyper"])
-        if conditioned:
-            model.condition_on_session()
+        with torch.device("meta"):
+            model = build_model(
+                about["model"], num_items=about["num_items"], max_len=about["max_len"], **about["hyper"]
+            )
+            if conditioned:
+                model.condition_on_session()
         return model
     except (ConfigError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         reason = one_line(error, 300)

@@ -210,9 +210,11 @@ class TRM4Rec(SequentialModel):
         self.reasoning = nn.Parameter(INIT_STD * torch.randn(hidden_size))
         inner_size = _INNER_MULTIPLE * math.ceil(round(expansion * hidden_size * 2 / 3) / _INNER_MULTIPLE)
         self.blocks = nn.ModuleList(RecursiveBlock(hidden_size, num_heads, inner_size) for _ in range(num_blocks))
-        rates = ROPE_THETA ** (-torch.arange(0, width, 2) / width)
+        # Angles are not saved, so they have their values on the meta device too.
+        rates = ROPE_THETA ** (-torch.arange(0, width, 2, device="cpu") / width)
+        angles = torch.arange(max_len, device="cpu")[:, None] * rates
         self.angles: torch.Tensor | None
-        self.register_buffer("angles", torch.arange(max_len)[:, None] * rates if use_rope else None, persistent=False)
+        self.register_buffer("angles", angles if use_rope else None, persistent=False)
         self.apply(init_weights)
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:

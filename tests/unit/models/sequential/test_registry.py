@@ -1,9 +1,20 @@
 """Models by their names: published numbers of parameters, and hyper-parameters that make no model."""
 
-import pytest
+from inspect import Parameter
 
+import pytest
+import torch
+
+from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ConfigError
-from minionerec.models.sequential.registry import build_model, hyper_parameters
+from minionerec.models.sequential import MODEL_KIND
+from minionerec.models.sequential.registry import (
+    MODELS,
+    build_model,
+    hyper_parameters,
+    load_sequential,
+    save_sequential,
+)
 
 LASTFM, BEAUTY = 3_646, 12_101
 
@@ -83,3 +94,25 @@ def test_what_makes_no_model_is_refused(name, hyper, message):
 
 def test_hyper_parameters_have_their_defaults():
     assert hyper_parameters("sasrec")["hidden_dropout"] == 0.5
+
+
+NEEDED = {"num_users": 3, "num_digits": 3, "num_codes": 4}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_model_is_loaded_with_all_that_it_holds_and_draws_nothing(tmp_path, name):
+    hyper = {key: NEEDED[key] for key, default in hyper_parameters(name).items() if default is Parameter.empty}
+    model = build_model(name, num_items=9, max_len=8, **hyper).eval()
+    if model.learns_next:
+        model.condition_on_session()
+    with write_artefact(tmp_path / "model", MODEL_KIND, config={}) as folder:
+        save_sequential(model, name, hyper, folder)
+    before = torch.get_rng_state()
+    loaded = load_sequential(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
+    for kind in ("named_parameters", "named_buffers"):  # buffers that are not saved too
+        wanted, found = (dict(getattr(each, kind)()) for each in (model, loaded))
+        assert found.keys() == wanted.keys()
+        for key, value in found.items():
+            assert value.dtype == wanted[key].dtype and value.requires_grad == wanted[key].requires_grad
+            assert torch.equal(value, wanted[key]), key
