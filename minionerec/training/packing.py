@@ -436,14 +436,12 @@ class TreeCollator:
 class SetEpoch(TrainerCallback):
     """Sets the epoch of a collator, and of an order of rows, before its first batch, also in a resumed run.
 
-    Accelerate does so for samplers too, as far as it finds them in what they were wrapped into.
-
     Args:
         receivers: Objects with an `epoch`.
     """
 
-    def __init__(self, *receivers: TreeCollator | EpochSampler | None):
-        self.receivers = [one for one in receivers if one is not None]
+    def __init__(self, *receivers: TreeCollator | EpochSampler):
+        self.receivers = list(receivers)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

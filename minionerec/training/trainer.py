@@ -446,10 +446,7 @@ class StepInParts(Trainer):
         order = self.order
         if order is None:
             order = shuffled_examples(len(dataset), cast(int, self.args.data_seed))
-        # In several processes accelerate does not find the order of a resumed epoch.
-        epochs = cast(SetEpoch | None, self.pop_callback(SetEpoch)) or SetEpoch()
-        epochs.receivers.append(order)
-        self.add_callback(epochs)
+        self.follow_epochs(order)
         size = self.args.per_device_train_batch_size
         loader: DataLoader[Any] = self.accelerator.prepare(
             DataLoader(
@@ -460,6 +457,12 @@ class StepInParts(Trainer):
             )
         )
         return loader
+
+    def follow_epochs(self, order: EpochSampler) -> None:
+        """Give an order of examples every epoch: in several processes accelerate does not find that of a resumed one."""
+        epochs = cast(SetEpoch | None, self.pop_callback(SetEpoch)) or SetEpoch()
+        epochs.receivers.append(order)
+        self.add_callback(epochs)
 
     def fit_memory(self, estimate: Callable[..., MemoryEstimate], checkpointing: bool | None) -> None:
         """Choose the limit by an estimate (`memory_of`), for as many labels as tokens.

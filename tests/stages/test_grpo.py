@@ -759,6 +759,25 @@ def test_interrupted_in_an_epoch_it_goes_on_as_if_nothing_had_happened(request, 
     assert same_weights(whole.output, cut.output)
 
 
+def interrupted(config):
+    """The stage, stopped in the middle of the second epoch and resumed."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        kill_after(patch, 4)
+        run_grpo(config)
+    run_grpo(config)
+
+
+def test_two_processes_that_resume_in_a_later_epoch_take_the_steps_of_one(trained, tmp_path):
+    changes = {"tasks": {"title_to_sid": 1.0}, "learning_rate": 1e-3}  # three steps an epoch
+    one, two = (
+        grpo_config(trained, output=str(tmp_path / name), prompts_per_device=per_device, **changes)
+        for name, per_device in (("one", 8), ("two", 2))
+    )
+    run_grpo(one)
+    stage_in_processes(interrupted, two, 2)
+    check_same_run(one, two, ("loss", "reward", "grad_norm", "eval_ndcg@10"))
+
+
 BY_ZERO_2 = partial(by_zero_2, "scripts/grpo.py")
 IN_TWO = partial(stage_in_processes, run_grpo, world=2)
 IN_TWO_IN_PARTS = partial(stage_in_processes, partial(in_parts, run_grpo, tokens=64), world=2)

@@ -38,7 +38,7 @@ from minionerec.training.distillation import SoftTargets, load_teacher
 from minionerec.training.examples import TrainingSet, sample_blocks
 from minionerec.training.grpo.rollouts import RollOut, Row, beams, grpo_examples, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
-from minionerec.training.packing import SetEpoch, teacher_questions
+from minionerec.training.packing import teacher_questions
 from minionerec.training.rewards import (
     Rollouts,
     Scorer,
@@ -316,7 +316,7 @@ def build_trainer(
         validation=validation,
         teacher=teacher,
         max_hr_drop=config.max_hr_drop,
-        callbacks=[*early_stopping(config), *([SetEpoch(order)] if order else [])],
+        callbacks=early_stopping(config),
         order=order,
     )
 

@@ -135,6 +135,7 @@ class StepTrainer(StepInParts, GRPOTrainer):
         sampler = self.order
         if sampler is None:
             sampler = sample_steps(len(rows), processes, args.gradient_accumulation_steps, size, args.seed)
+        self.follow_epochs(sampler)
         loader: DataLoader[Any] = self.accelerator.prepare(
             DataLoader(rows, batch_size=size, sampler=sampler, collate_fn=list)
         )
