@@ -246,7 +246,7 @@ class _Growth:
         levels = _prefixes(trie, ranker.table.sid_numbers[list(indices)].tolist())
         self.above = set().union(*levels)
         with torch.no_grad(), evaluating(model):
-            grown = open_branches(model, prompts, trie)
+            grown = open_branches(ranker.model_after(query, prompts), prompts, trie)
             hidden, nodes = grown.hidden.unsqueeze(1), [0]
             running = torch.zeros(1, 1, device=model.device)
             for depth in range(trie.levels):

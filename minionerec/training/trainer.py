@@ -459,7 +459,7 @@ class StepInParts(Trainer):
         return loader
 
     def follow_epochs(self, order: EpochSampler) -> None:
-        """Give an order of examples every epoch: in several processes accelerate does not find that of a resumed one."""
+        """Give an order every epoch: in several processes accelerate does not find it in a resumed one."""
         epochs = cast(SetEpoch | None, self.pop_callback(SetEpoch)) or SetEpoch()
         epochs.receivers.append(order)
         self.add_callback(epochs)

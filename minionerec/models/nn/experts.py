@@ -253,7 +253,12 @@ class Experts(nn.Module):
         return torch.cat(parts, 1)
 
     def terms(
-        self, log_probs: torch.Tensor, histories: torch.Tensor, row: torch.Tensor, slot: torch.Tensor
+        self,
+        log_probs: torch.Tensor,
+        histories: torch.Tensor,
+        row: torch.Tensor,
+        slot: torch.Tensor,
+        older: torch.Tensor | None = None,
     ) -> Iterator[torch.Tensor]:
         """Each expert's values for all items, f_k: float32 (P, N), in the order of `EXPERTS`.
 
@@ -262,10 +267,13 @@ class Experts(nn.Module):
             histories: See `features`.
             row: See `features`.
             slot: See `features`.
+            older: int64 (B, O), what was seen before each history, of which only that it was seen, and how long ago,
+                counts: items from 1, oldest first, padded with 0 on the left; nothing if None.
         """
         items = self._seen(histories, row, slot)
-        seen = self._spread(items, torch.ones_like(items, dtype=log_probs.dtype), log_probs)
-        back = slot[:, None] - torch.arange(items.shape[1], device=items.device)
+        past = items if older is None else torch.cat([older[row], items], 1)
+        back = slot[:, None] - torch.arange(items.shape[1] - past.shape[1], items.shape[1], device=items.device)
+        seen = self._spread(past, torch.ones_like(past, dtype=log_probs.dtype), log_probs)
         unsold, known = self.items[:, 3].to(log_probs.dtype), 1 - seen
         yield log_probs
         own = torch.cat([log_probs.exp(), *self._transitions(items, slot, log_probs)])
@@ -279,7 +287,7 @@ class Experts(nn.Module):
             yield torch.log(popularity * known + NO_SALE)
         yield self.repeats * seen
         yield seen
-        yield self._spread(items, (DECAYS[0] ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
+        yield self._spread(past, (DECAYS[0] ** back.clamp(min=0)).to(log_probs.dtype), log_probs)
         by_all, by_text = (likeness * known for likeness in self._likenesses(items, slot, log_probs))
         for likeness in (by_all, by_text):
             yield likeness
@@ -297,6 +305,7 @@ class Experts(nn.Module):
         row: torch.Tensor,
         slot: torch.Tensor,
         contexts: torch.Tensor,
+        older: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Log-probabilities of the pool.
 
@@ -306,6 +315,7 @@ class Experts(nn.Module):
             row: See `features`.
             slot: See `features`.
             contexts: See `features`.
+            older: See `terms`.
 
         Returns:
             float32 (P, N).
@@ -315,7 +325,7 @@ class Experts(nn.Module):
         described = self.features(histories, row, slot, contexts)
         weights = described.clamp(self.least, self.most) @ self.weights
         found = torch.zeros_like(log_probs)
-        for position, term in enumerate(self.terms(log_probs, histories, row, slot)):
+        for position, term in enumerate(self.terms(log_probs, histories, row, slot, older)):
             found += weights[:, position, None] * term
         return found.log_softmax(-1)
 

@@ -10,6 +10,7 @@ import torch
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import Bundle
+from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.beam import BeamResult, beam_search
 from minionerec.models.decoding.branches import SearchModel, evaluating, vocabulary_size
 from minionerec.models.decoding.decoder import Decode, decode_batches, fitting_batch_size
@@ -152,6 +153,13 @@ class LanguageRanker:
         ]
         return texts, *encode_prompt(self.bundle.tokenizer, texts, self.bundle.max_prompt_length)
 
+    def model_after(self, queries: Queries, prompts: Sequence[Sequence[int]]) -> SearchModel:
+        """The model for the prompts of queries; the experts of a catalogue model know all that was seen."""
+        model = self.bundle.model
+        if not isinstance(model, CatalogueModel):
+            return model
+        return model.knowing(prompts, [self.table.sid_numbers[past] for past in queries.seen])
+
     @cached_property
     def _candidates(self) -> Callable[[np.ndarray], np.ndarray]:
         return candidate_maxima(self.table.sid_numbers)
@@ -176,19 +184,25 @@ class LanguageRanker:
         Args:
             queries: R queries, which an assistant reads.
             prompts: Token ids of their prompts; equal ones with the same allowed items are searched once, unless an
-                assistant distinguishes their queries.
+                assistant, or what was seen before, distinguishes their queries.
             k: Distinct SIDs of each list.
             allowed: Items that may be listed, per row; all if None.
             decode_all: Decodes all distinct prompts, with the largest number of beams; in batches, here, if None.
         """
         if allowed is not None and allowed.unrestricted:
             allowed = None
+        model = self.bundle.model
+        by_seen = isinstance(model, CatalogueModel) and model.reads_seen
+        named = [
+            self.assistant is not None or (by_seen and len(seen) > len(history))
+            for history, seen in zip(queries.histories, queries.seen, strict=True)
+        ]
         firsts: dict[object, int] = {}  # the first row of each distinct query
         keys = [
             (
                 tuple(ids),
                 None if allowed is None else allowed.key(row),
-                None if self.assistant is None else queries.key(row),
+                queries.key(row) if named[row] else None,
             )
             for row, ids in enumerate(prompts)
         ]
@@ -246,7 +260,7 @@ class LanguageRanker:
         num_beams: int,
         sids: torch.Tensor | None,
     ) -> BeamResult:
-        model = self.bundle.model
+        model = self.model_after(queries.take(rows), prompts)
         if self.assistant is None:
             return self._search_model(model, prompts, num_beams, sids)
         log_probs = self.assistant.log_probs(queries.take(rows)).to(model.device)

@@ -71,7 +71,8 @@ def checkpoint_assistant(ranker: LanguageRanker, name: str, temperature: float =
         guide = None if ranker.bonus is None else Guide.of(ranker.trie, bonus=ranker.bonus)
         with evaluating(ranker.bundle.model):
             _, prompts, _ = ranker.prompts(queries)
-            found = exact_search(ranker.bundle.model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
+            model = ranker.model_after(queries, prompts)
+            found = exact_search(model, prompts, ranker.trie, ranker.trie.n_sids, guide=guide)
         by_number = torch.empty_like(found.scores).scatter_(1, found.sids, found.scores.float())
         return (by_number / temperature).log_softmax(-1)
 

@@ -13,6 +13,7 @@ from minionerec.data.transitions import count_transitions
 from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.backbone.catalogue.blocks import newest_slots
+from minionerec.models.decoding.branches import pad_left
 from minionerec.models.nn.experts import (
     DECAYS,
     EXPERTS,
@@ -22,7 +23,7 @@ from minionerec.models.nn.experts import (
     mean_of_neighbours,
 )
 from minionerec.models.nn.rows import top_scores
-from minionerec.training.catalogue.windows import SidWindows, parts_of, some_windows
+from minionerec.training.catalogue.windows import SidWindows, parts_of, some_rows
 
 logger = get_logger(__name__)
 
@@ -181,7 +182,8 @@ def _inputs(
     )
     row, slot = newest_slots(histories)
     own = model.leaf_log_probs(histories, given)
-    terms = torch.stack(list(model.experts.terms(own, histories, row, slot)), 2)
+    older = pad_left(examples["older"][part].tolist(), model.device)[0] if "older" in examples else None
+    terms = torch.stack(list(model.experts.terms(own, histories, row, slot, older)), 2)
     return terms, model.experts.features(histories, row, slot, given), labels[row, slot] - 1
 
 
@@ -216,8 +218,8 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
 
     Args:
         model: A trained model, changed in place; one without experts stays as it is.
-        heldout: Validation examples, with their session contexts if the model is conditioned on them;
-            12,000 of them at most are read.
+        heldout: Validation examples, with their session contexts if the model is conditioned on them, and with what
+            is `older` (`minionerec.training.catalogue.windows.older_sids`); 12,000 of them at most are read.
         seed: Of their choice.
 
     Returns:
@@ -230,8 +232,9 @@ def fit_experts(model: CatalogueModel, heldout: SidWindows, seed: int = 0) -> di
     training = model.training
     torch.nn.Module.eval(model)
     experts.turn_off()
-    examples = some_windows(heldout, _MOST_EXAMPLES, seed)
-    count = len(examples["labels"])
+    chosen = some_rows(len(heldout["labels"]), _MOST_EXAMPLES, seed)
+    examples = {name: values[chosen] for name, values in heldout.items()}
+    count = len(chosen)
     unknown = np.full(count, UNKNOWN, dtype=np.int64)
     contexts = unknown
     if "contexts" in examples and count:  # once with contexts, and once without

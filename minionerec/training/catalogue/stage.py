@@ -34,10 +34,11 @@ from minionerec.training.catalogue.windows import (
     SidWindows,
     collate,
     held_out_windows,
+    older_sids,
     parts_of,
     read_windows,
     seen_sids,
-    some_windows,
+    some_rows,
     target_counts,
     window_items,
     write_windows,
@@ -343,8 +344,9 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     wait_for_everyone()
     windows = read_windows(folder)
     wait_for_everyone()  # one that is refused from here on removes the folder
-    heldout = held_out_windows(corpus.valid, table, corpus.max_history, conditioned)
-    heldout = some_windows(heldout, config.loss_examples, config.seed)
+    rows = corpus.valid
+    rows = rows.take(some_rows(len(rows), config.loss_examples, config.seed))
+    heldout = held_out_windows(rows, table, corpus.max_history, conditioned)
     bundle = started or new_bundle(config, corpus, table, windows)
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(
@@ -364,7 +366,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     if start is not None and config.objective != "likelihood" and run.refit is None:
         keep_start_if_better(run, trainer, start, "a higher beta", "another objective")
     trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
-    counts |= _weigh(run, trained, windows, heldout)
+    counts |= _weigh(run, trained, windows, {**heldout, "older": older_sids(rows, table, corpus.max_history)})
     if run.refit is not None:  # the chosen checkpoint was read again
         run.work.inputs_read()
     result = run.finish(trainer, bundle, counts)

@@ -97,13 +97,11 @@ def read_windows(folder: Path) -> SidWindows:
     return {name: np.load(file, mmap_mode="r") for name, file in files.items() if file.is_file()}
 
 
-def some_windows(windows: SidWindows, count: int, seed: int) -> SidWindows:
-    """A fixed random sample of windows, in their order; all of them where there are no more, or `count` is -1."""
-    size = len(windows["histories"])
+def some_rows(size: int, count: int, seed: int) -> np.ndarray:
+    """A fixed random sample of rows, int64, ascending; all of them where there are no more, or `count` is -1."""
     if not 0 <= count < size:
-        return windows
-    chosen = np.sort(np.random.default_rng(seed).choice(size, count, replace=False))
-    return {name: values[chosen] for name, values in windows.items()}
+        return np.arange(size)
+    return np.sort(np.random.default_rng(seed).choice(size, count, replace=False))
 
 
 def held_out_windows(
@@ -127,6 +125,24 @@ def held_out_windows(
         windows["contexts"] = np.full(labels.shape, UNKNOWN, dtype=np.int8)
         windows["contexts"][each, last] = row_contexts(rows.times, len(rows))
     return windows
+
+
+def older_sids(rows: SplitExamples, table: SidTable, max_history: int) -> np.ndarray:
+    """What the user of each example had before the window that a model reads.
+
+    Args:
+        rows: The examples.
+        table: SIDs of the items.
+        max_history: Most items of a window.
+
+    Returns:
+        object (R,), of each an int32 array of numbers from 1, oldest first.
+    """
+    number, found = (table.sid_numbers + 1).astype(np.int32), np.empty(len(rows), dtype=object)
+    begins = np.maximum(rows.begins, rows.ends - max_history)
+    for row, (first, begin) in enumerate(zip(rows.firsts.tolist(), begins.tolist(), strict=True)):
+        found[row] = number[rows.items[first:begin]]
+    return found
 
 
 def parts_of(count: int) -> Iterator[slice]:

@@ -20,7 +20,7 @@ from minionerec.models.backbone.catalogue.sampled import Sample, sampled_losses
 from minionerec.models.backbone.catalogue.tower import SidBlock, Tower
 from minionerec.models.decoding.branches import OpensBranches, pad_left
 from minionerec.models.decoding.guide import Guide
-from minionerec.models.decoding.leaves import LeafBranches, node_log_probs
+from minionerec.models.decoding.leaves import LeafBranches, LeafModel, node_log_probs
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.experts import Experts
 from minionerec.models.nn.history import PairCounts, ScoredPositions
@@ -292,18 +292,23 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
         """Scores of SIDs, of some if `columns` names them, with what popularity adds; see `LearnedPopularity`."""
         return scores if self.popularity is None else self.popularity(scores, contexts, columns)
 
-    def leaf_log_probs(self, histories: torch.Tensor, contexts: torch.Tensor | None = None) -> torch.Tensor:
+    def leaf_log_probs(
+        self, histories: torch.Tensor, contexts: torch.Tensor | None = None, older: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Log-probabilities of all SIDs after the newest item.
 
         Args:
             histories: int64 (B, T), numbers from 1, padded with 0 on the right; a row without items is scored by the
                 biases alone, but for what the layers make of nothing.
             contexts: int64 (B,), session context of the next SID; None: unknown.
+            older: int64 (B, O), SIDs that were seen before each history, which the experts alone read; see
+                `minionerec.models.nn.experts.Experts.terms`.
 
         Returns:
             float32 (B, N), in the order of SID numbers.
         """
-        return self._log_probs(histories, self._positions(histories, *newest_slots(histories), contexts=contexts))
+        positions = self._positions(histories, *newest_slots(histories), contexts=contexts)
+        return self._log_probs(histories, positions, older)
 
     def masses(
         self, histories: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, contexts: torch.Tensor | None = None
@@ -323,13 +328,15 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             self._log_probs(histories, self._positions(histories, rows, slots, contexts=contexts))
         )
 
-    def _log_probs(self, histories: torch.Tensor, positions: ScoredPositions) -> torch.Tensor:
+    def _log_probs(
+        self, histories: torch.Tensor, positions: ScoredPositions, older: torch.Tensor | None = None
+    ) -> torch.Tensor:
         found = [scores.float().log_softmax(-1) for scores in self._scores(histories, positions)]
         mean = found[0] if len(found) == 1 else torch.stack(found).logsumexp(0) - float(np.log(len(found)))
         return (
             mean
             if self.experts is None
-            else self.experts(mean, histories, positions.row, positions.slot, positions.known_contexts)
+            else self.experts(mean, histories, positions.row, positions.slot, positions.known_contexts, older)
         )
 
     def _scores(self, histories: torch.Tensor, positions: ScoredPositions) -> list[torch.Tensor]:
@@ -429,6 +436,33 @@ class CatalogueModel(PreTrainedModel, GenerationMixin, OpensBranches):
             raise DataError(f"prompt {inside[0]} of the batch ends inside an SID; give whole SIDs.")
         contexts = prompt_contexts(ids, mask, sids, self.config.session_tokens)[:, -1]
         return newest_items(sids, self.config.max_history), contexts
+
+    @property
+    def reads_seen(self) -> bool:
+        """Whether it makes use of what was seen before the newest `max_history` SIDs: its experts do."""
+        return not self.by_blocks and self.experts is not None and not self.experts.are_off
+
+    def knowing(self, prompts: Sequence[Sequence[int]], seen: Sequence[np.ndarray]) -> OpensBranches:
+        """The model after these prompts, whose experts know all that was seen.
+
+        Args:
+            prompts: B token id lists, none empty.
+            seen: For each the numbers of all SIDs that were seen, from 0, oldest first, those of the prompt last.
+
+        Returns:
+            The model itself where it has no use for older SIDs, or there are none.
+
+        Raises:
+            DataError: If a prompt ends inside an SID.
+        """
+        if not self.reads_seen or all(len(past) <= self.config.max_history for past in seen):
+            return self
+        histories, contexts = self.questions_of(prompts)
+        lengths = (histories > 0).sum(1).tolist()
+        older, _ = pad_left(
+            [(past[: len(past) - length] + 1).tolist() for past, length in zip(seen, lengths, strict=True)], self.device
+        )
+        return LeafModel(self.leaf_log_probs(histories, contexts, older), self.vocab_size)
 
     @property
     def vocab_size(self) -> int:

@@ -6,6 +6,9 @@ import torch
 from scipy.sparse import csr_array
 from support.decoding import token_ids
 
+from minionerec.data.config import PrepareConfig
+from minionerec.data.corpus import Corpus
+from minionerec.data.prepare import run_prepare
 from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel, build_catalogue
 from minionerec.models.backbone.catalogue.extend import extended_catalogue
 from minionerec.models.nn.experts import (
@@ -16,11 +19,22 @@ from minionerec.models.nn.experts import (
     NO_SALE,
     NO_TEXT,
     NO_TRANSITION,
+    Experts,
     mean_of_neighbours,
 )
+from minionerec.recommend.explain import explain
+from minionerec.recommend.rankers.language import LanguageRanker, Search
+from minionerec.recommend.rankers.lists import rank_rows, split_queries
+from minionerec.recommend.rankers.load import checkpoint_assistant
+from minionerec.recommend.rankers.protocol import Queries
+from minionerec.recommend.recommender import Recommender
+from minionerec.recommend.requests import Request
 from minionerec.sid.embed.texts import nearest_texts
-from minionerec.training.catalogue.build import _of_same_pairs
+from minionerec.sid.table import SidTable
+from minionerec.training.catalogue.build import _of_same_pairs, new_bundle
 from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
+from minionerec.training.catalogue.windows import held_out_windows, older_sids, read_windows, write_windows
+from minionerec.training.config import CatalogueTrainConfig
 
 CODES = np.array([[index // 3, index % 3] for index in range(6)])
 RECENCY = 3.0
@@ -106,8 +120,9 @@ def test_without_ages_all_targets_count_the_same():
     assert np.allclose(tables.popularity, np.bincount([label - 1 for _, row in ROWS for label in row], minlength=6))
 
 
-def slow_pool(model, found, own, history, reported):
-    """What the pool gives one history, item by item."""
+def slow_pool(model, found, own, history, reported, older=()):
+    """What the pool gives one history, item by item; of older items only that they were seen, and when."""
+    past = [*older, *history]
     experts = {name: value.numpy() for name, value in model.experts.state_dict().items()}
     transitions = []
     for decay, counts in zip(DECAYS, experts["counts"], strict=True):
@@ -134,7 +149,7 @@ def slow_pool(model, found, own, history, reported):
     weights = np.clip(described, found["least"], found["most"]) @ np.array(found["weights"])
     scores = []
     for item in range(6):
-        seen = item + 1 in history
+        seen = item + 1 in past
         message = [
             own[item],
             by_text - own[item] if item == 5 else 0,
@@ -142,7 +157,7 @@ def slow_pool(model, found, own, history, reported):
         several, following = (np.log((0 if seen else shares[item]) + NO_TRANSITION) for shares in transitions)
         message += [several, following - several]
         message += [np.log((0 if seen else popular[item]) + NO_SALE) for popular in experts["popularity"]]
-        before = DECAYS[0] ** history[::-1].index(item + 1) if seen else 0
+        before = DECAYS[0] ** past[::-1].index(item + 1) if seen else 0
         text = 0 if seen else max(ALIKE[item, other - 1] for other in history)
         message += [experts["repeats"][item] if seen else 0, seen, before, text, text * (item == 5)]
         words = sum(0.6**back * BY_TEXT[other - 1, item] for back, other in enumerate(reversed(history)))
@@ -166,6 +181,14 @@ def test_the_pool_by_hand(towers):
     for row, history in enumerate(([1, 2, 1], [6], [3, 4, 5, 2])):
         expected = slow_pool(model, found, own[row].detach().numpy(), history, row)
         assert np.allclose(pooled[row].detach().numpy(), expected, atol=1e-4)
+    older = [[], [2, 1], [1, 6, 3]]
+    padded = torch.tensor([[0, 0, 0], [0, 2, 1], [1, 6, 3]])
+    longer = model.leaf_log_probs(histories, contexts, padded)
+    assert torch.equal(longer[0], pooled[0])
+    for row, history in enumerate(([1, 2, 1], [6], [3, 4, 5, 2])):
+        expected = slow_pool(model, found, own[row].detach().numpy(), history, row, older[row])
+        assert np.allclose(longer[row].detach().numpy(), expected, atol=1e-4)
+    assert not torch.allclose(longer[1:], pooled[1:], atol=0.1)
     assert not torch.allclose(pooled, own, atol=0.1)
     assert torch.allclose(pooled.exp().sum(1), torch.ones(3), atol=1e-5)
     # What a search steps by are sums of the same, and a position sees nothing of later items.
@@ -234,6 +257,94 @@ def test_it_is_fitted_where_held_out_examples_gain():
     set_weights(other, found)  # as a refit does
     asked = torch.tensor([[1], [3]])
     assert torch.equal(other.leaf_log_probs(asked), model.leaf_log_probs(asked))
+
+
+def test_they_are_fitted_to_all_that_was_seen():
+    """Either of two SIDs is the target where the other one was seen before the window."""
+    model = model_of(windows=CHAIN)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        next(model.each_tower()).bias[:2] = torch.tensor([5.0, 4.9])
+    heldout = windows_of([([4], [1]), ([4], [2])] * 90)
+    older = np.empty(180, dtype=object)
+    older[:] = [np.array([2 - number % 2], dtype=np.int32) for number in range(180)]
+    found = fit_experts(model, {**heldout, "older": older})
+    assert found is not None and found["before"] < found["after"] == 1.0
+    best = model.leaf_log_probs(torch.tensor([[4], [4]]), None, torch.tensor([[2], [1]])).argmax(1)
+    assert best.tolist() == [0, 1]
+    assert fit_experts(model, heldout) is None  # the window tells nothing
+
+
+@pytest.fixture(scope="module")
+def long_histories(tmp_path_factory):
+    """A corpus of users with 60 of 80 items, of which models read 20, and a model with experts that is not trained."""
+    folder, rng = tmp_path_factory.mktemp("long"), np.random.default_rng(0)
+    (folder / "items.csv").write_text("item_id,title\n" + "".join(f"i{n},thing {n}\n" for n in range(80)))
+    lines = [
+        f"u{user},i{item},{1_600_000_000 + 60 * (60 * user + step)}\n"
+        for user in range(4)
+        for step, item in enumerate(rng.permutation(80)[:60])
+    ]
+    (folder / "interactions.csv").write_text("user_id,item_id,timestamp\n" + "".join(lines))
+    files = {name: str(folder / f"{name}.csv") for name in ("items", "interactions")}
+    output = str(folder / "corpus")
+    run_prepare(PrepareConfig(source="tables", **files, split="leave_last_out", max_history=20, output=output))
+    corpus = Corpus.load(output)
+    table = SidTable(np.array([[n // 9, n % 9] for n in range(80)]), corpus.items["item_id"].tolist())
+    write_windows(corpus, table, 0.0, folder / "windows")
+    shape = {"hidden_size": 8, "heads": 2, "layers": 1, "inner_size": 8, "vector_width": 4, "experts": True}
+    config = CatalogueTrainConfig(corpus=output, sids="sids", output="model", **shape)
+    bundle = new_bundle(config, corpus, table, read_windows(folder / "windows"))
+    torch.nn.Module.eval(bundle.model)
+    return bundle, corpus
+
+
+@pytest.mark.parametrize("method", ["exact", "beam"])
+def test_they_know_what_is_older_than_the_window(long_histories, monkeypatch, method):
+    """The fit, an evaluation and a service give the same terms, and what was seen long ago is listed last."""
+    (bundle, corpus), recorded = long_histories, []
+    names, terms = ("repeats", "seen", "seen before"), Experts.terms
+
+    def spied(self, *given):
+        values = list(terms(self, *given))
+        recorded.append([values[EXPERTS.index(name)] for name in names])
+        return iter(values)
+
+    monkeypatch.setattr(Experts, "terms", spied)
+    rows = corpus.valid
+    heldout = held_out_windows(rows, bundle.table, 20)
+    fit_experts(bundle.model, {**heldout, "older": older_sids(rows, bundle.table, 20)})
+    (fitted,) = recorded
+    weights = torch.zeros(len(FEATURES), len(EXPERTS))
+    weights[0, [0, EXPERTS.index("seen")]] = torch.tensor([1.0, -50.0])
+    set_weights(bundle.model, {"weights": weights.tolist(), "least": [1.0] * 13, "most": [1.0] * 13})
+    ranker = LanguageRanker(bundle, corpus, Search(method, beams=20))
+    recommender = Recommender.of(ranker, corpus)
+    queries, ids = split_queries(rows, ranker.context), corpus.items["item_id"]
+    lists = rank_rows(ranker, rows, 20, 80, table=bundle.table, queries=queries)
+    at_once = ranker.rank(queries, 20)
+    probabilities = checkpoint_assistant(ranker, "it").log_probs(queries)
+    for row, seen in enumerate(rows.seen):
+        assert len(seen) == 58 and len(rows.histories[row]) == 20
+        recorded.clear()
+        assert ranker.rank(queries.take([row]), 20).items[0] == lists.items[row] == at_once.items[row]
+        answer = recommender.recommend(ids[seen].tolist(), 20)
+        assert [item.item_id for item in answer.items] == ids[lists.items[row]].tolist()
+        assert len(recorded) == 2
+        for name, wanted, *others in zip(names, fitted, *recorded, strict=True):
+            assert all(torch.equal(other[0], wanted[row]) for other in others), name
+        assert fitted[1][row].sum() == 58
+        assert not set(lists.items[row]) & set(seen.tolist())
+        best = probabilities[row][bundle.table.sid_numbers].argsort(descending=True)
+        assert set(best[:20].tolist()) == set(lists.items[row])
+        tree, _ = explain(recommender, Request(ids[seen].tolist(), k=5), branches=3)
+        assert tree[0]["probability"] > 0
+    # Those of the window alone are listed again, and a history as long as the window is scored as ever.
+    again = ranker.rank(Queries(rows.histories.tolist()), 20)
+    assert all(set(listed) & set(seen.tolist()) for listed, seen in zip(again.items, rows.seen, strict=True))
+    model = bundle.model
+    assert model.knowing([[0]], [rows.histories[0]]) is model
 
 
 def test_weights_go_as_far_as_other_examples_bear(monkeypatch):
