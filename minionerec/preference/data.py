@@ -183,7 +183,8 @@ def read_comparisons(
     rows = rows[~again]
     counts["rows"] = len(rows)
     if not len(rows):
-        raise DataError(f"{path}: no usable answer is left of {counts}. Check targets, label_map and features.")
+        words = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in counts.items())
+        raise DataError(f"{path}: no usable answer is left ({words}). Check targets, label_map and features.")
     row, y = rows["row"].to_numpy(), rows["first"].to_numpy().astype(np.float64)
     counts["one_class_users"] = int(pd.Series(y).groupby(user[row]).mean().isin([0.0, 1.0]).sum())
     time = None

@@ -8,6 +8,7 @@ import numpy as np
 
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
+from minionerec.core.values import in_words
 from minionerec.sid.embed.stored import VectorRows
 from minionerec.sid.kmeans import distances, reconstruct
 from minionerec.sid.table import by_column, group_sizes, prefix_span, row_keys
@@ -189,7 +190,7 @@ def _space(
         raise DataError(f"{method} needs the item vectors and the codebooks. Take collisions: keep or extra_token.")
     sizes = [len(codebook) for codebook in codebooks]
     if codes.shape[1] != len(sizes) or (codes < 0).any() or (codes >= sizes).any():
-        raise DataError(f"{method} needs codes of {len(sizes)} full levels within codebook sizes {sizes}.")
+        raise DataError(f"{method} needs codes of {len(sizes)} full levels within codebook sizes {in_words(sizes)}.")
     return vectors, codebooks
 
 

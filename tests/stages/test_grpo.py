@@ -826,7 +826,7 @@ def test_two_processes_take_the_steps_of_one(request, tmp_path, launch, size, te
 def test_grpo_in_bfloat16_runs_and_warns(trained, tmp_path, caplog):
     with caplog.at_level("WARNING", "minionerec"):
         run_grpo(grpo_config(trained, output=str(tmp_path / "half"), dtype="bfloat16", max_steps=1))
-    assert "torch.bfloat16 without a float32 copy: at learning rate 0.0001 most of a step rounds" in caplog.text
+    assert "are bfloat16 without a float32 copy: at learning rate 0.0001 most of a step rounds" in caplog.text
 
 
 def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):

@@ -131,11 +131,11 @@ def test_refusals(tmp_path):
         read(tmp_path, [*good, ("u1", "i0", "i2", "left")])
     with pytest.raises(DataError, match=r"2 of 3 comparisons name items without features .* first 'x' in row 1"):
         read(tmp_path, [("u1", "x", "i1", "a"), ("u1", "i0", "y", "b"), *good])
-    with pytest.raises(DataError, match=r"no usable answer is left of .*'comparisons': 0"):
+    with pytest.raises(DataError, match=r"no usable answer is left \(.*\b0 comparisons"):
         read(tmp_path, [])
-    with pytest.raises(DataError, match=r"no usable answer is left of .*'comparisons': 1"):
+    with pytest.raises(DataError, match=r"no usable answer is left \(.*\b1 comparisons"):
         read(tmp_path, [("", "i0", "i1", "a")])
-    with pytest.raises(DataError, match=r"no usable answer is left of .*'ties': 1"):
+    with pytest.raises(DataError, match=r"no usable answer is left \(.*\b1 ties"):
         read(tmp_path, [("u1", "i0", "i1", "tie")])
     with pytest.raises(
         DataError, match=r"column 'brave' is missing; it has .*smart\. Name the right one with --targets"
