@@ -191,7 +191,8 @@ class Stage(Generic[C]):
         Raises:
             ConfigError: Naming both launches.
         """
-        folder = next((path for path in (self.partial, self.finished) if (path / RECORD_FILE).is_file()), None)
+        beside = (self.partial, self.finished) if self.output.name else ()  # an output "." is refused later
+        folder = next((path for path in beside if (path / RECORD_FILE).is_file()), None)
         if folder is None or self.config.restart or self._differences(folder, self._fingerprints()):  # reported later
             return
         then = saved_launch(folder)

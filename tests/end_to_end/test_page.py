@@ -251,7 +251,7 @@ def test_a_reason_says_what_would_be_without(page):
     assert sum(counts.values())
     for times in filter(None, counts.values()):
         assert f"next after it {times} time" in reported
-    assert re.search(r"text similarity \d+ %", reported)
+    assert re.search(r"similarity by vectors \d+ %", reported)  # a checkpoint that records no source of them
     bears = [cell.text for cell in page.all("#history .bears")]
     assert len(bears) == 2 and all(re.fullmatch(r"[\u00d7\u00f7][\d.]+\+?", text) for text in bears)
 

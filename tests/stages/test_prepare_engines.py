@@ -179,7 +179,8 @@ def test_a_folder_is_up_to_date_until_one_of_its_files_changes(tmp_path, tables)
     (tmp_path / "visits" / "_committed").write_text("1")
     assert run_prepare(PrepareConfig(**settings)).up_to_date
     last = tmp_path / "visits" / "part-00002-c000.csv"
-    last.write_text("".join(last.read_text().splitlines(keepends=True)[:-3]))
+    lines = last.read_text().splitlines(keepends=True)
+    last.write_text("".join(line for line in lines if "nothing" not in line and not line.startswith(",")))
     done = run_prepare(PrepareConfig(**settings))
     assert not done.up_to_date and done.counts["bad_rows"] == 0
     (tmp_path / "visits" / "part-00003-c000.csv").write_text("user_id,item_id,timestamp\nU0001,P001,1719033260\n")
