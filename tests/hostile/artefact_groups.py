@@ -15,6 +15,7 @@ import pandas as pd
 from hostile import mutate
 from hostile.architecture_groups import ARCHITECTURE_GROUPS
 from hostile.groups import RAW, Group, holds
+from hostile.launch_groups import LAUNCHES
 from hostile.page_groups import PAGES
 from hostile.path_groups import PATHS
 from hostile.recipe_groups import RECIPES
@@ -263,6 +264,7 @@ GROUPS = {
         *RECIPES,
         *PAGES,
         *ARCHITECTURE_GROUPS,
+        *LAUNCHES,
         Group("vectors", _make_vectors, _strike_vectors, 4),
         Group("index", _SMALL_SHOP, _strike_index, 4),
         Group("manifest", _SMALL_SHOP, _strike_manifest, 3),

@@ -41,12 +41,14 @@ class Group:
         strike: Changes a copy of them and reads it: gives words on what came out, raises `Broken` where something does
             not hold, and passes every other exception on.
         share: Its share of a campaign's cases, in relation to others.
+        seconds: Within which a case must answer, where it takes longer than others; None for as long as they.
     """
 
     name: str
     make: Callable[[Path], None]
     strike: Callable[[Random, Path, Path], str]
     share: float = 1.0
+    seconds: float | None = None
 
 
 def holds(condition: bool, what: str) -> None:

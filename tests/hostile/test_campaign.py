@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hostile import campaign, mutate
+from hostile import campaign, launch_groups, mutate
 from hostile.artefact_groups import GROUPS
 from hostile.groups import Broken, Group
 from support.paths import ROOT
@@ -102,6 +102,33 @@ def test_crashes_hangs_and_defects_are_found_and_run_again(monkeypatch):
     assert counts["fake", "refused"] > 0
     again = campaign.attack([campaign.Case(line["group"], line["seed"], line["number"]) for line in broken])[1]
     assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, broken))
+
+
+def test_pairs_of_launches_are_of_every_kind():
+    pairs = [launch_groups.random_pair(campaign.Random(seed)) for seed in range(300)]
+    assert {(pair.first.processes, pair.then.processes) for pair in pairs} == {
+        (first, then) for first in (1, 2, 3) for then in (1, 2, 3)
+    }
+    assert {(pair.first.zero, pair.then.zero) for pair in pairs} == {(a, b) for a in (False, True) for b in (a, not a)}
+    for name in ("alike", "another_run", "other_device", "step", "dropout"):
+        assert {bool(getattr(pair, name)) for pair in pairs} == {False, True}, name
+    assert any(pair.alike and pair.first != pair.then for pair in pairs)
+    assert {pair.first.plain for pair in pairs} == {pair.then.divides for pair in pairs} == {False, True}
+    assert 1 <= Counter(case.group for case in campaign.plan(50_000, seed=0))["launches"] <= 6
+
+
+def test_a_launch_is_refused_in_one_line_of_each_process():
+    line = "error: it does not divide.\n"
+    assert launch_groups.judged([0, 0], ["a note\n", ""], "") == (True, "")
+    assert launch_groups.judged([2, 2], [f"a note\n{line}", line], "") == (False, "it does not divide.")
+    for statuses, said in (
+        ([2, 0], [line, ""]),
+        ([2, 2], [line, line + line]),
+        ([2, 1], [line, "Traceback (most recent call last):\n" + line]),
+        ([2, -9], [line, line]),
+    ):
+        with pytest.raises(Broken):
+            launch_groups.judged(statuses, said, "")
 
 
 @pytest.mark.slow
