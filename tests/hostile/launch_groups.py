@@ -68,7 +68,7 @@ class Pair:
         then: The launch that is to continue.
         step: After how many steps the first is killed; 0 where it is made for one epoch and ends.
         dropout: Chance of dropout.
-        other_device: Whether what the first has saved is said to be of a GPU.
+        other_device: Whether what the first has saved is reported to be of a GPU.
     """
 
     first: Launch
@@ -150,9 +150,9 @@ def run_launch(folder: Path, launch: Launch, epochs: int, dropout: float, step: 
     children = []
     try:
         for rank in range(launch.processes):
-            with open(notes / f"{rank}.txt", "wb") as said:
+            with open(notes / f"{rank}.txt", "wb") as reported:
                 own = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                children.append(subprocess.Popen(words, cwd=folder, stdout=said, stderr=said, env=own))
+                children.append(subprocess.Popen(words, cwd=folder, stdout=reported, stderr=reported, env=own))
         end = time.monotonic() + SECONDS
         while any(child.poll() is None for child in children) and not (notes / "died").exists():
             holds(time.monotonic() < end, f"{launch}: no end within {SECONDS} s")
@@ -163,25 +163,25 @@ def run_launch(folder: Path, launch: Launch, epochs: int, dropout: float, step: 
         for child in children:
             child.kill()
             child.wait()
-    said = [(notes / f"{rank}.txt").read_text(errors="replace") for rank in range(launch.processes)]
-    return judged([child.returncode for child in children], said, str(launch))
+    reported = [(notes / f"{rank}.txt").read_text(errors="replace") for rank in range(launch.processes)]
+    return judged([child.returncode for child in children], reported, str(launch))
 
 
-def judged(statuses: list[int], said: list[str], launch: str) -> tuple[bool, str]:
+def judged(statuses: list[int], reported: list[str], launch: str) -> tuple[bool, str]:
     """What came of the processes of a launch: whether they ended well, and otherwise the one line.
 
     Args:
         statuses: Exit status of each.
-        said: What each wrote.
+        reported: What each wrote.
         launch: For the message of a launch that is broken.
     """
     if not any(statuses):
         return True, ""
-    for rank, (status, text) in enumerate(zip(statuses, said, strict=True)):
+    for rank, (status, text) in enumerate(zip(statuses, reported, strict=True)):
         holds("Traceback (most" not in text, f"{launch}: a traceback of process {rank}: {text[-300:]}")
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
         holds(status > 0 and len(errors) == 1, f"{launch}: process {rank} ended with {status} and {len(errors)} errors")
-    return False, next(line for line in said[0].splitlines() if line.startswith("error: ")).removeprefix("error: ")
+    return False, next(line for line in reported[0].splitlines() if line.startswith("error: ")).removeprefix("error: ")
 
 
 def _seen(folder: Path) -> list[tuple[str, int]]:

@@ -121,14 +121,14 @@ def test_a_launch_is_refused_in_one_line_of_each_process():
     line = "error: it does not divide.\n"
     assert launch_groups.judged([0, 0], ["a note\n", ""], "") == (True, "")
     assert launch_groups.judged([2, 2], [f"a note\n{line}", line], "") == (False, "it does not divide.")
-    for statuses, said in (
+    for statuses, reported in (
         ([2, 0], [line, ""]),
         ([2, 2], [line, line + line]),
         ([2, 1], [line, "Traceback (most recent call last):\n" + line]),
         ([2, -9], [line, line]),
     ):
         with pytest.raises(Broken):
-            launch_groups.judged(statuses, said, "")
+            launch_groups.judged(statuses, reported, "")
 
 
 @pytest.mark.slow
