@@ -12,16 +12,15 @@ ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_EXPERIM
 WORKDIR /app
 
 RUN python -m venv .venv
-COPY constraints.txt hashes.txt pyproject.toml README.md LICENSE ./
-RUN pip install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} -c constraints.txt torch
+COPY requirements requirements
+RUN pip install --no-deps --require-hashes -r requirements/quickstart.txt \
+    && pip install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} -c requirements/unhashed.txt torch
+COPY pyproject.toml README.md LICENSE ./
 COPY minionerec minionerec
 COPY configs configs
 COPY ds_configs ds_configs
 COPY data data
-# DeepSpeed is built on the machine that trains with it, and wants its compilers; the quickstart and the server do not.
-RUN grep -viE '^deepspeed|^pyspark|^py4j|^torch' constraints.txt > /tmp/pins.txt \
-    && sed '/"deepspeed/d' pyproject.toml > /tmp/pyproject.toml && cp /tmp/pyproject.toml pyproject.toml \
-    && pip install -c /tmp/pins.txt -e '.[plots,serve]' && rm /tmp/pins.txt /tmp/pyproject.toml
+RUN pip install --no-build-isolation -e '.[plots,serve]'
 
 RUN useradd --create-home minionerec && mkdir -p runs && chown -R minionerec runs
 USER minionerec

@@ -9,7 +9,7 @@
 # make industrial       the whole pipeline on Industrial_and_Scientific (data/README.md says where its files come from)
 # make industrial-best  the catalogue model there: the best small model, in minutes
 # make demo-shop        rebuild the files of data/demo from data/demo/shop.yaml
-# make hashes           rebuild hashes.txt from constraints.txt (needs uv on the path)
+# make hashes           rebuild the hashes of requirements/ from the versions there (needs uv on the path)
 # make docs             build the documentation site, build/site
 # make coverage         the unit tests with their line coverage: build/coverage
 # make lint, make format, make venv, make clean
@@ -20,25 +20,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIRST := $(VENV)/.quickstart
 FIRST_EXTRAS := plots,serve
-EXTRAS := dev,completion,docs,plots,tensorboard,peft,search,serve,wordllama
-# Packages that the quickstart and the server do not need: linters, tests, and those of other extras.
-LATER := absl-py alembic ast-serialize attrs babel backrefs certifi charset-normalizer colorama colorlog coverage execnet ghp-import griffelib grpcio hypothesis iniconfig librt mako markdown mergedeep mkdocs mkdocs-autorefs mkdocs-get-deps \
-	mkdocs-material mkdocs-material-extensions mkdocstrings mkdocstrings-python mypy mypy-extensions optuna outcome \
-	paginate pandas-stubs peft platformdirs protobuf py4j pymdown-extensions pysocks pyspark pytest pytest-cov pytest-timeout \
-	pytest-xdist pyyaml-env-tag requests ruff selenium shtab sniffio sortedcontainers sqlalchemy tensorboard tensorboard-data-server toml trio trio-websocket types-pyyaml \
-	types-tqdm urllib3 watchdog websocket-client werkzeug wordllama wsproto
-# Hashes of package files; HASHES= turns them off, for packages that you build yourself.
-HASHES ?= hashes.txt
-# Packages without hashes: another file for each kind of machine, built on it, or large and rarely needed.
-UNHASHED := torch|deepspeed|pyspark|py4j
+EXTRAS := dev,gpu,completion,docs,plots,tensorboard,peft,search,serve,wordllama
+# Versions and hashes of every package; those of unhashed.txt are pinned by version alone.
+HASHED := requirements/quickstart.txt requirements/develop.txt
+UNHASHED := requirements/unhashed.txt
 # Python compiles a module when it is first imported and caches it, unless that is turned off: packages hold many that
 # are never imported, so pip need not compile them all.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 # uv where it is on the path; pip otherwise, or where uv fails.
 UV := $(shell command -v uv)
 install = $(if $(UV),$(UV) pip install --python $(BIN)/python $(1) ||) $(PIP) $(1)
-# The lines of the hashes file without packages of LATER.
-FIRST_HASHES = <(awk -v later=' $(LATER) ' '/^[a-z]/ { split($$1, name, "=="); keep = !index(later, " " name[1] " ") } keep' $(HASHES))
 # Tests run in this many processes of one thread each: one more than two cores, as a test waits now and then. A file's
 # tests stay in one, since they share slow fixtures. Slow files come first by their folders' names, and among the unit tests
 # by tests/conftest.py, so that no process is left with one at the end.
@@ -120,28 +111,27 @@ format: venv
 
 venv: $(STAMP)
 
-# Every file of each version, of all platforms, so that the list holds on each of them.
+# Every file of each version, of all platforms, so that the list holds on each of them. The versions are those in the file.
 hashes:
-	{ echo "# Hashes of every file of the versions in constraints.txt, but for $(UNHASHED). Written by: make hashes"; \
-	uv pip compile --quiet --no-deps --no-header --no-annotate --universal --generate-hashes \
-		<(grep -Ev '^(#|($(UNHASHED))==)' constraints.txt); } > .hashes.writing
-	mv .hashes.writing hashes.txt
+	for file in $(HASHED); do \
+		{ grep '^#' $$file; uv pip compile --quiet --no-deps --no-header --no-annotate --universal --generate-hashes \
+			<(sed -n 's/ *\\$$//; /^[A-Za-z0-9]/p' $$file); } > .hashes.writing && mv .hashes.writing $$file || exit 1; \
+	done
 
 # Platform-independent files come first, each checked against its hash. Then torch, on its own: packages built on the
 # machine need it. The last step fetches only those, and packages of other platforms.
-$(STAMP): pyproject.toml constraints.txt $(HASHES)
+$(STAMP): pyproject.toml $(HASHED) $(UNHASHED)
 	@$(MAKE_VENV)
-	$(if $(HASHES),$(call install,--no-deps --require-hashes -r $(HASHES)))
-	$(call install,-c constraints.txt torch)
-	$(call install,-c constraints.txt $(if $(HASHES),--no-build-isolation) -e '.[$(EXTRAS)]')
+	$(call install,--no-deps --require-hashes $(HASHED:%=-r %))
+	$(call install,-c $(UNHASHED) torch)
+	$(call install,-c $(UNHASHED) --no-build-isolation -e '.[$(EXTRAS)]')
 	@touch $(FIRST) $(STAMP)
 
-# The same without LATER, and without packages built on the machine (DeepSpeed). make venv adds the rest.
-$(FIRST): pyproject.toml constraints.txt $(HASHES)
+$(FIRST): pyproject.toml $(HASHED) $(UNHASHED)
 	@$(MAKE_VENV)
-	$(if $(HASHES),$(call install,--no-deps --require-hashes -r $(FIRST_HASHES)))
-	$(call install,-c constraints.txt torch)
-	$(call install,-c constraints.txt $(if $(HASHES),--no-deps --no-build-isolation -e .,-e '.[$(FIRST_EXTRAS)]'))
+	$(call install,--no-deps --require-hashes -r requirements/quickstart.txt)
+	$(call install,-c $(UNHASHED) torch)
+	$(call install,--no-build-isolation -e '.[$(FIRST_EXTRAS)]')
 	@touch $(FIRST)
 
 clean:

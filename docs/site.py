@@ -24,7 +24,6 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
-    "RELEASING.md": "releasing.md",
     "data/README.md": "data.md",
     "data/demo/README.md": "demo-shop.md",
 }
@@ -69,7 +68,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     docs = ROOT / "docs"
     guides = [
         "how-it-works", "your-own-data", "serving", "semantic-ids", "catalogue-model", "baselines", "sequential",
-        "preference", "rewards", "full-size", "recipes", "studies", "experiment-log", "refit", "serving-engines",
+        "preference", "rewards", "full-size", "recipes", "studies", "refit", "serving-engines",
         "scale", "city",
     ]  # fmt: skip
     elsewhere = {"README", "tutorial", "glossary", "architecture", *guides}
@@ -89,7 +88,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         },
         {"Results": [f"results/{name}" for name in pages["results"]]},
         {"Decisions": [f"decisions/{name}" for name in pages["decisions"]]},
-        {"Project": ["contributing.md", "security.md", "releasing.md", "changelog.md"]},
+        {"Project": ["contributing.md", "security.md", "changelog.md"]},
     ]
     return config
 

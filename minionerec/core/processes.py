@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,17 @@ def sharding() -> str:
     return f"ZeRO-{stage}"
 
 
-def check_precision(mixed_bf16: bool) -> None:
-    """Check that the launch requests no other mixed precision than the settings, which alone are recorded.
+def check_launcher(mixed_bf16: bool) -> None:
+    """Check that what the launch requests is there, and that it requests no other mixed precision than the settings.
 
     Raises:
-        ConfigError: Naming both.
+        ConfigError: If it is a launch of DeepSpeed, which is not installed, or of another precision.
     """
+    if uses_deepspeed() and find_spec("deepspeed") is None:
+        raise ConfigError(
+            "this launch uses DeepSpeed, which is not installed. Install it: pip install 'minionerec[gpu]', or launch "
+            "without it."
+        )
     requested = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
     if requested not in ("no", "bf16" if mixed_bf16 else "no"):
         raise ConfigError(

@@ -34,7 +34,7 @@ from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.log import get_logger, shows_bars
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.processes import (
-    check_precision,
+    check_launcher,
     is_main_process,
     join_for_training,
     sharding,
@@ -817,7 +817,7 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
             return _result(stage.output, manifest["counts"], up_to_date=True)
         check_trackers(config.report_to)
         batch_of(config)
-        check_precision(config.mixed_bf16)
+        check_launcher(config.mixed_bf16)
         stage.check_launch(launch_of_trainer())
         if uses_deepspeed():
             check_deepspeed_precision(config)

@@ -17,6 +17,7 @@ from support.training import make_inputs, sft_config
 from torch.utils.file_baton import FileBaton
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
+from minionerec.core import processes
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.training.config import CatalogueTrainConfig, DpoConfig, GrpoConfig, SftConfig, TigerTrainConfig
 from minionerec.training.examples import DealtBatches, choose_examples, shuffled_examples
@@ -91,6 +92,16 @@ def test_a_launch_of_another_precision_than_the_settings_is_refused(tmp_path, mo
         ConfigError, match=f"requests mixed precision '{requested}', but mixed_bf16 is {mixed_bf16}".lower()
     ):
         training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path, mixed_bf16=mixed_bf16))
+
+
+def test_a_launch_of_deepspeed_without_it_names_what_to_install(tmp_path, monkeypatch):
+    make_inputs(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setattr(processes, "find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"DeepSpeed, which is not installed\. Install it: pip install 'minionerec\[gpu\]'"
+    ):
+        training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path))
 
 
 def make_lock(folder, minutes):
