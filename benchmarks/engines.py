@@ -30,8 +30,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown
+from minionerec.metrics.tables import markdown_table
 
 CHUNK = 1_000_000
 ENGINES = ("duckdb", "spark")
@@ -180,7 +179,7 @@ def main() -> None:
     for engine, found in figures.items():
         speed, peak = f"{words.rows / found['median_s']:,.0f}", f"{found['peak_mib']:,}"
         lines.append([engine, *map(str, (found["best_s"], found["median_s"], speed, found["processor_s"], peak))])
-    print(table_markdown(Table(headers, lines)))
+    print(markdown_table(headers, lines))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """The three benchmarks of Qwen2.5's shapes on a GPU, one after the other, as a section of docs/results/gpu.md.
 
-MINIONEREC_DATA=/path/to/data python benchmarks/gpu.py --page docs/results/gpu.md
-python benchmarks/gpu.py --device cpu --small --only grpo_step --page section.md   # to try it, without a GPU or data
+MINIONEREC_DATA=/path/to/data python benchmarks/gpu.py --out section.md
+python benchmarks/gpu.py --device cpu --small --only grpo_step --out section.md   # to try it, without a GPU or data
 
 Each compares results with the stock way before it times anything, and a benchmark whose results differ, that fails or
 that does not end within its limit has no figures, but its last line of error. The limits add up to less than eight
-minutes, and the page is written before them and after each: the section is replaced between its two marks in the page,
-which is made where there is none (`minionerec.reports.markdown.write_part`). Status 1 where one failed.
+minutes, and the section is written to the file before them and after each. Status 1 where one failed.
 """
 
 import argparse
@@ -20,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown, write_part
+from minionerec.core.artefacts import write_text_atomic
+from minionerec.metrics.tables import markdown_table
 
 TITLE = "## Qwen2.5's shapes, by one script"
 HEADERS = (
@@ -67,7 +66,7 @@ TRIED: tuple[Part, ...] = (
 def options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--page", required=True, help="page to write the section into; it is made where there is none")
+    parser.add_argument("--out", required=True, help="file to write the section into")
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"], help="where to compute")
     parser.add_argument("--small", action="store_true", help="small shapes in float32, to try the script")
     parser.add_argument("--only", nargs="+", default=[], help="benchmarks that are run, by file; all if not given")
@@ -155,7 +154,7 @@ def sections(device: str, work: Sequence[Part]) -> Iterator[tuple[str, bool]]:
             "",
             f"Measured on {where}; results were compared with the stock way's first; medians of rounds in turn.",
             "",
-            table_markdown(Table(HEADERS, rows, text_columns=2)),
+            markdown_table(HEADERS, rows, text_columns=2),
             "",
             *(f"- {name}: {why}." for name, why in missing.items()),
             *([""] if missing else []),
@@ -183,9 +182,9 @@ def main() -> int:
     if not work:
         sys.exit(f"--only: the benchmarks are {', '.join(sorted({one[1] for one in WORK}))}.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what is running ends with it
-    page, status = Path(args.page), 1
+    status = 1
     for text, whole in sections(args.device, work):
-        write_part(page, "benchmarks/gpu.py", text)
+        write_text_atomic(args.out, f"{text}\n")
         status = 0 if whole else 1
     return status
 

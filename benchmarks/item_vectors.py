@@ -19,8 +19,7 @@ from scipy.sparse import csr_array
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, row_contexts
 from minionerec.metrics.statistics import bootstrap_interval
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown
+from minionerec.metrics.tables import markdown_table
 from minionerec.sid.collisions import resolve_collisions
 from minionerec.sid.embed.config import EncoderSettings
 from minionerec.sid.embed.texts import l2_normalise
@@ -98,7 +97,7 @@ def main():
     counts = [f"{name} ({int(chosen.sum()):,})" for name, chosen in slices.items()]
     print(f"{corpus.n_items:,} items, {len(valid):,} validation examples\n")
     headers = ["encoder", *counts, "distinct", "buyers, 1 code", "2 codes", "first code in 10 (frequent)"]
-    print(table_markdown(Table(headers, table)))
+    print(markdown_table(headers, table))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Every stage on generated cities of growing size: seconds and memory by the stages' own run records, and their slopes.
 
 python benchmarks/scale.py --sizes 1000000 10000000 --folder /large/disk/scale --out docs/results/scale.jsonl
-python benchmarks/scale.py --out docs/results/scale.jsonl --page docs/results/scale.md --picture docs/images/scale.svg
+python benchmarks/scale.py --out docs/results/scale.jsonl --picture docs/images/scale.svg
 
 A city of n interactions has n / 100 items and n / 50 people. Stages run one after another, each in its own process, as
 their commands do; a stage whose line is in `--out` is left out, so the same command may be given again. `--engines`
@@ -9,9 +9,8 @@ names those of `prepare-data`; their corpora are held against each other. Traini
 that what grows with the city is reading, counting and each step's share of it. One JSON line a stage: size, seconds of
 the run record by phase, its peak memory, settings, commit and machine.
 
-`--page` writes the table of slopes between its two marks in a page, from all lines of `--out`: the power of the size
-with which seconds grow, from the smallest to the largest size of a stage. `--picture` draws them, both axes in
-logarithmic steps.
+It prints the table of slopes of all lines of `--out`: the power of the size with which seconds grow, from the smallest
+to the largest size of a stage. `--picture` draws them, both axes in logarithmic steps.
 """
 
 import argparse
@@ -30,9 +29,8 @@ from minionerec.core.artefacts import read_manifest, write_text_atomic
 from minionerec.core.commands import run_command
 from minionerec.core.errors import DataError
 from minionerec.core.records import record_path
+from minionerec.metrics.tables import markdown_table
 from minionerec.reports import plots
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown, write_part
 
 MEAN, TARGETS_A_WINDOW = 50, 5
 
@@ -121,7 +119,7 @@ def page_of(found: list[dict[str, Any]]) -> tuple[str, dict[str, dict[float, flo
         row = [name, *(f"{points[size]:,.1f}" if size in points else "—" for size in sizes)]
         row += ["—" if math.isnan(power) else f"{power:.2f}"]
         rows.append(row + [f"{memory[name][size]:.2f}" if size in points else "—" for size in sizes])
-    return table_markdown(Table(head, rows)), seconds
+    return markdown_table(head, rows), seconds
 
 
 def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: str) -> str:
@@ -157,21 +155,18 @@ def growth_lines(series: Mapping[str, Mapping[float, float]], across: str, up: s
 
 
 def main() -> None:
-    """Measure, or write the page."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[], help="interactions of each city")
     parser.add_argument("--folder", type=Path, default=Path("runs/scale"), help="where cities and outputs lie")
     parser.add_argument("--out", type=Path, required=True, help="file of JSON lines, added to")
     parser.add_argument("--engines", nargs="+", default=["duckdb"], help="of prepare-data, the first is used")
     parser.add_argument("--windows", type=int, default=100_000, help="windows that a model is trained on")
-    parser.add_argument("--page", type=Path, help="page with two marks between which the table is written")
     parser.add_argument("--picture", type=Path, help="SVG file to write")
     args = parser.parse_args()
     measure(args)
     table, seconds = page_of(lines_of(args.out))
     print(table)
-    if args.page:
-        write_part(args.page, "benchmarks/scale.py", table)
     if args.picture:
         write_text_atomic(args.picture, growth_lines(seconds, "interactions", "seconds"))
 

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minionerec.api import build_sids, evaluate, grpo, prepare_data, sft, train_catalogue
+    from minionerec.api import build_sids, evaluate, grpo, prepare_data, run_stage, sft, train_catalogue
     from minionerec.recommend.recommender import Recommender
 
 __version__ = "0.2.0"
-__all__ = ["Recommender", "build_sids", "evaluate", "grpo", "prepare_data", "sft", "train_catalogue"]
+__all__ = ["Recommender", "build_sids", "evaluate", "grpo", "prepare_data", "run_stage", "sft", "train_catalogue"]
 
 
 def __getattr__(name: str) -> Any:

@@ -87,6 +87,28 @@ def _stage(name: str) -> Callable[[F], F]:
     return decorate
 
 
+def run_stage(name: str, config: str | None = None, **settings: Any) -> Any:
+    """Run any stage by its name.
+
+    Args:
+        name: The stage, such as "train-sequential"; `minionerec --help` lists them.
+        config: Settings to begin with: a file, or RECIPE#STEP as on the command line, such as "demo#sft". The output
+            that it names is not used.
+        settings: Settings of the stage, which replace those.
+
+    Returns:
+        The stage's result.
+
+    Raises:
+        ConfigError: On an unknown stage or setting, or a value that does not fit.
+    """
+    from minionerec.cli.plan import config_values
+
+    given = {} if config is None else config_values(stage_spec(name).config_class(), config)
+    given.pop("output", None)
+    return _run(name, {**given, **settings})
+
+
 @_stage("prepare-data")
 def prepare_data(
     items: "pd.DataFrame | Input" = None,

@@ -17,11 +17,10 @@ from minionerec.data.rows import SplitExamples
 from minionerec.data.session import LATER, SAME, corpus_contexts
 from minionerec.metrics.ranking import item_ranks, ranking_metrics
 from minionerec.metrics.statistics import bootstrap_interval
+from minionerec.metrics.tables import markdown_table
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.lists import rank_rows
 from minionerec.recommend.rankers.protocol import Ranker
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown
 
 CUTOFF, UNKNOWN = 10, "unknown"
 
@@ -114,7 +113,7 @@ def main() -> None:
     columns = {name: column_of(Corpus.load(folder)) for name, folder in named.items()}
     keys = list(dict.fromkeys(key for column in columns.values() for key in column))
     rows = [[key, *(column.get(key, "") for column in columns.values())] for key in keys]
-    print(table_markdown(Table(["", *columns], rows)))
+    print(markdown_table(["", *columns], rows))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import item_columns
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.statistics import bootstrap_interval, paired_differences
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown
+from minionerec.metrics.tables import markdown_table
 from minionerec.training.rewards import is_rare, item_values
 
 CUTOFF = 10
@@ -262,7 +261,7 @@ def main() -> None:
         for point, (weight, _) in enumerate(curve):
             rows.append((f"{kind}, {weight}", [own[kind][point][1] for own in curves]))
     cells = [[name, *(spread([own[metric].mean() for own in each]) for metric in names)] for name, each in rows]
-    print(table_markdown(Table(["lists", *names], cells)), end="\n\n")
+    print(markdown_table(["lists", *names], cells), end="\n\n")
     cells = []
     for name, each in runs.items():
         for kind, metric in (("by value", VALUE), ("by label", LABELS), ("sampled", VALUE), ("sampled", LABELS)):
@@ -282,7 +281,7 @@ def main() -> None:
                 ]
             )
     headers = ["checkpoint", HR, "its", "without training", "difference", "by seed, %", "p"]
-    print(table_markdown(Table(headers, cells)))
+    print(markdown_table(headers, cells))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """Memory of training and evaluation, computed from a model's shape: the tables of docs/full-size.md.
 
 python studies/memory.py
-python studies/memory.py --count docs/results/gpu.md
+python studies/memory.py --count
 
-`--count` counts steps without a GPU, and writes what was foretold and counted between the two marks of that file. A
-step is run as training runs it (forward pass, loss, backward pass, clipping, AdamW; two steps of two micro-batches)
-over torch's fake tensors, which have shapes and no values, and the bytes of all that are alive are added up. The head
-is computed as on a GPU, where one kernel works within a tile; attention's kernel is the CPU's, which keeps what a GPU's
-keeps. DeepSpeed's own code is counted on a CPU with values, a small model and one process. Libraries, workspaces of
-kernels and fragments are not counted.
+`--count` counts steps without a GPU, and prints what was foretold and counted. A step is run as training runs it
+(forward pass, loss, backward pass, clipping, AdamW; two steps of two micro-batches) over torch's fake tensors, which
+have shapes and no values, and the bytes of all that are alive are added up. The head is computed as on a GPU, where one
+kernel works within a tile; attention's kernel is the CPU's, which keeps what a GPU's keeps. DeepSpeed's own code is
+counted on a CPU with values, a small model and one process. Libraries, workspaces of kernels and fragments are not
+counted.
 """
 
 import argparse
@@ -35,9 +35,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from minionerec.core.commands import run_command
+from minionerec.metrics.tables import markdown_table
 from minionerec.models.decoding.branches import LOGITS_AT_ONCE
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown, write_part
 from minionerec.training import packing
 from minionerec.training.memory import MemoryEstimate, estimate_memory, in_tiles, saved_per_token
 from minionerec.training.packing import TreeCollator, good_row_length, pack_groups, picked_losses, shared_prefix_scores
@@ -192,11 +191,11 @@ def tables(shape: dict[str, int]) -> list[str]:
     """The three tables."""
     parts = ["weights", "gradients", "optimiser", "activations", "working", "together"]
     tables = [
-        Table(["GB", *parts], total_rows(shape)),
-        Table(["micro-batch", "tokens", "activations, GB", "with checkpointing, GB"], batch_rows(shape)),
-        Table(["keys and values, GB", "prompt shared", "prompt copied for each beam"], search_rows(shape)),
+        (["GB", *parts], total_rows(shape)),
+        (["micro-batch", "tokens", "activations, GB", "with checkpointing, GB"], batch_rows(shape)),
+        (["keys and values, GB", "prompt shared", "prompt copied for each beam"], search_rows(shape)),
     ]
-    return [table_markdown(table) for table in tables]
+    return [markdown_table(*table) for table in tables]
 
 
 # What a step holds, counted.
@@ -439,24 +438,22 @@ def counted_tables() -> str:
                     names = [f"{size}, {stage}", words, again, f"{taken:,}"]
                     rows.append([*names, *cells(counted, foretold)])
     names = ["GB", "weights", "activations again", "tokens", "counted", "foretold", "ratio"]
-    counts = table_markdown(Table(names, rows, text_columns=3))
+    counts = markdown_table(names, rows, text_columns=3)
     zero = []
     for tokens, bucket in ((64, 0.33), (1024, 0.33), (2048, 0.05), (64, 3), (1024, 3)):
         counted, foretold, weights = count_zero(tokens, bucket)
         names = [f"{weights:,} weights, {tokens:,} tokens, buckets of {bucket:g} of the weights"]
         zero.append([*names, *cells(counted, foretold, 3)])
-    return f"{counts}\n\n{table_markdown(Table(['ZeRO-2, GB', 'counted', 'foretold', 'ratio'], zero))}"
+    return f"{counts}\n\n{markdown_table(['ZeRO-2, GB', 'counted', 'foretold', 'ratio'], zero)}"
 
 
 def main() -> None:
     """Print the tables for both sizes of the recipes `industrial/qwen-*`, or count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", metavar="PAGE.md", help="count steps, and write what was counted into this page")
+    parser.add_argument("--count", action="store_true", help="count steps, and print what was counted")
     args = parser.parse_args()
     if args.count:
-        text = counted_tables()
-        write_part(Path(args.count), "studies/memory.py", text)
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{counted_tables()}\n")
         return
     for name, shape in SIZES.items():
         print(f"{name} with the published Industrial codes: {count_weights(shape):,} parameters")

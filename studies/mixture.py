@@ -21,13 +21,12 @@ from minionerec.core.paths import find_path
 from minionerec.data.corpus import Corpus
 from minionerec.data.times import timed_examples
 from minionerec.metrics.statistics import paired_differences
+from minionerec.metrics.tables import markdown_table
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.reports.cells import with_interval
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown
 from minionerec.training.packing import pack_groups, picked_logits
 
 WIDTH, AT_ONCE, ROW_TOKENS = 100, 16, 512
@@ -119,7 +118,7 @@ def main() -> None:
             cells = [f"{mean[0].mean():.4f}", f"{mean[1].mean():.4f}", with_interval(gap), f"{gap.p:.3f}"]
             lines.append([name, f"{share:g}", *cells])
     headers = ["", "share", "NDCG@10", "HR@10", "NDCG@10 minus that of the first share", "p"]
-    sys.stdout.write(f"{table_markdown(Table(headers, lines))}\n")
+    sys.stdout.write(f"{markdown_table(headers, lines)}\n")
 
 
 if __name__ == "__main__":

@@ -20,31 +20,28 @@ from minionerec.core.records import read_run_record
 METRIC = "NDCG@10"
 
 
-def record_of(report: Path, groups: list[str], split: str = "test") -> dict[str, Any]:
+def record_of(report: Path, groups: list[str]) -> dict[str, Any]:
     """The content of a record.
 
     Args:
         report: Output of a report.
         groups: Groups of slices that are taken, such as "time".
-        split: Split of the examples.
 
     Returns:
         The origin, and {recommender: {"seeds", "all", slice: [mean, low, high]}}; a slice is named "group: kind".
 
     Raises:
-        DataError: If the report has no run record, or no such split or metric.
+        DataError: If the report has no run record, or no such metric.
     """
     run = read_run_record(report)
     if run is None:
         raise DataError(f"{report}: there is no run record beside it, so its command is not known. Make it again.")
-    results = read_json(report / "metrics.json")["splits"].get(split)
-    if results is None or results["headline"] != METRIC:
-        raise DataError(f"{report}: expected {METRIC} of the {split} split as the first metric of the report.")
+    results = read_json(report / "metrics.json")
+    if results["headline"] != METRIC:
+        raise DataError(f"{report}: expected {METRIC} as the metric that ranks the recommenders.")
     level = results["levels"][0]
     figures = {}
     for name, recommender in results["recommenders"].items():
-        if recommender["pending"]:
-            continue
         whole = recommender["metrics"][level][METRIC]
         parts = {
             f"{part['group']}: {part['kind']}": [part["metrics"][METRIC][position] for position in (0, 2, 3)]
@@ -53,7 +50,7 @@ def record_of(report: Path, groups: list[str], split: str = "test") -> dict[str,
         }
         figures[name] = {"seeds": recommender["seeds"], "all": [whole["mean"], *whole["interval"]], **parts}
     origin = {"command": list(run.command), "commit": run.commit, "ended": run.ended, "machine": asdict(run.machine)}
-    return {"origin": origin, "split": split, "rows": results["rows"], "level": level, METRIC: figures}
+    return {"origin": origin, "split": results["split"], "rows": results["rows"], "level": level, METRIC: figures}
 
 
 def main() -> None:

@@ -1,29 +1,28 @@
-"""What the diagnostics of semantic IDs knew before training: tables of the study `sids`, and how they rank its cases.
+"""All methods of semantic IDs on Industrial and Beauty: diagnostics before training, and which of them foretells NDCG.
 
-minionerec run studies/sids
-python studies/sids.py --markdown docs/results/sids.md
+python studies/sids.py
 
-Reads what the study has made, and its table of the test examples where there is one. The tables go to standard output
-and, with `--markdown`, between the two marks of that file.
+Each table of Industrial is trained with the small recipe from labels. `shuffled` has the SIDs of residual k-means,
+assigned to the items at random: the same shape without meaning. Prints the rank correlation of each diagnostic with
+test NDCG@10 over the tables.
 """
 
-import argparse
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from cases import compare_cases
 from scipy.stats import spearmanr
 
+import minionerec
 from minionerec.core.artefacts import read_json
-from minionerec.core.commands import run_command
-from minionerec.reports.cells import percent
-from minionerec.reports.document import Table
-from minionerec.reports.markdown import table_markdown, write_part
+from minionerec.metrics.tables import text_table
 
-DATASETS = ("industrial", "beauty")
-# What is held against NDCG: larger is better in each.
-SIGNS = {
+CORPORA = {"industrial": "industrial#data", "beauty": "beauty/catalogue#data"}
+QUANTISED = {"residual_kmeans": {}, "balanced_kmeans": {}, "rq_vae": {"epochs": 150, "train_batch": 256}}
+QUANTISED["rq_vae_plus"] = QUANTISED["rq_vae"]
+SIGNS: dict[str, Callable[[dict[str, Any]], float]] = {
     "bits per item, fewer": lambda d: -d["bits_per_item"],
     "next SID in 10": lambda d: d["prefixes"][-1]["next_hits"],
     "next code 1 in 10, above popularity": lambda d: d["prefixes"][0]["next_hits"] - d["prefixes"][0]["popular_hits"],
@@ -33,139 +32,46 @@ SIGNS = {
     "perplexity of level 1": lambda d: d["levels"][0]["perplexity"],
     "items with an SID of their own": lambda d: d["collisions"]["identified_items"],
 }
+"""Diagnostic to its value; larger is better in each."""
 
 
-def diagnostics_tables(dataset: str, prepared: Path, measures: dict[str, Any]) -> str:
-    """What a reader needs of one data set's diagnostics."""
-    use, prefixes = [], []
-    for name, found in measures.items():
-        report = read_json(prepared / name / "report.json")
-        before, after = (report["collisions"][when] for when in ("before", "after"))
-        error = report["levels"][-1]["error"]
-        use.append(
-            [
-                name,
-                "/".join(str(level["used"]) for level in found["levels"]),
-                "/".join(f"{level['perplexity']:.0f}" for level in found["levels"]),
-                "/".join(f"{level['gini']:.2f}" for level in found["levels"]),
-                "" if error is None else percent(error),
-                f"{before['unique']:,}",
-                f"{before['largest_bucket']:,}",
-                f"{after['unique']:,}",
-                f"{after['items'] - after['sharing_items']:,}",
-                percent(after["sharing_rate"]),
-                percent(after["surplus_rate"]),
-            ]
-        )
-        first, second, last = found["prefixes"][0], found["prefixes"][1], found["prefixes"][-1]
-        prefixes.append(
-            [
-                name,
-                percent(first["variance_left"]),
-                percent(second["variance_left"]),
-                *(f"{prefix['word_purity']:.3f}" for prefix in (first, second)),
-                *(f"{prefix['buyer_purity']:.4f}" for prefix in (first, second)),
-                f"{percent(first['next_hits'])} ({percent(first['popular_hits'])})",
-                f"{percent(last['next_hits'])} ({percent(last['popular_hits'])})",
-                f"{found['bits_per_item']:.3f}",
-            ]
-        )
-    headers = [
-        "",
-        "codes used",
-        "perplexity",
-        "Gini",
-        "error",
-        "unique before",
-        "largest bucket",
-        "unique after",
-        "with their own SID",
-        "sharing rate",
-        "surplus rate",
-    ]
-    prefix_headers = [
-        "",
-        "variance left, 1 code",
-        "2 codes",
-        "word purity, 1 code",
-        "2 codes",
-        "buyer purity, 1 code",
-        "2 codes",
-        "next code 1 in 10 (by popularity)",
-        "next SID in 10",
-        "bits per item",
-    ]
-    chance = next(iter(measures.values()))
-    note = (
-        f"Two random items: word purity {chance['word_chance']:.4f}, buyer purity {chance['buyer_chance']:.5f}. "
-        f"Naming an item without any knowledge takes {np.log2(chance['collisions']['items']):.2f} bits."
-    )
-    title = dataset.title()
-    return "\n\n".join(
-        [
-            f"### {title}: use of codes",
-            table_markdown(Table(headers, use)),
-            f"### {title}: items that share a prefix",
-            note,
-            table_markdown(Table(prefix_headers, prefixes)),
-        ]
-    )
+def tables_of(dataset: str, home: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The corpus, the tables of semantic IDs by method, and their diagnostics."""
+    corpus = minionerec.run_stage("prepare-data", CORPORA[dataset], output=home / "corpus")
+    build = partial(minionerec.build_sids, corpus, seed=42)
+    tables = {method: build(method=method, output=home / method, **settings) for method, settings in QUANTISED.items()}
+    shuffled = {"method": "shuffled", "index": tables["residual_kmeans"], "collisions": "keep"}
+    tables["shuffled"] = build(output=home / "shuffled", **shuffled)
+    if dataset == "industrial":
+        published = build(method="published", collisions="keep", output=home / "published")
+        tables = {"published": published, **tables}
+    about = {"corpus": corpus, "tables": tables, "title": f"Semantic IDs of {dataset}", "seed": 42}
+    return corpus, tables, minionerec.run_stage("sid-report", **about, output=home / "report").metrics
 
 
-def training_tables(measures: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
-    """Test metrics by table, and how well each diagnostic ranks the tables."""
-    by_name = {name: line["metrics"]["item"] for name, line in found.items()}
-    ndcg = {name: metrics["NDCG@10"]["mean"] for name, metrics in by_name.items()}
-    names = sorted(ndcg, key=lambda name: -ndcg[name])
+def main(home: Path = Path("runs/studies/sids"), seeds: tuple[int, ...] = (42,)) -> None:
+    """Make and judge the tables, train on those of Industrial, and print the rank correlations."""
+    tables_of("beauty", home / "beauty")
+    folder = home / "industrial"
+    corpus, tables, measures = tables_of("industrial", folder)
+
+    def train(name: str, seed: int) -> Any:
+        settings = {"corpus": corpus, "sids": tables[name], "seed": seed, "mixed_bf16": True}
+        return minionerec.run_stage("sft", "industrial/labels#sft", output=folder / name / f"sft-{seed}", **settings)
+
+    cases = {name: partial(train, name) for name in tables}
+    search = {"beams": 50}
+    compare_cases(
+        folder, corpus, tables["published"], cases, seeds, splits=("test",), search=search, level="item"
+    )  # fmt: skip
+    recommenders = read_json(folder / "report" / "test" / "metrics.json")["recommenders"]
+    ndcg = {name: recommenders[name]["metrics"]["item"]["NDCG@10"]["mean"] for name in tables}
     rows = []
-    for name in names:
-        metrics, seeds = by_name[name], found[name]["seeds"]
-        means = [f"{metrics[key]['mean']:.4f}" for key in ("HR@1", "HR@5", "HR@10", "HR@50")]
-        low, high = metrics["NDCG@10"]["interval"]
-        spread = f"{metrics['NDCG@10']['sd']:.4f}" if seeds > 1 else "-"
-        cells = [f"{ndcg[name]:.4f} [{low:.4f}, {high:.4f}]", spread, str(seeds)]
-        rows.append([name, *means, *cells, f"{measures[name]['bits_per_item']:.3f}"])
-    agreement = []
     for sign, value in SIGNS.items():
-        scores = [value(measures[name]) for name in names]
-        without = [name for name in names if name != "shuffled"]
-        inner = [value(measures[name]) for name in without]
-        chosen = names[int(np.argmax(scores))]
-        agreement.append(
-            [
-                sign,
-                f"{spearmanr(scores, [ndcg[name] for name in names]).statistic:+.2f}",
-                f"{spearmanr(inner, [ndcg[name] for name in without]).statistic:+.2f}" if len(without) > 2 else "-",
-                chosen,
-                f"{ndcg[names[0]] - ndcg[chosen]:.4f}",
-            ]
-        )
-    headers = ["test examples, by item", "HR@1", "HR@5", "HR@10", "HR@50", "NDCG@10 [95 %]", "sd over seeds", "seeds"]
-    signs = ["diagnostic", "Spearman with NDCG@10", "without shuffled", "its choice", "NDCG@10 lost by it"]
-    trained = table_markdown(Table([*headers, "bits per item"], rows))
-    return "\n\n".join(["### Industrial: trained", trained, table_markdown(Table(signs, agreement))])
-
-
-def main() -> None:
-    """Read, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", default="runs/studies/sids", help="output of the study")
-    parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=DATASETS)
-    parser.add_argument("--markdown", help="file whose marked part is replaced by the tables")
-    args = parser.parse_args()
-    texts = []
-    for dataset in args.datasets:
-        folder = Path(args.study) / dataset
-        measures = read_json(folder / "prepared" / "sid-report" / "diagnostics.json")
-        texts.append(diagnostics_tables(dataset, folder / "prepared", measures))
-        compared = folder / "compare" / "test" / "metrics.json"
-        if compared.is_file():
-            texts.append(training_tables(measures, read_json(compared)["splits"]["test"]["recommenders"]))
-    text = "\n\n".join(texts)
-    if args.markdown:
-        write_part(Path(args.markdown), "studies/sids.py", text)
-    sys.stdout.write(f"{text}\n")
+        values = [value(measures[name]) for name in tables]
+        rows.append([sign, f"{spearmanr(values, list(ndcg.values())).statistic:+.2f}"])
+    print(text_table(["diagnostic", "Spearman with NDCG@10"], rows))
 
 
 if __name__ == "__main__":
-    run_command(main)
+    main()

@@ -88,24 +88,13 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         {**EVALUATED, "checkpoint": "sft_titles", "encoder": "tfidf", "text_beams": 2, "candidates": 7},
     ),
     "levels": ("calc-level", {"predictions": "eval_sft", "json": True}),
-    "compare": (
-        "report",
-        {
-            **{"layout": "comparison", "predictions": {"SFT": "eval_sft", "catalogue": "eval_catalogue"}},
-            "metrics": ["NDCG@5"],
-        },
-    ),
     "report": ("report", {**SHOP, "predictions": {"SFT": "eval_sft", "catalogue": "eval_catalogue"}, "resamples": 20}),
-    "leaderboard": (
+    "report_own_sids": (
         "report",
         {
-            **{**SHOP, "layout": "leaderboard", "ks": [1, 5], "headline": "NDCG@5", "resamples": 20},
+            **{**SHOP, "ks": [1, 5], "headline": "NDCG@5", "resamples": 20},
             "predictions": {"SFT": "eval_sft", "TIGER": "eval_tiger", "catalogue": "eval_catalogue"},
         },
-    ),
-    "log": (
-        "experiment-log",
-        {"entries": {"shop": {**SHOP, "stages": {"SFT": "eval_sft", "RL": "eval_grpo"}}}, "resamples": 20},
     ),
     "lists": ("recommend", {"checkpoint": "sft", "histories": "histories.jsonl", "k": 3}),
     "export": ("export", {"checkpoint": "sft", "corpus": "corpus"}),

@@ -1,18 +1,13 @@
-"""A recipe's plan: each step of each case, data set and seed as a job, with settings, output and dependencies.
+"""A recipe's plan: each step, for each of its seeds, as a job with settings, output and dependencies.
 
-OUTPUT/STEP                                   output of a step of a recipe without cases, unless it names another one;
-                                              of a training with the recipe's seeds, the folder of its seed-N and of
-                                              the settings of each, seed-N.yaml
-
-OUTPUT/DATA/prepared/STEP                     output made once for a data set, unless its step names another one
-OUTPUT/DATA/CASE/STEP/seed-N                  output of a step; of one that is run once, STEP alone
-OUTPUT/DATA/CASE/STEP/seed-N/predictions      predictions, where comparisons look for the seeds of a recommender
-OUTPUT/DATA/CASE/STEP/seed-N.yaml, .log       the step's settings and its log
+OUTPUT/STEP                       output of a step, unless it names another one
+OUTPUT/STEP/seed-N                output of a step that is run with several seeds; of one that makes predictions
+                                  seed-N/predictions, where a report looks for the seeds of a recommender
+OUTPUT/STEP/seed-N.yaml           its settings
 """
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,15 +16,12 @@ import yaml
 
 from minionerec.cli.launch import stage_words
 from minionerec.cli.recipes import (
-    OF_CASE,
-    OF_DATA,
     PLACEHOLDER,
-    Case,
     Recipe,
     RecipeStep,
-    all_steps,
     at,
     find_recipe,
+    placeholders,
     read_recipe,
     settings_file,
 )
@@ -40,31 +32,23 @@ from minionerec.core.settings import Settings, StageConfig, file_values, typed_v
 from minionerec.core.stages import StageSpec
 from minionerec.core.values import read_yaml
 
-PREPARED = "prepared"
-MEASURED = ("predictions", "preference")
-"""Kinds of artefacts of one seed that tables compare."""
-TRAINED = ("sequential_model",)
-"""Kinds of trainings that write predictions beside the model, in OUTPUT/predictions."""
-_SEEDED = ("checkpoint", "sids", "preference", *TRAINED)
-"""Kinds of artefacts that are made with a case's seed."""
+_SEEDED = ("checkpoint", "preference", "sequential_model")
+"""Kinds of artefacts that depend on the seed of a recipe."""
+_OVER_SEEDS = ("report", "preference_report")
+"""Kinds of artefacts that are made once of the outputs of all seeds."""
+_PREDICTIONS = "predictions"
 
 
 class Key(NamedTuple):
-    """Key of a step: its data set, its case (`PREPARED`: the data set itself), and its seed, if any.
+    """Key of a job: its step, and its seed where the step is run with several."""
 
-    In a recipe without cases both are "".
-    """
-
-    data: str
-    case: str
     step: str
-    seed: int | None
+    seed: int | None = None
 
     @property
     def title(self) -> str:
         """Its name in messages."""
-        name = "/".join(part for part in self[:3] if part)
-        return name if self.seed is None else f"{name}, seed {self.seed}"
+        return self.step if self.seed is None else f"{self.step}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -109,12 +93,6 @@ class Job:
         """The output of a job that writes one."""
         return Path(str(self.output))
 
-    @property
-    def ranks(self) -> bool:
-        """Whether tables compare its output."""
-        kind = type(self.settings)
-        return getattr(kind, "kind", "") in (*MEASURED, *TRAINED)
-
     def words(self) -> list[str]:
         """The words that run it, after the name of Python's interpreter."""
         return stage_words(
@@ -149,69 +127,80 @@ class Plan:
 
     Attributes:
         recipe: The recipe.
-        seeds: The seeds of cases that name none of their own; the recipe's if None.
+        seeds: Seeds of all trainings, those that name one too; the recipe's, of those that name none, if empty.
+        in_files: Whether each job's settings are written to a file, as they are not those of the recipe's file.
         jobs: The jobs made so far.
         before: RECIPE#STEP whose settings are being read, to detect a recipe that refers to itself.
     """
 
     recipe: Recipe
-    seeds: tuple[int, ...] | None = None
+    seeds: tuple[int, ...] = ()
+    in_files: bool = False
     jobs: dict[Key, Job] = field(default_factory=dict)
     before: tuple[str, ...] = ()
     _open: list[Key] = field(default_factory=list, repr=False)
     _read: dict[tuple[type[Settings], str], dict[str, Any]] = field(default_factory=dict, repr=False)
 
-    def with_case(self, case: Case) -> "Plan":
-        """The plan of the recipe with one case more; it has the jobs made so far."""
-        recipe = replace(self.recipe, cases={**self.recipe.cases, case.name: case})
-        return replace(self, recipe=recipe, jobs=dict(self.jobs))
-
     def all(self) -> dict[Key, Job]:
-        """Every job; prepared data first, then one seed after another, so that an early stop leaves every case one.
+        """Every job, in the order of the steps; one seed after another, so that an early stop leaves every step one.
 
         Raises:
             ConfigError: If a placeholder is unknown, settings do not fit, or two steps write one output.
         """
-        for data in self.recipe.data:
-            for step in self.recipe.data[data]:
-                self.job(data, None, step.name, None)
-        most = max(len(self.seeds_of(case)) for case in self.recipe.cases.values())
-        for number in range(most):
-            for data in self.recipe.data:
-                for case in self.recipe.cases.values():
-                    seeds = self.seeds_of(case)
-                    if data in case.data and number < len(seeds):
-                        for step in case.steps:
-                            self.job(data, case, step.name, seeds[number])
+        for seed in self.all_seeds:
+            for name in self.recipe.steps:
+                if self.repeats(name):
+                    self.job(name, seed)
+                elif seed == self.all_seeds[-1]:
+                    self.job(name)
         return _with_paths(self.jobs)
 
-    def seeds_of(self, case: Case) -> tuple[int | None, ...]:
-        """The seeds that a case is run with; None alone in a recipe without cases."""
-        return (case.seeds if case.own_seeds or self.seeds is None else self.seeds) or (None,)
+    @property
+    def all_seeds(self) -> tuple[int | None, ...]:
+        """The seeds that steps are repeated with; None alone without any."""
+        return self.seeds or tuple(self.recipe.settings.seeds) or (None,)
 
-    def repeats(self, step: RecipeStep) -> bool:
-        """Whether a recipe without cases runs a step with each of its seeds: a training that names no seed itself."""
-        return bool(self.recipe.settings.seeds) and not step.once and "seed" not in step.values and _takes_seed(step)
+    def repeats(self, name: str) -> bool:
+        """Whether a step is run with each seed: a training that takes it, and what reads such a step's output."""
+        step = self.recipe.steps[name]
+        if self.all_seeds == (None,) or step.once or getattr(step.kind, "kind", "") in _OVER_SEEDS:
+            return False
+        if self._takes_seed(step):
+            return True
+        names = list(self.recipe.steps)
+        before = names[: names.index(name)]
+        return any(read in before and self.repeats(read) for read in self._read_by(step))
 
-    def job(self, data: str, case: Case | None, name: str, seed: int | None) -> Job:
-        """The job of a step of a case (None: of a data set), made on first use."""
-        while case is not None and case.base is not None and all(step.name != name for step in case.steps):
-            case = self.recipe.cases[case.base]
-        steps = self.recipe.data[data] if case is None else case.steps
-        step = next(step for step in steps if step.name == name)
-        shared = case is None or step.once or not (self.recipe.has_cases or self.repeats(step))
-        key = Key(data, PREPARED if case is None else case.name, name, None if shared else seed)
+    def _takes_seed(self, step: RecipeStep) -> bool:
+        """Whether a step is a training that the seed of a recipe is given to."""
+        seeded = getattr(step.kind, "kind", "") in _SEEDED and "seed" in {each.name for each in fields(step.kind)}
+        return seeded and (bool(self.seeds) or "seed" not in step.values)
+
+    def _read_by(self, step: RecipeStep) -> set[str]:
+        """The placeholders of a step, in the variables that it names, too."""
+        names, waiting = set[str](), [*placeholders([step.config, step.values])]
+        while waiting:
+            name = waiting.pop()
+            if name not in names:
+                names.add(name)
+                waiting += placeholders(self.recipe.variables.get(name))
+        return names
+
+    def job(self, name: str, seed: int | None = None) -> Job:
+        """The job of a step, made on first use."""
+        key = Key(name, seed)
+        step = self.recipe.steps[name]
         if key in self._open:
             raise ConfigError(f"{step.where}: needs itself, by way of other steps. Change its placeholders.")
         if key not in self.jobs:
             self._open.append(key)
-            self.jobs[key] = self._made(key, case, step)
+            self.jobs[key] = self._made(key, step)
             self._open.remove(key)
         return self.jobs[key]
 
-    def _made(self, key: Key, case: Case | None, step: RecipeStep) -> Job:
-        text = Filled(self, key, case, step)
-        kind, cases = step.kind, self.recipe.has_cases
+    def _made(self, key: Key, step: RecipeStep) -> Job:
+        text = Filled(self, key, step)
+        kind = step.kind
         given: dict[str, Any] = {}
         config = text.of(step.config, f"{step.where}.config")
         if config:
@@ -220,40 +209,36 @@ class Plan:
         for name, value in step.values.items():
             where = step.locations[name]
             values |= typed_values(kind, {name: text.of(value, f"{where}: {name}")}, where)
-        if key.seed is not None and "seed" not in step.values and _takes_seed(step):
+        if key.seed is not None and self._takes_seed(step):
             values["seed"] = key.seed
-        base = self.recipe.folder / key.data / key.case / key.step
-        base = base if key.seed is None else base / f"seed-{key.seed}"
-        if not cases and key.seed is not None and "output" in step.values:
-            values["output"] = str(Path(values["output"]) / f"seed-{key.seed}")
-        if cases and case is not None and getattr(kind, "kind", "") in MEASURED:
-            _check_predictions(key, step)
-            values["output"] = str(base / "predictions")
-        elif step.writes and "output" not in step.values and (case is not None or "output" not in given):
+        base = self.recipe.folder / key.step
+        if step.writes and "output" not in step.values:
             if not self.recipe.settings.output:
                 raise ConfigError(f"{step.where}: has no output; give it one, or the recipe an `output` for all steps.")
             values["output"] = str(base)
+        if step.writes:
+            base = Path(values["output"])
+        if key.seed is not None:
+            base = base / f"seed-{key.seed}"
+            if step.writes:
+                values["output"] = str(base / _PREDICTIONS if getattr(kind, "kind", "") == _PREDICTIONS else base)
         settings = at([step.where, *step.locations.values()][-1], lambda: kind(**values))
-        file = f"{self.recipe.name}#{step.name}"
-        if cases or key.seed is not None:  # RECIPE#STEP would be its first case and seed
-            file = f"{base if cases else values['output']}.yaml"
+        in_file = self.in_files or key.seed is not None  # RECIPE#STEP would have other settings
         common = self.recipe.settings
         launch = text.of(common.launch, f"{self.recipe.file}: launch") if common.launch else None
-        job = Job(
+        return Job(
             key,
             step.spec,
             settings,
-            file,
+            f"{base}.yaml" if in_file else f"{self.recipe.name}#{step.name}",
             values,
             tuple(text.needs),
             launch and _launch_file(self.recipe, launch),
             common.threads,
         )
-        log = Path(file).with_suffix(".log") if cases else None
-        return replace(job, log=log)
 
     def _config_values(self, kind: type[Settings], config: str, where: str) -> dict[str, Any]:
-        """The settings of a file, or RECIPE#STEP, which is read once for all cases and seeds."""
+        """The settings of a file, or RECIPE#STEP, which is read once for all seeds."""
         beside = self.recipe.file.parent
         if (kind, config) not in self._read:
             if "#" in config:
@@ -283,20 +268,14 @@ def recipe_values(
     own = f"{recipe.file.resolve()}#{step_name}"
     if own in before:
         raise ConfigError(f"{reference} takes its settings from itself, by way of other steps. Change one.")
-    if recipe.has_cases:
-        raise ConfigError(
-            f"{reference}: {recipe.name} runs its steps for several cases; the settings of each are beside its output, "
-            f"as {recipe.folder}/DATA/CASE/STEP/seed-N.yaml."
-        )
-    (case,) = recipe.cases.values()
-    found = next((step for step in case.steps if step.name == step_name), None)
+    found = recipe.steps.get(step_name)
     if found is None:
-        names = ", ".join(step.name for step in case.steps)
+        names = ", ".join(recipe.steps)
         raise ConfigError(f"{reference}: {recipe.name} has no step {step_name!r}; its steps: {names}.")
     if found.kind is not kind:
         raise ConfigError(f"{reference}: is a step of minionerec {found.stage}, whose settings are others.")
     plan = Plan(recipe, before=(*before, own))
-    return dict(plan.job("", case, step_name, plan.seeds_of(case)[0]).values)
+    return dict(plan.job(step_name, plan.all_seeds[0] if plan.repeats(step_name) else None).values)
 
 
 def config_values(kind: type[Settings], config: str) -> dict[str, Any]:
@@ -327,60 +306,39 @@ def plan_of(name: str | os.PathLike[str]) -> dict[Key, Job]:
 
 @dataclass
 class Filled:
-    """Fills the placeholders in the texts of one step, and collects the steps that they name."""
+    """Fills the placeholders in the texts of one step, and collects the jobs that they name."""
 
     plan: Plan
     key: Key
-    case: Case | None
-    step: RecipeStep | None
+    step: RecipeStep
     needs: list[Key] = field(default_factory=list)
     _variables: list[str] = field(default_factory=list, repr=False)
 
     def of(self, value: Any, where: str) -> Any:
-        """A value with all placeholders filled, in what it holds too."""
+        """A value with all placeholders filled, in what it holds too; what is filled in is not filled again."""
         if isinstance(value, str):
             lone = PLACEHOLDER.fullmatch(value)
             if lone is not None and lone[1] in self.plan.recipe.variables:
                 return self._variable(lone[1], where)
-            return self._text(value, where)
+            return PLACEHOLDER.sub(lambda match: self._value(match[1], where), value)
         if isinstance(value, dict):
             lone_names = [name for name, entry in value.items() if entry is None and isinstance(name, str)]
-            if len(value) == 1 and lone_names and ("." in lone_names[0] or lone_names[0] in self._known()):
+            if len(value) == 1 and lone_names and lone_names[0] in self._known():
                 raise ConfigError(f'{where} is a mapping; put the placeholder in quotes: "{{{lone_names[0]}}}".')
             return {name: self.of(entry, f"{where}: {name}") for name, entry in value.items()}
         return [self.of(entry, where) for entry in value] if isinstance(value, list) else value
 
-    def _text(self, text: str, where: str) -> str:
-        """A text with its placeholders filled from the inside out, as in {data.{case}}; what is filled in stays."""
-        open_parts = [""]
-        for part in re.split(r"([{}])", text):
-            if part == "{":
-                open_parts.append("")
-            elif part == "}" and len(open_parts) > 1:
-                name = open_parts.pop()
-                whole = f"{{{name}}}"
-                open_parts[-1] += self._value(name, where) if PLACEHOLDER.fullmatch(whole) else whole
-            else:
-                open_parts[-1] += part
-        return "{".join(open_parts)
-
     def _known(self) -> list[str]:
-        return [*self._words(), *self.plan.recipe.variables, *(step.name for step in self._before())]
+        return [*self._words(), *self.plan.recipe.variables, *self._before()]
 
     def _words(self) -> dict[str, str]:
         words = {"runs": str(self.plan.recipe.folder)} if self.plan.recipe.settings.output else {}
-        if self.plan.recipe.has_cases:
-            words |= {OF_DATA: self.key.data}
-            words |= {} if self.case is None else {OF_CASE: self.case.name}
         return words | ({} if self.key.seed is None else {"seed": str(self.key.seed)})
 
-    def _before(self) -> Iterator[RecipeStep]:
-        """The steps of the same case, or data set, that come before."""
-        data = self.plan.recipe.data[self.key.data]
-        for step in data if self.case is None else all_steps(self.case, self.plan.recipe.cases):
-            if self.step is not None and step.name == self.step.name:
-                return
-            yield step
+    def _before(self) -> list[str]:
+        """The steps that come before."""
+        names = list(self.plan.recipe.steps)
+        return names[: names.index(self.step.name)]
 
     def _variable(self, name: str, where: str) -> Any:
         """The value of a variable, which may hold others."""
@@ -398,53 +356,24 @@ class Filled:
             return self._words()[name]
         if name in self.plan.recipe.variables:
             return str(self._variable(name, where))
-        owner, _, step = name.rpartition(".")
-        data = self.plan.recipe.data[self.key.data]
-        if not owner and any(step == before.name for before in self._before()):
-            return self._output(self.case, step, where)
-        if owner == OF_DATA and any(step == one.name for one in data):
-            return self._output(None, step, where)
-        other = self.plan.recipe.cases.get(owner) if self.case is not None and owner else None
-        if other is not None and any(step == one.name for one in all_steps(other, self.plan.recipe.cases)):
-            if self.key.data not in other.data:
-                raise ConfigError(f"{where} names {{{name}}}, but {owner} is not run on {self.key.data}.")
-            return self._output(other, step, where)
-        known = ", ".join(f"{{{word}}}" for word in [*self._known(), *(f"{OF_DATA}.{one.name}" for one in data)])
-        more = " and {CASE.STEP}" if self.case is not None and self.plan.recipe.has_cases else ""
-        raise ConfigError(f"{where} names {{{name}}}, which is unknown here; known: {known or 'none'}{more}.")
+        if name in self._before():
+            return self._output(name, where)
+        known = ", ".join(f"{{{word}}}" for word in self._known())
+        raise ConfigError(f"{where} names {{{name}}}, which is unknown here; known: {known or 'none'}.")
 
-    def _output(self, case: Case | None, name: str, where: str) -> str:
-        seed = None if case is None else self._seed_in(case, name, where)
-        found = [self.plan.job(self.key.data, case, name, seed)]
-        if found[0].output is None:
+    def _output(self, name: str, where: str) -> str:
+        """The output of a step: with the seed of this one, or, of a step over seeds, the folder of all seeds."""
+        plan = self.plan
+        repeats = plan.repeats(name)
+        seeds = [None] if not repeats else list(plan.all_seeds) if self.key.seed is None else [self.key.seed]
+        jobs = [plan.job(name, seed) for seed in seeds]
+        if jobs[0].output is None:
             raise ConfigError(f"{where} names {{{name}}}, but that step only prints.")
-        folder = found[0].folder
-        if (
-            case is not None
-            and not self.plan.recipe.has_cases
-            and found[0].key.seed is not None
-            and self.key.seed is None
-        ):
-            found = [self.plan.job(self.key.data, case, name, each) for each in self.plan.seeds_of(case)]
-            folder = folder.parent  # the folder of all seeds
-        self.needs += [job.key for job in found if job.key not in self.needs]
+        folder = jobs[0].folder
+        if repeats and self.key.seed is None:
+            folder = next(parent for parent in (folder, *folder.parents) if parent.name == f"seed-{seeds[0]}").parent
+        self.needs += [job.key for job in jobs if job.key not in self.needs]
         return str(folder)
-
-    def _seed_in(self, case: Case, name: str, where: str) -> int | None:
-        """The seed with which a case's step is read: this one's, or its only one."""
-        seeds = case.seeds or (None,)
-        if self.key.seed in seeds:
-            return self.key.seed
-        if not self.plan.recipe.has_cases:
-            return self.plan.seeds_of(case)[0]
-        if len(seeds) == 1:
-            return seeds[0]
-        step = next(step for step in all_steps(case, self.plan.recipe.cases) if step.name == name)
-        if step.once:
-            return None
-        if self.key.seed is None:
-            raise ConfigError(f"{where} reads {case.name}.{name}, which is made for each seed; this step is run once.")
-        raise ConfigError(f"{where} reads {case.name}.{name}, which has no seed {self.key.seed}, but {list(seeds)}.")
 
 
 def chosen(jobs: Mapping[Key, Job], wanted: Iterable[Key]) -> dict[Key, Job]:
@@ -460,7 +389,7 @@ def chosen(jobs: Mapping[Key, Job], wanted: Iterable[Key]) -> dict[Key, Job]:
 
 
 def between(jobs: Mapping[Key, Job], first: str | None, last: str | None, recipe: str) -> dict[Key, Job]:
-    """The jobs of the steps from one name to another, in every case; outputs of other steps are used as they are.
+    """The jobs of the steps from one name to another; outputs of other steps are used as they are.
 
     Raises:
         ConfigError: If there is no step of such a name, or they are in the wrong order.
@@ -480,21 +409,6 @@ def between(jobs: Mapping[Key, Job], first: str | None, last: str | None, recipe
 def jobs_before(jobs: Mapping[Key, Job], settings: Settings) -> dict[Key, Job]:
     """Those jobs whose output is read with these settings, directly or through others, in order."""
     return chosen(jobs, _read_of(settings, _by_output(jobs)))
-
-
-def _takes_seed(step: RecipeStep) -> bool:
-    """Whether the output of a step depends on a case's seed."""
-    return getattr(step.kind, "kind", "") in _SEEDED and "seed" in {each.name for each in fields(step.kind)}
-
-
-def _check_predictions(key: Key, step: RecipeStep) -> None:
-    if "output" in step.values:
-        raise ConfigError(f"{step.locations['output']}: predictions of cases are laid out by seed; leave output out.")
-    if key.seed is None:
-        raise ConfigError(
-            f"{step.where}: predictions are compared by seed, so a case does not make them once; leave `once` out, or "
-            "give the case one seed."
-        )
 
 
 def _launch_file(recipe: Recipe, name: str) -> Path:

@@ -62,8 +62,6 @@ class Description:
         writes: Whether it is a path that is written to, as every `output` is; it must be on this machine.
         path: Whether it is, or may be, or holds some other path than that of an input or of what is written. In every
             path a first part `~` or `~name` is the user's home folder, or that of the named user.
-        since: The version that added it, "" for the first: results of earlier versions stay up to date, for it affects
-            the result only where it differs from its default.
         requires: Name of the setting without which it means nothing. Where that one has its default this one must have
             its own too, and does not affect the result.
     """
@@ -81,7 +79,6 @@ class Description:
     parts: bool = False
     writes: bool = False
     path: bool = False
-    since: str = ""
     requires: str = ""
 
 
@@ -243,7 +240,7 @@ def _decides(config: Any, of: Field[Any]) -> bool:
     described = description(of)
     if not described.affects_result or described.input_kind:  # of an input the content does
         return False
-    return not (described.since and _is_default(config, of)) and not _lacks_owner(config, of)
+    return not _lacks_owner(config, of)
 
 
 def _lacks_owner(config: Any, of: Field[Any]) -> bool:

@@ -197,17 +197,10 @@ STAGES = {
         ),
         StageSpec(
             "report",
-            "Write a report, a comparison or a leaderboard from finished predictions, and print the table.",
+            "Compare recommenders on one page, from finished predictions, and print the table.",
             "minionerec.reports.config:ReportConfig",
             "minionerec.reports.report:run_report",
             shown=True,
-        ),
-        StageSpec(
-            "experiment-log",
-            "Write the log of any number of data sets and stages from finished artefacts: settings, outcome, results, "
-            "gaps.",
-            "minionerec.reports.config:ExperimentLogConfig",
-            "minionerec.reports.experiment_log:run_experiment_log",
         ),
         StageSpec(
             "recommend",
@@ -268,16 +261,3 @@ def makers(kind: Any) -> list[str]:
         (['prepare-data'], ['train-sequential', 'eval-beam', 'ground-titles'])
     """
     return [spec.name for spec in STAGES.values() if kind in spec.kinds()]
-
-
-def stage_of(manifest: Mapping[str, Any]) -> str | None:
-    """Name of the stage that wrote an artefact, by its manifest.
-
-    Version 0.1 wrote no `stage`; such an artefact is of the only stage that makes its kind. Several stages make
-    checkpoints, so that of an old one is None.
-    """
-    stage = manifest.get("stage")
-    if isinstance(stage, str):
-        return stage
-    found = makers(manifest["kind"])
-    return found[0] if len(found) == 1 else None

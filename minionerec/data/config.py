@@ -54,7 +54,6 @@ class PrepareConfig(StageConfig):
         False,
         "published: take examples as sorted by time, and adjacent examples of one user as of one timestamp; time "
         "differences stay unknown",
-        since="0.2",
     )
     interactions: str | None = setting(
         None,
@@ -100,7 +99,6 @@ class PrepareConfig(StageConfig):
         "keep",
         "interactions with the user, item and timestamp of an earlier one: 'keep' or 'drop' (and count)",
         known=("keep", "drop"),
-        since="0.3",
     )
     ties: str = setting(
         "keep",

@@ -49,7 +49,7 @@ class RecommenderResults:
 
     Attributes:
         name: Display name, with the inputs beyond the histories.
-        runs: The ranks of each seed; all are of the same R examples. Empty while there are no predictions yet.
+        runs: The ranks of each seed, at least one; all are of the same R examples.
         lists: The lists of its first seed; None where they were not read, or are of other examples.
         kept_length: Candidates that those lists may hold; 0 without lists.
         paths: The predictions artefacts of the seeds.
@@ -59,7 +59,7 @@ class RecommenderResults:
     """
 
     name: str
-    runs: Sequence[Ranked] = ()
+    runs: Sequence[Ranked]
     lists: Predictions | None = None
     kept_length: int = 0
     paths: Sequence[Path] = ()
@@ -91,11 +91,6 @@ class RecommenderResults:
         )
 
     @property
-    def pending(self) -> bool:
-        """Whether there are no predictions yet."""
-        return not self.runs
-
-    @property
     def list_length(self) -> int | None:
         """Candidates of the shortest lists that ranks were found in; None where the whole catalogue was ranked."""
         return min((run.list_length for run in self.runs if run.list_length is not None), default=None)
@@ -117,7 +112,7 @@ class RecommenderResults:
 
     def has(self, level: str) -> bool:
         """Whether it can be measured in a reading of a hit: "sid" or "item"."""
-        return bool(self.runs) and all(level in run.ranks for run in self.runs)
+        return all(level in run.ranks for run in self.runs)
 
     def values(self, level: str, metrics: Sequence[str], where: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Metric to the value of each seed and example, float64 (S, R); of some examples alone where those are given.
@@ -152,7 +147,7 @@ class RecommenderResults:
                 f"{first.name}. {remedy}"
             )
         for row, (user, other) in enumerate(zip(self.users, first.users, strict=True)):
-            if user != other and "" not in (user, other):  # version 0.1 recorded no user without training examples
+            if user != other:
                 raise ArtefactError(
                     f"{self.name}: its {split} example {row} is of user {user!r}, that of {first.name} of {other!r}. "
                     f"{remedy}"
@@ -331,7 +326,7 @@ class Results:
         bootstrap: How intervals and paired tests are drawn.
         slices: Parts of the examples to look at.
         slice_metrics: The metrics that these are measured by.
-        first: The recommender that others are compared with; the first that is finished if empty.
+        first: The recommender that others are compared with; the first of them if empty.
         where: bool (R,), the examples that all figures are of; all if None.
     """
 
@@ -349,9 +344,9 @@ class Results:
     )
 
     @property
-    def finished(self) -> list[str]:
-        """The recommenders that have predictions."""
-        return [name for name, recommender in self.recommenders.items() if not recommender.pending]
+    def names(self) -> list[str]:
+        """The names of the recommenders."""
+        return list(self.recommenders)
 
     @property
     def ks(self) -> tuple[int, ...]:
@@ -439,7 +434,7 @@ class Results:
 
         Metrics are [mean, sd, low, high], differences [difference, low, high, p].
         """
-        first, found = self.first or self.finished[0], []
+        first, found = self.first or self.names[0], []
         for each, results in self.by_slice:
             metrics: Mapping[str, Estimate] = {}
             against: Mapping[str, PairedDifference] = {}

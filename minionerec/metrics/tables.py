@@ -24,6 +24,19 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(headers), "  ".join("-" * width for width in widths), *(line(row) for row in rows)])
 
 
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
+    """A table in Markdown; the first `text_columns` columns are aligned to the left, the others to the right.
+
+    Example:
+        >>> print(markdown_table(["model", "NDCG@10"], [["SFT", "0.1"]]))
+        | model | NDCG@10 |
+        | :-- | --: |
+        | SFT | 0.1 |
+    """
+    rule = [":--" if column < text_columns else "--:" for column in range(len(headers))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [headers, rule, *rows])
+
+
 def format_estimate(estimate: Estimate | None) -> str:
     """A mean with its interval, e.g. "0.1379 [0.1280, 0.1480]" or "0.1379 ± 0.0012 [0.1280, 0.1480]" over seeds.
 
@@ -86,7 +99,7 @@ def format_metrics_table(
 
 def format_slices(results: Results, metric: str) -> str:
     """A text table of a metric by slice: a row a slice, a column a recommender, each mean with its interval."""
-    level, names = results.levels[0], results.finished
+    level, names = results.levels[0], results.names
     rows = []
     for each, label, found in zip(results.slices, slice_labels(results.slices), results.by_slice, strict=True):
         known = {} if found[1] is None else found[1].estimates(level)

@@ -92,13 +92,11 @@ class RecommendConfig(StageConfig):
         "session context, for a model that was conditioned on it in training, where a row gives neither it nor times: "
         "same (the session continues), later (somebody comes back) or unknown",
         known=_known("session_context"),
-        since="0.2",
     )
     now: str = setting(
         "",
         "time of the requests, for rows that have times and no `now`: an ISO date, or a number, as the times are; the "
         "session context is derived from them",
-        since="0.2",
     )
     beams: int = setting(50, "minimum number of beams of a language model", least=1)
     batch_size: int = setting(

@@ -5,7 +5,7 @@ from typing import Any
 
 from minionerec.metrics.statistics import Estimate, PairedDifference
 from minionerec.metrics.tables import MISSING, format_interval, format_mean
-from minionerec.reports.document import Cell
+from minionerec.reports.page import Cell
 
 MINUS = "\N{MINUS SIGN}"
 

@@ -15,11 +15,6 @@ SPLITS = ("train", "valid", "test")
 PROTOCOLS = ("rows", "a", "b")
 LEVELS = ("sid", "item")
 METRICS = ("HR", "NDCG", "MRR")
-REPORT, COMPARISON, LEADERBOARD = "report", "comparison", "leaderboard"
-LAYOUTS = (REPORT, COMPARISON, LEADERBOARD)
-ORDERS = ("headline", "given", "parameters", "seconds")
-COMPARED = ("HR@5", "NDCG@5", "HR@10", "NDCG@10")
-"""The metrics of a comparison that names none."""
 RESAMPLED = ("users", "examples")
 RESAMPLE = (
     "unit of the bootstrap for intervals and paired tests: users (each with all of its examples, which are not "
@@ -49,29 +44,19 @@ def _check_ks(ks: list[int] | None) -> list[int] | None:
     return None if ks is None else sorted(set(ks))
 
 
-def nested(given: Any, where: str, known: tuple[str, ...] = (), required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A mapping within a setting, with texts as its keys.
-
-    Args:
-        given: The value in the settings.
-        where: Its location in the settings, for messages.
-        known: The keys that it may have; any if empty.
-        required: Those that must be there and not empty.
+def _run_mapping(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """A recommender that is given as a mapping.
 
     Raises:
-        ConfigError: If it is not a mapping, or empty, or a key is unknown or missing.
+        ConfigError: If a key is unknown, or predictions is missing.
     """
-    of = f" with {', '.join(known)}" if known else " of label to directory"
-    if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f"{where} is {shown(given)}; expected a mapping{of}.")
-    found = {str(key): value for key, value in given.items()}
-    for key in found:
-        if known and key not in known:
-            raise ConfigError(f"{where}: unknown key {shown(key)}; known: {', '.join(known)}.")
-    for key in required:
-        if not found.get(key):
-            raise ConfigError(f"{where}: {key} is missing; expected a mapping{of}.")
-    return found
+    expected = f"expected a mapping with {', '.join(_RUN_KEYS)}."
+    for key in given:
+        if key not in _RUN_KEYS:
+            raise ConfigError(f"{where}: unknown key {shown(key)}; {expected}")
+    if not given.get("predictions"):
+        raise ConfigError(f"{where}: predictions is missing; {expected}")
+    return dict(given)
 
 
 @dataclass(frozen=True)
@@ -81,8 +66,7 @@ class RunSetting:
     Attributes:
         name: Its name.
         paths: The paths in the settings: predictions, one per seed, or a run of several seeds.
-        details: Further keys: `published` (its published counterpart), `tuned` (how its settings were tuned), `note`,
-            and in the experiment log `checkpoint` (which locates an unfinished run).
+        details: Further keys: `published` (its published counterpart), `tuned` (how its settings were tuned), `note`.
     """
 
     name: str
@@ -90,13 +74,13 @@ class RunSetting:
     details: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, name: str, given: Any, where: str, keys: tuple[str, ...] = _RUN_KEYS) -> "RunSetting":
+    def read(cls, name: str, given: Any, where: str) -> "RunSetting":
         """One recommender from the settings: predictions, or a mapping of predictions and details.
 
         Raises:
             ConfigError: If the value is neither.
         """
-        values = nested(given, where, keys, ("predictions",)) if isinstance(given, Mapping) else {"predictions": given}
+        values = _run_mapping(given, where) if isinstance(given, Mapping) else {"predictions": given}
         named = values.pop("predictions")
         for key, value in values.items():
             if not isinstance(value, str):
@@ -125,8 +109,8 @@ class RunSetting:
         missing = self.missing
         return [run for path in self.paths if path not in missing for run in runs_at(path)]
 
-    def finished(self) -> "RunSetting":
-        """The same, after a check that all of its predictions exist.
+    def check_finished(self) -> None:
+        """Check that all of its predictions exist.
 
         Raises:
             ArtefactError: If a path has none.
@@ -136,7 +120,6 @@ class RunSetting:
         for path in self.missing:
             runs_at(path)  # raises a specific error
             raise ArtefactError(f"{path}: no predictions found. Compute them first.")
-        return self
 
     def inputs(self, prefix: str) -> dict[str, Path]:
         """Its predictions by name; with several seeds, numbered."""
@@ -145,21 +128,16 @@ class RunSetting:
 
     def deciding(self) -> dict[str, Any]:
         """Settings that affect a page, in addition to the content of its predictions."""
-        return {"name": self.name, **self.details, "seeds": len(self.runs), "missing": len(self.missing)}
+        return {"name": self.name, **self.details, "seeds": len(self.runs)}
 
 
-def check_once(runs: Sequence[RunSetting], where: str, across: bool) -> None:
-    """Check that no path is given twice, by one recommender or by any: a duplicate seed shrinks the deviation."""
-    known: dict[str, str] = {}
+def _check_once(runs: Sequence[RunSetting]) -> None:
+    """Check that no recommender names a path twice: a duplicate seed shrinks the deviation over seeds."""
     for run in runs:
-        known = known if across else {}
-        for named in run.paths:
-            path = os.path.abspath(named)
-            if path in known:
-                raise ConfigError(
-                    f"{where}: {run.name}: {named} is given twice, first by {known[path]}. Name each run once."
-                )
-            known[path] = run.name
+        paths = [os.path.abspath(path) for path in run.paths]
+        for path, absolute in zip(run.paths, paths, strict=True):
+            if paths.count(absolute) > 1:
+                raise ConfigError(f"predictions: {run.name}: {path} is given twice. Name each run once.")
 
 
 @dataclass
@@ -176,7 +154,7 @@ class SidReportConfig(EncoderConfig):
     )
     output: str = setting(
         "",
-        "directory to write sid_report.html, sid_report.md and diagnostics.json into",
+        "directory to write sid_report.html and diagnostics.json into",
         required=True,
         affects_result=False,
     )
@@ -236,16 +214,11 @@ class ReportConfig(StageConfig):
         affects_result=False,
         path=True,
     )
-    layout: str = setting(
-        REPORT,
-        "report: full report of a few recommenders; comparison: metrics and paired differences on the same test and "
-        "valid examples; leaderboard: many recommenders, the best first, with their training cost",
-        known=LAYOUTS,
-    )
     corpus: str = setting(
         "",
         "directory of the corpus (from `minionerec prepare-data`); under protocol a or b the file of 'user item item "
-        "...' lines, which may begin with $MINIONEREC_DATA; optional in a comparison without slices",
+        "...' lines, which may begin with $MINIONEREC_DATA",
+        required=True,
         input_kind="any",
     )
     items: str = setting("", "JSON file of item id to title, for protocol a or b; empty: no titles", input_kind="any")
@@ -256,35 +229,23 @@ class ReportConfig(StageConfig):
         "", "directory of the semantic IDs (from `minionerec build-sids`); empty: item level only", input_kind="sids"
     )
     output: str = setting(
-        "",
-        "directory to write report.md, report.html and metrics.json into; empty: the page is only printed",
-        affects_result=False,
+        "", "directory to write report.html, metrics.json and summary.txt into", required=True, affects_result=False
     )
-    title: str = setting("", "heading of the page; by layout if empty")
-    split: str | None = setting(
-        None, "split of the predictions; if not given test, in a comparison test and valid", known=SPLITS
-    )
+    title: str = setting("Generative recommendation", "heading of the page")
+    split: str = setting("test", "split of the predictions", known=SPLITS)
     ks: list[int] | None = setting(
         None, "cutoffs K, in candidates; if not given, those of the protocol within all lists", least=1
     )
     metrics: list[str] = setting(
-        [],
-        "HR@K, NDCG@K and MRR@K, as columns of the tables; if not given, HR and NDCG at 5 and 10 in a comparison, else "
-        "at every cutoff",
+        [], "HR@K, NDCG@K and MRR@K, as columns of the tables; if not given, HR and NDCG at every cutoff"
     )
     level: str | None = setting(
         None,
         "main reading of a hit: sid (the target's semantic ID; for models over titles, its title) or item; if not "
-        "given, sid where sids are given; a comparison has only this one",
+        "given, sid where sids are given",
         known=LEVELS,
     )
     headline: str = setting("", "metric that ranks the recommenders; NDCG@10, or else the last NDCG@K, if empty")
-    order: str = setting(
-        "",
-        "order of the recommenders: headline (the best first), given (as in the settings), parameters or seconds (of "
-        "training; the fewest first); headline in a leaderboard and else given if empty",
-        known=("", *ORDERS),
-    )
     baseline: str = setting("", "recommender that all others are compared with in paired tests; the first if empty")
     reference: str | None = setting(
         None, "published results to compare with, by name (industrial, office, lastfm, beauty); none if not given"
@@ -292,14 +253,14 @@ class ReportConfig(StageConfig):
     ceiling: str | None = setting(
         None, "JSON file of the expected metrics of the best possible ranking", input_kind="any"
     )
-    slices: bool = setting(True, "also show metrics by slice, if a corpus is given")
+    slices: bool = setting(True, "also show metrics by slice")
     times: str | None = setting(
         None, f"for slices: {TIMES}; ignored with a warning if there is no such file", input_kind="any"
     )
-    examples: int = setting(6, "examples whose recommendations a report shows", least=0)
-    strict: bool = setting(
+    examples: int = setting(6, "examples whose recommendations the report shows", least=0)
+    allow_missing: bool = setting(
         False,
-        "for a leaderboard: raise an error if predictions are missing, instead of showing them as pending",
+        "leave out recommenders without predictions, with a warning, instead of raising an error",
         affects_result=False,
     )
     seed: int = setting(0, "seed of the bootstrap and of the examples shown", least=0)
@@ -312,8 +273,6 @@ class ReportConfig(StageConfig):
         self.ks = _check_ks(self.ks)
         runs = self.runs()
         names = [run.name for run in runs]
-        if not self.corpus and self.layout != COMPARISON:
-            raise ConfigError("corpus is empty; give --corpus of the predictions.")
         if self.protocol == "rows" and self.items:
             raise ConfigError(f"items is {self.items!r}, but a corpus has its own titles; leave items out.")
         if self.protocol != "rows" and self.sids:
@@ -321,9 +280,8 @@ class ReportConfig(StageConfig):
                 f"sids is {self.sids!r}, but protocol is {self.protocol!r}, whose items have no SIDs; leave sids out "
                 "or take protocol rows."
             )
-        if self.times and not (self.slices and self.corpus):
-            wrong = "slices is false" if not self.slices else "corpus is empty"
-            raise ConfigError(f"times is {self.times!r}, but {wrong}; leave times out, or give --slices and --corpus.")
+        if self.times and not self.slices:
+            raise ConfigError(f"times is {self.times!r}, but slices is false; leave times out, or give --slices true.")
         for name in self.metrics:
             if not is_metric(name):
                 raise ConfigError(f"unknown metric {name!r}; expected HR@K, NDCG@K or MRR@K, such as NDCG@10.")
@@ -332,7 +290,7 @@ class ReportConfig(StageConfig):
             raise ConfigError(
                 f"baseline is {shown(self.baseline)}, which is none of the predictions: {', '.join(names)}."
             )
-        check_once(runs, "predictions", across=self.layout == LEADERBOARD)
+        _check_once(runs)
         self._check_published(runs)
 
     def _check_headline(self) -> None:
@@ -362,6 +320,19 @@ class ReportConfig(StageConfig):
         """The recommenders, read and checked, in the order of the settings."""
         return [RunSetting.read(name, given, f"predictions: {name}") for name, given in self.predictions.items()]
 
+    def finished(self) -> list[RunSetting]:
+        """The recommenders that have predictions.
+
+        Raises:
+            ArtefactError: If one has none and `allow_missing` is false, or if none has any.
+        """
+        runs = self.runs()
+        finished = [run for run in runs if run.runs]
+        if not (self.allow_missing and finished):
+            for run in runs:
+                run.check_finished()
+        return finished
+
     def inputs(self) -> dict[str, Path]:
         """Data, SIDs, the predictions of every run and seed, and the files of published numbers and the ceiling.
 
@@ -372,131 +343,21 @@ class ReportConfig(StageConfig):
         for name in ("ceiling", "times"):
             if name in found and not found[name].is_file():
                 del found[name]  # the report logs a warning
-        for run in self.runs():
-            if self.layout != LEADERBOARD:
-                run.finished()
-            elif self.strict and run.missing:
-                raise ArtefactError(
-                    f"{run.missing[0]}: no predictions found for predictions: {run.name}, and strict is set. "
-                    "Compute them, or leave strict out."
-                )
+        for run in self.finished():
             found |= run.inputs(f"predictions {run.name}")
-        return found | reference_input(self.reference)
+        return found | _reference_input(self.reference)
 
     def named_paths(self) -> list[Path]:
         """Data, SIDs and the predictions of all recommenders, finished or not."""
         return [*super().named_paths(), *(path for run in self.runs() for path in run.paths)]
 
     def deciding(self) -> dict[str, Any]:
-        """Settings that affect the page, with the recommenders without paths, and the number of finished seeds."""
-        return with_plots({**super().deciding(), "predictions": [run.deciding() for run in self.runs()]})
+        """Settings that affect the page, with the finished recommenders without paths, and their number of seeds."""
+        return with_plots({**super().deciding(), "predictions": [run.deciding() for run in self.finished()]})
 
 
-def reference_input(name: str | None) -> dict[str, Path]:
+def _reference_input(name: str | None) -> dict[str, Path]:
     """The file of published numbers as an input."""
     from minionerec.reports.reference import reference_path
 
     return {"reference": reference_path(name)} if name else {}
-
-
-_ENTRY_KEYS = ("corpus", "items", "protocol", "sids", "stages", "reference", "split")
-_ENTRY = (
-    "data sets in the order of the log, each NAME: {corpus, sids, stages, reference, protocol, items, split}; corpus, "
-    "sids, protocol, items, split and reference as in `minionerec report`; stages are LABEL: DIRECTORY of predictions, "
-    "or LABEL: {predictions, checkpoint} for one in training"
-)
-
-
-@dataclass(frozen=True)
-class EntrySetting:
-    """One data set of the log; the fields are those of `minionerec report`, with stages as its recommenders."""
-
-    name: str
-    corpus: str
-    stages: Sequence[RunSetting]
-    sids: str = ""
-    items: str = ""
-    protocol: str = "rows"
-    split: str = "test"
-    reference: str = ""
-
-    @classmethod
-    def read(cls, name: str, given: Any) -> "EntrySetting":
-        """One entry from its mapping.
-
-        Raises:
-            ConfigError: If the mapping is invalid.
-        """
-        where = f"entries: {name}"
-        values = nested(given, where, _ENTRY_KEYS, required=("corpus", "stages"))
-        stages = nested(values.pop("stages"), f"{where}: stages")
-        for key, value in values.items():
-            if not isinstance(value, str):
-                raise ConfigError(f"{where}: {key} is {shown(value)}; expected a text.")
-        for key, known in (("protocol", PROTOCOLS), ("split", SPLITS)):
-            if values.get(key, known[0]) not in known:
-                raise ConfigError(f"{where}: unknown {key} {shown(values[key])}; known: {', '.join(known)}.")
-        keys = ("predictions", "checkpoint")
-        made = [RunSetting.read(label, of, f"{where}: stages: {label}", keys) for label, of in stages.items()]
-        return cls(name, stages=made, **values)
-
-    def deciding(self) -> dict[str, Any]:
-        """Settings that affect the entry's part of the log, in addition to the content of its inputs."""
-        from minionerec.reports.lineage import unfinished_steps
-
-        fields = {key: getattr(self, key) for key in ("name", "protocol", "split", "reference")}
-        pending = {run.name: unfinished_steps(run) for run in self.stages if not run.runs}
-        return {**fields, "stages": [run.deciding() for run in self.stages], "pending": dict(sorted(pending.items()))}
-
-
-@dataclass
-class ExperimentLogConfig(StageConfig):
-    """Settings of `run_experiment_log`."""
-
-    kind: ClassVar[str] = "experiment_log"
-
-    entries: dict[str, Any] = setting({}, _ENTRY, required=True, affects_result=False, path=True)
-    output: str = setting(
-        "",
-        "directory to write experiment_log.md, experiment_log.html and experiment_log.json into",
-        required=True,
-        affects_result=False,
-    )
-    title: str = setting("Experiment log", "heading of the log")
-    ks: list[int] | None = setting(
-        None, "cutoffs K, in candidates; those of each protocol within all lists if not given", least=1
-    )
-    seed: int = setting(0, "seed of the bootstrap", least=0)
-    resamples: int = setting(2000, "bootstrap resamples per interval", least=1)
-    resample: str = setting("users", RESAMPLE, known=RESAMPLED)
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without files."""
-        super().__post_init__()
-        self.ks = _check_ks(self.ks)
-        self.parsed()
-
-    def parsed(self) -> list[EntrySetting]:
-        """The entries, read and checked."""
-        return [EntrySetting.read(name, given) for name, given in self.entries.items()]
-
-    def deciding(self) -> dict[str, Any]:
-        """Settings that affect the log, with entries without their paths, and the progress of unfinished stages."""
-        return with_plots({**super().deciding(), "entries": [entry.deciding() for entry in self.parsed()]})
-
-    def named_paths(self) -> list[Path]:
-        """Corpora, SIDs and the predictions of all stages, finished or not."""
-        entries = self.parsed()
-        named = [Path(path) for entry in entries for path in (entry.corpus, entry.sids, entry.items) if path]
-        return named + [path for entry in entries for run in entry.stages for path in run.paths]
-
-    def inputs(self) -> dict[str, Path]:
-        """Corpora, SIDs, the predictions of all finished stages and seeds, and the files of published numbers."""
-        found: dict[str, Path] = {}
-        for entry in self.parsed():
-            given = {key: getattr(entry, key) for key in ("corpus", "items", "sids")}
-            found |= {f"{entry.name} {key}": find_path(path) for key, path in given.items() if path}
-            for run in entry.stages:
-                found |= run.inputs(f"{entry.name} {run.name}")
-            found |= {f"{entry.name} reference": path for path in reference_input(entry.reference).values()}
-        return found

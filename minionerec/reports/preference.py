@@ -1,7 +1,7 @@
 """The stage `preference-report`: runs of train-preference side by side over seeds, and a page of each run's first seed.
 
-OUTPUT/report.md, report.html     every run: models, users, differences of models and of runs, over seeds
-OUTPUT/NAME.md, NAME.html         the first seed of a run, under the published report's headings
+OUTPUT/report.html     every run: models, users, differences of models and of runs, over seeds
+OUTPUT/NAME.html       the first seed of a run, under the published report's headings
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,7 @@ from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.preference.config import BASELINES, PreferenceReportConfig
 from minionerec.reports import plots
-from minionerec.reports.document import Block, Cell, Figure, Section, Table
-from minionerec.reports.html import write_page
+from minionerec.reports.page import Block, Cell, Figure, Section, Table, render_page
 
 JUDGEMENT = (
     "All answers are a rater's judgement of a picture. They say nothing about the person in it, neither the identity "
@@ -76,12 +75,14 @@ def run_preference_report(config: PreferenceReportConfig) -> StageResult:
         with stage.work() as work:
             runs = _read(config, stage.inputs)
             with work.finish(counts={"runs": sum(map(len, runs.values()))}) as folder:
-                write_page(folder, "report", *study_page(runs))
+                pages = {"report": study_page(runs)}
                 for name, run in runs.items():
                     where = next(path for key, path in stage.inputs.items() if _name_of(key) == name)
-                    write_page(folder, name.replace("/", "-"), *run_page(next(iter(run.values())), where))
-    pages = [f"report: {path}" for path in sorted(stage.output.glob("*.md"))]
-    return StageResult(stage.output, pages, up_to_date=up_to_date)
+                    pages[name.replace("/", "-")] = run_page(next(iter(run.values())), where)
+                for name, page in pages.items():
+                    (folder / f"{name}.html").write_text(render_page(*page), encoding="utf-8")
+    lines = [f"report: {path}" for path in sorted(stage.output.glob("*.html"))]
+    return StageResult(stage.output, lines, up_to_date=up_to_date)
 
 
 def _name_of(key: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 from minionerec.core.errors import ConfigError
 from minionerec.core.values import read_yaml
 from minionerec.metrics.statistics import Estimate
-from minionerec.reports.cells import shown_setting
 
 # Figures of HR and NDCG that no ranking can have together.
 #
@@ -268,19 +267,3 @@ def spread(found: Sequence[PublishedGap]) -> tuple[float, float] | None:
     """The smallest and the largest relative gap, without doubtful figures; None without any."""
     known = [gap.relative for gap in found if gap.relative is not None and not gap.doubtful]
     return (min(known), max(known)) if known else None
-
-
-def setting_lines(
-    theirs: Mapping[str, str | int | float], ours: Mapping[str, str | int | float]
-) -> list[dict[str, Any]]:
-    """All settings known on either side, each with its label as `name`, `paper`, `ours` and `differs`.
-
-    Two differ if both are known and pages show them differently.
-    """
-    lines = []
-    for key, label in SETTINGS.items():
-        paper, own = theirs.get(key, UNKNOWN), ours.get(key, UNKNOWN)
-        if not paper == own == UNKNOWN:
-            differs = UNKNOWN not in (paper, own) and shown_setting(paper) != shown_setting(own)
-            lines.append({"name": label, "paper": paper, "ours": own, "differs": differs})
-    return lines

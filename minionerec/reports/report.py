@@ -1,240 +1,145 @@
-"""The stage `report`: one page of recommenders on the same examples, from finished predictions.
+"""The stage `report`: one page about recommenders on the same examples, from finished predictions.
 
-OUTPUT/report.md, report.html   the page; the HTML file loads nothing
-OUTPUT/metrics.json             every number of it, unrounded; times, which another run takes more or fewer of, of a
-                                leaderboard alone
-OUTPUT/table.txt                what the command prints
+OUTPUT/report.html    the page, which loads nothing
+OUTPUT/metrics.json   every number of it, unrounded, without times
+OUTPUT/summary.txt    what the command prints
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from minionerec.core.artefacts import read_json, write_json
-from minionerec.core.errors import ArtefactError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
-from minionerec.metrics.ranked import splits_of
 from minionerec.metrics.results import RecommenderResults
 from minionerec.metrics.tables import format_metrics_table
 from minionerec.reports import sections
-from minionerec.reports.config import COMPARED, COMPARISON, LEADERBOARD, LEVELS, REPORT, ReportConfig
-from minionerec.reports.document import Section
-from minionerec.reports.findings import Finding, findings
-from minionerec.reports.html import write_page
-from minionerec.reports.markdown import render_markdown
-from minionerec.reports.provenance import configuration, manifests, sources
+from minionerec.reports.config import LEVELS, ReportConfig
+from minionerec.reports.page import Section, render_page
 from minionerec.reports.reference import load_reference
 from minionerec.reports.results import EvaluationSet, PageResults, read_results
-from minionerec.reports.trainings import Effort, learning_points
+from minionerec.reports.summary import summary
 
 logger = get_logger(__name__)
 
-NAME = "report"
-METRICS_FILE, MARKDOWN_FILE, TABLE_FILE = "metrics.json", f"{NAME}.md", "table.txt"
-TITLES = {
-    REPORT: "Generative recommendation",
-    COMPARISON: "Recommenders on the same examples",
-    LEADERBOARD: "Leaderboard",
-}
-
-LAYOUTS: Mapping[str, Sequence[Callable[[PageResults], Section | None]]] = {
-    REPORT: (
-        sections.short,
-        sections.measured,
-        sections.metrics,
-        sections.differences,
-        sections.slices,
-        sections.lists,
-        sections.levels,
-        sections.published,
-        sections.codebooks,
-        sections.training,
-    ),
-    COMPARISON: (sections.metrics, sections.differences, sections.slices),
-    LEADERBOARD: (
-        sections.standings,
-        sections.metrics,
-        sections.published,
-        sections.differences,
-        sections.slices,
-        sections.effort,
-    ),
-}
-"""Layout → its sections, each a function of results."""
+PAGE_FILE, METRICS_FILE, SUMMARY_FILE = "report.html", "metrics.json", "summary.txt"
+SECTIONS = (
+    sections.short,
+    sections.measured,
+    sections.metrics,
+    sections.published,
+    sections.differences,
+    sections.slices,
+    sections.levels,
+    sections.lists,
+    sections.codebooks,
+    sections.training,
+)
+"""The sections of the page that are functions of results alone, in order."""
 
 
 def run_report(config: ReportConfig) -> StageResult:
-    """Write the page of one or more recommenders from finished predictions; only missing baselines are computed.
+    """Write the page about one or more recommenders from finished predictions; only missing baselines are computed.
 
-    Writes an artefact of kind "report". Equal inputs give equal bytes, except for run records. Without an output
-    the page is only printed.
+    Writes an artefact of kind "report". Equal inputs give equal bytes, except for times from run records on the page.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
         ConfigError: If a K is larger than the lists of some recommender, or the reference is unknown.
         DataError: If a file is malformed.
     """
-    stage, title = Stage(config), config.title or TITLES[config.layout]
+    stage = Stage(config)
     if config.ceiling and "ceiling" not in stage.inputs:
         logger.warning("%s: no such file; the report shows no ceiling.", config.ceiling)
     if config.times and "times" not in stage.inputs:
         logger.warning("%s: no such file; the report has no slices by time from it.", config.times)
-    if not config.output:
-        stage.check_inputs()
-        found = read_splits(stage.config)
-        page = render_markdown(title, _lead(found, config), _sections(found, config, stage.inputs))
-        return StageResult(Path(), page.splitlines(), metrics=_json(found, config))
+    finished = {run.name for run in config.finished()}
+    for run in config.runs():
+        if run.name not in finished:
+            logger.warning("%s: has no predictions in %s; it is left out.", run.name, ", ".join(map(str, run.paths)))
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
-            found = read_splits(stage.config)
-            parts, content = _sections(found, config, stage.inputs), _json(found, config)
-            with work.finish(seed=config.seed, counts=_counts(found)) as folder:
-                write_page(folder, NAME, title, _lead(found, config), parts)
+            results = load_results(stage.config)
+            page = render_page(config.title, _lead(results, config), _sections(results, config, stage.inputs))
+            content = {"title": config.title, **results_json(results)}
+            with work.finish(seed=config.seed, counts=_counts(results)) as folder:
+                (folder / PAGE_FILE).write_text(page, encoding="utf-8")
                 write_json(folder / METRICS_FILE, content)
-                printed = _printed(found, config) or (folder / MARKDOWN_FILE).read_text(encoding="utf-8")
-                (folder / TABLE_FILE).write_text(printed.rstrip("\n") + "\n", encoding="utf-8")
-    output = stage.output
-    table = (output / TABLE_FILE).read_text(encoding="utf-8").rstrip("\n")
-    lines = [*table.splitlines(), f"Report: {output / NAME}.html (and {output / MARKDOWN_FILE})"]
-    return StageResult(output, lines, metrics=read_json(output / METRICS_FILE), up_to_date=up_to_date)
+                (folder / SUMMARY_FILE).write_text(f"{_printed(results)}\n", encoding="utf-8")
+    lines = (stage.output / SUMMARY_FILE).read_text(encoding="utf-8").splitlines()
+    lines.append(f"Report: {stage.output / PAGE_FILE}")
+    return StageResult(stage.output, lines, metrics=read_json(stage.output / METRICS_FILE), up_to_date=up_to_date)
 
 
-def read_splits(config: ReportConfig) -> dict[str, PageResults]:
-    """The results by split, of the recommenders that have predictions for it.
+def load_results(config: ReportConfig) -> PageResults:
+    """The results of the recommenders that have predictions.
 
     Args:
         config: The settings, with local paths.
 
     Raises:
-        ArtefactError: If there is no such split, or as of `read_results`.
+        ArtefactError: As of `read_results`.
     """
-    runs, compares = config.runs(), config.layout == COMPARISON
-    splits = [config.split] if config.split else ["test", "valid"] if compares else ["test"]
-    splits_by_run = {run.name: {split for path in run.runs for split in splits_of(path)} for run in runs if compares}
     first = config.level or ("sid" if config.sids else "item")
-    levels = [first] if compares else [first, *(level for level in LEVELS if level != first)]
-    if config.layout == REPORT and not config.sids:
-        levels = ["item"]
-    found = {}
-    for split in splits:
-        present = [run for run in runs if not compares or split in splits_by_run[run.name]]
-        if not present:
-            continue
-        examples = None
-        if config.corpus:
-            examples = EvaluationSet.read(config.corpus, split, config.protocol, config.items, config.sids)
-        slices = config.slices and examples is not None
-        has_times = config.times is not None and Path(config.times).is_file()
-        found[split] = read_results(
-            present,
-            split,
-            examples,
-            seed=config.seed,
-            resamples=config.resamples,
-            resample=config.resample,
-            levels=levels,
-            ks=config.ks,
-            metrics=config.metrics or (COMPARED if compares and config.ks is None else ()),
-            headline=config.headline,
-            first=config.baseline,
-            order=config.order or ("headline" if config.layout == LEADERBOARD else "given"),
-            reference=load_reference(config.reference) if config.reference else None,
-            ceiling=config.ceiling,
-            slices=slices,
-            times=config.times if has_times else None,
-            lists=config.layout == REPORT,
-            baselines=not compares,
-            own_sids=config.layout != REPORT,
-        )
-    if not found:
-        raise ArtefactError(f"{runs[0].paths[0]}: has no predictions for {' or '.join(splits)} examples.")
-    return found
-
-
-def _sections(found: Mapping[str, PageResults], config: ReportConfig, inputs: Mapping[str, Path]) -> list[Section]:
-    """The sections of the page by split, and the sources of its numbers."""
-    parts: list[Section | None] = []
-    for split, results in found.items():
-        for section in progress(LAYOUTS[config.layout], f"sections of {split} examples", unit="sections"):
-            part = section(results)
-            head = f"{split} examples: " if config.layout == COMPARISON else ""
-            parts.append(Section(f"{head}{part.title}", part.blocks) if part else None)
-    if config.layout == REPORT:
-        parts += [sections.example_lists(next(iter(found.values())), config.examples), configuration(inputs)]
-    if config.layout == LEADERBOARD:
-        text = "All artefacts and files that this page was made from."
-        parts.append(Section("Sources", [text, *sources(manifests(inputs), inputs)]))
-    return [part for part in parts if part is not None]
-
-
-def _lead(found: Mapping[str, PageResults], config: ReportConfig) -> str:
-    results = next(iter(found.values()))
-    names = list(dict.fromkeys(name for each in found.values() for name in [*each.own, *each.pending]))
-    listed = ", ".join(names) if config.layout != LEADERBOARD else f"{len(names)} recommenders"
-    if results.examples is None:
-        return f"{listed}; all tables are of the same examples."
-    examples = results.examples
-    pending = f"; {len(results.pending)} pending" if results.pending else ""
-    return (
-        f"{listed} on the {' and '.join(found)} split of {config.corpus} ({examples.data.split}), "
-        f"{len(examples.rows):,} examples, "
-        f"{examples.n_items:,} items{pending}."
+    has_times = config.times is not None and Path(config.times).is_file()
+    return read_results(
+        config.finished(),
+        EvaluationSet.read(config.corpus, config.split, config.protocol, config.items, config.sids),
+        seed=config.seed,
+        resamples=config.resamples,
+        resample=config.resample,
+        levels=[first, *(level for level in LEVELS if level != first)] if config.sids else ["item"],
+        ks=config.ks,
+        metrics=config.metrics,
+        headline=config.headline,
+        first=config.baseline,
+        reference=load_reference(config.reference) if config.reference else None,
+        ceiling=config.ceiling,
+        slices=config.slices,
+        times=config.times if has_times else None,
     )
 
 
-def _printed(found: Mapping[str, PageResults], config: ReportConfig) -> str:
-    """The printed text; "" for the page itself."""
-    results = next(iter(found.values()))
-    if config.layout == LEADERBOARD:
-        return "\n".join(each.text for each in findings(results))
-    if config.layout == COMPARISON or results.examples is None:
-        return ""
+def _sections(results: PageResults, config: ReportConfig, inputs: Mapping[str, Path]) -> list[Section]:
+    """The sections of the page, the last about the sources of its numbers."""
+    parts = [section(results) for section in progress(SECTIONS, "sections of the report", unit="sections")]
+    parts += [sections.example_lists(results, config.examples), sections.sources(inputs)]
+    return [part for part in parts if part is not None]
+
+
+def _lead(results: PageResults, config: ReportConfig) -> str:
+    examples = results.examples
+    return (
+        f"{', '.join(results.own)} on the {results.split} split of {config.corpus} ({examples.data.split}), "
+        f"{len(examples.rows):,} examples, {examples.n_items:,} items."
+    )
+
+
+def _printed(results: PageResults) -> str:
+    """The text that the command prints: the metrics in the main reading, and the summary."""
     seeds = ", ± sd over seeds" if results.several_seeds else ""
     size = f"{len(results.examples.rows):,} examples"
     title = f"{results.split} split ({results.examples.data.split}), {size}, 95 % bootstrap intervals{seeds}"
-    return format_metrics_table(results.evaluations, results.levels[0], title)
+    return "\n".join([format_metrics_table(results.evaluations, results.levels[0], title), "", *summary(results)])
 
 
-def _counts(found: Mapping[str, PageResults]) -> dict[str, Any]:
+def _counts(results: PageResults) -> dict[str, Any]:
     """Counts for the manifest."""
-    results = next(iter(found.values()))
     sids = {} if results.table is None else {"sid_table": results.table.fingerprint}
-    names = {"recommenders": len(results.own) + len(results.pending), "pending": len(results.pending)}
-    return {"rows": results.bootstrap.size, **sids, "ks": list(results.ks), **names}
+    return {"rows": results.bootstrap.size, **sids, "ks": list(results.ks), "recommenders": len(results.own)}
 
 
-def _json(found: Mapping[str, PageResults], config: ReportConfig) -> dict[str, Any]:
-    """The content of `metrics.json`."""
-    title = config.title or TITLES[config.layout]
-    return {
-        "title": title,
-        "layout": config.layout,
-        "splits": {
-            split: results_json(results, cost=config.layout == LEADERBOARD)
-            | ({"learning_curves": _curves_json(results)} if config.layout == REPORT else {})
-            for split, results in found.items()
-        },
-    }
-
-
-def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
-    """All numbers that pages show, unrounded.
-
-    Args:
-        results: The results.
-        cost: Whether with the cost of each recommender, such as seconds, which another run of the same thing takes
-            more or fewer of.
-    """
+def results_json(results: PageResults) -> dict[str, Any]:
+    """All numbers of a report, unrounded."""
     examples, reference = results.examples, results.reference
-    found: list[Finding] = findings(results)
     return {
         "split": results.split,
-        "split_rule": None if examples is None else examples.data.split,
+        "split_rule": examples.data.split,
         "rows": results.bootstrap.size,
-        "items": None if examples is None else examples.n_items,
+        "items": examples.n_items,
         "sid_table": None if results.table is None else results.table.fingerprint,
         "ks": list(results.ks),
         "levels": list(results.levels),
@@ -242,7 +147,7 @@ def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
         "compared_with": results.first,
         "ranked": results.ranked,
         "level_with_best": results.level_with_best,
-        "recommenders": {name: _recommender_json(results, each, cost) for name, each in results.recommenders.items()},
+        "recommenders": {name: _recommender_json(results, of) for name, of in results.recommenders.items()},
         "differences": [
             {"of": name, "minus": other, "levels": {level: _gaps(results, name, other, level) for level in known}}
             for name, other in results.pairs
@@ -253,14 +158,13 @@ def results_json(results: PageResults, *, cost: bool) -> dict[str, Any]:
         if reference is None
         else [{"name": row.name, "group": row.group, "metrics": dict(row.metrics)} for row in reference.rows],
         "doubtful": [] if reference is None else [[row.name, metric] for row, metric in reference.doubtful],
-        "findings": [each.to_json() for each in found],
+        "summary": summary(results),
+        "learning_curves": [
+            {"training": training.name, "measures": curves}
+            for training in results.trainings
+            if (curves := training.curves())
+        ],
     }
-
-
-def _curves_json(results: PageResults) -> list[dict[str, Any]]:
-    """The learning curves of each training that has any: series of [epoch, value]."""
-    curves = [(training.name, learning_points(training)) for training in results.trainings]
-    return [{"training": name, "measures": found} for name, found in curves if found]
 
 
 def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, list[float]]:
@@ -268,20 +172,15 @@ def _gaps(results: PageResults, name: str, other: str, level: str) -> dict[str, 
     return {metric: list(gap) for metric, gap in results.differences(other, level, [name])[name].items()}
 
 
-def _recommender_json(results: PageResults, recommender: RecommenderResults, cost: bool) -> dict[str, Any]:
+def _recommender_json(results: PageResults, recommender: RecommenderResults) -> dict[str, Any]:
     """One recommender."""
     name = recommender.name
-    found: dict[str, Any] = {
-        "baseline": name in results.baselines,
-        "pending": recommender.pending,
-        **recommender.details,
-    }
-    if recommender.pending:
-        return found
     levels = [level for level in results.levels if recommender.has(level)]
     lists = results.evaluations[name].to_json()
     to_best = results.to_best.get(name)
-    found |= {
+    return {
+        "baseline": name in results.baselines,
+        **recommender.details,
         "given": list(recommender.given),
         "seeds": len(recommender.runs),
         "predictions": [str(path) for path in recommender.paths],
@@ -306,24 +205,5 @@ def _recommender_json(results: PageResults, recommender: RecommenderResults, cos
             }
             for row in results.counterparts(name)
         ],
-    }
-    effort = results.effort(name) if cost and name not in results.baselines else None
-    return found | ({} if effort is None else {"effort": _effort_json(effort)})
-
-
-def _effort_json(effort: Effort) -> dict[str, Any]:
-    return {
-        "runs": len(effort.runs),
-        "seeds": effort.seeds,
-        "parameters": effort.parameters,
-        "rows_and_epochs": None if effort.examples is None else list(effort.examples),
-        "commits": effort.commits,
-        "settings": effort.settings,
-        "unlike_settings": effort.unlike,
-        "search": effort.search,
-        "training_seconds": effort.seconds,
-        "trainings": [list(part) for part in effort.parts],
-        "evaluation_seconds": effort.evaluation_seconds,
-        "machines": effort.machines,
-        "missing": [path for run in effort.runs for path in run.missing],
+        "effort": None if name in results.baselines else results.effort(name).to_json(),
     }

@@ -34,15 +34,15 @@ from minionerec.metrics.results import (
     metrics_at,
 )
 from minionerec.metrics.statistics import PairedDifference
+from minionerec.metrics.tables import MANY
 from minionerec.recommend.evaluation.baseline_lists import CONSTANTS_FILE, read_baseline_lists, read_chosen
 from minionerec.recommend.evaluation.baseline_lists import FILE as BASELINES_FILE
 from minionerec.recommend.rankers.baselines import RECENT, Chosen, make_baselines
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.protocol import CONTEXT, Allowed
 from minionerec.reports.config import RunSetting
-from minionerec.reports.lineage import Lineage, Training, trace, trace_unfinished
 from minionerec.reports.reference import PublishedGap, Reference, ReferenceRow, gaps_to, stated_reading
-from minionerec.reports.trainings import Effort
+from minionerec.reports.trainings import Effort, Lineage, Training, trace
 from minionerec.sid.table import SidTable, split_sid
 
 logger = get_logger(__name__)
@@ -149,16 +149,15 @@ class EvaluationSet:
             sids=[[sids[item] if item >= 0 else "" for item in row] for row in predictions.items],
         )
 
-    def read_lists(self, where: str, path: Path, own_sids: bool) -> Predictions:
-        """The lists of one seed, with SIDs.
+    def read_lists(self, where: str, path: Path) -> Predictions:
+        """The lists of one seed, with SIDs: its own, or those of the table where it has none.
 
         Args:
             where: Its name in messages.
             path: The artefact.
-            own_sids: Whether they may have other SIDs than those of the table.
 
         Raises:
-            ArtefactError: If they are of other examples or items, or were made with another SID table.
+            ArtefactError: If they are of other examples or items.
         """
         predictions = Predictions.load(path)
         self.check(where, predictions.targets)
@@ -167,71 +166,47 @@ class EvaluationSet:
             raise ArtefactError(
                 f"{where}: lists item {largest}, but there are {self.n_items}. Predict for this corpus."
             )
-        predictions = self.with_sids(predictions)
-        if self.table is None or own_sids:
-            return predictions
-        for row, (target, sid) in enumerate(zip(self.rows.targets, predictions.target_sids, strict=True)):
-            if sid != self.table.sids[target]:
-                raise ArtefactError(
-                    f"{where}: the target of example {row} has SID {sid!r}, in {self.sids} it is "
-                    f"{self.table.sids[target]!r}. The predictions were made with another SID table: point sids at "
-                    "theirs."
-                )
-        return predictions
+        return self.with_sids(predictions)
 
 
-def read_recommender(
-    run: RunSetting, split: str, examples: EvaluationSet | None, *, lists: bool, own_sids: bool
-) -> RecommenderResults:
-    """One recommender, its seeds checked against data and SIDs.
+def read_recommender(run: RunSetting, split: str, examples: EvaluationSet) -> RecommenderResults:
+    """One recommender, its seeds checked against data and SIDs, with the lists of its first seed.
 
     Args:
         run: The recommender of the settings.
         split: The split.
-        examples: Its examples; None where they are not known.
-        lists: Whether the lists of its first seed are wanted.
-        own_sids: Whether it may have other SIDs than the examples' table, or titles; hits are then counted by these.
+        examples: Its examples.
 
     Raises:
-        ArtefactError: If it is about other examples, or was made with another SID table.
+        ArtefactError: If it is about other examples.
         ConfigError: If a seed is a copy of another.
     """
     paths = run.runs
-    if not paths:
-        return RecommenderResults(run.name, details=run.details)
     recommender = replace(RecommenderResults.load(run.name, paths, split), details=run.details)
-    if examples is None:
-        return recommender
     known: dict[str, Path] = {}
-    for path, found in zip(paths, recommender.runs, strict=True):
+    for path, ranked in zip(paths, recommender.runs, strict=True):
         other = known.setdefault(fingerprint(path), path)
         if other != path:
             raise ConfigError(
                 f"predictions: {run.name}: {path} has the same files as {other}. Name each seed's own run."
             )
-        examples.check(f"{path} ({run.name})", found.targets)
-    if own_sids:
-        recommender = replace(recommender, counted_by=_counted_by(paths[0], recommender, examples))
+        examples.check(f"{path} ({run.name})", ranked.targets)
+    recommender = replace(recommender, counted_by=_counted_by(paths[0], recommender, examples))
     if str(read_manifest(paths[0], KIND)["counts"].get("split", split)) != split:
         return recommender  # its ranks cover more splits than its lists
     needs_sids = examples.table is not None and not recommender.has("sid")
-    wanted = paths if needs_sids else paths[: int(lists)]
-    read = [examples.read_lists(f"{path} ({run.name})", path, own_sids) for path in wanted]
+    lists = [examples.read_lists(f"{path} ({run.name})", path) for path in (paths if needs_sids else paths[:1])]
     if needs_sids:
         runs = [
             replace(
-                found,
-                ranks={**found.ranks, "sid": sid_ranks(made)},
-                list_length=length_of_lists(made) if found.list_length is None else found.list_length,
+                ranked,
+                ranks={**ranked.ranks, "sid": sid_ranks(of_seed)},
+                list_length=length_of_lists(of_seed) if ranked.list_length is None else ranked.list_length,
             )
-            for found, made in zip(recommender.runs, read, strict=True)
+            for ranked, of_seed in zip(recommender.runs, lists, strict=True)
         ]
-        recommender = replace(recommender, runs=runs, counted_by=SID if own_sids else "")
-    return (
-        replace(recommender, lists=read[0], kept_length=length_of_lists(read[0], paths[0]))
-        if lists and read
-        else recommender
-    )
+        recommender = replace(recommender, runs=runs, counted_by=SID)
+    return replace(recommender, lists=lists[0], kept_length=length_of_lists(lists[0], paths[0]))
 
 
 def _counted_by(path: Path, recommender: RecommenderResults, examples: EvaluationSet) -> str:
@@ -313,13 +288,12 @@ def _has_baselines(path: Path, corpus: str, examples: EvaluationSet, reach: int,
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PageResults(Results):
     """Results with what a page needs beyond metrics.
 
     Attributes:
-        split: The split.
-        examples: Its examples; None where they are not known.
+        examples: The examples.
         baselines: Names of the recommenders that need no training, with what they were given. Where some recommenders
             were given the session context and some not, there are baselines with it and without.
         chosen: Their constants and validation metrics.
@@ -329,8 +303,7 @@ class PageResults(Results):
         alike: Groups of slices in which all examples are in one, with that slice.
     """
 
-    split: str = "test"
-    examples: EvaluationSet | None = None
+    examples: EvaluationSet
     baselines: Sequence[str] = ()
     chosen: Chosen | None = None
     headline: str = "NDCG@10"
@@ -341,22 +314,22 @@ class PageResults(Results):
     @property
     def table(self) -> SidTable | None:
         """SIDs of the items."""
-        return None if self.examples is None else self.examples.table
+        return self.examples.table
+
+    @property
+    def split(self) -> str:
+        """Name of the split."""
+        return self.examples.split
 
     @property
     def own(self) -> list[str]:
         """The user's recommenders that are measured."""
-        return [name for name in self.finished if name not in self.baselines]
-
-    @property
-    def pending(self) -> list[str]:
-        """Those without predictions yet."""
-        return [name for name, recommender in self.recommenders.items() if recommender.pending]
+        return [name for name in self.names if name not in self.baselines]
 
     @property
     def conditioned(self) -> list[str]:
         """Those that were given more than the histories, as no published one was; baselines among them."""
-        return [name for name in self.finished if self.recommenders[name].given]
+        return [name for name in self.names if self.recommenders[name].given]
 
     @property
     def ceiling_of_sids(self) -> Mapping[str, float]:
@@ -399,18 +372,18 @@ class PageResults(Results):
     def pairs(self) -> list[tuple[str, str]]:
         """The compared pairs: all with the first; where there are few, each with the previous one, too."""
         own = self.own
-        found = [(name, self.first) for name in self.finished if name != self.first]
+        found = [(name, self.first) for name in self.names if name != self.first]
         steps = list(zip(own[1:], own, strict=False)) if len(own) <= ONE_BY_ONE else []
         return found + [pair for pair in steps if pair not in found and pair[::-1] not in found]
 
     @cached_property
     def analyses(self) -> dict[str, LevelAnalysis]:
-        """Hit rates by level of the semantic ID of all recommenders with lists; empty without SIDs."""
+        """Hit rates by level of the semantic ID of all recommenders with lists of SIDs; empty without SIDs."""
         if self.table is None:
             return {}
         found = {}
         for name, recommender in self.recommenders.items():
-            if recommender.lists is not None:
+            if recommender.lists is not None and recommender.counted_by != TITLE:
                 within = [k for k in self.ks if k <= recommender.kept_length] or [max(1, recommender.kept_length)]
                 found[name] = level_analysis(recommender.lists, within, list_length=recommender.kept_length, where=name)
         return found
@@ -419,19 +392,16 @@ class PageResults(Results):
     def evaluations(self) -> dict[str, Evaluation]:
         """All metrics of all recommenders, and statistics of their lists."""
         valid = None if self.table is None else set(self.table.sids)
-        n_items = None if self.examples is None else self.examples.n_items
-        return {name: self.evaluation(name, valid, n_items) for name in self.finished}
+        return {name: self.evaluation(name, valid, self.examples.n_items) for name in self.names}
 
     @cached_property
     def lineages(self) -> dict[str, list[Lineage]]:
-        """The lineage of each recommender's predictions by seed; for pending ones, of the training in progress."""
-        found = {}
-        for name, recommender in self.recommenders.items():
-            if recommender.pending:
-                found[name] = [trace_unfinished(name, recommender.details.get("checkpoint", ""))]
-            elif name not in self.baselines:
-                found[name] = [trace(name, path) for path in recommender.paths]
-        return found
+        """The lineage of each trained recommender's predictions, by seed."""
+        return {
+            name: [trace(name, path) for path in recommender.paths]
+            for name, recommender in self.recommenders.items()
+            if name not in self.baselines
+        }
 
     @cached_property
     def trainings(self) -> list[Training]:
@@ -448,15 +418,11 @@ class PageResults(Results):
                 known.setdefault(path, replace(training, name=names.get(path, training.name)))
         return list(known.values())
 
-    def effort(self, name: str) -> Effort | None:
-        """The cost of a recommender; None for a pending one."""
+    def effort(self, name: str) -> Effort:
+        """The cost of one of the user's recommenders."""
         recommender = self.recommenders[name]
         counted = recommender.about.get("parameters")
-        return (
-            None
-            if recommender.pending
-            else Effort(self.lineages[name], recommender.list_length, counted if isinstance(counted, int) else None)
-        )
+        return Effort(self.lineages[name], recommender.list_length, counted if isinstance(counted, int) else None)
 
     def counterparts(self, name: str) -> list[ReferenceRow]:
         """The published results to compare a recommender with; none where it has more model inputs than they.
@@ -506,8 +472,7 @@ def choose_ks(
 
 def read_results(
     runs: Sequence[RunSetting],
-    split: str,
-    examples: EvaluationSet | None = None,
+    examples: EvaluationSet,
     *,
     seed: int = 0,
     resamples: int = 2000,
@@ -517,21 +482,16 @@ def read_results(
     metrics: Sequence[str] = (),
     headline: str = "",
     first: str = "",
-    order: str = "given",
     reference: Reference | None = None,
     ceiling: str | None = None,
     slices: bool = False,
     times: str | None = None,
-    lists: bool = True,
-    baselines: bool = True,
-    own_sids: bool = False,
 ) -> PageResults:
     """Read and check recommenders and baselines on the examples of one split.
 
     Args:
-        runs: The recommenders.
-        split: The split.
-        examples: Its examples; without them there are no baselines and no slices.
+        runs: The recommenders; where there are more than `MANY`, the results have the best first.
+        examples: The examples.
         seed: Seed of the bootstrap.
         resamples: Number of its resamples.
         resample: What it draws: "users" or "examples".
@@ -540,101 +500,73 @@ def read_results(
         metrics: Metrics; those at the cutoffs if empty.
         headline: The metric that ranks recommenders; NDCG@10, or else the last NDCG, if empty.
         first: The recommender that others are compared with, by its name in the settings; the first if empty.
-        order: One of `minionerec.reports.config.ORDERS`.
         reference: Published figures.
         ceiling: JSON file of the expected metrics of the best possible ranking; ignored if it is of other examples.
         slices: Whether figures are wanted by slice.
         times: File of times, where the data have none of their own.
-        lists: Whether the lists of first seeds are wanted too.
-        baselines: Whether baselines are included.
-        own_sids: As in `read_recommender`.
 
     Raises:
         ArtefactError: If an input is missing, or the inputs do not belong together.
-        ConfigError: If none is finished, a K is larger than the lists of some recommender, or two have one name.
+        ConfigError: If a K is larger than the lists of some recommender, or two have one name.
         DataError: If a file is malformed.
     """
-    read = [read_recommender(run, split, examples, lists=lists, own_sids=own_sids) for run in runs]
-    named = {recommender.name: recommender for recommender in read}
-    if len(named) < len(read):
+    split = examples.split
+    recommenders = [
+        read_recommender(run, split, examples)
+        for run in progress(runs, f"reading ranks of {split} examples", unit="recommenders")
+    ]
+    named = {recommender.name: recommender for recommender in recommenders}
+    if len(named) < len(recommenders):
         raise ConfigError(
             f"predictions: two of {', '.join(run.name for run in runs)} have the same name with their inputs. "
             "Give each its own name."
         )
-    done = [recommender for recommender in read if not recommender.pending]
-    if not done:
-        raise ConfigError(f"none of {len(runs)} has predictions, e.g. {runs[0].paths[0]}. Finish one first.")
-    for recommender in progress(done, f"reading ranks of {split} examples", unit="recommenders"):
+    for recommender in recommenders:
         recommender.values(levels[0], ())  # raises if something is missing
-        recommender.check_same_examples(done[0], split)
+        recommender.check_same_examples(recommenders[0], split)
     if not metrics:
-        usual, every = (examples.protocol.ks, examples.protocol.mrr) if examples else ((5, 10), False)
-        metrics = metrics_at(choose_ks(ks, usual, done), every)
+        metrics = metrics_at(choose_ks(ks, examples.protocol.ks, recommenders), examples.protocol.mrr)
     ndcg = [name for name in metrics if name.startswith("NDCG")]
     headline = headline or ("NDCG@10" if "NDCG@10" in ndcg else [*metrics, *ndcg][-1])
     if headline not in metrics:
         raise ConfigError(f"headline is {headline!r}, which is none of the page's metrics: {', '.join(metrics)}.")
     ks = sorted({int(name.partition("@")[2]) for name in metrics})
-    given = [SESSION_CONTEXT in recommender.given for recommender in done]
-    if examples and (slices or (baselines and any(given))):
+    given = [SESSION_CONTEXT in recommender.given for recommender in recommenders]
+    if slices or any(given):
         examples = replace(examples, rows=timed_examples(examples.data, split, times))
-    made, chosen = dict[str, RecommenderResults](), None
-    if examples and baselines:
-        contexts = corpus_contexts(examples.data, "valid", times) if any(given) else np.zeros(0)
-        if not (all(given) and contexts.any()):
-            made, chosen = baselines_of(runs, examples, ks)
-        if contexts.any():
-            others, chosen = baselines_of(runs, examples, ks, contexts)
-            made |= others
+    contexts = corpus_contexts(examples.data, "valid", times) if any(given) else np.zeros(0)
+    baselines, chosen = dict[str, RecommenderResults](), None
+    if not (all(given) and contexts.any()):
+        baselines, chosen = baselines_of(runs, examples, ks)
+    if contexts.any():
+        conditioned, chosen = baselines_of(runs, examples, ks, contexts)
+        baselines |= conditioned
     # A recommender replaces the baseline of its name.
-    made = {name: recommender for name, recommender in made.items() if name not in named}
-    found: Mapping[str, Mapping[str, Any]] = {}
-    if examples is not None and slices:
-        found = example_slices(examples.data, examples.rows, split)
-    shown: list[Slice] = list_slices(found)
+    baselines = {name: recommender for name, recommender in baselines.items() if name not in named}
+    groups = example_slices(examples.data, examples.rows, split) if slices else {}
+    parts: list[Slice] = list_slices(groups)
+    by_name = dict(zip((run.name for run in runs), recommenders, strict=True))
     results = PageResults(
-        {**named, **made},
+        {**named, **baselines},
         levels,
         metrics,
-        Bootstrap.of(seed, resamples, resample, done[0].users if examples is None else examples.rows.users.tolist()),
-        shown,
-        split=split,
+        Bootstrap.of(seed, resamples, resample, examples.rows.users.tolist()),
+        parts,
         examples=examples,
-        baselines=list(made),
+        baselines=list(baselines),
         chosen=chosen,
         headline=headline,
-        first=next(
-            (recommender.name for run, recommender in zip(runs, read, strict=True) if run.name == first), done[0].name
-        ),
+        first=by_name[first].name if first in by_name else recommenders[0].name,
         reference=reference,
-        ceiling=read_ceiling(ceiling, examples, metrics) if ceiling and examples else {},
-        alike=alike(found),
+        ceiling=read_ceiling(ceiling, examples, metrics) if ceiling else {},
+        alike=alike(groups),
     )
-    if results.first in results.pending:
-        results = replace(results, first=done[0].name)
-    of_slices = metrics if not baselines else [name for name in metrics if name in results.pair]
-    results = replace(results, slice_metrics=of_slices)
-    return replace(results, recommenders=_ordered(results, order))
-
-
-def _ordered(results: PageResults, order: str) -> dict[str, RecommenderResults]:
-    """The recommenders in the order of the page, baselines last and pending ones before them, unless as given."""
-    if order == "given":
-        return dict(results.recommenders)
-    means = results.means
-
-    def key(name: str) -> tuple[int, float]:
-        if name in results.baselines:
-            return 2, 0.0
-        effort = results.effort(name)
-        if effort is None:
-            return 1, 0.0
-        if order == "headline":
-            return 0, -means[name]
-        value = effort.parameters if order == "parameters" else effort.seconds
-        return 0, float("inf") if value is None else float(value)
-
-    return {name: results.recommenders[name] for name in sorted(results.recommenders, key=key)}
+    results = replace(results, slice_metrics=[name for name in metrics if name in results.pair])
+    if len(recommenders) > MANY:
+        means = results.means
+        best_first = sorted(named, key=means.__getitem__, reverse=True)
+        results = replace(results, recommenders={name: named[name] for name in best_first} | baselines)
+    return results
 
 
 def _is_share(value: Any) -> bool:

@@ -1,9 +1,12 @@
-"""The sections of pages: each is a function of results."""
+"""The sections of a report: each is a function of results."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from minionerec.core.artefacts import artefact_fingerprint, file_sha256, source_manifests
 from minionerec.core.records import duration
 from minionerec.data.protocols import ROWS
 from minionerec.metrics.ranking import item_ranks
@@ -24,25 +27,15 @@ from minionerec.metrics.tables import (
 from minionerec.recommend.rankers.baselines import NAMES
 from minionerec.reports import plots
 from minionerec.reports.cells import MINUS, difference_cell, estimate_cell, percent, relative, shown_setting, signed
-from minionerec.reports.document import (
-    Block,
-    Cell,
-    ExampleBlock,
-    Figure,
-    Section,
-    Table,
-    Tiles,
-    turned,
-)
-from minionerec.reports.findings import SHORT, findings
-from minionerec.reports.lineage import Training
-from minionerec.reports.reference import DOUBTFUL, Reference, ReferenceRow
+from minionerec.reports.page import Block, Cell, Details, Example, Figure, Section, Table, Tiles
+from minionerec.reports.reference import DOUBTFUL, SETTINGS, UNKNOWN, Reference, ReferenceRow
 from minionerec.reports.results import OWN_SIDS, TITLE, PageResults
-from minionerec.reports.trainings import NOT_RECORDED, Effort, learning_points
+from minionerec.reports.summary import summary
+from minionerec.reports.trainings import NOT_RECORDED, Effort, outcome, settings_changed
 from minionerec.sid.report import REPORT_FILE, level_use, read_sid_report
 
 TableRow = list[str | Cell]
-PENDING = "—"
+NONE = "\N{EM DASH}"
 READING = {"sid": "by semantic ID, of models over titles by title", "item": "by item"}
 _READING = {"sid": "by SID", "item": "by item"}
 NOT_COMPARABLE = "given more than the history: not comparable with published rows"
@@ -51,12 +44,6 @@ _PAIRED = (
     "Both recommenders are resampled on the same examples: 95 % percentile interval of the difference, and two-sided "
     "bootstrap p. It covers the sampling of test examples for these trained models, not the training seed."
 )
-
-
-def _bullets(results: PageResults, *rules: str) -> list[Block]:
-    """Sentences by rules; nothing without any."""
-    texts = [found.text for found in findings(results, *rules)]
-    return [texts] if texts else []
 
 
 def _with_line_apart(results: PageResults, rows: Mapping[str, TableRow]) -> list[TableRow]:
@@ -73,7 +60,7 @@ def _label(results: PageResults, name: str) -> str:
 
 
 def short(results: PageResults) -> Section:
-    """One metric of all recommenders as tiles, with findings."""
+    """The sentences of the summary, and one metric of all recommenders as tiles."""
     metric, level = results.headline, results.levels[0]
     found = results.estimates(level)
     tiles = [(name, format_mean(of[metric]), format_interval(of[metric])) for name, of in found.items()]
@@ -87,25 +74,24 @@ def short(results: PageResults) -> Section:
         "difference excludes 0. It covers the sampling of test examples for these trained models, not the training "
         "seed."
     )
-    blocks: list[Block] = [*_bullets(results, *SHORT), Tiles(tiles), text]
+    blocks: list[Block] = [summary(results), Tiles(tiles), text, *_counting(results)]
     if not plots.available():
         blocks.append("Plots are left out: matplotlib is not installed (the extra 'plots').")
     return Section("Summary", blocks)
 
 
-def facts(results: PageResults) -> list[tuple[str, str]]:
+def _facts(results: PageResults) -> list[tuple[str, str]]:
     """Data, SIDs, candidates, seeds and baselines, as (name, value)."""
     own = {name: results.recommenders[name] for name in results.own}
-    lines: list[tuple[str, str]] = []
-    if (examples := results.examples) is not None:
-        lines = [
-            *([] if examples.protocol.name == ROWS else [("Protocol", examples.protocol.title)]),
-            ("Split", f"{examples.data.split}; {results.split} examples"),
-            ("Examples", ", ".join(f"{size:,} {split}" for split, size in examples.data.sizes.items())),
-            ("Items", f"{examples.n_items:,}"),
-            ("Longest history", f"{examples.data.max_history} items"),
-        ]
-    if (table := results.table) is not None and examples is not None:
+    examples, table = results.examples, results.table
+    lines = [
+        *([] if examples.protocol.name == ROWS else [("Protocol", examples.protocol.title)]),
+        ("Split", f"{examples.data.split}; {results.split} examples"),
+        ("Examples", ", ".join(f"{size:,} {split}" for split, size in examples.data.sizes.items())),
+        ("Items", f"{examples.n_items:,}"),
+        ("Longest history", f"{examples.data.max_history} items"),
+    ]
+    if table is not None:
         shared = np.bincount(table.sid_numbers)[table.sid_numbers] > 1
         hidden = int(shared[examples.rows.targets.astype(np.int64)].sum())
         lines += [
@@ -144,7 +130,7 @@ def measured(results: PageResults) -> Section:
             "A SID-level hit is the target's semantic ID: items that share an ID count for one another. An item-level "
             "hit is the target itself; items that share an ID are ranked by popularity in training, then by item index."
         )
-    lines = [list(line) for line in facts(results)]
+    lines = [list(line) for line in _facts(results)]
     return Section("Evaluation setup", [Table(["", ""], lines, text_columns=2), note])
 
 
@@ -181,7 +167,7 @@ def metrics_table(results: PageResults, level: str) -> Table:
         counted = recommender.about.get("parameters")
         cells: TableRow = [
             f"{counted:,}" if counted else MISSING,
-            str(len(recommender.runs)) if recommender.runs else PENDING,
+            str(len(recommender.runs)),
         ]
         for metric in names:
             note = f"; published {theirs.shown(metric)}" if theirs and metric in theirs.metrics else ""
@@ -200,7 +186,7 @@ def metrics_table(results: PageResults, level: str) -> Table:
 
 
 def _value(estimate: Estimate | None, note: str = "") -> Cell:
-    return Cell(PENDING) if estimate is None else estimate_cell(estimate, note)
+    return Cell(NONE) if estimate is None else estimate_cell(estimate, note)
 
 
 def _hit_rates(results: PageResults) -> Figure:
@@ -235,17 +221,15 @@ def differences(results: PageResults) -> Section | None:
             found = results.differences(other, level, [name])[name]
             rows.append([f"{_label(results, name)} minus {other}", *map(difference_cell, found.values())])
         blocks.append(Table(["Difference", *results.metrics], rows, f"Differences counted {READING[level]}."))
-    if results.first in results.pending:
-        blocks.append(f"{results.first} is pending.")
     note = _PAIRED + (" With several seeds, each example is averaged over them first." if results.several_seeds else "")
     return Section(f"Differences from {results.first}", [note, *blocks]) if blocks else None
 
 
 def slices(results: PageResults) -> Section | None:
-    """Metrics by slice, differences from the first recommender, and findings."""
-    if results.examples is None or not (results.slices or results.alike):
+    """Metrics by slice, and differences from the first recommender."""
+    if not (results.slices or results.alike):
         return None
-    metric, level, blocks = results.headline, results.levels[0], _bullets(results, "slices")
+    metric, level, blocks = results.headline, results.levels[0], list[Block]()
     columns: dict[str, list[Cell]] = {name: [] for name in results.measured(level)}
     gaps: dict[str, list[Cell]] = {name: [] for name in results.own if name != results.first}
     for _, found in results.by_slice:
@@ -271,7 +255,7 @@ def _slice_table(slices: Sequence[Slice], columns: Mapping[str, Sequence[Cell]],
         size = Cell(f"{each.size:,}", f"{100 * each.share:.0f} %")
         rows.append([*label, size, *(cells[index] for cells in columns.values())])
     table = Table(["", "examples", *columns], rows, caption)
-    return turned(table) if len(columns) > MANY else table
+    return table.transposed() if len(columns) > MANY else table
 
 
 def _slice_note(results: PageResults) -> str:
@@ -331,7 +315,7 @@ def levels(results: PageResults) -> Section | None:
     rows: list[TableRow] = [
         [
             transition_label(transition),
-            *(format_percent(a.dropoff[index]) if index < a.levels else PENDING for a in found.values()),
+            *(format_percent(a.dropoff[index]) if index < a.levels else NONE for a in found.values()),
         ]
         for index, transition in enumerate(deepest.transitions)
     ]
@@ -348,7 +332,7 @@ def levels(results: PageResults) -> Section | None:
         f"{name}: {a.rows:,} examples, {a.excluded:,} excluded, {a.unparsable:,} of {a.looked_at:,} are not SIDs"
         for name, a in found.items()
     )
-    return Section("Accuracy by level", [*blocks, *_bullets(results, "weakest level"), f"{counts}."])
+    return Section("Accuracy by level", [*blocks, f"{counts}."])
 
 
 def _level_bars(results: PageResults, depth: int) -> Figure:
@@ -382,6 +366,14 @@ def published(results: PageResults) -> Section | None:
             f"{DOUBTFUL} marks a published NDCG that is inconsistent with its hit rates: an example whose hit lies "
             "between two cutoffs k and K adds to NDCG between 1 / log2(K + 1) and 1 / log2(k + 2)."
         )
+    stated = [
+        [label, *(shown_setting(values[key]) for values in reference.settings.values())]
+        for key, label in SETTINGS.items()
+        if any(values[key] != UNKNOWN for values in reference.settings.values())
+    ]
+    if stated:
+        text = f"Settings of the published results; {UNKNOWN}: not stated by the source."
+        blocks.append(Table(["Setting", *reference.settings], stated, text, 1 + len(reference.settings)))
     gaps = [_gap_row(results, name, row, names) for name in results.recommenders for row in results.counterparts(name)]
     if gaps:
         text = "Discrepancy: ours minus theirs, the relative difference, and whether the published figure is in our "
@@ -396,7 +388,7 @@ def _published_row(reference: Reference, row: ReferenceRow, names: Sequence[str]
     cells = [
         Cell(row.shown(name), strong=name not in row.doubtful and row.metrics[name] == reference.best(name))
         if name in row.metrics
-        else Cell(PENDING)
+        else Cell(NONE)
         for name in names
     ]
     return [row.name, row.group, *cells]
@@ -405,13 +397,11 @@ def _published_row(reference: Reference, row: ReferenceRow, names: Sequence[str]
 def _gap_row(results: PageResults, name: str, row: ReferenceRow, names: Sequence[str]) -> TableRow:
     """One recommender compared with one published result."""
     label, cells = f"{row.name} ({row.group})", list[str | Cell]()
-    if results.recommenders[name].pending:
-        return [name, label, PENDING, *[PENDING] * len(names)]
     gaps = {gap.metric: gap for gap in results.gaps(name, row)}
     for metric in names:
         gap = gaps.get(metric)
         if gap is None:
-            cells.append(PENDING)
+            cells.append(NONE)
             continue
         theirs = f"{gap.paper:.4f}" + (f" {DOUBTFUL}" if gap.doubtful else "")
         where = f"{'in' if gap.inside else 'out'}side {format_interval(gap.ours)}"
@@ -448,7 +438,7 @@ def _levels_compared(results: PageResults, name: str, row: ReferenceRow) -> list
 def codebooks(results: PageResults) -> Section | None:
     """Use of each level of the semantic IDs, and how many items share one."""
     table, examples = results.table, results.examples
-    if table is None or examples is None or examples.sids is None:
+    if table is None or examples.sids is None:
         return None
     built = read_sid_report(examples.sids) if (examples.sids / REPORT_FILE).is_file() else {}
     known, uses, rows = built.get("levels", []), level_use(table.codes), list[TableRow]()
@@ -494,7 +484,7 @@ def example_lists(results: PageResults, wanted: int) -> Section | None:
     listed = {
         name: recommender.lists for name in results.own if (recommender := results.recommenders[name]).lists is not None
     }
-    if not listed or not wanted or results.examples is None:
+    if not listed or not wanted:
         return None
     first, made = next(iter(listed.items()))
     ranks = item_ranks(made)
@@ -518,119 +508,67 @@ def example_lists(results: PageResults, wanted: int) -> Section | None:
         ]
         left = len(history) - _HISTORY
         history = [f"({left:,} earlier items)", *history[left:]] if left > 0 else history
-        blocks.append(ExampleBlock(f"Example {row}", history, titles[target], shown))
+        blocks.append(Example(f"Example {row}", history, titles[target], shown))
     return Section("Examples", blocks)
 
 
-def standings(results: PageResults) -> Section:
-    """The head of a leaderboard: findings, a table of recommenders, and notes."""
-    first, second = results.levels[0], results.levels[-1]
-    shown = [(first, metric) for metric in results.pair] + [(second, results.headline)] * (second != first)
-    found = {level: results.estimates(level) for level in results.levels}
-    rows: dict[str, TableRow] = {}
-    for name, recommender in results.recommenders.items():
-        known = [found[level].get(name, {}).get(metric) for level, metric in shown]
-        best, effort = known[0], results.effort(name) if name not in results.baselines else None
-        head = (
-            Cell(format_mean(best), format_interval(best), name in results.level_with_best) if best else Cell(PENDING)
-        )
-        cells: TableRow = [head, *map(_value, known[1:]), *_published_cells(results, name)]
-        cells += [_count(effort.parameters if effort else None), _seconds(effort, recommender.pending), _seeds(effort)]
-        rows[name] = [_label(results, name), *cells]
-    headers = ["Recommender", *(f"{metric}, {_READING[level]}" for level, metric in shown), "Published", "Gap"]
-    caption = (
-        f"{results.split} examples; 95 % bootstrap intervals in brackets, ± the standard deviation over seeds. Bold: "
-        f"the highest {results.headline}, and those without a significant paired difference from it."
-    )
-    table = Table([*headers, "Parameters", "Training", "Seeds"], _with_line_apart(results, rows), caption)
-    return Section("Summary", [*_bullets(results, *SHORT), table, *_notes(results)])
-
-
-def _published_cells(results: PageResults, name: str) -> TableRow:
-    """The published figure and the difference, by the headline metric or, where that is doubtful, its pair."""
-    metric, rows = results.headline, results.counterparts(name)
-    if not rows:
-        return [PENDING, PENDING]
-    shown = rows[0].shown(metric) if metric in rows[0].metrics else PENDING
-    gaps = {} if results.recommenders[name].pending else {g.metric: g for g in results.gaps(name, rows[0])}
-    gap = next((gaps[each] for each in results.pair if each in gaps and not gaps[each].doubtful), None)
-    if gap is None:
-        return [shown, PENDING]
-    where = f"{'in' if gap.inside else 'out'}side our interval"
-    return [shown, Cell(signed(gap.gap), where if gap.metric == metric else f"{gap.metric}, {where}")]
-
-
-def _count(value: int | None) -> str:
-    return PENDING if value is None else f"{value:,}"
-
-
-def _seconds(effort: Effort | None, pending: bool = False) -> str:
-    if effort is None:
-        return PENDING
-    return NOT_RECORDED if effort.seconds is None and not pending else duration(effort.seconds or 0)
-
-
-def _seeds(effort: Effort | None) -> str | Cell:
-    if effort is None:
-        return PENDING
-    if not effort.runs[0].trainings and not effort.runs[0].missing:
-        return Cell(str(len(effort.runs)), "(no training recorded)")
-    return Cell(str(len(effort.runs)), f"({', '.join(map(str, effort.seeds))})" if effort.seeds else "")
-
-
-def _notes(results: PageResults) -> list[str]:
-    """Notes on reading a leaderboard."""
-    notes = [
-        "Recommenders are compared on the same examples; with several seeds, each example is averaged over them first. "
-        f"{results.bootstrap.sentence()} Intervals are not corrected for the number of recommenders."
-    ]
-    own = [name for name, recommender in results.recommenders.items() if recommender.counted_by == OWN_SIDS]
-    titled = [name for name, recommender in results.recommenders.items() if recommender.counted_by == TITLE]
-    if own:
+def _counting(results: PageResults) -> list[str]:
+    """How hits are counted of recommenders with other semantic IDs than the page's, or with titles."""
+    notes = []
+    with_own = [name for name, recommender in results.recommenders.items() if recommender.counted_by == OWN_SIDS]
+    with_titles = [name for name, recommender in results.recommenders.items() if recommender.counted_by == TITLE]
+    if with_own:
         notes.append(
-            f"Counted by their own SIDs: {', '.join(own)}. Where fewer items share an SID, a hit is harder; compare "
-            "these with the others by item only."
+            f"Counted by their own SIDs: {', '.join(with_own)}. Where fewer items share an SID, a hit is harder; "
+            "compare these with the others by item only."
         )
-    if titled:
-        notes.append(f"Counted by title: {', '.join(titled)}. A hit is any item with the target's title.")
-    if results.chosen is not None and results.baselines:
-        notes.append(f"{'; '.join(results.chosen.sentences())}.")
-    efforts = {name: found for name in results.own if (found := results.effort(name)) is not None}
-    for name, found in efforts.items():
-        if found.unlike:
-            listed = "; ".join(f"{key} {', '.join(map(shown_setting, values))}" for key, values in found.unlike.items())
-            notes.append(
-                f"The runs of {name} were trained with different settings, so its mean and its standard deviation "
-                f"are not over seeds alone: {listed}."
-            )
-    missing = sorted({path for found in efforts.values() for run in found.runs for path in run.missing})
-    if missing:
-        notes.append(f"Missing or changed since, so the training cost is unknown: {', '.join(missing)}.")
+    if with_titles:
+        notes.append(f"Counted by title: {', '.join(with_titles)}. A hit is any item with the target's title.")
     return notes
 
 
-def effort(results: PageResults) -> Section:
+def training(results: PageResults) -> Section | None:
+    """Cost, settings, outcome and learning curves of the trainings; None where predictions name no checkpoint."""
+    if not results.trainings:
+        return None
+    panels = [
+        (f"{training.name}: {measure}", series)
+        for training in results.trainings
+        for measure, series in training.curves().items()
+    ]
+    blocks = _cost(results)
+    if panels and plots.available():
+        blocks.append(Figure(plots.learning_curves(panels), "Learning curves, from the training logs."))
+    for training in results.trainings:
+        title = training.title if training.name == training.title else f"{training.name}: {training.title}"
+        changed = [list(line) for line in settings_changed(training)]
+        caption = f"{title}, settings that differ from the defaults."
+        blocks.append(Table(["Setting", "Value"], changed, caption, text_columns=2))
+        blocks.append(Table(["Outcome", "Value"], [list(line) for line in outcome(training)], f"{title}.", 2))
+    return Section("Training", blocks)
+
+
+def _cost(results: PageResults) -> list[Block]:
     """The cost of each recommender: search, tuning, size, examples and time."""
     rows: list[TableRow] = []
     machines: dict[str, None] = {}
+    notes = list[str]()
     details = [recommender.details for recommender in results.recommenders.values()]
-    described = [key for key in ("tuned", "note") if any(each.get(key) for each in details)]
-    for name, recommender in results.recommenders.items():
-        if name in results.baselines:
-            continue
-        cost, words = results.effort(name), [recommender.details.get(key) or PENDING for key in described]
-        if cost is None:
-            rows.append([name, PENDING, *words, *[PENDING] * 5])
-            continue
-        machines |= dict.fromkeys(cost.machines)
+    described = [key for key in ("tuned", "note") if any(of.get(key) for of in details)]
+    for name in results.own:
+        effort, words = results.effort(name), [results.recommenders[name].details.get(key) or NONE for key in described]
+        machines |= dict.fromkeys(effort.machines)
         parts = ""
-        if len(cost.parts) > 1 and any(seconds is not None for _, seconds in cost.parts):
-            shown = (f"{part} {NOT_RECORDED if s is None else duration(s)}" for part, s in cost.parts)
+        if len(effort.parts) > 1 and any(seconds is not None for _, seconds in effort.parts):
+            shown = (f"{part} {NOT_RECORDED if s is None else duration(s)}" for part, s in effort.parts)
             parts = f"({', '.join(shown)})"
-        trained = Cell(_seconds(cost), parts) if cost.runs[0].trainings else PENDING
-        evaluated = NOT_RECORDED if cost.evaluation_seconds is None else duration(cost.evaluation_seconds)
-        examples = PENDING if cost.examples is None else f"{cost.examples[0]:,} x {cost.examples[1]:.4g}"
-        rows.append([name, cost.search, *words, _seeds(cost), _count(cost.parameters), examples, trained, evaluated])
+        trained = Cell(_seconds(effort.seconds), parts) if effort.runs[0].trainings else NONE
+        seeds = Cell(str(len(effort.runs)), f"({', '.join(map(str, effort.seeds))})" if effort.seeds else "")
+        size = NONE if effort.parameters is None else f"{effort.parameters:,}"
+        examples = NONE if effort.examples is None else f"{effort.examples[0]:,} x {effort.examples[1]:.4g}"
+        evaluated = _seconds(effort.evaluation_seconds)
+        rows.append([name, effort.search, *words, seeds, size, examples, trained, evaluated])
+        notes += _cost_notes(name, effort)
     headers = ["Recommender", "Search", *map(str.capitalize, described)]
     headers += ["Seeds", "Parameters", "Examples x epochs", "Training", "Evaluation"]
     caption = (
@@ -638,21 +576,70 @@ def effort(results: PageResults) -> Section:
         "trained; wall time of training, with all preceding trainings, and of evaluation, as means over seeds."
     )
     note = f"Times were measured on: {'; '.join(machines) or NOT_RECORDED}."
-    return Section("Cost", [Table(headers, rows, caption, 2 + len(described)), note])
+    return [Table(headers, rows, caption, 2 + len(described)), note, *notes]
 
 
-def training(results: PageResults) -> Section | None:
-    """Time, cost and learning curves of the trainings; None where predictions name no checkpoint."""
-    if not results.trainings:
-        return None
-    return Section("Training", [*effort(results).blocks, *learning_curves(results.trainings)])
+def _seconds(seconds: float | None) -> str:
+    return NOT_RECORDED if seconds is None else duration(seconds)
 
 
-def learning_curves(trainings: Sequence[Training]) -> list[Block]:
-    """The learning curves of trainings as one figure; nothing where fewer than two points of any are logged."""
-    panels = [
-        (f"{each.name}: {measure}", series) for each in trainings for measure, series in learning_points(each).items()
+def _cost_notes(name: str, effort: Effort) -> list[str]:
+    """Settings in which the seeds of a recommender differ, and inputs that are missing."""
+    notes = []
+    if effort.settings_that_differ:
+        differing = "; ".join(
+            f"{key} {', '.join(map(shown_setting, values))}" for key, values in effort.settings_that_differ.items()
+        )
+        notes.append(
+            f"The runs of {name} were trained with different settings, so its mean and its standard deviation are not "
+            f"over seeds alone: {differing}."
+        )
+    missing = sorted({path for run in effort.runs for path in run.missing})
+    if missing:
+        notes.append(f"{name}: missing or changed since, so the training cost is unknown: {', '.join(missing)}.")
+    return notes
+
+
+def sources(inputs: Mapping[str, Path]) -> Section:
+    """All artefacts and files that the report was made from: kind, seed, hash, packages and configuration.
+
+    Args:
+        inputs: The inputs of the stage by name; those of artefacts are followed where they exist unchanged.
+    """
+    manifests = {str(path): manifest for path, manifest, _ in source_manifests(inputs.values())}
+    rows: list[TableRow] = [
+        [
+            path,
+            manifest["kind"],
+            MISSING if manifest["seed"] is None else str(manifest["seed"]),
+            artefact_fingerprint(manifest)[:16],
+        ]
+        for path, manifest in manifests.items()
     ]
-    if not panels or not plots.available():
-        return []
-    return [Figure(plots.learning_curves(panels), "Learning curves, from the training logs.")]
+    rows += [
+        [str(path), "file", MISSING, file_sha256(path)[:16]]
+        for name, path in inputs.items()
+        if path.is_file() and name != "reference"  # of the package
+    ]
+    versions: dict[str, set[str]] = {}
+    for manifest in manifests.values():
+        for package, version in manifest["versions"].items():
+            versions.setdefault(package, set()).add(version)
+    packages = [[name, " and ".join(sorted(known))] for name, known in sorted(versions.items())]
+    configurations: list[Block] = [
+        Details(
+            f"{manifest['kind']}: {path}",
+            json.dumps(
+                {key: manifest[key] for key in ("config", "inputs", "counts", "seed", "versions")},
+                indent=1,
+                sort_keys=True,
+                ensure_ascii=False,
+            ),
+        )
+        for path, manifest in manifests.items()
+    ]
+    tables = [
+        Table(["Artefact", "Kind", "Seed", "SHA-256 (first 16)"], rows, text_columns=2),
+        Table(["Package", "Version"], packages),
+    ]
+    return Section("Sources", [*tables, *configurations])

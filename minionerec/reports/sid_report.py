@@ -15,8 +15,7 @@ from minionerec.metrics.tables import MISSING
 from minionerec.reports import plots
 from minionerec.reports.cells import number, percent
 from minionerec.reports.config import SidReportConfig
-from minionerec.reports.document import Block, Details, Figure, Section, Table, Tiles
-from minionerec.reports.html import write_page
+from minionerec.reports.page import Block, Details, Figure, Section, Table, Tiles, render_page
 from minionerec.reports.results import shorten
 from minionerec.sid.embed.config import INTERACTIONS
 from minionerec.sid.embed.vectors import make_vectors
@@ -251,14 +250,14 @@ def buckets(judged: Mapping[str, Judged], titles: Sequence[str], wanted: int, se
 
 
 NAME = "sid_report"
-HTML_FILE, MARKDOWN_FILE, JSON_FILE = f"{NAME}.html", f"{NAME}.md", "diagnostics.json"
+HTML_FILE, JSON_FILE = f"{NAME}.html", "diagnostics.json"
 
 
 def run_sid_report(config: SidReportConfig) -> StageResult:
     """Write the page about one or more tables of semantic IDs of one corpus.
 
-    Writes an artefact of kind "sid_report": `sid_report.html` (loads nothing), `sid_report.md` and `diagnostics.json`
-    (unrounded). Equal inputs give equal bytes.
+    Writes an artefact of kind "sid_report": `sid_report.html`, which loads nothing, and `diagnostics.json` (unrounded).
+    Equal inputs give equal bytes.
 
     Raises:
         ArtefactError: If an input is missing, or the output is one of them.
@@ -286,13 +285,13 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
                 name: to_plain(asdict(entry.measures)) | {"advice": entry.advice} for name, entry in judged.items()
             }
             with work.finish(seed=config.seed, counts=counts) as folder:
-                write_page(folder, NAME, config.title, lead, parts)
+                (folder / HTML_FILE).write_text(render_page(config.title, lead, parts), encoding="utf-8")
                 write_json(folder / JSON_FILE, measures)
     output = stage.output
     measures = read_json(output / JSON_FILE)
     bits = [f"{name}: {found['bits_per_item']:.3f} bits per item" for name, found in measures.items()]
-    verdicts = [f"{name}: {found['advice']}" for name, found in measures.items() if "advice" in found]  # 0.2: none
-    lines = [*bits, *verdicts, f"Report: {output / HTML_FILE} (and {output / MARKDOWN_FILE})"]
+    verdicts = [f"{name}: {found['advice']}" for name, found in measures.items()]
+    lines = [*bits, *verdicts, f"Report: {output / HTML_FILE}"]
     return StageResult(output, lines, metrics=measures, up_to_date=up_to_date)
 
 

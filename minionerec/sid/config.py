@@ -88,7 +88,6 @@ class SidConfig(EncoderConfig):
         "items of the sample, drawn by seed, that codebooks and autoencoders are fitted on; all items get codes. 0: "
         "train_points_per_code for each code of the largest level, and all for rq_vae and rq_vae_plus",
         least=0,
-        since="0.2",
     )
     threads: int = setting(1, "CPU threads; the same bytes come out for the same number of threads", least=1)
     epochs: int = setting(500, "maximum number of epochs of rq_vae and rq_vae_plus", least=0)

@@ -119,7 +119,7 @@ class SftConfig(LanguageRunConfig):
     """Settings of supervised fine-tuning."""
 
     refit: str = setting("", REFIT, input_kind="checkpoint")
-    shuffle_examples: int = setting(0, SHUFFLED, least=0, since="0.2")
+    shuffle_examples: int = setting(0, SHUFFLED, least=0)
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     model: str = setting(
         "scratch", "hub name or directory of a causal language model, or `scratch`", required=True, path=True
@@ -157,7 +157,6 @@ class SftConfig(LanguageRunConfig):
         "all_positions, one task of weight 1: tokens of an epoch; of each shard as many, as whole windows of "
         "users drawn by seed, and no others are tokenised; 0: all",
         least=0,
-        since="0.2",
     )
     lora_rank: int = setting(
         0,
@@ -240,7 +239,6 @@ class CatalogueTrainConfig(RunConfig):
         False,
         "pool transition counts, recent popularity, repeats and likeness of items with the model's probabilities, by "
         "weights that depend on the history, where that ranks validation examples better",
-        since="0.2",
     )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")
     reach: int = setting(10, "items back that transitions are counted", least=1)
@@ -252,7 +250,6 @@ class CatalogueTrainConfig(RunConfig):
         "condition the model on whether the next item is in the session of the newest one or in a later one, "
         "where the corpus has times; prompts give it too, and popularity in that context is weighted on validation "
         "examples",
-        since="0.2",
     )
     objective: str = setting(
         "likelihood",
@@ -265,7 +262,6 @@ class CatalogueTrainConfig(RunConfig):
         "likelihood: exact (a score of every SID at every position), or sampled (of the SIDs that a step holds alone, "
         "for catalogues of very many; in one process)",
         known=LOSSES,
-        since="0.2",
     )
     negatives: int = setting(256, "sampled: SIDs drawn uniformly each step", least=1, requires="loss")
     siblings: int = setting(0, "sampled: siblings of each target drawn in the trie", least=0, requires="loss")
@@ -273,13 +269,11 @@ class CatalogueTrainConfig(RunConfig):
         True,
         "likelihood: whether SIDs that no training window holds count as wrong answers; false leaves them out of the "
         "training loss, so that their scores follow from text and codes, as for items added later",
-        since="0.2",
     )
     loss_examples: int = setting(
         -1,
         "validation examples whose loss is measured, a seeded sample; -1: all",
         least=-1,
-        since="0.2",
     )
     generations: int = setting(16, "grpo: SIDs of a group (G)", least=2)
     beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
@@ -363,7 +357,7 @@ class GrpoConfig(LanguageRunConfig):
 
     batch: ClassVar[tuple[str, str]] = ("prompts_per_step", "prompts_per_device")
 
-    shuffle_examples: int = setting(0, SHUFFLED, least=0, since="0.2")
+    shuffle_examples: int = setting(0, SHUFFLED, least=0)
     checkpoint: str = setting("", "checkpoint to start from (minionerec sft)", required=True, input_kind="checkpoint")
     rewards: dict[str, float] = setting(
         {"ranking": 1.0},
@@ -384,27 +378,23 @@ class GrpoConfig(LanguageRunConfig):
         "",
         "table (csv, tsv, parquet) with item_id and the columns that reward_columns names",
         input_kind="any",
-        since="0.3",
     )
     reward_columns: dict[str, str] = setting(
         {},
         "columns of reward_items, e.g. value=price diversity=brand: value (numbers from 0) and diversity (labels; "
         "without a column the first code)",
         known=COLUMN_REWARDS,
-        since="0.3",
     )
     scale_rewards: str = setting(
         "group",
         "group (advantages are divided by the standard deviation of their group) or none, which value needs: the "
         "deviation would divide out what a hit is worth",
         known=GRPO_SCALES,
-        since="0.3",
     )
     select_by: str = setting(
         "ndcg",
         "best checkpoint: highest NDCG@10 of validation lists, or highest reward, summed over their first ten",
         known=GRPO_SELECT,
-        since="0.3",
     )
     sibling_alpha: float = setting(
         1.0,
@@ -433,14 +423,12 @@ class GrpoConfig(LanguageRunConfig):
         known=GRPO_TERMS,
         above=0,
         required=True,
-        since="0.3",
     )
     teacher: str = setting(
         "",
         "next_sid: catalogue model whose next codes the term likelihood learns in place of the labels (minionerec "
         "train-catalogue)",
         input_kind="checkpoint",
-        since="0.3",
     )
     keep_zero_variance: bool = setting(
         False,
@@ -460,7 +448,6 @@ class GrpoConfig(LanguageRunConfig):
         "weights from before; 1: never",
         least=0,
         most=1,
-        since="0.3",
     )
 
     def contradictions(self) -> Iterator[str]:

@@ -34,7 +34,7 @@ from minionerec.cli.init import init_arguments
 from minionerec.cli.main import put_arguments, recipe_arguments, serve_arguments
 from minionerec.cli.plan import Plan, between, config_values
 from minionerec.cli.recipes import find_recipe, read_recipe, shipped_recipes
-from minionerec.cli.run import run_arguments, wanted_jobs
+from minionerec.cli.run import parsed_changes, parsed_seeds, run_arguments, wanted_jobs
 from minionerec.core.settings import parse_settings
 from minionerec.core.stages import STAGES, stage_spec
 from minionerec.core.urls import is_remote
@@ -160,7 +160,8 @@ def check_minionerec(words, copies=None):
         given = run_arguments("minionerec run").parse_args(words[1:])
         recipe = copies.get(os.path.normpath(given.recipe), given.recipe)
         if not os.path.normpath(recipe).startswith(("shop", "my_")):  # of the reader, or made by the page itself
-            between(wanted_jobs(Plan(read_recipe(recipe)), given.only, given.seeds), given.first, given.last, recipe)
+            plan = Plan(read_recipe(recipe, parsed_changes(given.changes)), parsed_seeds(given.seeds))
+            between(wanted_jobs(plan, given.only), given.first, given.last, recipe)
     elif words[0] == "recipes":
         given = recipe_arguments("minionerec recipes").parse_args(words[1:])
         if given.action == "copy":
@@ -350,8 +351,9 @@ def copied(page):
         "minionerec run nowhere",
         "minionerec run demo --from no_such_step",
         "minionerec recipes copy nowhere here",
-        "minionerec run studies/nowhere",
-        "minionerec run studies/demo --only nothing",
+        "minionerec run demo --only nothing",
+        "minionerec run demo --set nothing.epochs=2",
+        "python studies/nowhere.py",
         "python -m minionerec sft --no_such_flag 1",
         "ls && no_such_program",
         "pytest tests/no_such_test.py",

@@ -20,7 +20,7 @@ COMMANDS = {
     "catalogue_scale": "--sids 1000 --hidden 16 --rounds 1 --steps 1 --lists 4 --beams 10 --negatives 64 --batch 8",
     "engines": "--rows 5000 --rounds 1 --json",
     "export_trie": "--items 2000 --size 16 --beams 10",
-    "gpu": "--device cpu --small --page {output}",
+    "gpu": "--device cpu --small --out {output}",
     "grpo_step": "--layers 2 --width 64 --inner 128 --vocabulary 2000 --prompt-length 9 --prompts 4 --repeats 1 --json",
     "grpo_step --zero-variance-share=0.5": "--layers 2 --width 64 --inner 96 --vocabulary 2000 --prompt-length 24 "
     "--prompts 4 --at-once 2 --generations 8 --repeats 1 --items 500 --json",
@@ -124,16 +124,10 @@ def test_the_section_of_a_gpu_replaces_the_one_before_it(tmp_path, monkeypatch):
     assert "\n".join(f"- {name}: it was not run." for name in names) in first[0]
     assert "\n".join(f"- {name}: {why}." for name, why in zip(names, reasons, strict=True)) in text
     monkeypatch.setattr(gpu, "sections", lambda *_: iter([before, (text, whole)]))
-    page = tmp_path / "page.md"
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--page", str(page)])
-    page.write_text(
-        "# Page\n\n<!-- written by benchmarks/gpu.py -->\nold\n<!-- end of benchmarks/gpu.py -->\n\n## More\n"
-    )
-    for _ in range(2):
-        assert gpu.main() == 1
-        assert page.read_text().startswith("# Page\n\n<!-- written by benchmarks/gpu.py -->\n\n## Qwen")
-        assert text in page.read_text()
-        assert page.read_text().endswith("```\n\n<!-- end of benchmarks/gpu.py -->\n\n## More\n")
+    section = tmp_path / "section.md"
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(section)])
+    assert gpu.main() == 1
+    assert section.read_text() == f"{text}\n"
 
 
 def test_a_benchmark_that_takes_too_long_is_ended_with_what_it_started():

@@ -215,7 +215,7 @@ def test_it_ends_in_lists_and_a_report(run):
         assert read_manifest(folder / name)["counts"]["rows"] == EXAMPLES["test"]
         found = read_json(folder / name / "metrics.json")["recommenders"]["beam search"]
         assert found["rows"] == EXAMPLES["test"] and 0 < found["sid"]["HR@50"][0] <= 1
-    page = (folder / "report/report.md").read_text()
+    page = (folder / "report/report.html").read_text()
     assert "| SFT |" in page and "| GRPO |" in page
     assert "| … later | 13 26 % |" in page  # by the times of the part
     assert "Report: runs/industrial_qwen_0.5b/report/report.html" in done.stdout

@@ -98,7 +98,7 @@ def test_the_shipped_demo_runs_by_its_name_and_a_copy_of_it_through_to_the_repor
     items = pd.read_parquet(empty / "runs/demo/corpus/items.parquet")
     assert items["title"].tolist() == pd.read_csv(ROOT / "data/demo/items.csv")["title"].tolist()
     assert "NDCG@10" in done.stdout
-    assert "ceiling" in (empty / "runs/demo/report/report.md").read_text()  # read from what is shipped
+    assert "ceiling" in (empty / "runs/demo/report/report.html").read_text()  # read from what is shipped
     again = run(installed, empty, "minionerec", "run", "mine.yaml")
     assert again.stdout.count(": up to date") == 9
     assert not [path for path in empty.iterdir() if path.name not in ("mine.yaml", "runs")]  # nothing else was written

@@ -19,7 +19,7 @@ from minionerec.core.artefacts import MANIFEST, fingerprint, is_artefact, verify
 from minionerec.core.errors import MinioneRecError
 
 RUN = ("prepare-data", "build-sids", "sft", "grpo", "train-sequential", "eval-beam")
-LAYOUT = {
+SETTINGS = {
     "corpus": "corpus",
     "sids": "sids",
     "predictions": {
@@ -35,7 +35,7 @@ LAYOUT = {
     "resamples": 3,
     "examples": 2,
 }
-"""Settings of all layouts of `report`."""
+"""Settings of the report."""
 FORGED = (
     *("predictions", "of-grpo", "sft", "grpo", "sequential/predictions", "sequential/model", "sids", "corpus"),
     *("predictions", "sequential/predictions"),
@@ -52,7 +52,7 @@ def _make_pages(folder: Path) -> None:
     (folder / "ceiling.json").write_text(json.dumps({"ceiling": dict.fromkeys(names, 0.5)}))
     rows = [f"{split},{row},{10**9 + row},{10**9}" for split in ("valid", "test") for row in range(40)]
     (folder / "times.csv").write_text("split,row,timestamp,previous_timestamp\n" + "\n".join(rows) + "\n")
-    (folder / "report.yaml").write_text(yaml.safe_dump(LAYOUT))
+    (folder / "report.yaml").write_text(yaml.safe_dump(SETTINGS))
 
 
 def _spoil_values(rng: Random, content: bytes) -> bytes:
@@ -128,8 +128,7 @@ def _numbers(value: Any) -> Iterator[Any]:
 
 
 def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
-    """A page of any layout over a forged lineage: what is written has finite numbers and no markup of strangers."""
-    layout = rng.choice(("report", "comparison", "leaderboard"))
+    """A report over a forged lineage: what is written has finite numbers and no markup of strangers."""
     kind = rng.random()
     if kind < 0.6:
         _forge(rng, folder)
@@ -139,8 +138,7 @@ def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
         _spoil(rng, folder / rng.choice(("ceiling.json", "times.csv", "sft.record.json", "predictions.record.json")))
     else:
         mutate.change_file(rng, folder / "report.yaml", spoil_nested)
-    level = "item" if layout == "comparison" else rng.choice(("sid", "item"))
-    done = stage(folder, "report", "--layout", layout, "--level", level)
+    done = stage(folder, "report", "--level", rng.choice(("sid", "item")))
     output = folder / "page"
     if done.status:
         holds(not output.exists(), "half a page is left")
@@ -155,10 +153,9 @@ def _strike_page(rng: Random, clean: Path, folder: Path) -> str:
     text = (output / "metrics.json").read_text(encoding="utf-8")
     content = json.loads(text)
     holds(all(map(math.isfinite, _numbers(content))), "metrics that are no numbers")
-    for split in content["splits"].values():
-        for name, recommender in split["recommenders"].items():
-            for values in recommender.get("metrics", {}).values():
-                holds(all(0 <= of["mean"] <= 1 for of in values.values()), f"a metric of {name} that is none")
+    for name, recommender in content["recommenders"].items():
+        for values in recommender["metrics"].values():
+            holds(all(0 <= of["mean"] <= 1 for of in values.values()), f"a metric of {name} that is none")
     page = (output / "report.html").read_text(encoding="utf-8")
     holds("<script" not in page, "markup of a stranger")
     return "read"

@@ -1,4 +1,4 @@
-"""What the campaign does to further files that users give: item tables, comparisons, times, studies, logs, records."""
+"""What the campaign does to further files that users give: item tables, comparisons, times, recipes, records."""
 
 import io
 import json
@@ -23,14 +23,12 @@ from minionerec.cli.recipes import read_recipe
 from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import DataError
 from minionerec.core.records import read_run_record
-from minionerec.core.settings import parse_settings
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, timed_examples
 from minionerec.preference.data import read_comparisons, read_features
 from minionerec.recommend.items import CatalogueItems
 from minionerec.recommend.recommender import Recommender
-from minionerec.reports.config import ExperimentLogConfig
 
 N_ITEMS, N_ROWS, N_USERS = 8, 24, 5
 SUFFIXES = {".csv": mutate.spoil_text(","), ".tsv": mutate.spoil_text("\t"), ".parquet": mutate.spoil_parquet}
@@ -301,40 +299,21 @@ def _strike_times(rng: Random, clean: Path, folder: Path) -> str:
     return "read"
 
 
-# Studies, experiment logs, run records
+# Recipes, run records
 
 
-STUDY = """output: runs/mine
+RECIPE = """output: runs/mine
 seeds: [1, 2]
 jobs: 2
-variables: {width: 64}
-data:
-  shop:
-    corpus: {stage: prepare-data, source: tables, items: items.csv, interactions: visits.csv}
-    sids: {stage: build-sids, corpus: "{corpus}"}
+variables: {width: 64, rates: {low: 1e-4}}
 steps:
-  sft: {corpus: "{data.corpus}", sids: "{data.sids}"}
-  test: {stage: eval-beam, corpus: "{data.corpus}", checkpoint: "{sft}"}
+  corpus: {stage: prepare-data, source: tables, items: items.csv, interactions: visits.csv}
+  sids: {stage: build-sids, corpus: "{corpus}"}
+  sft: {corpus: "{corpus}", sids: "{sids}", hidden_size: "{width}"}
+  wide: {config: "#sft", hidden_size: 128, once: true}
+  test: {stage: eval-beam, corpus: "{corpus}", checkpoint: "{sft}"}
   valid: {config: "#test", split: valid}
-cases:
-  plain: {label: As it is}
-  wide: {base: plain, steps: {sft: {hidden_size: "{width}"}}}
-  seedless: {base: plain, seeds: [7], steps: {sft: {epochs: 2}}}
-compare:
-  test: {resamples: 20}
-search: {case: plain, step: sft, measure: valid, trials: 2, over: {learning_rate: {low: 1e-4, high: 1e-2}}}
-"""
-LOG = """output: runs/log
-resamples: 20
-ks: [1, 5]
-entries:
-  shop:
-    corpus: runs/corpus
-    protocol: rows
-    stages:
-      SFT: runs/predictions
-      GRPO: {predictions: runs/other, checkpoint: runs/grpo}
-  more: {corpus: runs/more, sids: runs/sids, stages: {SFT: runs/third}, split: valid}
+  report: {corpus: "{corpus}", sids: "{sids}", predictions: {SFT: "{test}", other: ["{valid}"]}}
 """
 
 
@@ -349,23 +328,14 @@ def spoil_nested(rng: Random, content: bytes) -> bytes:
     return mutate.spoil_json(rng, json.dumps(yaml.safe_load(content)).encode())
 
 
-def _strike_study(rng: Random, clean: Path, folder: Path) -> str:
-    mutate.change_file(rng, folder / "study.yaml", spoil_nested)
-    study = read_recipe(folder / "study.yaml")
-    jobs = Plan(study).all()
-    holds({key.data for key in jobs} <= set(study.data), "jobs of no data set")
-    folders = [job.output.resolve() for job in jobs.values()]
+def _strike_recipe(rng: Random, clean: Path, folder: Path) -> str:
+    mutate.change_file(rng, folder / "recipe.yaml", spoil_nested)
+    recipe = read_recipe(folder / "recipe.yaml")
+    jobs = Plan(recipe, seeds=rng.choice(((), (3,), (4, 5)))).all()
+    holds({key.step for key in jobs} == set(recipe.steps), "steps without a job")
+    folders = [job.output.resolve() for job in jobs.values() if job.output is not None]
     holds(len(set(folders)) == len(folders), "two jobs write one path")
     holds(all(need in jobs for job in jobs.values() for need in job.needs), "a job needs what nobody makes")
-    return "read"
-
-
-def _strike_log(rng: Random, clean: Path, folder: Path) -> str:
-    mutate.change_file(rng, folder / "log.yaml", spoil_nested)
-    config = parse_settings(ExperimentLogConfig, ["--config", str(folder / "log.yaml")])
-    for entry in config.parsed():
-        holds(isinstance(entry.corpus, str) and entry.protocol in ("rows", "a", "b"), f"an entry {entry!r:.80}")
-    config.inputs()
     return "read"
 
 
@@ -400,7 +370,6 @@ TABLES = (
     Group("frames", _make_frames, _strike_frames, 2),
     Group("comparisons", _make_comparisons, _strike_comparisons, 4),
     Group("times", _make_times, _strike_times, 3),
-    Group("study", _make_text("study.yaml", STUDY), _strike_study, 3),
-    Group("experiment log", _make_text("log.yaml", LOG), _strike_log, 2),
+    Group("recipe", _make_text("recipe.yaml", RECIPE), _strike_recipe, 4),
     Group("run record", _make_record, _strike_record, 2),
 )

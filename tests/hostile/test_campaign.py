@@ -22,8 +22,7 @@ QUICK += (
     "frames",
     "comparisons",
     "times",
-    "study",
-    "experiment log",
+    "recipe",
     "run record",
 )
 QUICK += ("units", "paths", "servers", "names of recipes", "architectures")

@@ -25,7 +25,6 @@ OTHER = {
     "eval-beam": ("scores", "renormalised"),
     "report": ("resamples", 30),
     "sid-report": ("buckets", 1),
-    "experiment-log": ("resamples", 30),
     "export": ("dtype", "bfloat16"),
     "recommend": ("k", 2),
 }

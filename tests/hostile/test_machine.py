@@ -163,52 +163,47 @@ def test_a_launch_of_two_processes_killed_anywhere(shop, tmp_path, name):
         shutil.rmtree(mine)
 
 
-STUDY = """output: study
-seeds: [1]
-data: {shop: {}}
-cases:
-  plain:
-    label: Plain
-    steps:
-      sft: {config: sft.yaml, epochs: 2}
-      eval-beam: {config: eval-beam.yaml, checkpoint: "{sft}"}
-  wide: {base: plain, steps: {sft: {hidden_size: 24}}}
-compare: {lists: {of: eval-beam, metrics: [HR@5, NDCG@5], resamples: 20}}
+RECIPE = """output: made
+seeds: [1, 2]
+steps:
+  sft: {config: sft.yaml, epochs: 2}
+  eval-beam: {config: eval-beam.yaml, checkpoint: "{sft}"}
+  report: {config: report.yaml, predictions: {SFT: "{eval-beam}"}}
 """
 
 
-def _study(folder):
-    words = [sys.executable, "-m", "minionerec", "run", "study.yaml"]
+def _run(folder):
+    words = [sys.executable, "-m", "minionerec", "run", "recipe.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def _artefacts(folder):
-    """What a study made, but for what says when and how long, and what trainers keep to go on from."""
+    """What a recipe made, but for what says when and how long, and what trainers keep to go on from."""
     beside = (".log", ".record.json", ".lock")
-    found = bytes_of(folder / "study")
+    found = bytes_of(folder / "made")
     return {file: content for file, content in found.items() if not file.endswith(beside) and ".finished/" not in file}
 
 
 @slow
 @pytest.mark.timeout(1800)
-def test_a_study_killed_with_all_its_steps(shop, tmp_path):
+def test_a_recipe_killed_with_all_its_steps(shop, tmp_path):
     """The runner and whatever it has started, at any moment, several times over."""
     whole, cut = (copied(shop, tmp_path / name) for name in ("whole", "cut"))
     for folder in (whole, cut):
-        (folder / "study.yaml").write_text(STUDY)
+        (folder / "recipe.yaml").write_text(RECIPE)
     begin = time.monotonic()
-    run = _study(whole)
+    run = _run(whole)
     assert run.communicate()[1] is not None and run.returncode == 0
     took, rng = time.monotonic() - begin, random.Random(0)
     for _ in range(3):
-        run = _study(cut)
+        run = _run(cut)
         time.sleep(took * rng.uniform(0.1, 0.6))
         for process in [*psutil.Process(run.pid).children(recursive=True), run]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         run.communicate()
-    run = _study(cut)
+    run = _run(cut)
     reported = run.communicate()[1]
     assert run.returncode == 0, reported
     assert any(file.endswith("model.safetensors") for file in _artefacts(whole))

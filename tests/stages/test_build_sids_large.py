@@ -101,7 +101,6 @@ def test_the_sample_is_reported_and_decides(shop, tmp_path, in_file, caplog):
     assert config_for(shop, tmp_path / "sids", fit_rows=150).up_to_date()
     assert not config_for(shop, tmp_path / "sids", fit_rows=151).up_to_date()
     assert not config_for(shop, tmp_path / "sids").up_to_date()
-    assert "fit_rows" not in config_for(shop, tmp_path / "sids").deciding()
 
 
 def test_more_rows_than_there_are_items(shop, tmp_path):

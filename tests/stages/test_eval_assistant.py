@@ -136,17 +136,6 @@ def test_an_assisted_evaluation_that_was_interrupted_resumes(shop, tmp_path, mon
         assert (found / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_what_was_finished_without_an_assistant_stands(shop, tmp_path):
-    """The settings that came later are in no manifest where they are not used."""
-    output = run_eval(config(shop, output=str(tmp_path / "plain"))).output
-    later = {"share", "assistant_temperature", "combine", "length_penalty", "assistant"}
-    assert not later & set(read_manifest(output)["settings"])
-    assert not later & set(config(shop).deciding()) and "empty_histories" not in read_manifest(output)["counts"]
-    used = set(asked(shop, tmp_path, length_penalty=1.0).deciding())
-    assert later - {"assistant"} <= used
-    assert "assistant" in asked(shop, tmp_path).inputs()
-
-
 def test_settings_that_say_nothing_or_too_much_are_refused(shop, tmp_path):
     with pytest.raises(ConfigError, match=r"length_penalty is 1, which search exact does not support. Use search beam"):
         config(shop, search="exact", length_penalty=1.0)

@@ -269,7 +269,7 @@ def test_baselines_are_given_the_session_context_where_the_model_is(mine, tmp_pa
     def page(output, **predictions):
         settings = {"corpus": "corpus", "resamples": 50, "predictions": predictions, "output": output}
         result = run_report(ReportConfig(**settings))
-        return recommenders_of(output), read_json(f"{output}/metrics.json")["splits"]["test"], result.text
+        return recommenders_of(output), read_json(f"{output}/metrics.json"), result.text
 
     names, conditioned = list(NAMES), "model (given session context)"
     labelled = [f"{name} (given session context)" for name in names]
@@ -289,7 +289,7 @@ def test_baselines_are_given_the_session_context_where_the_model_is(mine, tmp_pa
                     assert found[shown]["metrics"]["item"]["NDCG@10"]["mean"] == ndcg[folder][name]
                     assert found[shown]["given"] == (["session context"] if folder == "with" else [])
         assert content["baseline_constants"] == (own if conditioned in wanted else plain).to_json()
-        beside = [each["text"] for each in content["findings"] if each["rule"] == "baseline"]
+        beside = [sentence for sentence in content["summary"] if sentence.startswith("Compared with the strongest")]
         strongest = {kind: f"{of.strongest_of(of.given)}" for kind, of in (("with", own), ("without", plain))}
         assert len(beside) == len(set(predictions.values()))
         if "plain" in predictions:

@@ -137,8 +137,7 @@ def test_rows_with_times_have_the_session_context_that_follows(conditioned, tmp_
         run_recommend(RecommendConfig(**asked, output=str(tmp_path / "none")))
 
 
-def test_a_session_context_that_decides_nothing_leaves_finished_lists_as_they_are(made, histories):
-    assert "session_context" not in config(made, histories).deciding()
+def test_a_session_context_of_all_requests_is_a_setting(made, histories):
     assert config(made, histories, session_context="same").deciding()["session_context"] == "same"
     assert description(RecommendConfig.__dataclass_fields__["session_context"]).known == SESSION_CONTEXTS
     with pytest.raises(DataError, match=r"row 1: session_context: is 'same', but this model was trained without"):

@@ -210,10 +210,8 @@ def test_what_measures_refuses_it(made, tmp_path):
     report = ReportConfig(
         corpus=str(made / "corpus"), predictions={"model": str(folder)}, output=str(tmp_path / "report"), sids=""
     )
-    compare = ReportConfig(layout="comparison", predictions={"model": str(folder)}, metrics=["HR@5"])
     for run, settings in (
         (run_report, report),
-        (run_report, compare),
         (run_levels, LevelsConfig(predictions=str(folder))),
         (run_levels, LevelsConfig(predictions=str(folder / "predictions.parquet"))),
     ):

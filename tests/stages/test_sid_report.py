@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import command
+from support.pages import page_text
 from support.paths import ROOT
 from support.small_corpus import shop_titles
 
@@ -57,7 +58,7 @@ def test_page(shop, tmp_path, drawn):
     config = config_for(shop, tmp_path / "page")
     result = run_sid_report(config)
     verify_files(tmp_path / "page")
-    html, markdown = (result.output / "sid_report.html").read_text(), (result.output / "sid_report.md").read_text()
+    html = (result.output / "sid_report.html").read_text()
     for text in (
         "plain",
         "balanced",
@@ -68,7 +69,7 @@ def test_page(shop, tmp_path, drawn):
         "Buyer purity",
         "Example buckets",
     ):
-        assert text in html and text in markdown
+        assert text in html
     assert "<script" not in html and "http" not in html and "<b>" not in html and "&lt;b&gt;" in html
     assert html.count("<svg") == (2 if plots.available() else 0)
     corpus = Corpus.load(shop / "corpus")
@@ -103,14 +104,10 @@ def test_equal_inputs_make_equal_bytes(shop, tmp_path):
 
 
 def test_buckets_show_titles_and_none_if_unwanted(shop, tmp_path):
-    shown = (
-        run_sid_report(config_for(shop, tmp_path / "a", names=["plain"], buckets=2)).output / "sid_report.md"
-    ).read_text()
-    assert shown.count(" items:\n") == 2 and "model" in shown
-    none = (
-        run_sid_report(config_for(shop, tmp_path / "b", names=["plain"], buckets=0)).output / "sid_report.md"
-    ).read_text()
-    assert none.count(" items:\n") == 0
+    for buckets, count in ((2, 2), (0, 0)):
+        config = config_for(shop, tmp_path / str(buckets), names=["plain"], buckets=buckets)
+        text = page_text(run_sid_report(config).output / "sid_report.html")
+        assert text.count(" items\n<a_") == count
 
 
 def test_without_matplotlib(shop, tmp_path, monkeypatch):
@@ -135,8 +132,8 @@ def test_command(shop, tmp_path):
     lines = done.out.splitlines()
     assert lines[0].startswith("own: ") and lines[0].endswith(" bits per item")
     page = tmp_path / "page" / "sid_report"
-    assert lines[1].startswith("own: Advice: ") and lines[1][5:] in page.with_suffix(".md").read_text()
-    assert lines[2:] == [f"Report: {page}.html (and {page}.md)"] and page.with_suffix(".html").is_file()
+    assert lines[1].startswith("own: Advice: ") and lines[1][5:] in page_text(page.with_suffix(".html"))
+    assert lines[2:] == [f"Report: {page}.html"] and page.with_suffix(".html").is_file()
 
 
 def test_a_table_of_interactions_is_named_as_fitted_to_what_it_is_measured_on(shop, tmp_path):

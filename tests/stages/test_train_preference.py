@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from support.studies import Played, study
+from support.pages import page_text
 
-from minionerec.cli import runner
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.preference import stage
@@ -75,20 +74,20 @@ def test_results_hold_the_published_keys_and_the_audit(small):
 
 def test_pages(small):
     configs, report = small
-    assert {path.name for path in report.output.glob("*.md")} == {"report.md", "pair.md", "row.md", "user.md"}
-    text = (report.output / "report.md").read_text()
+    assert {path.name for path in report.output.glob("*.html")} == {"report.html", "pair.html", "row.html", "user.html"}
+    text = page_text(report.output / "report.html")
     for words in ("Bayes, features only", "LEAK", "mlp_concat, last epoch", "row minus pair", "Above the ceiling"):
         assert words in text
-    page = (report.output / "pair.md").read_text()
+    page = page_text(report.output / "pair.html")
     titles = ["Model Configuration", "Performance Summary", "Test Accuracy by Target", "Test Accuracy by User"]
     titles += ["Calibration", "Key Findings", "Experimental Details", "Agreement of Raters", "File Locations"]
     positions = [page.index(f"## {title}") for title in titles]
     assert positions == sorted(positions) and "rater's judgement" in page and "LEAK" not in page and "100.0% (" in page
     assert (report.output / "pair.html").read_text().count("<svg") == len(MODELS) + 1
-    assert "## New users" in (report.output / "user.md").read_text() and "## New users" not in page
+    assert "## New users" in page_text(report.output / "user.html") and "## New users" not in page
     runs = {split: config.output for split, config in configs.items()}
     assert run_preference_report(PreferenceReportConfig(output=str(report.output), runs=runs)).up_to_date
-    assert report.lines[0] == f"report: {report.output / 'pair.md'}"
+    assert report.lines[0] == f"report: {report.output / 'pair.html'}"
     with pytest.raises(ConfigError, match="runs has 'report', which is the name"):
         run_preference_report(PreferenceReportConfig(output="x", runs={"report": "y"}))
 
@@ -193,25 +192,22 @@ def test_own_files_by_time(tmp_path):
     fitted, users, _ = load_model(config.output, "bt_hier")
     assert "newcomer" in users and not np.isnan(fitted.weights).any()
     report = run_preference_report(PreferenceReportConfig(output=str(tmp_path / "page"), runs={"own": config.output}))
-    assert "Bayes, features only" not in (report.output / "report.md").read_text()
+    assert "Bayes, features only" not in page_text(report.output / "report.html")
     table.iloc[:-3].to_json(files["comparisons"], orient="records", lines=True)
     assert not config.up_to_date()
 
 
-def test_a_study_takes_seeds_and_cases_and_ends_in_the_page(tmp_path, monkeypatch, capsys, drawn):
-    """`minionerec run` runs the stage by seed, and sets the cases side by side."""
-    step = {"test": {"stage": "train-preference", "items": 60, "width": 8, "resamples": 20}}
-    cases = {"pair": {"steps": step}, "row": {"base": "pair", "steps": {"test": {"split": "row"}}}}
-    plan = {"output": "out", "seeds": [3, 4], "threads": 1, "data": {"synthetic": {}}, "cases": cases}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**plan, "compare": {"test": {}}}))
+def test_runs_of_several_seeds_and_splits_are_compared_on_one_page(tmp_path, monkeypatch, drawn):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "started_words", Played())
-    assert study(monkeypatch, "study.yaml") == 0
-    printed = capsys.readouterr().out
-    assert "over seeds 3, 4" in printed and "| row minus pair | bt_hier |" in printed
-    manifest = read_manifest(tmp_path / "out/synthetic/row/test/seed-4/predictions", "preference")
-    assert (manifest["seed"], manifest["settings"]["split"]) == (4, "row")
-    page = (tmp_path / "out/synthetic/compare/test/pair.html").read_text()
+    for split in ("pair", "row"):
+        for seed in (3, 4):
+            output = f"out/{split}/seed-{seed}/predictions"
+            run_preference(PreferenceConfig(items=60, width=8, resamples=20, split=split, seed=seed, output=output))
+    runs = {split: f"out/{split}" for split in ("pair", "row")}
+    report = run_preference_report(PreferenceReportConfig(output="page", runs=runs))
+    text = page_text(report.output / "report.html")
+    assert "over seeds 3, 4" in text and "| row minus pair | bt_hier |" in text
+    page = (report.output / "pair.html").read_text()
     assert page.count("<svg") == 2 and "Accuracy by user" in page
 
 

@@ -104,7 +104,6 @@ def test_what_was_reported_is_known_from_the_files(made, tmp_path):
     conditioned = config_of(made, made / "conditioned")
     assert conditioned.up_to_date() and run_sequential(conditioned).up_to_date
     plain = config_of(made, tmp_path / "plain", session_context=False, epochs=1)
-    assert "session_context" not in plain.deciding()
     run_sequential(plain)
     about = [
         json.loads((model_of(folder) / "model.json").read_text())

@@ -87,5 +87,3 @@ def test_what_a_large_corpus_does_not_allow(demo, tmp_path, large):
         config_of(demo, tmp_path, eval_examples=0)
     with pytest.raises(ConfigError, match="model caser has a vector for each user"):
         run_sequential(config_of(demo, tmp_path / "out", model="caser", hyper={}))
-    plain = config_of(demo, tmp_path, shuffle_examples=0, eval_examples=-1)
-    assert not {"shuffle_examples", "eval_examples"} & plain.deciding().keys()

@@ -1,5 +1,6 @@
 """HTML pages as tests look at them, and figures that are built but not drawn."""
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -53,3 +54,34 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+HEADS = {"h1": "# ", "h2": "## ", "h3": "### ", "li": "* ", "p": "", "tr": "| ", "div": "", "summary": "", "pre": ""}
+
+
+class _Lines(HTMLParser):
+    """The text of a page line by line: headings as `## `, table rows as `| a | b |`, list entries as `* `."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.lines = []
+        self.feed(re.sub(r"<nav.*</nav>", "", text[text.index("<main>") :], flags=re.S))
+
+    def handle_starttag(self, tag, attrs):
+        if tag in HEADS:
+            self.lines.append(HEADS[tag])
+        elif tag == "span" and ("class", "note") in attrs:
+            self.lines[-1] += " "
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.lines[-1] += " | "
+
+    def handle_data(self, data):
+        if self.lines and data.strip():
+            self.lines[-1] += data.strip("\n")
+
+
+def page_text(path):
+    """The text of a page's file; tests look for lines and table rows in it."""
+    return "\n".join(line.rstrip() for line in _Lines(path.read_text(encoding="utf-8")).lines)

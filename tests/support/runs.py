@@ -88,6 +88,6 @@ def results_of(
     return kind(made, ["item"], metrics, drawn, list_slices(kinds or {}), metrics, **more)
 
 
-def recommenders_of(folder, split="test"):
+def recommenders_of(folder):
     """What the `metrics.json` of a report says of its recommenders."""
-    return json.loads(Path(folder, "metrics.json").read_text())["splits"][split]["recommenders"]
+    return json.loads(Path(folder, "metrics.json").read_text())["recommenders"]

@@ -60,10 +60,6 @@ STAGES = {
     "sid-report": {
         **{"corpus": "corpus", "tables": {"own": "sids"}, "output": "sids-page", "dimensions": 6, "buckets": 2},
     },
-    "experiment-log": {
-        "entries": {"shop": {"corpus": "corpus", "sids": "sids", "stages": {"SFT": "predictions"}}},
-        **{"output": "log", "resamples": 20},
-    },
     "export": {"checkpoint": "sft", "corpus": "corpus", "output": "export"},
     "recommend": {"checkpoint": "sft", "histories": "histories.jsonl", "output": "lists", "k": 3},
 }

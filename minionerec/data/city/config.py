@@ -28,22 +28,18 @@ class MakeCityConfig(StageConfig):
     )
     days: int = setting(360, "days that the city is open", least=1, most=36_500)
     epoch_days: int = setting(60, "days after which every shelf has another best seller", least=1, most=36_500)
-    returns: float = setting(RETURNS, "share of a user's purchases that begin a session", above=0, most=1, since="0.2")
+    returns: float = setting(RETURNS, "share of a user's purchases that begin a session", above=0, most=1)
     late: float = setting(
         0.0,
         "share of the items, among those that become best sellers while the city is open, that are not sold before",
         least=0,
         most=1,
-        since="0.2",
     )
-    memory: int = setting(
-        0, "latest items of a user that are not bought again, at most 10", least=0, most=10, since="0.2"
-    )
+    memory: int = setting(0, "latest items of a user that are not bought again, at most 10", least=0, most=10)
     form: str = setting(
         FORMS[0],
         f"'parquet': two tables of parquet; '{SHOP}': csv files with ids such as P001 and U0001, for one small shop",
         known=FORMS,
-        since="0.2",
     )
     seed: int = setting(42, "random seed", least=0)
     processes: int = setting(

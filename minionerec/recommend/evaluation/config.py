@@ -98,7 +98,6 @@ class EvalConfig(EvaluationConfig):
         0.0,
         "scores are divided by the number of tokens to this power (beam search); 0: summed log-probabilities",
         least=0,
-        since="0.2",
     )
     assistant: str = setting(
         "",
@@ -126,7 +125,7 @@ class EvalConfig(EvaluationConfig):
     batch_size: int = setting(
         0, "prompts per batch; 0: as many as memory holds; lists are the same", least=0, affects_result=False
     )
-    slices: bool = setting(False, SLICES, since="0.2")
+    slices: bool = setting(False, SLICES)
     score_end: bool = setting(
         False,
         "also score the tokens after the SID in a completion (newline, end token), as `generate` does",

@@ -236,8 +236,7 @@ class Chosen:
         """
         try:
             optional = dict.fromkeys(("by_context", "of", "text"))
-            earlier = {**optional, "popularity_exclude_seen": False, "ease_exclude_seen": False}  # until version 0.2
-            known = {name: {**earlier, **content}[name] for name in cls.__dataclass_fields__}
+            known = {name: {**optional, **content}[name] for name in cls.__dataclass_fields__}
             return TypeAdapter(cls).validate_json(json.dumps(known), strict=True)
         except (TypeError, KeyError, ValueError) as error:
             raise ArtefactError(

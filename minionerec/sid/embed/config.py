@@ -35,7 +35,6 @@ class EncoderSettings(Settings):
         False,
         "put factors of item co-occurrence in the training interactions beside the encoder's vectors, each part of the "
         "same length; items without training interactions have the encoder's vectors alone",
-        since="0.3",
     )
     dimensions: int = setting(
         64, "dimensions of TF-IDF vectors and of factors of interactions; lowered for small catalogues", least=1

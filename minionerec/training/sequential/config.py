@@ -75,7 +75,6 @@ class SequentialConfig(StageConfig):
         False,
         "rows: condition the model on whether the next item is in the session of the newest one or in a later "
         "one, where the corpus has times",
-        since="0.2",
     )
     seen: str | None = setting(
         None,
@@ -92,13 +91,11 @@ class SequentialConfig(StageConfig):
         "examples (or windows) that are shuffled together, of blocks in random order; 0: all, and 65,536 of a corpus "
         "that is too large for memory",
         least=0,
-        since="0.2",
     )
     eval_examples: int = setting(
         -1,
         "examples of valid and of test that are measured, a random sample; -1: all",
         least=-1,
-        since="0.2",
     )
     device: str = setting("auto", "where to compute: auto, cpu, cuda, mps", affects_result=False)
     resamples: int = setting(2000, "bootstrap resamples for the intervals", least=1)

@@ -190,7 +190,7 @@ def test_recipes_are_listed_and_copied(capsys, monkeypatch, tmp_path):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(shipped_recipes())
     words(monkeypatch, "recipes", "copy", "industrial", "./here.yaml")
     cli.dispatch()
-    assert capsys.readouterr().out == "16 steps in here.yaml; run them with: minionerec run here.yaml\n"
+    assert capsys.readouterr().out == "15 steps in here.yaml; run them with: minionerec run here.yaml\n"
     assert (tmp_path / "here.yaml").is_file()
     words(monkeypatch, "recipes", "copy", "industrial", "my copy.yaml")
     cli.dispatch()

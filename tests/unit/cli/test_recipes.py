@@ -12,15 +12,13 @@ from minionerec.cli import run
 from minionerec.cli.init import BASE
 from minionerec.cli.plan import Job, Plan, between, config_values, jobs_before, plan_of
 from minionerec.cli.recipes import DEMO, copy_recipe, find_recipe, read_recipe, shipped_recipes
-from minionerec.cli.run import ensure_before
-from minionerec.cli.search import check_search
+from minionerec.cli.run import ensure_before, parsed_changes, parsed_seeds
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.stages import STAGES
 from minionerec.reports.reference import load_reference
 
 CONFIGS = ROOT / "configs"
 NAMES = [str(path.relative_to(CONFIGS).with_suffix("")) for path in sorted(CONFIGS.glob("*/[!_]*.yaml"))]
-PLAIN = [name for name in NAMES if not name.startswith("studies/")]
 
 
 planned = cache(plan_of)
@@ -38,11 +36,6 @@ def test_every_step_of_a_shipped_recipe_has_valid_settings(name):
     assert steps and all(isinstance(step.settings, step.spec.config_class()) for step in steps)
     texts = [value for step in steps for value in step.values.values() if isinstance(value, str)]
     assert not [text for text in texts if "{" in text]
-    if name.startswith("studies/"):
-        recipe = read_recipe(name)
-        check_search(Plan(recipe))
-        assert len({key.case for key in jobs}) == len(recipe.cases) + any(recipe.data.values())
-        assert recipe.settings.output == f"runs/{name}"
 
 
 def test_every_published_table_that_a_recipe_names_is_there():
@@ -62,7 +55,7 @@ def test_the_demo_configuration_of_every_stage_parses(spec):
     assert isinstance(kind(**config_values(kind, spec.demo)), kind)
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_reads_only_what_it_has_made_before(name):
     jobs = planned(name)
     made = set()
@@ -123,14 +116,11 @@ def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
     assert find_recipe("demo") == find_recipe("demo.yaml") == Path("demo.yaml")
 
 
-def test_an_unknown_recipe_names_those_it_may_be_and_an_old_one_what_to_do(tmp_path):
+def test_an_unknown_recipe_names_those_it_may_be():
     with pytest.raises(
         ConfigError, match=r"^industrial/sdp: no such recipe; .*Did you mean industrial/sdpo.*minionerec"
     ):
         find_recipe("industrial/sdp")
-    (tmp_path / "pipeline.yaml").write_text("stages: []\n")
-    with pytest.raises(ConfigError, match=r"is a folder with a pipeline.yaml, as .* 0.1; a recipe is one file now"):
-        find_recipe(tmp_path)
 
 
 SFT = "sft: {corpus: c, sids: s, output: there}"
@@ -161,11 +151,6 @@ SFT = "sft: {corpus: c, sids: s, output: there}"
         (f"threads: 0\nsteps: {{{SFT}}}", r"line 1: threads is 0; it must be at least 1"),
         (f"threads: [1]\nsteps: {{{SFT}}}", r"line 1: threads is \[1\]; expected a whole number"),
         (f"launch: nowhere.yaml\nsteps: {{{SFT}}}", r"launch is 'nowhere.yaml', but there is no such file"),
-        (
-            f"cases: {{a: }}\nsteps: {{{SFT}}}",
-            r"has cases, but no output; a recipe with cases needs output",
-        ),
-        (f"compare: {{a: {{}}}}\nsteps: {{{SFT}}}", r"has compare, but no output; a recipe with cases needs"),
         ("- sft", r"expected a mapping"),
         ("base: nowhere", r"mine.yaml, line 1: base: nowhere: no such recipe"),
         ("base: mine", r"line 1: base is 'mine', which is based on this file itself, by way of mine"),
@@ -212,7 +197,7 @@ def test_a_malformed_recipe_is_refused_in_one_line(tmp_path, content, message):
     [
         ("{}", "{sft", "{sft"),
         ("{}", "a}{b c}", "a}{b c}"),
-        ("{x: sids, y: '{x}'}", "{{y}}", "runs/sids"),
+        ("{x: sids, y: '{x}'}", "{{y}}", "{sids}"),
         ("{x: '{x{y', y: '}}'}", "{x}}", "{x{y}"),
         ("{x: '{', y: 'y}'}", "{x}y}", "{y}"),
     ],
@@ -288,7 +273,7 @@ def without_reference(values):
 
 def test_a_recipe_is_copied_as_one_file_to_be_edited(tmp_path):
     """Of one with a base all is written out; its steps are the same ones but for published results to compare with."""
-    copies = ("demo", "industrial/d3-0.5b", "industrial/catalogue", "industrial/generative", "studies/language_model")
+    copies = ("demo", "industrial/d3-0.5b", "industrial/catalogue", "industrial/generative", "industrial/sequential")
     for name in copies:
         copied = copy_recipe(name, tmp_path / "new" / f"{name.replace('/', '-')}.yaml")
         assert "base" not in yaml.safe_load(copied.read_text()) and copied.read_text().startswith("# ")
@@ -421,12 +406,14 @@ def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path, monkeyp
         "  sids: {stage: build-sids, corpus: '{data}', seed: 1}\n"
         "  one: {stage: train-sequential, model: sasrec, corpus: '{data}', protocol: rows, output: '{runs}/one'}\n"
         "  other: {config: '#one', stage: train-sequential, model: gru4rec, output: '{runs}/other'}\n"
-        "  eval: {stage: eval-beam, corpus: '{data}', sids: '{sids}', checkpoint: '{one}/seed-3/model'}\n"
+        "  eval: {stage: eval-beam, corpus: '{data}', sids: '{sids}', checkpoint: '{one}/model'}\n"
+        "  levels: {stage: calc-level, predictions: '{eval}', once: true}\n"
         "  report: {corpus: '{data}', predictions: {one: '{one}', other: '{other}'}}\n"
     )
     jobs = plan_of(path)
     assert [key.title for key in jobs] == [
-        "data", "sids", "one, seed 3", "other, seed 3", "one, seed 5", "eval", "other, seed 5", "report"
+        "data", "one, seed 3", "other, seed 3", "sids", "eval, seed 3", "one, seed 5", "other, seed 5", "eval, seed 5",
+        "levels", "report",
     ]  # fmt: skip
     by_title = {key.title: job for key, job in jobs.items()}
     for name in ("one", "other"):
@@ -439,7 +426,48 @@ def test_trainings_of_a_recipe_with_seeds_have_a_folder_a_seed(tmp_path, monkeyp
         assert type(job.settings)(**config_values(type(job.settings), job.config)) == job.settings, job.title
     report = by_title["report"]
     assert report.settings.predictions == {"one": "out/one", "other": "out/other"}
-    assert {key.title for key in report.needs} == {"data", *(title for title in by_title if "seed" in title)}
-    assert [key.title for key in by_title["eval"].needs] == ["data", "sids", "one, seed 3", "one, seed 5"]
+    trained = {title for title in by_title if title.startswith(("one", "other"))}
+    assert {key.title for key in report.needs} == {"data", *trained}
+    assert by_title["eval, seed 5"].settings.checkpoint == "out/one/seed-5/model"
+    assert by_title["eval, seed 5"].settings.output == "out/eval/seed-5/predictions"
+    assert [key.title for key in by_title["eval, seed 5"].needs] == ["data", "sids", "one, seed 5"]
+    assert by_title["levels"].settings.predictions == "out/eval"
     kind = STAGES["train-sequential"].config_class()
     assert config_values(kind, f"{path}#one")["output"] == "out/one/seed-3"
+
+
+def test_seeds_of_the_command_are_those_of_every_training(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "output: out\nsteps:\n  sids: {stage: build-sids, corpus: c, seed: 1}\n"
+        "  sft: {corpus: c, sids: '{sids}', seed: 2}\n  grpo: {corpus: c, checkpoint: '{sft}'}\n"
+        "  eval: {stage: eval-beam, corpus: c, checkpoint: '{grpo}'}\n"
+        "  report: {corpus: c, predictions: {GRPO: '{eval}'}}\n"
+    )
+    assert [key.title for key in plan_of(path)] == ["sids", "sft", "grpo", "eval", "report"]
+    jobs = {key.title: job for key, job in Plan(read_recipe(path), parsed_seeds("7,8")).all().items()}
+    assert [jobs[f"{step}, seed 8"].settings.seed for step in ("sft", "grpo")] == [8, 8]
+    assert jobs["grpo, seed 8"].settings.checkpoint == "out/sft/seed-8"
+    assert jobs["eval, seed 8"].settings.seed != 8 and jobs["sids"].settings.seed == 1
+    assert jobs["report"].settings.predictions == {"GRPO": "out/eval"}
+    for text in ("", "4,4", "-1", "a", "1,", "1 2"):
+        with pytest.raises(ConfigError, match=r"expected different whole numbers, such as 42,43,44"):
+            parsed_seeds(text)
+
+
+def test_settings_of_the_command_replace_those_of_the_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"output: out\nsteps:\n  {SFT}\n  again: {{config: '#sft'}}\n")
+    changes = parsed_changes(["sft.epochs=2", "sft.tasks={next_sid: 0.5}", "again.learning_rate=1e-4"])
+    jobs = {key.title: job for key, job in Plan(read_recipe(path, changes), in_files=True).all().items()}
+    assert (jobs["sft"].settings.epochs, jobs["sft"].settings.tasks) == (2, {"next_sid": 0.5})
+    assert (jobs["again"].settings.epochs, jobs["again"].settings.learning_rate) == (2, 1e-4)
+    assert jobs["sft"].config == "there.yaml" and jobs["again"].config == "out/again.yaml"
+    for word in ("epochs=2", "sft.epochs", ".a=1", "sft.=1"):
+        with pytest.raises(ConfigError, match=r"expected STEP\.SETTING=VALUE, such as sft\.epochs=2"):
+            parsed_changes([word])
+    with pytest.raises(ConfigError, match=r"--set sft\.epochs=\[: line 1, column 2: expected"):
+        parsed_changes(["sft.epochs=["])
+    for change, message in (("no.epochs=2", "--set no: .* has no such step"), ("sft.epoch=2", "unknown key 'epoch'")):
+        with pytest.raises(ConfigError, match=message):
+            Plan(read_recipe(path, parsed_changes([change]))).all()

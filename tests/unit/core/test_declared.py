@@ -17,7 +17,6 @@ LEAST = {
     "sid-report": {"tables": {"a": "sids"}},
     "calc-level": {"predictions": "predictions"},
     "report": {"predictions": {"a": "predictions"}, "corpus": "corpus"},
-    "experiment-log": {"entries": {"a": {"corpus": "corpus", "stages": {"b": "predictions"}}}},
     "preference-report": {"runs": {"a": "run"}},
     "eval-beam": {"checkpoint": "checkpoint"},
     "recommend": {"checkpoint": "checkpoint"},

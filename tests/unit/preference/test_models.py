@@ -28,8 +28,7 @@ from minionerec.preference.models import (
 )
 from minionerec.preference.stage import few_shot
 from minionerec.preference.synthetic import make_population, sibling_probability
-from minionerec.reports.markdown import render_markdown
-from minionerec.reports.preference import Section, user_blocks
+from minionerec.reports.preference import user_blocks
 
 
 def every_row(model, data, user=None, swap=False):
@@ -289,6 +288,8 @@ def test_user_table_of_the_published_counts():
     assert (table["hidden_users"], table["hidden_rows"], row["n"], row["right"]) == (2, 13, 45, 23)
     assert (round(100 * row["low"]), round(100 * row["high"])) == (37, 65)
     results = {"model": "m", "user_table": table, "targets": names, "users": ids, "overall": {}}
-    text = render_markdown("t", "l", [Section("Users", user_blocks(results))])
-    assert "Accuracy (macro) | Accuracy (pooled)" in text and "| 4ad536 | 148 | 45 | 52.4% | 51.1% |" in text
-    assert "38.9% | 58.3% | 60.0%" in text and "≥10" in text and "2 users with 13 test answers are hidden" in text
+    shown, note, *_ = user_blocks(results)
+    assert list(shown.headers[4:6]) == ["Accuracy (macro)", "Accuracy (pooled)"]
+    assert shown.rows[0][1:6] == ["4ad536", "148", "45", "52.4%", "51.1%"]
+    assert shown.rows[0][-3:] == ["38.9%", "58.3%", "60.0%"]
+    assert "≥10" in note and "2 users with 13 test answers are hidden" in note

@@ -1,16 +1,13 @@
 """Lines of growth, and the slopes that stand beside them."""
 
 import importlib.util
-import json
 import math
 import re
-import sys
 from xml.etree import ElementTree
 
 import pytest
 from support.paths import ROOT
 
-from minionerec.core.errors import MinioneRecError
 from minionerec.reports.plots import available
 
 
@@ -42,26 +39,3 @@ def test_slopes(scale):
     table, seconds = scale.page_of([line("a", 10, 1.0), line("a", 1000, 10.0), line("b", 10, 2.0)])
     assert seconds == {"a": {10: 1.0, 1000: 10.0}, "b": {10: 2.0}}
     assert table.splitlines()[2:] == ["| a | 1.0 | 10.0 | 0.50 | 1.00 | 1.00 |", "| b | 2.0 | — | — | 1.00 | — |"]
-
-
-def test_a_table_is_written_between_its_marks(scale, tmp_path, monkeypatch, capsys):
-    (tmp_path / "out.jsonl").write_text(json.dumps(line("a", 10, 1.0)) + "\n")
-    page = tmp_path / "page.md"
-    words = ["scale.py", "--out", str(tmp_path / "out.jsonl"), "--page", str(page)]
-    monkeypatch.setattr(sys, "argv", words)
-    begin, end = "<!-- written by benchmarks/scale.py -->", "<!-- end of benchmarks/scale.py -->"
-    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-    scale.main()
-    text = page.read_text()
-    assert "old" not in text and "| a | 1.0 | — | 1.00 |" in text
-    assert text.startswith("before\n") and text.endswith("\nafter\n")
-    scale.main()
-    assert page.read_text() == text
-    for wrong in ("no marks\n", f"{end}\n{begin}\n", f"{begin}\n{begin}\n{end}\n", f"{begin}\n"):
-        page.write_text(wrong)
-        with pytest.raises(MinioneRecError, match=r"does not have the lines .* once each"):
-            scale.main()
-        assert page.read_text() == wrong
-    page.unlink()
-    scale.main()
-    assert page.read_text().startswith(f"{begin}\n\n| stage |") and page.read_text().endswith(f"\n\n{end}\n")

@@ -589,12 +589,10 @@ def test_pairs_of_some_sources_are_those_of_all(chain):
         np.testing.assert_array_equal(TransitionPairs(rows.parts(), 40, 10, some).counts(*how).toarray(), wanted)
 
 
-def test_constants_of_before_are_read_as_what_they_meant(chosen):
+def test_constants_without_texts_are_read(chosen):
     content = chosen.to_json()
-    for name in ("popularity_exclude_seen", "ease_exclude_seen", "text"):
-        del content[name]
-    found = Chosen.from_json(content, "here")
-    assert not found.popularity_exclude_seen and not found.ease_exclude_seen and TEXT not in found.names
+    del content["text"]
+    assert TEXT not in Chosen.from_json(content, "here").names
     with pytest.raises(ArtefactError, match=r"here: holds no constants"):
         Chosen.from_json({}, "here")
 

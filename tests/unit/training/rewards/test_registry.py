@@ -81,7 +81,7 @@ def test_a_reward_whose_source_is_missing(name, setting):
 def test_a_reward_that_finds_no_history():
     check_histories({"rule": 1.0, "position": 1.0}, [None], ["title_to_sid"])
     check_histories({"collaborative": 1.0}, [None, [3]], ["title_to_sid", "next_sid"])
-    with pytest.raises(ConfigError, match=r"'collaborative' reads the history, which none of .*'title_to_sid'"):
+    with pytest.raises(ConfigError, match=r"'collaborative' reads the history, which none of the tasks title_to"):
         check_histories({"rule": 1.0, "collaborative": 1.0}, [None], ["title_to_sid"])
 
 

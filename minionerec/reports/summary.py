@@ -1,0 +1,185 @@
+"""The summary of a report: at most six kinds of sentences, each computed from paired differences, none with a cause."""
+
+from collections.abc import Sequence
+
+from minionerec.data.slices import LATER, WHOSE
+from minionerec.metrics.predictions import SESSION_CONTEXT, labelled
+from minionerec.metrics.statistics import PairedDifference
+from minionerec.recommend.rankers.baselines import NAMES
+from minionerec.reports.cells import quoted, signed, signed_percent, with_interval
+from minionerec.reports.reference import PublishedGap, spread
+from minionerec.reports.results import PageResults
+
+_BASELINES = {given: [labelled(name, given) for name in NAMES] for given in ((), (SESSION_CONTEXT,))}
+"""Names of the baselines on pages, by what they were given."""
+_SMALL = 0.05  # share of examples below which a slice is not reported
+_ALL_INTERVALS = 4  # recommenders that are each compared with their interval; of more the differences alone
+
+
+def summary(results: PageResults) -> list[str]:
+    """The sentences of the summary; a recommender is reported as ahead where the 95 % interval excludes 0."""
+    return [
+        *_best(results),
+        *_against_baselines(results),
+        *_later(results),
+        *_slices_led_by_baselines(results),
+        *_published(results),
+        *_kept_start(results),
+    ]
+
+
+def _best(results: PageResults) -> list[str]:
+    """The highest headline metric and its lead, and a baseline that no trained recommender is ahead of."""
+    ranked, means, metric = results.ranked, results.means, results.headline
+    best = ranked[0]
+    if len(ranked) == 1:
+        return [f"{quoted(best)} has {metric} {means[best]:.4f}; there is no other recommender to compare it with."]
+    gap = results.difference(best, ranked[1], results.levels[0], metric)
+    text = f"{_called(best)} has the highest {metric}, {means[best]:.4f}, "
+    text += "and is ahead of the next, " if gap.verdict > 0 else "with no significant difference from the next, "
+    text += f"{_called(ranked[1])}: {with_interval(gap)}."
+    mine, theirs = _best_two(results)
+    return [_sentence(text)] + ([] if {mine, theirs} == set(ranked[:2]) else _not_ahead(results, "", mine, theirs))
+
+
+def _best_two(results: PageResults) -> tuple[str | None, str | None]:
+    """The best trained recommender and the best baseline, None where there is none."""
+    ranked = results.ranked
+    mine = next((name for name in ranked if not _is_baseline(name)), None)
+    return mine, next((name for name in ranked if _is_baseline(name)), None)
+
+
+def _is_baseline(name: str) -> bool:
+    return any(name in names for names in _BASELINES.values())
+
+
+def _not_ahead(results: PageResults, where: str, mine: str | None, theirs: str | None) -> list[str]:
+    """The best trained recommender compared with the best baseline; nothing where it is ahead."""
+    if mine is None or theirs is None:
+        return []
+    gap = results.difference(mine, theirs, results.levels[0], results.headline)
+    if gap.verdict > 0:
+        return []
+    text = f"{where}the best trained recommender, {quoted(mine)}, "
+    text += "is behind" if gap.verdict < 0 else "is not significantly ahead of"
+    return [_sentence(f"{text} the baseline {quoted(theirs)}: {with_interval(gap)}.")]
+
+
+def _against_baselines(results: PageResults) -> list[str]:
+    """All recommenders compared with the strongest baseline that knows as much, by validation where available."""
+    known_by_inputs = {given: [name for name in results.ranked if name in names] for given, names in _BASELINES.items()}
+    several = all(known_by_inputs.values())
+    sentences = []
+    for given, known in known_by_inputs.items():
+        if not known:
+            continue
+        best = None if results.chosen is None else results.chosen.strongest_of(given)
+        chosen = labelled(best, given) if best else None
+        strongest = chosen if chosen in known else known[0]
+        where = "validation" if chosen in known else "these examples (no validation results)"
+        names = [
+            name
+            for name in results.own
+            if not _is_baseline(name) and (not several or results.recommenders[name].given == given)
+        ]
+        sentences += _compared(results, names, strongest, f"the strongest baseline on {where}")
+    return sentences
+
+
+def _compared(results: PageResults, names: Sequence[str], other: str, what: str) -> list[str]:
+    """One sentence comparing recommenders with another; nothing without any."""
+    gaps = {name: results.difference(name, other, results.levels[0], results.headline) for name in names}
+    parts = []
+    for words, verdict in (("ahead", 1), ("behind", -1), ("no significant difference for", 0)):
+        shown = [
+            f"{quoted(name)} ({with_interval(gap) if len(gaps) <= _ALL_INTERVALS else signed(gap.difference)})"
+            for name, gap in gaps.items()
+            if gap.verdict == verdict
+        ]
+        if shown:
+            parts.append(f"{words} {', '.join(shown)}")
+    return [f"Compared with {what}, {quoted(other)}: {'; '.join(parts)}."] if gaps else []
+
+
+def _later(results: PageResults) -> list[str]:
+    """A baseline that no trained recommender is ahead of, where the target is later than the history."""
+    for part, measured in results.by_slice:
+        if (part.group, part.name) == ("time", LATER) and measured is not None:
+            where = f"on the {100 * part.share:.0f} % of examples {WHOSE[part.group, part.name]}, "
+            return _not_ahead(measured, where, *_best_two(measured))
+    return []
+
+
+def _slices_led_by_baselines(results: PageResults) -> list[str]:
+    """Slices of a twentieth of the examples and more in which a baseline is ahead of the best trained recommender."""
+    parts = []
+    for part, measured in results.by_slice:
+        key = part.group, part.name
+        if measured is None or part.share < _SMALL or key == ("time", LATER):  # `_later` reports these
+            continue
+        mine, theirs = _best_two(measured)
+        if mine is None or theirs is None:
+            continue
+        gap: PairedDifference = measured.difference(mine, theirs, results.levels[0], results.headline)
+        if gap.verdict < 0:
+            where = f"on the {100 * part.share:.0f} % of examples {WHOSE[key]}"
+            parts.append(f"{where} {quoted(mine)} is behind {quoted(theirs)}, {with_interval(gap)}")
+    return [f"Slices in which a baseline is ahead of the best trained recommender: {'; '.join(parts)}."] * bool(parts)
+
+
+def _published(results: PageResults) -> list[str]:
+    """Recommenders above, near or below published figures, by the headline metric or, where doubtful, its pair."""
+    compared: dict[str, tuple[str, PublishedGap, Sequence[PublishedGap]]] = {}
+    for name in results.own:
+        for row in results.counterparts(name):
+            gaps = results.gaps(name, row)
+            known = {gap.metric: gap for gap in gaps if not gap.doubtful}
+            gap = next((known[metric] for metric in (*results.pair, *known) if metric in known), None)
+            if gap is not None:
+                other = "" if row.name == name else f" vs. {row.name}"
+                compared[f"{name} / {row.name} ({row.group})"] = (f"{quoted(name)}{other}", gap, gaps)
+    sentences = []
+    for words, side in (("Above", 1), ("Within our 95 % interval of", 0), ("Below", -1)):
+        parts = [
+            _beside_published(label, gap, gaps, results.headline)
+            for label, gap, gaps in compared.values()
+            if side == (0 if gap.inside else 1 if gap.gap > 0 else -1)
+        ]
+        if parts:
+            sentences.append(f"{words} the published {results.headline}: {'; '.join(parts)}.")
+    return sentences
+
+
+def _beside_published(label: str, gap: PublishedGap, gaps: Sequence[PublishedGap], headline: str) -> str:
+    """One recommender compared with one published result: the headline metric, and the range of all figures."""
+    known = [of_metric for of_metric in gaps if not of_metric.doubtful]
+    metric = "" if gap.metric == headline else f"{gap.metric} "
+    text = f"{label} ({metric}{gap.ours.mean:.4f}, published {gap.paper:.4f}, {signed(gap.gap)}"
+    ends = spread(known)
+    if len(known) > 1 and ends is not None:
+        inside = sum(of_metric.inside for of_metric in known)
+        text += f"; all {len(known)} figures {signed_percent(ends[0])} to {signed_percent(ends[1])}, {inside} inside"
+    return f"{text})"
+
+
+def _kept_start(results: PageResults) -> list[str]:
+    """Preference optimisation that ended with the weights that it started from, in every seed."""
+    sentences = []
+    for name in results.own:
+        newest = [lineage.trainings[-1] for lineage in results.lineages.get(name, ()) if lineage.trainings]
+        if newest and all(run.stage in ("grpo", "dpo") and run.counts.get("best_step") == 0 for run in newest):
+            sentences.append(
+                f"{quoted(name)}: {newest[0].stage.upper()} found nothing better on validation examples and kept the "
+                "weights that it started from."
+            )
+    return sentences
+
+
+def _called(name: str) -> str:
+    """A recommender's name in a sentence, marked as a baseline where it is one."""
+    return f"the baseline {quoted(name)}" if _is_baseline(name) else quoted(name)
+
+
+def _sentence(text: str) -> str:
+    """A sentence with its first letter capitalised, unless it begins with a name."""
+    return text[0].upper() + text[1:] if text.startswith(("the ", "on ")) else text

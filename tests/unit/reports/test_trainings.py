@@ -1,0 +1,111 @@
+"""From predictions back to their trainings, and trainings in words."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.trained_shop import RECORD, SFT, checkpoint, write_trained
+
+from minionerec.core.artefacts import read_manifest, write_artefact
+from minionerec.core.records import duration, record_path
+from minionerec.core.stage import Stage
+from minionerec.reports.trainings import Training, _recorded, machine, outcome, settings_changed, trace
+from minionerec.training.config import CatalogueTrainConfig, DpoConfig, TigerTrainConfig
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_trained(Path("made"))
+    return tmp_path
+
+
+def test_the_walk_goes_through_every_training(shop):
+    lineage = trace("RL", Path("made/eval_grpo"))
+    assert [(each.name, each.stage) for each in lineage.trainings] == [("sft", "sft"), ("RL", "grpo")]
+    assert lineage.own is lineage.trainings[-1] and not lineage.missing
+    sft, rl = lineage.trainings
+    assert sft.record["processes"] == 4 and rl.record is None
+    assert (rl.counts["steps"], rl.seed, len(sft.log)) == (1650, 42, 13)
+
+
+def test_the_walk_finds_its_way_from_another_folder(shop, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    lineage = trace("RL", shop / "made" / "eval_grpo")
+    assert [each.path for each in lineage.trainings] == [shop / "made" / "sft", shop / "made" / "grpo"]
+
+
+def test_a_training_that_was_rebuilt_is_not_taken_for_the_old_one(shop):
+    checkpoint("made/sft", {**SFT, "epochs": 1.0}, {}, {}, [{"step": 1}])
+    lineage = trace("RL", Path("made/eval_grpo"))
+    assert [each.name for each in lineage.trainings] == ["RL"]
+    assert lineage.missing == ["made/sft"]
+
+
+def test_a_teacher_is_a_training_too(shop):
+    checkpoint(
+        "made/teacher", {"towers": 1, "layers": 2, "hidden_size": 64, "batch_size": 64}, {}, {}, [], "train-catalogue"
+    )
+    checkpoint("made/distilled", SFT, {}, {"teacher": "made/teacher"}, [])
+    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/distilled"}):
+        pass
+    lineage = trace("distilled", Path("made/eval"))
+    assert [(each.name, each.stage) for each in lineage.trainings] == [
+        ("teacher", "train-catalogue"),
+        ("distilled", "sft"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "stage", "title"),
+    [
+        (
+            CatalogueTrainConfig(corpus="c", sids="s", loss="sampled", max_grad_norm=0, output="made/it"),
+            "train-catalogue",
+            "catalogue model",
+        ),
+        (TigerTrainConfig(corpus="c", sids="s", output="made/it"), "train-tiger", "train-tiger"),
+        (DpoConfig(corpus="c", checkpoint="x", output="made/it"), "dpo", "S-DPO"),
+    ],
+)
+def test_a_training_is_called_by_the_stage_in_its_manifest(shop, config, stage, title):
+    """A catalogue model that draws negatives has settings of S-DPO; nothing is guessed from the names of settings."""
+    running = Stage(config)
+    running.inputs.clear()
+    with running.work() as work, work.finish():
+        assert json.loads((work.folder / "run.json").read_text())["stage"] == stage
+    assert read_manifest("made/it")["stage"] == stage
+    with write_artefact("made/eval", "predictions", config={}, inputs={"checkpoint": "made/it"}):
+        pass
+    (training,) = trace("it", Path("made/eval")).trainings
+    assert training.stage == stage and training.title == title
+
+
+def test_a_record_of_another_artefact_is_not_this_ones(shop):
+    folder = record_path(Path("made/sft"))
+    folder.write_text(json.dumps({**RECORD, "artefact": "0" * 64}))
+    assert trace("SFT", Path("made/eval_sft")).trainings[0].record is None
+    folder.write_text(json.dumps({**RECORD, "artefact": read_manifest("made/sft")["sha256"]}))
+    assert trace("SFT", Path("made/eval_sft")).trainings[0].record is not None
+
+
+def test_settings_that_differ_from_the_defaults_and_outcome():
+    log = [{"step": 3, "epoch": 0.5, "loss": 1.0}, {"step": 3, "epoch": 0.5, "eval_loss": 0.9}]
+    counts = {"best_step": 0, "best": {"eval_ndcg@10": 0.1}, "steps": 3, "parameters": 1000}
+    training = Training("x", "grpo", Path("x"), {"epochs": 3.0, "beta": 0.001, "generations": 48}, counts, log, 42)
+    assert settings_changed(training) == [("epochs", "3"), ("generations", "48")]
+    lines = dict(outcome(training))
+    assert (lines["Epochs"], lines["Steps"], lines["Parameters"], lines["Seed"]) == ("0.5 of 3", "3", "1,000", "42")
+    assert lines["Best validation"] == "NDCG@10 0.1000 at step 0 (the initial checkpoint)"
+    assert lines["Lowest validation loss"] == "0.9000 at epoch 0.5" and lines["Duration"] == "not recorded"
+    assert settings_changed(Training("x", "other", Path("x"), {"a": True})) == [("a", "yes")]
+
+
+def test_records_as_text():
+    batch = {"per_device": 16, "accumulation": 16, "total": 1024}
+    lines = dict(_recorded({**RECORD, "parts": 2, "peak_gpu_memory_bytes": 3 * 2**30, "batch": batch}))
+    assert lines["Started"] == "2030-01-31T12:00:00Z, in 2 parts"
+    assert lines["Examples per step"] == "1,024 (16 x 16 accumulated x 4 processes)"
+    assert (lines["Peak memory"], lines["Peak GPU memory"], lines["Commit"]) == ("2.0 GiB", "3.0 GiB", "abc123")
+    assert machine({**RECORD["machine"], "gpus": []}) == "Some CPU, 32 cores, 8 threads"
+    assert duration(34200) == "9 h 30 min"
