@@ -128,7 +128,7 @@ def measured(results: PageResults) -> Section:
     if results.table is not None:
         note = (
             "A SID-level hit is the target's semantic ID: items that share an ID count for one another. An item-level "
-            "hit is the target itself; items that share an ID are ranked by popularity in training, then by item index."
+            "hit is the target itself; items that share an ID are ranked by popularity in training, then by item id."
         )
     lines = [list(line) for line in _facts(results)]
     return Section("Evaluation setup", [Table(["", ""], lines, text_columns=2), note])
