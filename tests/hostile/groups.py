@@ -11,6 +11,7 @@ from random import Random
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from hostile import harmless, mutate
 from support.builder import build, in_memory
 
@@ -157,7 +158,14 @@ def _lines(path: Path) -> tuple[int, int]:
 
 
 def filled_lines(path: Path) -> tuple[int, int]:
-    """Filled lines of a text file and how many there may be, as its kind ends lines."""
+    """Filled lines of a text file and how many there may be, as its kind ends lines; of parquet its rows.
+
+    Cells of parquet are not decoded: pandas refuses a column of lists that its metadata name texts, and names that
+    occur twice.
+    """
+    if path.suffix == ".parquet":
+        rows = pq.read_metadata(path).num_rows
+        return rows, rows
     if path.suffix not in (".json", ".jsonl", ".txt"):
         return _lines(path)
     # A lone \\r ends no line here: it is white space, as others of Unicode are.
@@ -168,10 +176,7 @@ def filled_lines(path: Path) -> tuple[int, int]:
 
 def _account(read: _Read, name: str, path: Path, header: bool) -> None:
     """Every row of the changed file is used or counted."""
-    if path.suffix == ".parquet":
-        filled = every = len(pd.read_parquet(path))
-    else:
-        filled, every = filled_lines(path)
+    filled, every = filled_lines(path)
     of_interactions = read.kinds.get("unknown_item", 0) + read.counts.get("reviews_without_item", 0)
     others = sum(read.kinds.values()) - read.kinds.get("unknown_item", 0)
     if name == "interactions":
