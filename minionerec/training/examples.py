@@ -36,6 +36,8 @@ from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import read_shard
 from minionerec.models.prompts.examples import ITEM_TASKS, ExampleBuilder
 
+NO_LABEL = -100
+"""The label without a loss, as transformers and torch know it."""
 _AT_ONCE = 16_384  # examples, or interactions, that are made before the next commit
 _LOOK_AGAIN = 0.2  # seconds
 _SALT = 0x5EED

@@ -24,7 +24,7 @@ from transformers.trainer_callback import TrainerState
 from minionerec.core.errors import DataError
 from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
-from minionerec.training.examples import EpochSampler
+from minionerec.training.examples import NO_LABEL, EpochSampler
 from minionerec.training.memory import Share, in_tiles
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
@@ -336,7 +336,7 @@ def prompt_in_turn(example: dict[str, Any], epoch: int) -> dict[str, Any]:
     return {
         **example,
         "input_ids": [*prompt, *example["input_ids"][start:]],
-        "labels": [*[-100] * len(prompt), *example["labels"][start:]],
+        "labels": [*[NO_LABEL] * len(prompt), *example["labels"][start:]],
         "weights": [*[1.0] * len(prompt), *example["weights"][start:]],
     }
 

@@ -22,10 +22,17 @@ from minionerec.models.prompts.examples import (
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
 from minionerec.training.config import SftConfig
-from minionerec.training.examples import Chance, Columns, ExampleMaker, ExamplePart, Ragged, TaskExamples, ragged
+from minionerec.training.examples import (
+    NO_LABEL,
+    Chance,
+    Columns,
+    ExampleMaker,
+    ExamplePart,
+    Ragged,
+    TaskExamples,
+    ragged,
+)
 
-NO_LABEL = -100
-"""The label of a token without a loss."""
 COLUMNS = {
     "input_ids": "int32",
     "labels": "int32",

@@ -38,7 +38,7 @@ from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
 from minionerec.training.config import LanguageRunConfig, RunConfig
-from minionerec.training.examples import DealtBatches, EpochSampler, shuffled_examples
+from minionerec.training.examples import NO_LABEL, DealtBatches, EpochSampler, shuffled_examples
 from minionerec.training.memory import MemoryEstimate, Share, TokenLimit, estimate_memory
 from minionerec.training.packing import SetEpoch
 
@@ -398,12 +398,9 @@ def memory_of(
     )
 
 
-_NO_LABEL = -100  # as transformers counts them
-
-
 def label_count(inputs: Mapping[str, Any]) -> int:
     """Labels of a batch that have a loss."""
-    return int((inputs["labels"] != _NO_LABEL).sum())
+    return int((inputs["labels"] != NO_LABEL).sum())
 
 
 def collate_or_fill(
@@ -413,7 +410,7 @@ def collate_or_fill(
     if examples:
         return collate(examples)
     inputs = collate([dataset[0]])
-    return {**inputs, "shift_labels": torch.full_like(inputs["labels"], _NO_LABEL), "filler": True}
+    return {**inputs, "shift_labels": torch.full_like(inputs["labels"], NO_LABEL), "filler": True}
 
 
 class StepInParts(Trainer):

@@ -35,7 +35,7 @@ from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.config import GrpoConfig
 from minionerec.training.distillation import SoftTargets, load_teacher
-from minionerec.training.examples import TrainingSet, sample_blocks
+from minionerec.training.examples import NO_LABEL, TrainingSet, sample_blocks
 from minionerec.training.grpo.rollouts import RollOut, Row, beams, grpo_examples, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import teacher_questions
@@ -48,7 +48,6 @@ from minionerec.training.rewards import (
     make_reward,
     reward_weights,
 )
-from minionerec.training.rows import NO_LABEL
 from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
