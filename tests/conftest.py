@@ -3,7 +3,9 @@
 import atexit
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,11 @@ else:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 if os.environ.get("MINIONEREC_DATA"):
     os.environ["MINIONEREC_DATA"] = str(Path(os.environ["MINIONEREC_DATA"]).resolve())
+
+# DeepSpeed's extensions are built in a folder of this run: a build that was killed leaves a lock in the user's cache.
+if "TORCH_EXTENSIONS_DIR" not in os.environ:
+    os.environ["TORCH_EXTENSIONS_DIR"] = tempfile.mkdtemp(prefix="torch-extensions-")
+    atexit.register(shutil.rmtree, os.environ["TORCH_EXTENSIONS_DIR"], ignore_errors=True)
 
 import pytest
 from support.preloaded import python
