@@ -2,7 +2,8 @@
 
 A stage has one name: `minionerec build-sids`, `stage: build-sids` in recipes and manifests. Where it also has a
 script, that is the name with underscores. To add one, write its package (a configuration, a function that takes it
-and returns a `StageResult`) and an entry here.
+and returns a `StageResult`) and an entry here; optional parts and other packages register theirs by entry points of the
+group `minionerec.stages` (`minionerec.core.plugins`).
 
 Heavy modules are imported when a stage runs, so that `--help` answers at once.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from minionerec.core.errors import ConfigError
+from minionerec.core.plugins import Registry
 from minionerec.core.settings import Settings
 
 
@@ -86,148 +88,147 @@ def _named(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-STAGES = {
-    spec.name: spec
-    for spec in (
-        StageSpec(
-            "prepare-data",
-            "Turn a source of items and interactions into a corpus: checked, indexed and split.",
-            "minionerec.data.config:PrepareConfig",
-            "minionerec.data.prepare:run_prepare",
-        ),
-        StageSpec(
-            "embed-items",
-            "Turn the text of each item into a vector.",
-            "minionerec.sid.embed.config:EmbedConfig",
-            "minionerec.sid.embed.vectors:run_embed",
-        ),
-        StageSpec(
-            "build-sids",
-            "Give every item of a corpus a semantic ID.",
-            "minionerec.sid.config:SidConfig",
-            "minionerec.sid.build:run_build_sids",
-        ),
-        StageSpec(
-            "sid-report",
-            "Compare tables of semantic IDs on one page, before any training.",
-            "minionerec.reports.config:SidReportConfig",
-            "minionerec.reports.sid_report:run_sid_report",
-        ),
-        StageSpec(
-            "sft",
-            "Fine-tune a language model to generate semantic IDs (supervised fine-tuning, SFT).",
-            "minionerec.training.config:SftConfig",
-            "minionerec.training.sft:run_sft",
-            launched=True,
-            demo="demo#sft",
-        ),
-        StageSpec(
-            "grpo",
-            "Improve a checkpoint by reinforcement learning (GRPO) with ranking rewards.",
-            "minionerec.training.config:GrpoConfig",
-            "minionerec.training.grpo.stage:run_grpo",
-            launched=True,
-            demo="demo#grpo",
-        ),
-        StageSpec(
-            "dpo",
-            "Train a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
-            "minionerec.training.config:DpoConfig",
-            "minionerec.training.dpo:run_dpo",
-            launched=True,
-        ),
-        StageSpec(
-            "train-catalogue",
-            "Train a small generative model over the whole catalogue: text, IDs, codes and counts in one.",
-            "minionerec.training.config:CatalogueTrainConfig",
-            "minionerec.training.catalogue:run_catalogue",
-            launched=True,
-        ),
-        StageSpec(
-            "train-tiger",
-            "Train an encoder-decoder over semantic IDs (TIGER).",
-            "minionerec.training.config:TigerTrainConfig",
-            "minionerec.training.tiger:run_tiger",
-            launched=True,
-        ),
-        StageSpec(
-            "extend",
-            "Extend a checkpoint by the semantic IDs of new items, without training.",
-            "minionerec.training.config:ExtendConfig",
-            "minionerec.training.extend:run_extend",
-        ),
-        StageSpec(
-            "train-sequential",
-            "Train a sequential recommender with several seeds, and measure it as its protocol says.",
-            "minionerec.training.sequential.config:SequentialConfig",
-            "minionerec.training.sequential.stage:run_sequential",
-            makes=("sequential_model", "predictions"),
-        ),
-        StageSpec(
-            "train-preference",
-            "Train models of pairwise preferences; compare them with baselines and, where known, the ceiling.",
-            "minionerec.preference.config:PreferenceConfig",
-            "minionerec.preference.stage:run_preference",
-        ),
-        StageSpec(
-            "preference-report",
-            "Compare runs of train-preference: models, users and differences over seeds.",
-            "minionerec.preference.config:PreferenceReportConfig",
-            "minionerec.reports.preference:run_preference_report",
-        ),
-        StageSpec(
-            "eval-beam",
-            "Recommend for the examples of a split, by constrained beam search if a model generates SIDs, and measure.",
-            "minionerec.recommend.evaluation.config:EvalConfig",
-            "minionerec.recommend.evaluation.stage:run_eval",
-            demo="demo#eval_grpo",
-        ),
-        StageSpec(
-            "ground-titles",
-            "Generate the next title as free text, rank the items by distance to it, and measure.",
-            "minionerec.recommend.evaluation.grounding_config:GroundingConfig",
-            "minionerec.recommend.evaluation.grounding_stage:run_grounding",
-        ),
-        StageSpec(
-            "calc-level",
-            "Per-level accuracy of predicted semantic IDs: independent, cumulative and drop-off, at every K.",
-            "minionerec.reports.config:LevelsConfig",
-            "minionerec.reports.levels:run_levels",
-            demo="demo#levels",
-        ),
-        StageSpec(
-            "report",
-            "Compare recommenders on one page, from finished predictions, and print the table.",
-            "minionerec.reports.config:ReportConfig",
-            "minionerec.reports.report:run_report",
-            shown=True,
-        ),
-        StageSpec(
-            "recommend",
-            "Recommend for a file of histories, any number of them.",
-            "minionerec.recommend.config:RecommendConfig",
-            "minionerec.recommend.stage:run_recommend",
-        ),
-        StageSpec(
-            "export",
-            "Export a language model for other engines: plain Hugging Face files, the trie, the wording.",
-            "minionerec.recommend.config:ExportConfig",
-            "minionerec.recommend.export:run_export",
-        ),
-        StageSpec(
-            "make-city",
-            "Generate a shop of any size whose next purchase has a known probability.",
-            "minionerec.data.city.config:MakeCityConfig",
-            "minionerec.data.city.make:run_make_city",
-        ),
-        StageSpec(
-            "city-ceiling",
-            "Compute the expected metrics of the best possible ranking on examples of a generated city.",
-            "minionerec.data.city.config:CeilingConfig",
-            "minionerec.data.city.ceiling:run_city_ceiling",
-        ),
-    )
-}
+_BUILT_IN = (
+    StageSpec(
+        "prepare-data",
+        "Turn a source of items and interactions into a corpus: checked, indexed and split.",
+        "minionerec.data.config:PrepareConfig",
+        "minionerec.data.prepare:run_prepare",
+    ),
+    StageSpec(
+        "embed-items",
+        "Turn the text of each item into a vector.",
+        "minionerec.sid.embed.config:EmbedConfig",
+        "minionerec.sid.embed.vectors:run_embed",
+    ),
+    StageSpec(
+        "build-sids",
+        "Give every item of a corpus a semantic ID.",
+        "minionerec.sid.config:SidConfig",
+        "minionerec.sid.build:run_build_sids",
+    ),
+    StageSpec(
+        "sid-report",
+        "Compare tables of semantic IDs on one page, before any training.",
+        "minionerec.reports.config:SidReportConfig",
+        "minionerec.reports.sid_report:run_sid_report",
+    ),
+    StageSpec(
+        "sft",
+        "Fine-tune a language model to generate semantic IDs (supervised fine-tuning, SFT).",
+        "minionerec.training.config:SftConfig",
+        "minionerec.training.sft:run_sft",
+        launched=True,
+        demo="demo#sft",
+    ),
+    StageSpec(
+        "grpo",
+        "Improve a checkpoint by reinforcement learning (GRPO) with ranking rewards.",
+        "minionerec.training.config:GrpoConfig",
+        "minionerec.training.grpo.stage:run_grpo",
+        launched=True,
+        demo="demo#grpo",
+    ),
+    StageSpec(
+        "dpo",
+        "Train a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
+        "minionerec.training.config:DpoConfig",
+        "minionerec.training.dpo:run_dpo",
+        launched=True,
+    ),
+    StageSpec(
+        "train-catalogue",
+        "Train a small generative model over the whole catalogue: text, IDs, codes and counts in one.",
+        "minionerec.training.config:CatalogueTrainConfig",
+        "minionerec.training.catalogue:run_catalogue",
+        launched=True,
+    ),
+    StageSpec(
+        "train-tiger",
+        "Train an encoder-decoder over semantic IDs (TIGER).",
+        "minionerec.training.config:TigerTrainConfig",
+        "minionerec.training.tiger:run_tiger",
+        launched=True,
+    ),
+    StageSpec(
+        "extend",
+        "Extend a checkpoint by the semantic IDs of new items, without training.",
+        "minionerec.training.config:ExtendConfig",
+        "minionerec.training.extend:run_extend",
+    ),
+    StageSpec(
+        "train-sequential",
+        "Train a sequential recommender with several seeds, and measure it as its protocol says.",
+        "minionerec.training.sequential.config:SequentialConfig",
+        "minionerec.training.sequential.stage:run_sequential",
+        makes=("sequential_model", "predictions"),
+    ),
+    StageSpec(
+        "train-preference",
+        "Train models of pairwise preferences; compare them with baselines and, where known, the ceiling.",
+        "minionerec.preference.config:PreferenceConfig",
+        "minionerec.preference.stage:run_preference",
+    ),
+    StageSpec(
+        "preference-report",
+        "Compare runs of train-preference: models, users and differences over seeds.",
+        "minionerec.preference.config:PreferenceReportConfig",
+        "minionerec.reports.preference:run_preference_report",
+    ),
+    StageSpec(
+        "eval-beam",
+        "Recommend for the examples of a split, by constrained beam search if a model generates SIDs, and measure.",
+        "minionerec.recommend.evaluation.config:EvalConfig",
+        "minionerec.recommend.evaluation.stage:run_eval",
+        demo="demo#eval_grpo",
+    ),
+    StageSpec(
+        "ground-titles",
+        "Generate the next title as free text, rank the items by distance to it, and measure.",
+        "minionerec.recommend.evaluation.grounding_config:GroundingConfig",
+        "minionerec.recommend.evaluation.grounding_stage:run_grounding",
+    ),
+    StageSpec(
+        "calc-level",
+        "Per-level accuracy of predicted semantic IDs: independent, cumulative and drop-off, at every K.",
+        "minionerec.reports.config:LevelsConfig",
+        "minionerec.reports.levels:run_levels",
+        demo="demo#levels",
+    ),
+    StageSpec(
+        "report",
+        "Compare recommenders on one page, from finished predictions, and print the table.",
+        "minionerec.reports.config:ReportConfig",
+        "minionerec.reports.report:run_report",
+        shown=True,
+    ),
+    StageSpec(
+        "recommend",
+        "Recommend for a file of histories, any number of them.",
+        "minionerec.recommend.config:RecommendConfig",
+        "minionerec.recommend.stage:run_recommend",
+    ),
+    StageSpec(
+        "export",
+        "Export a language model for other engines: plain Hugging Face files, the trie, the wording.",
+        "minionerec.recommend.config:ExportConfig",
+        "minionerec.recommend.export:run_export",
+    ),
+    StageSpec(
+        "make-city",
+        "Generate a shop of any size whose next purchase has a known probability.",
+        "minionerec.data.city.config:MakeCityConfig",
+        "minionerec.data.city.make:run_make_city",
+    ),
+    StageSpec(
+        "city-ceiling",
+        "Compute the expected metrics of the best possible ranking on examples of a generated city.",
+        "minionerec.data.city.config:CeilingConfig",
+        "minionerec.data.city.ceiling:run_city_ceiling",
+    ),
+)
+STAGES: Registry[StageSpec] = Registry("minionerec.stages", {spec.name: spec for spec in _BUILT_IN})
+"""Name → stage."""
 
 
 def stage_spec(name: str) -> StageSpec:

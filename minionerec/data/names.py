@@ -1,6 +1,7 @@
 """Names in the settings of the data: sources, splits, and quirks of the published data."""
 
-OPTIONAL_ITEMS = ("user_items", "recbole")
+from minionerec.core.plugins import registered_names
+
 AMAZON = ("amazon2018", "amazon2023")
 WITH_COLUMNS = ("tables", "recbole")
 """Sources whose columns settings name."""
@@ -16,6 +17,9 @@ OF_ITEMS = ("item_column", "title_column", "description_column")
 """Those of `COLUMNS` that a table of items has."""
 OF_INTERACTIONS = ("user_column", "item_column", "time_column")
 """Those that a table of interactions has."""
+REGISTERED = registered_names("minionerec.readers")
+"""Sources of installed packages."""
+OPTIONAL_ITEMS = ("user_items", "recbole", *REGISTERED)
 FROM_FILES = ("tables", *AMAZON, "movielens", *OPTIONAL_ITEMS)
 """Sources that are read from the paths `interactions` and `items`; those of `OPTIONAL_ITEMS` do without the latter."""
 SOURCES = ("demo", "published", *FROM_FILES)

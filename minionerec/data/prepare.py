@@ -7,6 +7,7 @@ from typing import Any
 from minionerec.core.artefacts import read_json, read_manifest
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
+from minionerec.core.plugins import Registry
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.audit import OrderAudit, audit_examples
@@ -171,7 +172,8 @@ def _columns(config: PrepareConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in COLUMNS}
 
 
-READERS: dict[str, Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSource]] = {
+Reader = Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSource]
+_BUILT_IN: dict[str, Reader] = {
     "demo": lambda config, inputs, bad: read_tables(inputs["interactions"], inputs["items"], bad),
     "tables": lambda config, inputs, bad: read_tables(
         _interactions(config, inputs), inputs["items"], bad, **_columns(config)
@@ -183,4 +185,5 @@ READERS: dict[str, Callable[[PrepareConfig, Mapping[str, Path], BadRows], Intera
     ),
     "user_items": lambda config, inputs, bad: read_user_items(inputs["interactions"], inputs.get("items"), bad),
 }
+READERS: Registry[Reader] = Registry("minionerec.readers", _BUILT_IN)
 """Source → its reader, of all but the published layout, which is already split."""

@@ -107,9 +107,9 @@ class Predictions:
                 "target": np.asarray(self.targets, dtype=np.int32)[repeat],
                 "target_sid": np.asarray(self.target_sids, dtype=object)[repeat],
                 "rank": ranks.astype(np.int32),
-                "item": np.array([i for row in self.items for i in (row or [-1])], dtype=np.int32),
+                "item": np.array([i for row in self.items for i in (row if len(row) else [-1])], dtype=np.int32),
                 "sid": np.array([s for row in self.sids for s in (row or [""])], dtype=object),
-                "score": np.array([s for row in self.scores for s in (row or [np.nan])], dtype=np.float32),
+                "score": np.array([s for row in self.scores for s in (row if len(row) else [np.nan])], dtype=np.float32),
             }
         )
 

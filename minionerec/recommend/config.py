@@ -9,6 +9,7 @@ from typing import Any, ClassVar, get_args, get_type_hints
 from minionerec.core.artefacts import read_manifest, unchanged_input
 from minionerec.core.errors import ArtefactError
 from minionerec.core.paths import function_file
+from minionerec.core.plugins import registered_path
 from minionerec.core.settings import StageConfig, setting
 from minionerec.recommend.evaluation.config import DTYPES
 from minionerec.recommend.requests import Request
@@ -60,7 +61,9 @@ class RecommendConfig(StageConfig):
         input_kind="any",
     )
     ranker: str = setting(
-        "", "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and returns one"
+        "",
+        "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and returns one, "
+        "or a name that an installed package registers",
     )
     corpus: str = setting(
         "",
@@ -120,7 +123,7 @@ class RecommendConfig(StageConfig):
         found = super().inputs()
         if not self.corpus:
             found["corpus"] = own_corpus(found["checkpoint"])
-        file = function_file(self.ranker, "ranker") if self.ranker else None
+        file = function_file(registered_path("minionerec.rankers", self.ranker), "ranker") if self.ranker else None
         return found if file is None else {**found, "ranker": file}
 
 

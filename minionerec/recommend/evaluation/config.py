@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from minionerec.core.paths import function_file
+from minionerec.core.plugins import registered_path
 from minionerec.core.settings import StageConfig, setting
 from minionerec.core.values import in_words
 from minionerec.models.decoding.names import (
@@ -69,7 +70,7 @@ class EvalConfig(EvaluationConfig):
     ranker: str = setting(
         "",
         "instead of a checkpoint, your own ranker: dotted path of a function that takes the corpus and returns one, "
-        "e.g. my_module.make",
+        "e.g. my_module.make, or a name that an installed package registers",
     )
     sids: str = setting(
         "",
@@ -150,5 +151,5 @@ class EvalConfig(EvaluationConfig):
     def inputs(self) -> dict[str, Path]:
         """All inputs, with the source file of a user's own ranker."""
         found = super().inputs()
-        file = function_file(self.ranker, "ranker") if self.ranker else None
+        file = function_file(registered_path("minionerec.rankers", self.ranker), "ranker") if self.ranker else None
         return found if file is None else {**found, "ranker": file}

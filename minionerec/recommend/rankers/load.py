@@ -9,6 +9,7 @@ import torch
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.paths import function_at
+from minionerec.core.plugins import registered_path
 from minionerec.core.refit import refitted_ancestor
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import reading_dtype
@@ -196,20 +197,21 @@ def load_sequential_ranker(path: Path, corpus: Corpus, corpus_path: str | os.Pat
     return SequentialRanker(model.to(decoding_device()), name)
 
 
-def make_ranker(dotted: str, corpus: Corpus) -> Ranker:
-    """A user's own ranker.
+def make_ranker(name: str, corpus: Corpus) -> Ranker:
+    """Make a user's own ranker.
 
     Args:
-        dotted: Dotted path of a function that takes the corpus and returns a `Ranker`, such as `my_module.make`.
+        name: A name that an installed package registers (`minionerec.rankers`), or the dotted path of a function that
+            takes the corpus and returns a `Ranker`, such as `my_module.make`.
         corpus: The corpus whose items are recommended.
 
     Raises:
         ConfigError: If there is no such function, or it does not return a ranker.
     """
-    made = function_at(dotted, "ranker")(corpus)
+    made = function_at(registered_path("minionerec.rankers", name), "ranker")(corpus)
     if not isinstance(made, Ranker):
         raise ConfigError(
-            f"ranker is {dotted!r}, which returned a {type(made).__name__} without a method "
+            f"ranker is {name!r}, which returned a {type(made).__name__} without a method "
             "rank(queries, k, allowed). See minionerec.recommend.rankers.protocol.Ranker."
         )
     return made

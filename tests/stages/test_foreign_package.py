@@ -1,0 +1,113 @@
+"""A package of somebody else that adds a stage, a reader and a ranker by entry points."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.small_shop import make_shop
+
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "foreign"
+version = "0.1"
+[project.entry-points."minionerec.stages"]
+count-items = "foreign:COUNT_ITEMS"
+[project.entry-points."minionerec.readers"]
+foreign = "foreign:read"
+[project.entry-points."minionerec.rankers"]
+foreign = "foreign:NewestFirst"
+"""
+MODULE = """
+from dataclasses import dataclass
+from pathlib import Path
+import numpy as np
+from minionerec.core.settings import Settings, setting
+from minionerec.core.stages import StageResult, StageSpec
+from minionerec.data.corpus import Corpus
+from minionerec.data.sources.tables import read_tables
+from minionerec.recommend.rankers.protocol import Ranking
+
+@dataclass
+class CountConfig(Settings):
+    corpus: str = setting("", "corpus", input_kind="corpus", required=True)
+
+def count(config):
+    return StageResult(Path(), [f"{Corpus.load(config.corpus).n_items} items"])
+
+COUNT_ITEMS = StageSpec("count-items", "Count the items of a corpus.", "foreign:CountConfig", "foreign:count")
+
+def read(config, inputs, bad):
+    return read_tables(inputs["interactions"], inputs["items"], bad)
+
+class NewestFirst:
+    name = "newest first"
+    def __init__(self, corpus):
+        self.n_items = corpus.n_items
+    def rank(self, queries, k, allowed=None):
+        items = np.tile(np.arange(self.n_items - 1, self.n_items - 1 - k, -1), (len(queries), 1))
+        return Ranking(items, -np.arange(k, dtype=np.float32)[None].repeat(len(queries), 0))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder into which the package is installed."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    (source / "pyproject.toml").write_text(PROJECT)
+    (source / "foreign.py").write_text(MODULE)
+    words = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *words, "--target", target, source], check=True)
+    return target
+
+
+def minionerec(installed, folder, *words):
+    paths = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "minionerec", *words]
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_package_adds_a_stage_a_reader_and_a_ranker(installed, tmp_path):
+    shop = make_shop(tmp_path / "shop", ("prepare-data",))
+    assert "Count the items of a corpus." in minionerec(installed, shop, "--help").stdout
+    tables = ["--interactions", "interactions.csv", "--items", "items.csv"]
+    made = minionerec(installed, shop, "prepare-data", "--source", "foreign", *tables, "--output", "other")
+    assert made.returncode == 0, made.stderr
+    counted = minionerec(installed, shop, "count-items", "--corpus", "other")
+    assert counted.stdout.split()[1] == "items" and int(counted.stdout.split()[0]) > 0
+    measured = minionerec(
+        installed,
+        shop,
+        "eval-beam",
+        "--corpus",
+        "other",
+        "--ranker",
+        "foreign",
+        "--output",
+        "test",
+        *["--beams", "10", "--ks", "5", "--resamples", "20"],
+    )
+    assert measured.returncode == 0, measured.stderr
+
+
+def test_a_package_that_cannot_be_imported_is_named(installed, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "foreign.py").write_text("raise RuntimeError('made for another version')")
+    told = minionerec(os.pathsep.join([str(broken), str(installed)]), tmp_path, "count-items", "--help")
+    assert told.returncode != 0
+    assert "foreign 0.1" in told.stderr and "made for another version" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_a_name_is_registered_once(tmp_path):
+    info = tmp_path / "foreign-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[minionerec.stages]\nsft = foreign:SFT\n")
+    told = minionerec(tmp_path, tmp_path, "sft", "--help")
+    assert told.returncode != 0 and "foreign 0.1 registers 'sft', which exists already" in told.stderr
