@@ -98,10 +98,10 @@ def test_a_package_that_cannot_be_imported_is_named(installed, tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "foreign.py").write_text("raise RuntimeError('made for another version')")
-    told = minionerec(os.pathsep.join([str(broken), str(installed)]), tmp_path, "count-items", "--help")
-    assert told.returncode != 0
-    assert "foreign 0.1" in told.stderr and "made for another version" in told.stderr
-    assert "Traceback" not in told.stderr
+    outcome = minionerec(os.pathsep.join([str(broken), str(installed)]), tmp_path, "count-items", "--help")
+    assert outcome.returncode != 0
+    assert "foreign 0.1" in outcome.stderr and "made for another version" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
 
 
 def test_a_name_is_registered_once(tmp_path):
@@ -109,5 +109,5 @@ def test_a_name_is_registered_once(tmp_path):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text("[minionerec.stages]\nsft = foreign:SFT\n")
-    told = minionerec(tmp_path, tmp_path, "sft", "--help")
-    assert told.returncode != 0 and "foreign 0.1 registers 'sft', which exists already" in told.stderr
+    outcome = minionerec(tmp_path, tmp_path, "--help")
+    assert outcome.returncode != 0 and "foreign 0.1 registers 'sft', which exists already" in outcome.stderr
