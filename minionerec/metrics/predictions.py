@@ -109,7 +109,9 @@ class Predictions:
                 "rank": ranks.astype(np.int32),
                 "item": np.array([i for row in self.items for i in (row if len(row) else [-1])], dtype=np.int32),
                 "sid": np.array([s for row in self.sids for s in (row or [""])], dtype=object),
-                "score": np.array([s for row in self.scores for s in (row if len(row) else [np.nan])], dtype=np.float32),
+                "score": np.array(
+                    [s for row in self.scores for s in (row if len(row) else [np.nan])], dtype=np.float32
+                ),
             }
         )
 
