@@ -26,6 +26,9 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "data/README.md": "data.md",
     "data/demo/README.md": "demo-shop.md",
+} | {
+    path.relative_to(ROOT).as_posix(): f"parts/{path.parent.name}.md"
+    for path in sorted(ROOT.glob("minionerec/contrib/*/README.md"))
 }
 """Pages of the repository that lie outside of `docs`, and what they are called on the site."""
 
@@ -64,7 +67,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The order of the pages: tutorial, guides, reference, results, decisions."""
+    """The order of the pages: tutorial, guides, optional parts, reference, results, decisions."""
     docs = ROOT / "docs"
     guides = [
         "how-it-works", "your-own-data", "serving", "semantic-ids", "catalogue-model", "baselines", "sequential",
@@ -78,6 +81,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.nav = [
         {"Start": ["README.md", "project.md", "tutorial.md"]},
         {"Guides": [f"{name}.md" for name in (*guides, *others)] + ["data.md", "demo-shop.md"]},
+        {"Optional parts": [name for name in OUTSIDE.values() if name.startswith("parts/")]},
         {
             "Reference": [
                 "glossary.md",

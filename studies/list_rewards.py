@@ -24,12 +24,12 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from minionerec.contrib.city.ceiling import contexts_of
+from minionerec.contrib.city.law import probability_of
+from minionerec.contrib.city.make import city_people
+from minionerec.contrib.city.sizes import PARQUET
 from minionerec.core.commands import run_command
 from minionerec.core.errors import DataError
-from minionerec.data.city.ceiling import contexts_of
-from minionerec.data.city.law import probability_of
-from minionerec.data.city.make import city_people
-from minionerec.data.city.sizes import PARQUET
 from minionerec.data.corpus import Corpus
 from minionerec.data.sources.tables import item_columns
 from minionerec.metrics.predictions import Predictions

@@ -214,18 +214,6 @@ _BUILT_IN = (
         "minionerec.recommend.config:ExportConfig",
         "minionerec.recommend.export:run_export",
     ),
-    StageSpec(
-        "make-city",
-        "Generate a shop of any size whose next purchase has a known probability.",
-        "minionerec.data.city.config:MakeCityConfig",
-        "minionerec.data.city.make:run_make_city",
-    ),
-    StageSpec(
-        "city-ceiling",
-        "Compute the expected metrics of the best possible ranking on examples of a generated city.",
-        "minionerec.data.city.config:CeilingConfig",
-        "minionerec.data.city.ceiling:run_city_ceiling",
-    ),
 )
 STAGES: Registry[StageSpec] = Registry("minionerec.stages", {spec.name: spec for spec in _BUILT_IN})
 """Name → stage."""

@@ -40,7 +40,8 @@ from minionerec.core.stages import STAGES, stage_spec
 from minionerec.core.urls import is_remote
 
 GUIDES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "data/demo/README.md")]
-PAGES = [*GUIDES, *sorted((ROOT / "docs").rglob("*.md"))]
+PARTS = sorted(ROOT.glob("minionerec/contrib/*/README.md"))
+PAGES = [*GUIDES, *PARTS, *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 BY_SCRIPT = {"calc_level.py": "calc-level", "scripts/eval_beam.py": "eval-beam"}
 BY_SCRIPT |= {f"scripts/{name}.py": name for name in ("sft", "grpo")}

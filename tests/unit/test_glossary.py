@@ -17,7 +17,11 @@ CODE = [path for folder in ("minionerec", "benchmarks", "studies") for path in s
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 PAGES = [
     path
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    for path in [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *sorted(ROOT.glob("docs/**/*.md")),
+        *sorted(ROOT.glob("minionerec/**/README.md")),
+    ]
     if path.name != "glossary.md"
 ]
 CONFIGS = sorted((ROOT / "minionerec" / "configs").rglob("*.yaml")) or sorted((ROOT / "configs").rglob("*.yaml"))

@@ -38,6 +38,8 @@ LAYERS = [
     ["reports", "cli"],
 ]
 ORDER = [package for layer in LAYERS for package in layer]
+# Folders of optional parts. A part may import every layer and no other part; nothing else imports a part.
+PARTS = ["contrib"]
 CONFINED = {
     "jinja2": ["reports/page.py"],
     "trl": ["training"],
@@ -75,8 +77,8 @@ def imported(source):
         else:
             assert node.level == 0, f"relative import in line {node.lineno}"
             found = [node.module]
-            if node.module == "minionerec":
-                found = [f"minionerec.{alias.name}" for alias in node.names]
+            if node.module in ("minionerec", *(f"minionerec.{folder}" for folder in PARTS)):
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in found:
             yield name, early, node.lineno
 
@@ -148,12 +150,20 @@ def test_what_scripts_import_is_there(path):
                     assert defined(alias.name) is not None, f"{path.name}:{node.lineno}: no {alias.name}"
 
 
+def part_of(words):
+    """The optional part in which a file or module of the package lies, as a dotted name; None where in none."""
+    return ".".join(words[:2]) if words[:1] and words[0] in PARTS else None
+
+
 def violations(folder, source):
     """What a file at `folder` (relative to the package) imports that it must not."""
-    own = folder.split("/")[0]
+    own, own_part = folder.split("/")[0], part_of(folder.split("/"))
     wrong = []
     for name, _, line in imported(source):
         top, second = (*name.split("."), None)[:2]
+        part = part_of(name.split(".")[1:]) if top == "minionerec" else None
+        if part not in (None, own_part):
+            wrong.append(f"{folder}:{line} imports minionerec.{part}, which is an optional part")
         if (
             top == "minionerec"
             and own in ORDER
@@ -174,7 +184,7 @@ def test_imports_go_down_and_libraries_stay_home():
 
 def test_every_package_has_its_layer():
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert packages == set(ORDER)
+    assert packages == {*ORDER, *PARTS}
 
 
 @pytest.mark.parametrize(
@@ -187,6 +197,9 @@ def test_every_package_has_its_layer():
         ("recommend/evaluation/new.py", "from trl import SFTTrainer", "trl"),
         ("sid/new.py", "from minionerec.models.decoding.trie import Trie", "minionerec.models"),
         ("models/sequential/new.py", "from minionerec.training.run import StepPlan", "minionerec.training"),
+        ("data/new.py", "from minionerec.contrib.city.law import likeliest", "minionerec.contrib.city"),
+        ("cli/new.py", "from minionerec.contrib import city", "minionerec.contrib.city"),
+        ("contrib/other/new.py", "import minionerec.contrib.city.law", "minionerec.contrib.city"),
     ],
 )
 def test_a_violation_is_found(folder, source, message):

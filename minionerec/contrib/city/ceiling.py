@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from minionerec.contrib.city.config import CeilingConfig
+from minionerec.contrib.city.law import PurchaseContexts, likeliest, probability_of
+from minionerec.contrib.city.make import city_people
+from minionerec.contrib.city.people import People
+from minionerec.contrib.city.sizes import PARQUET
+from minionerec.contrib.city.text import ids, numbers_of
 from minionerec.core.artefacts import open_artefact, write_json
 from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.core.values import in_words
-from minionerec.data.city.config import CeilingConfig
-from minionerec.data.city.law import PurchaseContexts, likeliest, probability_of
-from minionerec.data.city.make import city_people
-from minionerec.data.city.people import People
-from minionerec.data.city.sizes import PARQUET
-from minionerec.data.city.text import ids, numbers_of
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 

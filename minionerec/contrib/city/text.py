@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minionerec.data.city.sizes import AISLE, DEPARTMENT, PARQUET, SHELF, SHOP
-from minionerec.data.city.world import World
+from minionerec.contrib.city.sizes import AISLE, DEPARTMENT, PARQUET, SHELF, SHOP
+from minionerec.contrib.city.world import World
 
 # What the city's items are called: departments, aisles with their shelves, styles and brands; all our own words.
 

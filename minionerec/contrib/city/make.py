@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from minionerec.contrib.city.config import MakeCityConfig
+from minionerec.contrib.city.people import People, people_of
+from minionerec.contrib.city.purchases import purchases_of
+from minionerec.contrib.city.sizes import PARQUET, SHOP
+from minionerec.contrib.city.text import ids, items_table, shop_table
+from minionerec.contrib.city.world import World
 from minionerec.core.artefacts import atomic_write
 from minionerec.core.log import progress
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
-from minionerec.data.city.config import MakeCityConfig
-from minionerec.data.city.people import People, people_of
-from minionerec.data.city.purchases import purchases_of
-from minionerec.data.city.sizes import PARQUET, SHOP
-from minionerec.data.city.text import ids, items_table, shop_table
-from minionerec.data.city.world import World
 
 ITEMS, INTERACTIONS = "items.parquet", "interactions.parquet"
 """The two tables, in the form of the source `tables` of prepare-data."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from minionerec.contrib.city.sizes import DAY, DEPARTMENT, FORMS, MOST_TIMES, RETURNS, SHELF, SHOP, seconds_a_choice
 from minionerec.core.settings import StageConfig, setting
-from minionerec.data.city.sizes import DAY, DEPARTMENT, FORMS, MOST_TIMES, RETURNS, SHELF, SHOP, seconds_a_choice
 from minionerec.data.names import SPLITS
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.data.city.law import PurchaseContexts, likeliest, probabilities, probability_of
-from minionerec.data.city.people import interactions_of, likes_of, people_of
-from minionerec.data.city.purchases import LOYAL, SHARES, free_styles, purchases_of
-from minionerec.data.city.sizes import DAY, DEPARTMENT, SHELF, seconds_a_choice
-from minionerec.data.city.text import _departments, items_table
-from minionerec.data.city.world import BEGAN, RANK_SHARES, World, taken_instead
+from minionerec.contrib.city.law import PurchaseContexts, likeliest, probabilities, probability_of
+from minionerec.contrib.city.people import interactions_of, likes_of, people_of
+from minionerec.contrib.city.purchases import LOYAL, SHARES, free_styles, purchases_of
+from minionerec.contrib.city.sizes import DAY, DEPARTMENT, SHELF, seconds_a_choice
+from minionerec.contrib.city.text import _departments, items_table
+from minionerec.contrib.city.world import BEGAN, RANK_SHARES, World, taken_instead
 
 PEOPLE = people_of(items=1340, users=3000, mean=8, days=400, epoch_days=60, seed=5)  # the last aisle has three shelves
 MANY = people_of(items=400, users=20_000, mean=3, days=30, epoch_days=7, seed=9)  # three blocks

@@ -8,14 +8,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from minionerec.contrib.city import make
+from minionerec.contrib.city.ceiling import check_corpus, contexts_of, run_city_ceiling
+from minionerec.contrib.city.config import CeilingConfig, MakeCityConfig
+from minionerec.contrib.city.law import probabilities
+from minionerec.contrib.city.make import city_people, run_make_city
+from minionerec.contrib.city.people import interactions_of
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ConfigError
-from minionerec.data.city import make
-from minionerec.data.city.ceiling import check_corpus, contexts_of, run_city_ceiling
-from minionerec.data.city.config import CeilingConfig, MakeCityConfig
-from minionerec.data.city.law import probabilities
-from minionerec.data.city.make import city_people, run_make_city
-from minionerec.data.city.people import interactions_of
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare

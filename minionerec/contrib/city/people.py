@@ -5,8 +5,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from minionerec.data.city.sizes import AISLE, DAY, DEPARTMENT, FEWEST, MOST_TIMES, RETURNS, SHELF
-from minionerec.data.city.world import BEGAN, World, generator, power_law, spread, world_of
+from minionerec.contrib.city.sizes import AISLE, DAY, DEPARTMENT, FEWEST, MOST_TIMES, RETURNS, SHELF
+from minionerec.contrib.city.world import BEGAN, World, generator, power_law, spread, world_of
 
 BLOCK, BLOCK_CHOICES = 8192, 1 << 19
 """Largest number of users of a block, and of its purchases on average."""

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from minionerec.data.city.people import SESSION, People, interactions_of, likes_of
-from minionerec.data.city.sizes import AISLE
-from minionerec.data.city.world import RANK_SHARES, World, around, generator, taken_instead
+from minionerec.contrib.city.people import SESSION, People, interactions_of, likes_of
+from minionerec.contrib.city.sizes import AISLE
+from minionerec.contrib.city.world import RANK_SHARES, World, around, generator, taken_instead
 
 FOLLOW, STAY, TASTE, FASHION = range(4)
 """The sources of a shelf."""
@@ -23,7 +23,7 @@ LOYAL = 0.7
 STYLE_SHARES = np.array([0.7, 0.3])
 """Shares of the two favourite styles."""
 
-_PURCHASES = 2  # the stream of a block; see `minionerec.data.city.people`
+_PURCHASES = 2  # the stream of a block; see `minionerec.contrib.city.people`
 
 
 def kinds_of(pauses: np.ndarray) -> np.ndarray:

@@ -9,9 +9,9 @@ import yaml
 from sklearn.feature_extraction.text import TfidfVectorizer
 from support.paths import ROOT
 
-from minionerec.data.city.ceiling import run_city_ceiling
-from minionerec.data.city.config import CeilingConfig, MakeCityConfig
-from minionerec.data.city.make import run_make_city
+from minionerec.contrib.city.ceiling import run_city_ceiling
+from minionerec.contrib.city.config import CeilingConfig, MakeCityConfig
+from minionerec.contrib.city.make import run_make_city
 from minionerec.data.config import PrepareConfig
 from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare

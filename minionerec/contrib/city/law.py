@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minionerec.data.city.people import People, likes_of
-from minionerec.data.city.purchases import (
+from minionerec.contrib.city.people import People, likes_of
+from minionerec.contrib.city.purchases import (
     BEGINS,
     CONTINUES,
     FASHION,
@@ -22,8 +22,8 @@ from minionerec.data.city.purchases import (
     free_styles,
     kinds_of,
 )
-from minionerec.data.city.sizes import AISLE, SHELF
-from minionerec.data.city.world import RANK_SHARES, World, around, as_taken
+from minionerec.contrib.city.sizes import AISLE, SHELF
+from minionerec.contrib.city.world import RANK_SHARES, World, around, as_taken
 
 __all__ = ["BEGINS", "CONTINUES", "FIRST", "PurchaseContexts", "likeliest", "probabilities", "probability_of"]
 

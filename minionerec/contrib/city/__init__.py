@@ -18,7 +18,7 @@ after the last, it becomes the best seller again. Fashion knows no favourite sty
 So a pair of items carries little information, but shelves (from what is newest) and styles (from the whole history) can
 be learned apart and put together, and both are in the text of the items. The shelves and the styles that a user likes
 are drawn once and never shown. Given them, the newest item and the two times, `City.probabilities`
-(`minionerec.data.city.law`) is the exact distribution of every purchase. No recommender knows as much, so the
+(`minionerec.contrib.city.law`) is the exact distribution of every purchase. No recommender knows as much, so the
 expected metrics of the ranking by it are above those of every recommender.
 
 All is drawn from Philox counters keyed by seed and block of users (Salmon et al., "Parallel random numbers: as easy

@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from minionerec.data.city.sizes import AISLE, DAY, DEPARTMENT, SHELF
+from minionerec.contrib.city.sizes import AISLE, DAY, DEPARTMENT, SHELF
 
 YEAR = 365
 """Days after which seasons repeat."""
