@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Iterable
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from numbers import Integral, Real
 from os import PathLike
@@ -22,6 +22,8 @@ EXACT = 2**53
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)?(\.[0-9]+)?(?<=[0-9])([eE][+-][0-9]{2,3})?")
 _INDEX = re.compile(r"__index_level_\d+__")
 _DEPTH = 20
+_PLAIN = ("string", "integer", "floating", "mixed-integer-float", "boolean", "bytes", "decimal", "empty")
+"""Kinds of columns that hold no times, as `pandas.api.types.infer_dtype` names them."""
 _REFUSED = (ValueError, TypeError, OverflowError, NotImplementedError, AttributeError)
 """What arrow raises besides its own exceptions, of values that it does not take."""
 
@@ -219,7 +221,8 @@ def arrow_table(name: str, frame: Any, columns: Collection[str] | None = None) -
         if named and len(set(named)) == len(named):
             frame = frame.reset_index(level=named)
         simple = all(isinstance(each, str) for each in frame.columns) and frame.columns.is_unique
-        if simple and not any(_odd(dtype) for dtype in frame.dtypes):
+        mixed = any(_has_mixed_times(column) for _, column in frame.items())
+        if simple and not mixed and not any(_odd(dtype) for dtype in frame.dtypes):
             try:
                 return pa.Table.from_pandas(frame, preserve_index=False)
             except (*_REFUSED, pa.ArrowException):
@@ -247,6 +250,19 @@ def _odd(kind: Any) -> bool:
     types = pa.types
     odd = types.is_union(kind) or types.is_interval(kind) or types.is_run_end_encoded(kind) or "_view" in str(kind)
     return odd or isinstance(kind, pa.BaseExtensionType)
+
+
+def _has_mixed_times(cells: "pd.Series") -> bool:
+    """Whether cells of a column of objects are times, and some are of another class.
+
+    Arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day is cut off.
+    """
+    import pandas as pd
+
+    if cells.dtype != object or pd.api.types.infer_dtype(cells, skipna=True) in _PLAIN:
+        return False
+    classes = {datetime if issubclass(kind, datetime) else kind for kind in cells.dropna().map(type)}
+    return len(classes) > 1 and any(issubclass(kind, date | time | timedelta) for kind in classes)
 
 
 def _joined(name: str, names: list[str], held: Iterable[Any], wanted: Collection[str] | None) -> "pa.Table":
@@ -284,10 +300,11 @@ def _array(name: str, column: str, cells: Any) -> Any:
         cells = pd.Series(np.asarray(cells), dtype=cells.dtype.subtype)
     elif _odd(cells.dtype):
         cells = cells.astype(object)
-    try:
-        return pa.array(cells, from_pandas=True)
-    except (*_REFUSED, pa.ArrowException):
-        pass  # of mixed cells
+    if not _has_mixed_times(cells):
+        try:
+            return pa.array(cells, from_pandas=True)
+        except (*_REFUSED, pa.ArrowException):
+            pass  # of mixed cells
     missing = cells.isna().to_numpy(dtype=bool)
     texts, wrong = texts_of(cells.reset_index(drop=True))
     if wrong.any():

@@ -89,6 +89,12 @@ COLUMNS = {
     "sparse gaps": (pd.arrays.SparseArray([np.nan, 1.5, np.nan]), ["", "1.5", ""]),
     "periods": (pd.period_range("2018-01", periods=3, freq="M"), ["2018-01", "2018-02", "2018-03"]),
     "truths": (pd.array([True, None, False], "boolean"), ["True", "", "False"]),
+    "dates and numbers": ([datetime.date(2018, 1, 31), 7, None, 2.5], ["2018-01-31", "7", "", "2.5"]),
+    "dates and times of day": (
+        [datetime.date(2018, 1, 31), datetime.datetime(2018, 1, 31, 5), None],
+        ["2018-01-31", "2018-01-31 05:00:00", ""],
+    ),
+    "times and numbers": ([datetime.datetime(2018, 1, 31, 5), 7, None], ["2018-01-31 05:00:00", "7", ""]),
     "decimals": ([decimal.Decimal("1.50"), None, decimal.Decimal("2.00")], ["1.50", "", "2"]),
 }
 
