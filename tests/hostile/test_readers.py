@@ -640,3 +640,9 @@ def test_a_parquet_table_with_a_column_twice_is_one_line_where_it_is_read(tmp_pa
             read_tables(tmp_path / "visits.csv", tmp_path / "items.parquet")
     with pytest.raises(MinioneRecError, match=f"items.parquet: column '{name}' occurs twice"):
         item_columns(tmp_path / "items.parquet", ["i0"])
+
+
+def test_a_title_of_an_items_table_that_is_no_text_is_named_by_its_row(tmp_path):
+    pq.write_table(pa.table({"item_id": ["i0", "i1"], "title": [{"a": 1}, {"a": 2}]}), tmp_path / "items.parquet")
+    with pytest.raises(MinioneRecError, match=r"items.parquet, row 1, column 'title': .* is no text"):
+        item_columns(tmp_path / "items.parquet", ["i0", "i1"])

@@ -418,6 +418,10 @@ def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
     twice = own[own.duplicated()]
     if len(twice):
         raise DataError(f"{path}: item {shown(twice.iloc[0])} occurs twice; give each item one row.")
+    for name in table.columns:
+        column_of(table, path, str(name), None)
+    if "title" in table.columns:
+        table["title"] = _texts(table, "title", path)
     table.index = pd.Index(own)
     known = table.index.isin(ids)
     if not known.all():
@@ -425,9 +429,5 @@ def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
     missing = len(ids) - int(known.sum())
     if missing:
         logger.info("%s: %d of the catalogue's %d items have no row.", path, missing, len(ids))
-    for name in table.columns:
-        column_of(table, path, str(name), None)
-    if "title" in table.columns:
-        table["title"] = _texts(table, "title", path)
     further = [name for name in table.columns if name not in ("item_id", "description")]
     return table.reindex(pd.Index(ids))[further]
