@@ -10,6 +10,7 @@ A package names what it adds in its `pyproject.toml`; the optional parts of this
 | `minionerec.stages` | a `StageSpec` (`minionerec.core.stages`); the entry point has the stage's name |
 | `minionerec.readers` | a function (settings, files, `BadRows`) → `InteractionSource`: a `source` of prepare-data |
 | `minionerec.rankers` | a function (corpus) → `Ranker`: a value of the setting `ranker` |
+| `minionerec.checkpoint_models` | a `PreTrainedModel` that opens `Branches`; the entry point has its `model_type` |
 """
 
 from collections.abc import Iterator, Mapping

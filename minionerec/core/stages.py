@@ -144,13 +144,6 @@ _BUILT_IN = (
         launched=True,
     ),
     StageSpec(
-        "train-tiger",
-        "Train an encoder-decoder over semantic IDs (TIGER).",
-        "minionerec.training.config:TigerTrainConfig",
-        "minionerec.training.tiger:run_tiger",
-        launched=True,
-    ),
-    StageSpec(
         "extend",
         "Extend a checkpoint by the semantic IDs of new items, without training.",
         "minionerec.training.config:ExtendConfig",

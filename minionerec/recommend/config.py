@@ -56,8 +56,7 @@ class RecommendConfig(StageConfig):
 
     checkpoint: str = setting(
         "",
-        "model: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger, extend) or the "
-        "folder `model` of train-sequential",
+        "model: a checkpoint (minionerec sft, grpo, train-catalogue, extend) or the folder `model` of train-sequential",
         input_kind="any",
     )
     ranker: str = setting(

@@ -555,43 +555,6 @@ class DpoConfig(LanguageRunConfig):
             yield "eval_examples is 0; S-DPO can hurt, so it must be watched on validation examples."
 
 
-TIGER_OPTIMIZERS = ("adafactor", "adamw")
-
-
-@dataclass
-class TigerTrainConfig(RunConfig):
-    """Settings of the stage that trains a TIGER (`minionerec.models.backbone.tiger`)."""
-
-    sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
-    optimizer: str = setting(
-        "adafactor",
-        "adafactor, whose steps are relative to the size of what they move, as T5 is scaled for; or adamw",
-        known=TIGER_OPTIMIZERS,
-    )
-    learning_rate: float = setting(1e-2, "peak learning rate; about 1e-2 for adafactor, 1e-3 for adamw", above=0)
-    hidden_size: int = setting(128, "width", least=1)
-    layers: int = setting(4, "layers of the encoder, and as many of the decoder", least=1)
-    heads: int = setting(6, "attention heads", least=1)
-    head_size: int = setting(64, "width of a head", least=1)
-    inner_size: int = setting(1024, "width of the feed-forward layers", least=1)
-    dropout: float = setting(
-        0.1, "dropout of embeddings, attention weights and after each part of a layer", least=0, below=1
-    )
-    batch_size: int = setting(256, "examples an optimiser step, over all devices", least=1)
-    device_batch_size: int = setting(0, f"examples a device computes at a time; {FITTING}", least=0)
-
-    def contradictions(self) -> Iterator[str]:
-        """See `Settings.contradictions`."""
-        yield from super().contradictions()
-        if self.dtype not in ("auto", "float32"):
-            yield (
-                f"dtype is {self.dtype}, in which steps from random weights round to nothing; set float32 and "
-                "mixed_bf16, to compute in bfloat16."
-            )
-        if self.eval_examples == 0:
-            yield "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
-
-
 EXTEND_STARTS = ("neighbours", "zero")
 
 

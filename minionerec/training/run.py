@@ -50,9 +50,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
 from minionerec.models.backbone.card import CARD_FILE, model_card
-from minionerec.models.backbone.catalogue import CatalogueModel
-from minionerec.models.backbone.tiger import TigerModel
-from minionerec.models.decoding.branches import BrokenScores
+from minionerec.models.decoding.branches import BrokenScores, OpensBranches
 from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.trainer import (
@@ -779,7 +777,7 @@ class TrainingRun(TrainerCallback):
             keep_state=self.config.keep_state and self.refit is None,
         ) as folder:
             write_model_files(trained, folder)
-            if trained.task == NEXT_SID and not isinstance(trained.model, CatalogueModel | TigerModel):
+            if trained.task == NEXT_SID and not isinstance(trained.model, OpensBranches):
                 card = model_card(
                     trained, stage=str(self.work.stage.name), settings=self.work.stage.settings, counts=counts
                 )

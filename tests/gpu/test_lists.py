@@ -7,8 +7,8 @@ from support.decoding import exact_prompts, random_trie, tiny_model
 from support.devices import CPU, TIGER, catalogue, same_lists, shop_of
 from support.scripts import benchmark
 
+from minionerec.contrib.generative_baselines.tiger import build_tiger
 from minionerec.models.backbone.catalogue import blocks
-from minionerec.models.backbone.tiger import build_tiger
 from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.exact import exact_search

@@ -9,18 +9,18 @@ from support.decoding import tiny_model
 from support.devices import CPU, TIGER, catalogue, gradients, moved, near, shop_of
 from trl.trainer.utils import add_fused_lm_head
 
+from minionerec.contrib.generative_baselines.config import TigerTrainConfig
+from minionerec.contrib.generative_baselines.tiger import build_tiger
+from minionerec.contrib.generative_baselines.train_tiger import adafactor, collate, row_losses
 from minionerec.data.session import UNKNOWN
 from minionerec.data.transitions import count_transitions
-from minionerec.models.backbone.tiger import build_tiger
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.sequential.registry import MODELS, build_model
 from minionerec.training.catalogue.objectives import Sampler
 from minionerec.training.catalogue.row_adamw import RowAdamW
-from minionerec.training.config import TigerTrainConfig
 from minionerec.training.distillation import soft_targets, soften
 from minionerec.training.grpo.loss import completion_scores, make_groups, policy_loss
 from minionerec.training.packing import TreeCollator, picked_logits, shared_prefix_scores
-from minionerec.training.tiger import adafactor, collate, row_losses
 
 SIZE = 64
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
+from minionerec.contrib.generative_baselines.tiger import sid_tokenizer
 from minionerec.models.backbone.catalogue import CatalogueConfig, build_catalogue
-from minionerec.models.backbone.tiger import sid_tokenizer
 from minionerec.models.backbone.vocabulary import code_token_ids
 from minionerec.sid.table import SidTable
 

@@ -42,7 +42,7 @@ ORDER = [package for layer in LAYERS for package in layer]
 PARTS = ["contrib"]
 CONFINED = {
     "jinja2": ["reports/page.py"],
-    "trl": ["training"],
+    "trl": ["training", "contrib/generative_baselines"],
     "accelerate": ["training", "core/processes.py", "core/device.py"],
     "deepspeed": ["training"],
     "faiss": ["sid"],
@@ -55,7 +55,7 @@ CONFINED = {
     "prometheus_client": ["recommend/serve"],
     "torch": [
         "core/processes.py", "core/device.py", "sid", "models", "training", "preference", "recommend", "cli/launch.py",
-        "cli/doctor.py",
+        "cli/doctor.py", "contrib/generative_baselines",
     ],
 }  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Models that generate semantic IDs: language models, the catalogue model and TIGER, and their checkpoints."""
+"""Models that generate semantic IDs: language models, the catalogue model, and checkpoints."""

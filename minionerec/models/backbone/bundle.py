@@ -22,10 +22,10 @@ from minionerec.core.artefacts import open_artefact
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import shows_bars
 from minionerec.models.backbone.catalogue import CatalogueConfig, CatalogueModel
-from minionerec.models.backbone.pretrained import load_model, load_tokenizer
-from minionerec.models.backbone.tiger import TigerConfig, TigerModel
+from minionerec.models.backbone.pretrained import CHECKPOINT_MODELS, load_model, load_tokenizer
 from minionerec.models.backbone.vocabulary import code_token_ids, verify_code_tokens
 from minionerec.models.decoding.architectures import check_architecture
+from minionerec.models.decoding.branches import OpensBranches
 from minionerec.models.nn.layers import replace_linear
 from minionerec.models.prompts.wording import NEXT_SID, Wording, load_wording
 from minionerec.sid.table import INDEX_FILE, SidTable
@@ -45,7 +45,7 @@ _READ_BY_LIBRARIES = (
     ".msgpack",
     ".gguf",
 )
-_REMEDY = "Train it again (minionerec sft, grpo, dpo, train-catalogue, train-tiger or extend)."
+_REMEDY = "Train it again by the stage that its manifest names."
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,9 @@ def check_decoder_alone(bundle: Bundle) -> None:
     Raises:
         ConfigError: If it has one.
     """
-    if isinstance(bundle.model, TigerModel):
+    if bundle.model.config.is_encoder_decoder:
         raise ConfigError(
-            f"{bundle.path}: is an encoder-decoder, which only train-tiger trains. Give a language model (minionerec "
-            "sft)."
+            f"{bundle.path}: is an encoder-decoder, but a language model is needed here. Give one (minionerec sft)."
         )
 
 
@@ -218,12 +217,12 @@ def load_bundle(
 
 
 def _check_kind(path: Path, config: Any) -> None:
-    """Check that a checkpoint is one of the project's own models, or a language model that is supported.
+    """Check that a checkpoint is a catalogue model, a registered model, or a language model that is supported.
 
     Raises:
         ArtefactError: If not.
     """
-    if not isinstance(config, CatalogueConfig | TigerConfig):
+    if not isinstance(config, CatalogueConfig) and config.model_type not in CHECKPOINT_MODELS:
         check_architecture(config, path, ArtefactError)
 
 
@@ -238,7 +237,7 @@ def _check_vocabulary(model: PreTrainedModel, tokens: int, code_ids: np.ndarray,
         raise ArtefactError(
             f"{path}: its tokenizer numbers a code {code_ids.max()}, but the model has {size} tokens. {_REMEDY}"
         )
-    only_codes = isinstance(model, CatalogueModel | TigerModel)
+    only_codes = isinstance(model, OpensBranches)
     if (only_codes and size != tokens) or (
         isinstance(model, CatalogueModel) and not np.array_equal(model.code_tokens.cpu().numpy(), code_ids)
     ):

@@ -14,7 +14,13 @@ from typing import Any
 
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError, MinioneRecError, one_line, shown
+from minionerec.core.plugins import Registry
 
+CHECKPOINT_MODELS: Registry[type[Any]] = Registry("minionerec.checkpoint_models", {})
+"""`model_type` → class of the models that installed packages add to those of transformers and the catalogue model.
+
+Importing the class registers it, and its configuration, with `AutoConfig` and `AutoModelForCausalLM`.
+"""
 CONFIG_FILE = "config.json"
 _ADAPTER = "adapter_config.json"
 _CODE, _KERNELS = "auto_map", ("attn_implementation", "_attn_implementation", "experts_implementation", "kernel_config")
@@ -150,6 +156,8 @@ def _check_config(path: str | os.PathLike[str], error: type[MinioneRecError], re
     from transformers import CONFIG_MAPPING
 
     kind = config.get("model_type")
+    if isinstance(kind, str):
+        CHECKPOINT_MODELS.get(kind)
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         code = f", and code of its own ({_CODE}) is never run" if _CODE in config else ""
         raise error(f"{folder / CONFIG_FILE}: model_type is {kind!r}, which transformers does not know{code}. {remedy}")

@@ -60,7 +60,7 @@ def beam_search(
 
     Args:
         model: The model to search, in evaluation mode: a causal language model (Qwen2, Qwen3, Llama), or a model that
-            opens branches of its own (TIGER, the catalogue model, a mixture).
+            opens branches of its own (the catalogue model, an encoder-decoder, a mixture).
         prompts: B token id lists, none empty.
         trie: SIDs of the catalogue, on any device.
         num_beams: Number of beams, K.

@@ -63,8 +63,8 @@ class EvalConfig(EvaluationConfig):
 
     checkpoint: str = setting(
         "",
-        "model: a checkpoint (minionerec sft, grpo, dpo, train-catalogue, train-tiger) or the model of a "
-        "seed (minionerec train-sequential)",
+        "model: a checkpoint (minionerec sft, grpo, train-catalogue) or the model of a seed "
+        "(minionerec train-sequential)",
         input_kind="any",
     )
     ranker: str = setting(

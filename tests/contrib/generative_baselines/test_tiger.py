@@ -11,7 +11,7 @@ from support.rounding import assert_best, assert_near
 from support.scripts import benchmark
 from transformers import T5Config, T5ForConditionalGeneration
 
-from minionerec.models.backbone.tiger import TigerConfig, TigerModel, sid_tokenizer
+from minionerec.contrib.generative_baselines.tiger import TigerConfig, TigerModel, sid_tokenizer
 from minionerec.models.decoding.beam import beam_search, sample_search
 from minionerec.models.decoding.decoder import decode_prompts, fitting_batch_size
 from minionerec.models.decoding.exact import exact_search

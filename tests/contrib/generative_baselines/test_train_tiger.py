@@ -1,5 +1,7 @@
 """The stage train-tiger: its rows, its loss, its life, and what recommends with its checkpoint."""
 
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -25,13 +27,22 @@ from support.training import (
     short_of_memory,
 )
 
+from minionerec.contrib.generative_baselines import train_tiger
+from minionerec.contrib.generative_baselines.config import TigerTrainConfig
+from minionerec.contrib.generative_baselines.tiger import TIGER_WORDING, TigerModel, build_tiger, sid_tokenizer
+from minionerec.contrib.generative_baselines.train_tiger import (
+    TigerTrainer,
+    collate,
+    distinct_examples,
+    row_losses,
+    run_tiger,
+)
 from minionerec.core.artefacts import read_json
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
-from minionerec.models.backbone.tiger import TIGER_WORDING, TigerModel, build_tiger, sid_tokenizer
 from minionerec.models.backbone.vocabulary import code_token_ids
 from minionerec.models.decoding.decoder import decode_prompts
 from minionerec.models.decoding.trie import Trie
@@ -44,11 +55,8 @@ from minionerec.recommend.export import run_export
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.sid.table import SidTable
-from minionerec.training import tiger
-from minionerec.training.config import TigerTrainConfig
 from minionerec.training.extend import run_extend
 from minionerec.training.grpo.stage import run_grpo
-from minionerec.training.tiger import TigerTrainer, collate, distinct_examples, row_losses, run_tiger
 
 
 def tiger_config(folder, **changes):
@@ -164,6 +172,13 @@ def test_it_learns_the_order_of_the_items(trained):
     assert read_json(folder / "tiger" / "generation_config.json")["decoder_start_token_id"] == 0
 
 
+def test_its_entry_point_is_enough_to_read_a_checkpoint(trained):
+    code = (
+        "import sys; from minionerec.models.backbone.bundle import load_bundle; load_bundle(sys.argv[1]).model.branches"
+    )
+    subprocess.run([sys.executable, "-c", code, str(trained[0] / "tiger")], check=True)
+
+
 def test_every_search_measures_it_like_any_other(trained, tmp_path):
     folder, _ = trained
     found = {}
@@ -191,7 +206,7 @@ def test_users_are_recommended_items_with_reasons(trained):
 
 def test_what_needs_a_language_model_says_so(trained, tmp_path):
     folder, _ = trained
-    words = "is an encoder-decoder, which only train-tiger trains"
+    words = "is an encoder-decoder, but a language model is needed here"
     checkpoint = str(folder / "tiger")
     with pytest.raises(ConfigError, match=words):
         run_grpo(grpo_config(folder, checkpoint=checkpoint, output=str(tmp_path / "grpo")))
@@ -264,13 +279,17 @@ def test_parts_that_fit_the_memory_change_nothing(trained, tmp_path, monkeypatch
         assert logged(config.output, "eval_loss") == pytest.approx(logged(whole.output, "eval_loss"), rel=1e-4)
 
 
+def one_group(ids, side):
+    """All rows as one group, as on a GPU."""
+    return [(torch.arange(len(ids)), slice(0, ids.shape[1]))]
+
+
 def test_one_group_of_rows_has_fewer_operators_and_the_same_result(trained, tmp_path, monkeypatch):
-    """As on a GPU."""
     config = tiger_config(trained[0], dropout=0.0, epochs=0.75, evals_per_epoch=1.4, keep_state=False)
     found = []
     for name in ("groups", "one"):
         found.append(operators_of_a_step(run_tiger, replace(config, output=str(tmp_path / name))))
-        monkeypatch.setattr(tiger, "length_groups", lambda ids, _: [(torch.arange(len(ids)), slice(0, ids.shape[1]))])
+        monkeypatch.setattr(train_tiger, "length_groups", one_group)
     groups, one = found
     assert one.total() < 0.6 * groups.total()
     assert sum(one[name] for name in WAITS) < sum(groups[name] for name in WAITS)

@@ -10,15 +10,15 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.optimization import Adafactor
 
+from minionerec.contrib.generative_baselines.config import TigerTrainConfig
+from minionerec.contrib.generative_baselines.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
 from minionerec.core.log import get_logger
 from minionerec.core.stages import StageResult
 from minionerec.models.backbone.bundle import Bundle
-from minionerec.models.backbone.tiger import TIGER_WORDING, build_tiger, sid_tokenizer
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
-from minionerec.training.config import TigerTrainConfig
 from minionerec.training.memory import TokenLimit, collate_shares
 from minionerec.training.run import TrainingRun, log_truncated, plan_steps, training_stage
 from minionerec.training.trainer import RankingEvaluation, StepInParts, validation_set

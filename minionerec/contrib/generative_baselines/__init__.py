@@ -1,0 +1,1 @@
+"""Other published generative recommenders, for comparison; see README.md."""

@@ -1,0 +1,11 @@
+"""The stages of this part, named by entry points of the group `minionerec.stages`; light to import."""
+
+from minionerec.core.stages import StageSpec
+
+TRAIN_TIGER = StageSpec(
+    "train-tiger",
+    "Train an encoder-decoder over semantic IDs (TIGER).",
+    "minionerec.contrib.generative_baselines.config:TigerTrainConfig",
+    "minionerec.contrib.generative_baselines.train_tiger:run_tiger",
+    launched=True,
+)
