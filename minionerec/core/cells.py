@@ -255,7 +255,7 @@ def _odd(kind: Any) -> bool:
 def _has_mixed_times(cells: "pd.Series") -> bool:
     """Whether cells of a column of objects are times, and some are of another class.
 
-    Arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day is cut off.
+    Arrow takes the type of the first: beside a date, 7 becomes 1970-01-08, and a time of day is lost.
     """
     import pandas as pd
 
