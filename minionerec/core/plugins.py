@@ -11,6 +11,7 @@ A package names what it adds in its `pyproject.toml`; the optional parts of this
 | `minionerec.readers` | a function (settings, files, `BadRows`) → `InteractionSource`: a `source` of prepare-data |
 | `minionerec.rankers` | a function (corpus) → `Ranker`: a value of the setting `ranker` |
 | `minionerec.checkpoint_models` | a `PreTrainedModel` that opens `Branches`; the entry point has its `model_type` |
+| `minionerec.sequential_models` | a subclass of `SequentialModel`: a value of the setting `model` |
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A package of somebody else that adds a stage, a reader and a ranker by entry points."""
+"""A package of somebody else that adds a stage, a reader, a ranker and a sequential model by entry points."""
 
 import os
 import subprocess
@@ -20,6 +20,8 @@ count-items = "foreign:COUNT_ITEMS"
 foreign = "foreign:read"
 [project.entry-points."minionerec.rankers"]
 foreign = "foreign:NewestFirst"
+[project.entry-points."minionerec.sequential_models"]
+newest-item = "foreign.model:NewestItem"
 """
 MODULE = """
 from dataclasses import dataclass
@@ -51,6 +53,23 @@ class NewestFirst:
         items = np.tile(np.arange(self.n_items - 1, self.n_items - 1 - k, -1), (len(queries), 1))
         return Ranking(items, -np.arange(k, dtype=np.float32)[None].repeat(len(queries), 0))
 """
+MODEL = """
+from torch import nn
+from minionerec.models.nn.layers import readout_slots, take_slots
+from minionerec.models.sequential.model import SequentialModel
+
+class NewestItem(SequentialModel):
+    causal = masks_padding = True
+    def __init__(self, *, scale: float = 1.0, **sizes):
+        super().__init__(**sizes)
+        self.items, self.scale = nn.Embedding(self.num_items + 1, self.hidden_size, padding_idx=0), scale
+    def position_vectors(self, histories):
+        return self.scale * self.items(histories)
+    def user_vectors(self, histories, users=None):
+        return take_slots(self.position_vectors(histories), readout_slots(histories, self.padding))
+    def item_matrix(self):
+        return self.items.weight
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +77,9 @@ def installed(tmp_path_factory):
     """The folder into which the package is installed."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     (source / "pyproject.toml").write_text(PROJECT)
-    (source / "foreign.py").write_text(MODULE)
+    (source / "foreign").mkdir()
+    (source / "foreign" / "__init__.py").write_text(MODULE)
+    (source / "foreign" / "model.py").write_text(MODEL)
     words = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "install", *words, "--target", target, source], check=True)
     return target
@@ -91,6 +112,17 @@ def test_a_package_adds_a_stage_a_reader_and_a_ranker(installed, tmp_path):
         "test",
         *["--beams", "10", "--ks", "5", "--resamples", "20"],
     )
+    assert measured.returncode == 0, measured.stderr
+
+
+def test_a_package_adds_a_sequential_model(installed, tmp_path):
+    shop = make_shop(tmp_path / "shop", ("prepare-data",))
+    words = ["--corpus", "corpus", "--protocol", "rows", "--epochs", "1", "--hyper", "hidden_size=8", "scale=2"]
+    words += ["--eval_examples", "20", "--resamples", "20", "--output", "out"]
+    trained = minionerec(installed, shop, "train-sequential", "--model", "newest-item", *words)
+    assert trained.returncode == 0, trained.stderr
+    words = ["--corpus", "corpus", "--checkpoint", "out/model", "--beams", "5", "--ks", "5", "--resamples", "20"]
+    measured = minionerec(installed, shop, "eval-beam", *words, "--output", "test")
     assert measured.returncode == 0, measured.stderr
 
 

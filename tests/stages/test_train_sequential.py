@@ -300,10 +300,10 @@ def test_users_of_caser_and_the_item_range_of_protocol_b(file, tmp_path):
 def test_hyper_parameters_have_the_type_of_their_default():
     words = parse_settings(
         SequentialConfig,
-        ["--corpus", "x", "--output", "y", "--hyper", "full_backprop=true", "num_blocks=2"],
+        ["--corpus", "x", "--output", "y", "--hyper", "pointer=true", "reach=2"],
     ).hyper
-    assert words == {"full_backprop": True, "num_blocks": 2}
-    assert check_hyper("trm4rec", words) == words
+    assert words == {"pointer": True, "reach": 2}
+    assert check_hyper("causal", words) == words
     found = check_hyper("causal", {"dropout": "1e-1", "hidden_size": 64.0, "positions": "none", "attention_dropout": 0})
     assert found == {"dropout": 0.1, "hidden_size": 64, "positions": "none", "attention_dropout": 0.0}
     assert [type(value) for value in found.values()] == [float, int, str, float]
@@ -369,7 +369,7 @@ def test_a_user_on_the_command_line(file, tmp_path):
     assert run("sasrek").reported.startswith("error: unknown model 'sasrek'; known models: ")
 
 
-@pytest.mark.parametrize("model", ["wearec", "gru4rec"])
+@pytest.mark.parametrize("model", ["sasrec", "gru4rec"])
 def test_the_benchmark_times_the_same_work_both_ways(file, model, monkeypatch, capsys):
     monkeypatch.setattr(
         sys, "argv", ["x", "--model", model, "--corpus", str(file), "--steps", "1", "--repeats", "1", "--json"]
@@ -378,7 +378,7 @@ def test_the_benchmark_times_the_same_work_both_ways(file, model, monkeypatch, c
     runpy.run_path(str(ROOT / "benchmarks" / "sequential_epoch.py"), run_name="__main__")
     figures = json.loads(capsys.readouterr().out)
     assert figures["ours"]["epoch_s"] > 0 and figures["rows"] == 60
-    if model == "wearec":
+    if model == "sasrec":
         assert figures["ratio"] > 0 and figures["ranking_ratio"] > 0
         assert figures["field"]["loss"] == pytest.approx(figures["ours"]["loss"], rel=0.02)
     else:

@@ -55,7 +55,7 @@ CONFINED = {
     "prometheus_client": ["recommend/serve"],
     "torch": [
         "core/processes.py", "core/device.py", "sid", "models", "training", "preference", "recommend", "cli/launch.py",
-        "cli/doctor.py", "contrib/generative_baselines",
+        "cli/doctor.py", "contrib/generative_baselines", "contrib/sequential_zoo",
     ],
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from minionerec.models.nn.layers import (
     readout_slots,
     slot_range,
 )
-from minionerec.models.sequential.model import CausalEncoder
+from minionerec.models.sequential.model import CausalEncoder, ModelData
 
 POSITIONS = ("rotary", "learned", "none")
 
@@ -49,6 +49,7 @@ class Causal(CausalEncoder):
         num_transitions: Stored counts.
     """
 
+    reads_text = True
     text: torch.Tensor
 
     def __init__(
@@ -101,6 +102,15 @@ class Causal(CausalEncoder):
             self.history.start_counts(decay)
         self.scale_residual_maps()
 
+    @classmethod
+    def data_hyper(cls, data: ModelData) -> dict[str, Any]:
+        """See `SequentialModel`; and the width of the text vectors and the number of counts."""
+        return {
+            **super().data_hyper(data),
+            "text_width": 0 if data.text is None else data.text.shape[1],
+            "num_transitions": 0 if data.transitions is None else data.transitions.nnz,
+        }
+
     def set_text(self, vectors: torch.Tensor) -> None:
         """Give the items their text vectors.
 
@@ -130,6 +140,10 @@ class Causal(CausalEncoder):
         if self.pairs is None or counted.nnz != wanted:
             raise ConfigError(f"there are {counted.nnz} counts; the model was built for {wanted or 'none'}.")
         self.pairs.set(counted)
+
+    def flaw(self) -> str | None:
+        """See `SequentialModel`; of the counts."""
+        return None if self.pairs is None else self.pairs.flaw()
 
     def item_matrix(self) -> torch.Tensor:
         """See `SequentialModel`."""

@@ -25,7 +25,7 @@ from minionerec.models.nn.layers import (
     slot_range,
     take_slots,
 )
-from minionerec.models.sequential.model import CausalEncoder, SequentialModel, check_share
+from minionerec.models.sequential.model import CausalEncoder, ModelData, SequentialModel, check_share
 
 # GRU4Rec: a recurrent network over items.
 
@@ -150,6 +150,11 @@ class Caser(SequentialModel):
         for layer in (self.inner, self.outer):
             nn.init.xavier_normal_(layer.weight)
             nn.init.zeros_(layer.bias)
+
+    @classmethod
+    def data_hyper(cls, data: ModelData) -> dict[str, Any]:
+        """See `SequentialModel`; and the number of users."""
+        return {**super().data_hyper(data), "num_users": data.num_users}
 
     def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
         """See `SequentialModel`; a history shorter than `max_len` columns is an error of the caller."""

@@ -1,7 +1,8 @@
-"""The interface of every sequential recommender, and the encoders that several of them share."""
+"""The interface of every sequential recommender, and the causal encoder that several of them share."""
 
 import math
-from typing import cast
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy.sparse import csr_array
@@ -13,10 +14,8 @@ from minionerec.data.session import UNKNOWN
 from minionerec.models.nn.layers import (
     INIT_STD,
     CausalLayer,
-    ItemEmbedding,
     by_length,
     causal_mask,
-    full_width,
     length_groups,
     linear,
     readout_slots,
@@ -32,6 +31,25 @@ def check_share(name: str, value: float) -> None:
     """
     if not 0 <= value <= 1:
         raise ConfigError(f"{name} is {value}; it is a share and must lie in [0, 1].")
+
+
+@dataclass(frozen=True)
+class ModelData:
+    """Facts of the data that a model is built from, and fixed inputs that it may read besides histories.
+
+    Attributes:
+        padding: Side on which histories are padded.
+        num_users: Number of users.
+        text: Text vectors of the items, float32 (N, T), row i of item i + 1; None without.
+        transitions: Item transitions in the training windows; None without.
+        digits: Digits of the items, int32 (N, M), row i of item i + 1; None without.
+    """
+
+    padding: Side = "right"
+    num_users: int = 0
+    text: torch.Tensor | None = None
+    transitions: csr_array | None = None
+    digits: torch.Tensor | None = None
 
 
 class SequentialModel(nn.Module):
@@ -59,6 +77,8 @@ class SequentialModel(nn.Module):
         masks_padding: Whether a row's vectors stay the same when columns are dropped that are padding in it, so that
             training at all positions may go by groups of similar length.
         needs_users: Whether `user_vectors` reads `users`.
+        reads_text: Whether the model reads text vectors of the items (`set_text`) where there are any.
+        reads_digits: Whether the model needs digits of the items (`set_digits`).
         learns_next: Whether `loss` is that of the next items, so that it may be conditioned on session contexts.
         label_smoothing: Share of the target's probability that the losses spread over all V rows.
         session_states: Scale and shift of vectors by session context; None in a model that is not conditioned on it.
@@ -67,6 +87,8 @@ class SequentialModel(nn.Module):
     causal = False
     masks_padding = False
     needs_users = False
+    reads_text = False
+    reads_digits = False
     learns_next = True
 
     def __init__(self, *, num_items: int, max_len: int, padding: Side = "right", hidden_size: int = 64):
@@ -77,6 +99,22 @@ class SequentialModel(nn.Module):
         self.num_items, self.max_len, self.padding, self.hidden_size = num_items, max_len, padding, hidden_size
         self.label_smoothing = 0.0
         self.session_states: SessionStates | None = None
+
+    @classmethod
+    def data_hyper(cls, data: ModelData) -> dict[str, Any]:
+        """Hyper-parameters that the data determine, so that users cannot choose them.
+
+        Args:
+            data: The data.
+
+        Returns:
+            Name → value; the names are the same for all data.
+        """
+        return {"padding": data.padding}
+
+    def flaw(self) -> str | None:
+        """The error in buffers that were read from a file; None if there is none."""
+        return None
 
     def condition_on_session(self) -> None:
         """Condition the model on the session context of the next item; at first it makes no difference.
@@ -258,9 +296,6 @@ class SequentialModel(nn.Module):
         return nn.functional.cross_entropy(self.logits(vectors), targets, label_smoothing=self.label_smoothing)
 
 
-# Encoders that several models share: causal layers, and layers that see padding as they see items.
-
-
 class CausalEncoder(SequentialModel):
     """Causal layers, and a norm after them, over a model's input vectors.
 
@@ -303,30 +338,3 @@ class CausalEncoder(SequentialModel):
             x = layer(x, mask)
         vectors: torch.Tensor = self.norm(x)
         return vectors
-
-
-class UnmaskedEncoder(SequentialModel):
-    """Layers that mix all `max_len` slots, padding included, after an embedding block whose table scores items too.
-
-    Attributes:
-        embedding: The embedding block.
-        layers: Each a `mix`, which maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that
-            is wanted, and a position-wise network `feed_forward`, each followed by its norm.
-    """
-
-    embedding: ItemEmbedding
-    layers: nn.ModuleList
-
-    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
-        """See `SequentialModel`."""
-        histories = full_width(histories, self.max_len, self.padding)
-        x = self.embedding(histories)
-        for layer in self.layers[:-1]:
-            x = layer(x)
-        mix, feed_forward = cast(nn.Sequential, self.layers[-1])
-        vectors: torch.Tensor = feed_forward(mix(x, readout_slots(histories, self.padding)))
-        return vectors
-
-    def item_matrix(self) -> torch.Tensor:
-        """See `SequentialModel`."""
-        return self.embedding.items.weight

@@ -1,4 +1,8 @@
-"""The sequential recommenders by name: how one is built, saved and loaded."""
+"""The sequential recommenders by name: how one is built, saved and loaded.
+
+Optional parts and other packages register theirs by entry points of the group `minionerec.sequential_models`
+(`minionerec.core.plugins`).
+"""
 
 from collections.abc import Mapping
 from inspect import Parameter, signature
@@ -11,40 +15,32 @@ from safetensors.torch import load, save_file
 
 from minionerec.core.artefacts import open_artefact, read_json, write_json
 from minionerec.core.errors import ArtefactError, ConfigError, one_line, shown
+from minionerec.core.plugins import Registry
 from minionerec.core.values import convert
-from minionerec.models.nn.history import PairCounts
 from minionerec.models.nn.layers import fill_weights
 from minionerec.models.sequential import MODEL_KIND
 from minionerec.models.sequential.causal import Causal
 from minionerec.models.sequential.classic import BERT4Rec, Caser, GRU4Rec, SASRec
-from minionerec.models.sequential.frequency import FEARec, WEARec
 from minionerec.models.sequential.hstu import HSTU
-from minionerec.models.sequential.lightsans import LightSANs
-from minionerec.models.sequential.model import SequentialModel
-from minionerec.models.sequential.pswrec import PSWRecV5, PSWRecV12, PSWRecV13, PSWRecV13Unrotated, PSWRecV14
-from minionerec.models.sequential.rpg import RPG
-from minionerec.models.sequential.trm4rec import TRM4Rec
+from minionerec.models.sequential.model import ModelData, SequentialModel
 
-MODELS: dict[str, type[SequentialModel]] = {
-    "bert4rec": BERT4Rec,
-    "caser": Caser,
-    "causal": Causal,
-    "fearec": FEARec,
-    "gru4rec": GRU4Rec,
-    "hstu": HSTU,
-    "lightsans": LightSANs,
-    "pswrec_v12": PSWRecV12,
-    "pswrec_v13": PSWRecV13,
-    "pswrec_v13_unrotated": PSWRecV13Unrotated,
-    "pswrec_v14": PSWRecV14,
-    "pswrec_v5": PSWRecV5,
-    "rpg": RPG,
-    "sasrec": SASRec,
-    "trm4rec": TRM4Rec,
-    "wearec": WEARec,
-}
+MODELS: Registry[type[SequentialModel]] = Registry(
+    "minionerec.sequential_models",
+    {"bert4rec": BERT4Rec, "caser": Caser, "causal": Causal, "gru4rec": GRU4Rec, "hstu": HSTU, "sasrec": SASRec},
+)
+"""Name → class."""
 _FIXED = ("num_items", "max_len")
-_SET_BY_DATA = ("padding", "num_users", "text_width", "num_transitions", "num_digits", "num_codes")
+
+
+def model_class(name: str) -> type[SequentialModel]:
+    """The class of a model.
+
+    Raises:
+        ConfigError: If there is no model of that name.
+    """
+    if name not in MODELS:
+        raise ConfigError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}.")
+    return MODELS[name]
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
@@ -55,11 +51,9 @@ def hyper_parameters(name: str) -> dict[str, Any]:
     Raises:
         ConfigError: If there is no model of that name.
     """
-    if name not in MODELS:
-        raise ConfigError(f"unknown model {name!r}; known models: {', '.join(sorted(MODELS))}.")
-    makers = (vars(kind)["__init__"] for kind in reversed(MODELS[name].__mro__) if "__init__" in vars(kind))
-    named = (found for maker in makers for found in signature(maker).parameters.values())
-    known = {found.name: found.default for found in named if found.kind is Parameter.KEYWORD_ONLY}
+    makers = (vars(kind)["__init__"] for kind in reversed(model_class(name).__mro__) if "__init__" in vars(kind))
+    parameters = (parameter for maker in makers for parameter in signature(maker).parameters.values())
+    known = {parameter.name: parameter.default for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY}
     return {key: value for key, value in known.items() if key not in _FIXED}
 
 
@@ -77,16 +71,17 @@ def check_hyper(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         >>> check_hyper("sasrec", {"hidden_size": 32, "hidden_dropout": "1e-1"})
         {'hidden_size': 32, 'hidden_dropout': 0.1}
     """
-    known = {key: value for key, value in hyper_parameters(name).items() if key not in _SET_BY_DATA}
-    found: dict[str, Any] = {}
+    determined = model_class(name).data_hyper(ModelData())
+    known = {key: value for key, value in hyper_parameters(name).items() if key not in determined}
+    checked: dict[str, Any] = {}
     for key, value in given.items():
         if key not in known:
             raise ConfigError(f"hyper: model {name} has no hyper-parameter {key!r}; known: {', '.join(known)}.")
         try:
-            found[key] = convert(value, type(known[key]), f"hyper: {key}")
+            checked[key] = convert(value, type(known[key]), f"hyper: {key}")
         except ConfigError as error:
             raise ConfigError(f"{str(error).removesuffix('.')}, such as {known[key]!r}.") from None
-    return found
+    return checked
 
 
 def build_model(name: str, *, num_items: int, max_len: int = 50, **hyper: Any) -> SequentialModel:
@@ -158,10 +153,8 @@ def load_sequential(path: str | Path) -> SequentialModel:
     except RuntimeError as error:
         reason = one_line(error, 300)
         raise ArtefactError(f"{path}: {WEIGHTS_FILE} does not fit {MODEL_FILE} ({reason}). {_REMEDY}") from None
-    kept = (part for part in model.modules() if isinstance(part, PairCounts | RPG))
-    wrong = next((flaw_found for part in kept if (flaw_found := part.flaw())), None)
-    if wrong is not None:
-        raise ArtefactError(f"{folder / WEIGHTS_FILE}: {wrong}. {_REMEDY}")
+    if (flaw := model.flaw()) is not None:
+        raise ArtefactError(f"{folder / WEIGHTS_FILE}: {flaw}. {_REMEDY}")
     return model.eval()
 
 

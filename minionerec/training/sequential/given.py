@@ -18,8 +18,8 @@ from minionerec.data.rows import SplitExamples
 from minionerec.data.session import row_contexts, warn_without_times
 from minionerec.data.transitions import training_transitions
 from minionerec.data.windows import padded_windows
-from minionerec.models.sequential.model import SequentialModel
-from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
+from minionerec.models.sequential.model import ModelData, SequentialModel
+from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters, model_class
 from minionerec.sid.embed.config import EncoderSettings
 from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
@@ -41,9 +41,7 @@ class ModelInputs:
         users: User to number, of those with a training example.
         counts: Numbers of examples, users, items and windows, for the manifest.
         hyper: Hyper-parameters of the model, with those that the data set.
-        text: Text vectors of the items, float32 (N, T); None without.
-        transitions: Item transitions in the training windows; None without.
-        digits: Digits of the items, int32 (N, M); None without.
+        data: Fixed inputs of the model besides histories.
         table: SIDs of the items; None where nothing is measured at their level.
         session_context: Whether the model is conditioned on the session context of the next item.
     """
@@ -53,9 +51,7 @@ class ModelInputs:
     users: Mapping[str, int]
     counts: Mapping[str, Any]
     hyper: Mapping[str, Any]
-    text: torch.Tensor | None
-    transitions: csr_array | None
-    digits: torch.Tensor | None
+    data: ModelData
     table: SidTable | None
     session_context: bool = False
 
@@ -63,12 +59,12 @@ class ModelInputs:
         """The model with weights drawn from a seed, and all that it reads besides histories."""
         torch.manual_seed(seed)
         built = build_model(model, num_items=self.corpus.n_items, max_len=max_len, **self.hyper)
-        if self.text is not None:
-            built.set_text(self.text)
-        if self.transitions is not None:
-            built.set_transitions(self.transitions)
-        if self.digits is not None:
-            built.set_digits(self.digits)
+        if self.data.text is not None:
+            built.set_text(self.data.text)
+        if self.data.transitions is not None:
+            built.set_transitions(self.data.transitions)
+        if self.data.digits is not None:
+            built.set_digits(self.data.digits)
         if self.session_context:
             built.condition_on_session()
         return built
@@ -114,19 +110,18 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
         DataError: If a file is malformed or too small.
         ArtefactError: If an input is missing.
     """
-    known = hyper_parameters(config.model)
-    hyper = check_hyper(config.model, config.hyper)
-    if config.vectors and "text_width" not in known:
+    kind, hyper = model_class(config.model), check_hyper(config.model, config.hyper)
+    if config.vectors and not kind.reads_text:
         raise ConfigError(f"vectors is {config.vectors!r}, but model {config.model} reads no text; leave vectors out.")
-    if bool(config.digits) != ("num_digits" in known):
+    if bool(config.digits) != kind.reads_digits:
         raise ConfigError(
             f"model {config.model} reads the items' digits; give digits (minionerec build-sids --method opq)."
-            if "num_digits" in known
+            if kind.reads_digits
             else f"digits is {config.digits!r}, but model {config.model} reads none; leave digits out."
         )
-    counted = {**known, **hyper}
+    chosen = {**hyper_parameters(config.model), **hyper}
     corpus = read_examples(config.corpus, protocol, config.items)
-    if corpus.in_files and counted.get("personal"):
+    if corpus.in_files and chosen.get("personal"):
         raise ConfigError(
             f"model {config.model} has a vector for each user, which a corpus that is too large for memory does not "
             "allow; give it personal=false."
@@ -135,18 +130,14 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
         warn_without_times(config.corpus)
     held_out = {split: corpus.sample(split, config.eval_examples, protocol.seed) for split in MEASURED}
     users = _number_users(list(held_out.values()) if corpus.in_files else [corpus.train])
-    text = _read_text(config, corpus)
-    transitions = _count(counted, corpus, protocol)
     item_ids = corpus.items["item_id"].tolist()
-    digits = _read_digits(config.digits, item_ids) if config.digits else None
-    of_data = {
-        "padding": protocol.padding,
-        "num_users": len(users) + (not corpus.leaves_two_out),
-        "text_width": 0 if text is None else text.shape[1],
-        "num_transitions": 0 if transitions is None else transitions.nnz,
-        "num_digits": 0 if digits is None else digits.shape[1],
-        "num_codes": 0 if digits is None else int(digits.max()) + 1,
-    }
+    data = ModelData(
+        padding=protocol.padding,
+        num_users=len(users) + (not corpus.leaves_two_out),
+        text=_read_text(config, corpus),
+        transitions=_count(chosen, corpus, protocol),
+        digits=_read_digits(config.digits, item_ids) if config.digits else None,
+    )
     counts = _counts(corpus, held_out, users, protocol)
     logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in counts.items()))
     return ModelInputs(
@@ -154,10 +145,8 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
         held_out=held_out,
         users=users,
         counts=counts,
-        hyper=hyper | {name: value for name, value in of_data.items() if name in known},
-        text=text,
-        transitions=transitions,
-        digits=digits,
+        hyper=hyper | kind.data_hyper(data),
+        data=data,
         table=SidTable.load_index(config.sids, item_ids) if config.sids else None,
         session_context=config.session_context,
     )

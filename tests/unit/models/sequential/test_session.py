@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.examples import in_files
+from support.histories import sequential_model
 from support.session import make_session_corpus
 
 from minionerec.core.errors import ConfigError
@@ -19,11 +20,7 @@ from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.training.sequential.train import TrainingExamples
 
 ITEMS, LENGTH = 20, 10
-HYPER = {
-    "caser": {"num_users": 3},
-    "causal": {"hidden_size": 16, "num_heads": 2, "pointer": True},
-    "rpg": {"hidden_size": 16, "num_heads": 2, "inner_size": 16, "num_digits": 3, "num_codes": 4},
-}
+HYPER = {"causal": {"hidden_size": 16, "num_heads": 2, "pointer": True}}
 REPORTED = sorted(set(MODELS) - {"bert4rec"})
 HISTORIES = torch.tensor([[3, 8, 5, 2] + [0] * 6, [1] + [0] * 9, [4, 4, 9, 1, 7, 6, 11, 20, 2, 5]])
 AFTER = torch.tensor([[8, 5, 2, 9] + [0] * 6, [7] + [0] * 9, [4, 9, 1, 7, 6, 11, 20, 2, 5, 13]])
@@ -32,9 +29,7 @@ TARGETS, USERS = torch.tensor([9, 7, 13]), torch.arange(3)
 
 def built(name, conditioned=True, padding="right"):
     torch.manual_seed(0)
-    model = build_model(name, num_items=ITEMS, max_len=LENGTH, padding=padding, **HYPER.get(name, {}))
-    if name == "rpg":
-        model.set_digits(torch.randint(0, 4, (ITEMS, 3), dtype=torch.int32))
+    model = sequential_model(name, ITEMS, LENGTH, padding, **HYPER.get(name, {}))
     if conditioned:
         model.condition_on_session()
     return model.eval()

@@ -214,7 +214,7 @@ def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
     ("changes", "message"),
     [
         ({"learning_rate": 1e30, "epochs": 5}, r"loss of epoch 0 is nan: training diverged. Lower learning_rate"),
-        ({"name": "wearec", "hyper": {}, "all_positions": True}, "WEARec sees items after a position"),
+        ({"name": "bert4rec", "hyper": {}, "all_positions": True}, "BERT4Rec sees items after a position"),
     ],
 )
 def test_what_cannot_be_trained_is_reported(tmp_path, changes, message):

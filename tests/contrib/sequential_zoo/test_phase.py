@@ -6,10 +6,13 @@ from functools import partial
 import pytest
 import torch
 from support.histories import of_all_lengths, scrambled
+from support.rounding import assert_near
+from support.scripts import benchmark
 from torch import nn
 
-from minionerec.models.sequential.frequency import WaveletFourierFilter
-from minionerec.models.sequential.pswrec import DILATIONS, KERNELS, PhaseBank, to_phases
+from minionerec.contrib.sequential_zoo.frequency import WaveletFourierFilter
+from minionerec.contrib.sequential_zoo.pswrec import DILATIONS, KERNELS, PhaseBank, to_phases
+from minionerec.models.nn.layers import readout_slots, take_slots
 from minionerec.models.sequential.registry import build_model
 
 LASTFM = 3646
@@ -61,6 +64,14 @@ def test_wearec_reads_the_newest_slot(padding):
         x = layer.feed_forward(layer.mix.norm(x + literal_filter(layer.mix, x)))
     slots = torch.full((12,), 9) if padding == "left" else ((batch > 0).sum(1) - 1).clamp(min=0)
     torch.testing.assert_close(model.user_vectors(batch), x[torch.arange(12), slots], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_wearec_equals_a_full_width_implementation(padding):
+    model = scrambled(build_model("wearec", num_items=30, max_len=12, padding=padding)).eval()
+    batch = histories(26, 12, 30, padding)
+    states = benchmark("sequential_epoch").field_wearec(model, batch)
+    assert_near(model.user_vectors(batch), take_slots(states, readout_slots(batch, padding)))
 
 
 def test_wearec_depends_on_its_padding():

@@ -8,10 +8,10 @@ from support.rounding import assert_near
 from torch.nn import functional
 from transformers import GPT2Config, GPT2Model
 
+from minionerec.contrib.sequential_zoo import rpg
 from minionerec.core.errors import ConfigError
 from minionerec.data.rows import SplitExamples
 from minionerec.models.nn.layers import readout_slots, take_slots
-from minionerec.models.sequential import rpg
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import build_model
 

@@ -4,7 +4,7 @@ import copy
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -20,11 +20,43 @@ from minionerec.models.nn.layers import (
     ItemEmbedding,
     Linear,
     check_heads,
+    full_width,
     init_weights,
     linear,
+    readout_slots,
     take_slots,
 )
-from minionerec.models.sequential.model import UnmaskedEncoder, check_share
+from minionerec.models.sequential.model import SequentialModel, check_share
+
+# What both share: layers that see padding as they see items.
+
+
+class UnmaskedEncoder(SequentialModel):
+    """Layers that mix all `max_len` slots, padding included, after an embedding block whose table scores items too.
+
+    Attributes:
+        embedding: The embedding block.
+        layers: Each a `mix`, which maps float (B, L, D) to the same shape, or to (B, D) with the slot of each row that
+            is wanted, and a position-wise network `feed_forward`, each followed by its norm.
+    """
+
+    embedding: ItemEmbedding
+    layers: nn.ModuleList
+
+    def user_vectors(self, histories: torch.Tensor, users: torch.Tensor | None = None) -> torch.Tensor:
+        """See `SequentialModel`."""
+        histories = full_width(histories, self.max_len, self.padding)
+        x = self.embedding(histories)
+        for layer in self.layers[:-1]:
+            x = layer(x)
+        mix, feed_forward = cast(nn.Sequential, self.layers[-1])
+        vectors: torch.Tensor = feed_forward(mix(x, readout_slots(histories, self.padding)))
+        return vectors
+
+    def item_matrix(self) -> torch.Tensor:
+        """See `SequentialModel`."""
+        return self.embedding.items.weight
+
 
 # FEARec: auto-correlation in place of attention.
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from minionerec.core.errors import ConfigError
 from minionerec.models.nn.layers import INIT_STD, CausalLayer, Dropout, Linear, check_heads, init_weights, slot_range
-from minionerec.models.sequential.model import CausalEncoder
+from minionerec.models.sequential.model import CausalEncoder, ModelData
 
 _ITEMS_AT_ONCE = 1 << 16
 _SHORTEST = 1e-12
@@ -44,6 +44,7 @@ class RPG(CausalEncoder):
         num_codes: Codes of a digit, C.
     """
 
+    reads_digits = True
     digits: torch.Tensor
 
     def __init__(
@@ -84,6 +85,15 @@ class RPG(CausalEncoder):
         nn.init.normal_(self.codes.weight, std=INIT_STD * math.sqrt(num_digits))
         nn.init.zeros_(self.heads.weight)
 
+    @classmethod
+    def data_hyper(cls, data: ModelData) -> dict[str, Any]:
+        """See `SequentialModel`; and the numbers of digits and of codes."""
+        return {
+            **super().data_hyper(data),
+            "num_digits": 0 if data.digits is None else data.digits.shape[1],
+            "num_codes": 0 if data.digits is None else int(data.digits.max()) + 1,
+        }
+
     def set_digits(self, digits: torch.Tensor) -> None:
         """Give the items their digits.
 
@@ -101,7 +111,7 @@ class RPG(CausalEncoder):
             raise ConfigError(f"{flaw_found}.")
 
     def flaw(self) -> str | None:
-        """The error in the digits; None if there is none."""
+        """See `SequentialModel`; of the digits."""
         wrong = ((self.digits < 0) | (self.digits >= self.num_codes)).any(1).nonzero()[:, 0]
         if not len(wrong):
             return None
