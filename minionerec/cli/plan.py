@@ -8,7 +8,7 @@ OUTPUT/STEP/seed-N.yaml           its settings
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +32,6 @@ from minionerec.core.settings import Settings, StageConfig, file_values, typed_v
 from minionerec.core.stages import StageSpec
 from minionerec.core.values import read_yaml
 
-_SEEDED = ("checkpoint", "preference", "sequential_model")
-"""Kinds of artefacts that depend on the seed of a recipe."""
-_OVER_SEEDS = ("report", "preference_report")
-"""Kinds of artefacts that are made once of the outputs of all seeds."""
 _PREDICTIONS = "predictions"
 
 
@@ -163,7 +159,7 @@ class Plan:
     def repeats(self, name: str) -> bool:
         """Whether a step is run with each seed: a training that takes it, and what reads such a step's output."""
         step = self.recipe.steps[name]
-        if self.all_seeds == (None,) or step.once or getattr(step.kind, "kind", "") in _OVER_SEEDS:
+        if self.all_seeds == (None,) or step.once or step.spec.seeds == "all":
             return False
         if self._takes_seed(step):
             return True
@@ -173,8 +169,7 @@ class Plan:
 
     def _takes_seed(self, step: RecipeStep) -> bool:
         """Whether a step is a training that the seed of a recipe is given to."""
-        seeded = getattr(step.kind, "kind", "") in _SEEDED and "seed" in {each.name for each in fields(step.kind)}
-        return seeded and (bool(self.seeds) or "seed" not in step.values)
+        return step.spec.seeds == "each" and (bool(self.seeds) or "seed" not in step.values)
 
     def _read_by(self, step: RecipeStep) -> set[str]:
         """The placeholders of a step, in the variables that it names, too."""

@@ -57,6 +57,8 @@ class StageSpec:
             None where there is none.
         makes: Kinds of artefacts that it makes, other than that of its configuration.
         shown: Whether a recipe's run prints the stage's output again at its end.
+        seeds: How a recipe with several seeds runs it: "each", once for each seed, which its setting `seed` is given;
+            "all", once on the outputs of all seeds; "" as "each" where it reads the output of such a stage, else once.
     """
 
     name: str
@@ -67,6 +69,7 @@ class StageSpec:
     demo: str | None = None
     makes: tuple[str, ...] = ()
     shown: bool = False
+    seeds: str = ""
 
     def config_class(self) -> type[Settings]:
         """The configuration class."""
@@ -119,6 +122,7 @@ _BUILT_IN = (
         "minionerec.training.config:SftConfig",
         "minionerec.training.sft:run_sft",
         launched=True,
+        seeds="each",
         demo="demo#sft",
     ),
     StageSpec(
@@ -127,6 +131,7 @@ _BUILT_IN = (
         "minionerec.training.config:GrpoConfig",
         "minionerec.training.grpo.stage:run_grpo",
         launched=True,
+        seeds="each",
         demo="demo#grpo",
     ),
     StageSpec(
@@ -135,6 +140,7 @@ _BUILT_IN = (
         "minionerec.training.config:DpoConfig",
         "minionerec.training.dpo:run_dpo",
         launched=True,
+        seeds="each",
     ),
     StageSpec(
         "train-catalogue",
@@ -142,6 +148,7 @@ _BUILT_IN = (
         "minionerec.training.config:CatalogueTrainConfig",
         "minionerec.training.catalogue:run_catalogue",
         launched=True,
+        seeds="each",
     ),
     StageSpec(
         "extend",
@@ -155,18 +162,21 @@ _BUILT_IN = (
         "minionerec.training.sequential.config:SequentialConfig",
         "minionerec.training.sequential.stage:run_sequential",
         makes=("sequential_model", "predictions"),
+        seeds="each",
     ),
     StageSpec(
         "train-preference",
         "Train models of pairwise preferences; compare them with baselines and, where known, the ceiling.",
         "minionerec.preference.config:PreferenceConfig",
         "minionerec.preference.stage:run_preference",
+        seeds="each",
     ),
     StageSpec(
         "preference-report",
         "Compare runs of train-preference: models, users and differences over seeds.",
         "minionerec.preference.config:PreferenceReportConfig",
         "minionerec.reports.preference:run_preference_report",
+        seeds="all",
     ),
     StageSpec(
         "eval-beam",
@@ -194,6 +204,7 @@ _BUILT_IN = (
         "minionerec.reports.config:ReportConfig",
         "minionerec.reports.report:run_report",
         shown=True,
+        seeds="all",
     ),
     StageSpec(
         "recommend",

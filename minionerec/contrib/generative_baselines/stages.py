@@ -8,4 +8,5 @@ TRAIN_TIGER = StageSpec(
     "minionerec.contrib.generative_baselines.config:TigerTrainConfig",
     "minionerec.contrib.generative_baselines.train_tiger:run_tiger",
     launched=True,
+    seeds="each",
 )

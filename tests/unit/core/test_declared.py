@@ -117,6 +117,11 @@ def test_every_number_has_bounds():
                 assert bound or each.name in free, f"{config.__name__}.{each.name} has no bound"
 
 
+def test_a_stage_that_runs_with_each_seed_has_the_setting():
+    configs = [spec.config_class() for spec in STAGES.values() if spec.seeds == "each"]
+    assert len(configs) > 3 and all("seed" in {each.name for each in fields(config)} for config in configs)
+
+
 def test_a_setting_belongs_to_one_that_there_is():
     for name, config in CONFIGS.items():
         names = {each.name for each in fields(config)}
