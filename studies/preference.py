@@ -33,7 +33,7 @@ def main(home: Path = Path("runs/studies/preference"), seeds: tuple[int, ...] = 
     """Train every case with every seed, and write the pages."""
     for seed in seeds:
         for name, settings in CASES.items():
-            output = home / name / f"seed-{seed}" / "predictions"
+            output = home / name / f"seed-{seed}"
             minionerec.run_stage("train-preference", seed=seed, output=output, **settings)
     runs = {name: home / name for name in CASES}
     print(minionerec.run_stage("preference-report", runs=runs, output=home / "report").text)

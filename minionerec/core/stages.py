@@ -165,20 +165,6 @@ _BUILT_IN = (
         seeds="each",
     ),
     StageSpec(
-        "train-preference",
-        "Train models of pairwise preferences; compare them with baselines and, where known, the ceiling.",
-        "minionerec.preference.config:PreferenceConfig",
-        "minionerec.preference.stage:run_preference",
-        seeds="each",
-    ),
-    StageSpec(
-        "preference-report",
-        "Compare runs of train-preference: models, users and differences over seeds.",
-        "minionerec.preference.config:PreferenceReportConfig",
-        "minionerec.reports.preference:run_preference_report",
-        seeds="all",
-    ),
-    StageSpec(
         "eval-beam",
         "Recommend for the examples of a split, by constrained beam search if a model generates SIDs, and measure.",
         "minionerec.recommend.evaluation.config:EvalConfig",

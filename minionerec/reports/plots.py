@@ -238,53 +238,6 @@ def prefix_lines(panels: Mapping[str, Mapping[str, Sequence[float | None]]]) -> 
         return svg(figure, "prefixes")
 
 
-def reliability(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Observed share over predicted probability, with the diagonal of perfect calibration.
-
-    Args:
-        series: Display name to bins, each with `predicted` and `observed`.
-
-    Returns:
-        An SVG element.
-    """
-    with drawing(4.6, 4.0) as figure:
-        axes = figure.add_subplot()
-        axes.plot([0, 1], [0, 1], linestyle="--", color=COLOURS[5], label="perfect")
-        for number, (name, bins) in enumerate(series.items()):
-            x, y = [row["predicted"] for row in bins], [row["observed"] for row in bins]
-            axes.plot(x, y, marker="o", markersize=4, color=COLOURS[number % len(COLOURS)], label=name)
-        axes.set_xlim(0, 1)
-        axes.set_ylim(0, 1)
-        axes.set_xlabel("predicted probability")
-        axes.set_ylabel("observed share")
-        axes.legend(loc="upper left")
-        return svg(figure, "calibration")
-
-
-def user_points(rows: Sequence[tuple[str, float, float, float, float | None]]) -> str:
-    """One point with its interval per user, and the user's ceiling where there is one.
-
-    Args:
-        rows: (name, accuracy, low, high, ceiling or None), accuracies as shares.
-
-    Returns:
-        An SVG element.
-    """
-    with drawing(7.2, 3.2) as figure:
-        axes = figure.add_subplot()
-        x = np.arange(len(rows))
-        middle, low, high = np.array([row[1:4] for row in rows], dtype=float).reshape(-1, 3).T
-        axes.errorbar(x, middle, [middle - low, high - middle], fmt="o", capsize=4, color=COLOURS[0], label="accuracy")
-        ceilings = [(index, row[4]) for index, row in enumerate(rows) if row[4] is not None]
-        if ceilings:
-            axes.scatter(*zip(*ceilings, strict=True), marker="_", s=300, color=COLOURS[1], label="Bayes accuracy")
-        axes.axhline(0.5, linestyle="--", color=COLOURS[5])
-        axes.set_xticks(x, [row[0] for row in rows])
-        axes.set_ylabel("accuracy")
-        axes.legend(loc="lower right")
-        return svg(figure, "users")
-
-
 def alone(text: str) -> str:
     """An SVG element as a standalone image, readable on light and dark backgrounds."""
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from contrib.preference.groups import COMPARISONS
 from hostile import mutate
 from hostile.architecture_groups import ARCHITECTURE_GROUPS
 from hostile.groups import RAW, Group, holds
@@ -260,6 +261,7 @@ GROUPS = {
     for group in (
         *RAW,
         *TABLES,
+        COMPARISONS,
         *PATHS,
         *RECIPES,
         *PAGES,

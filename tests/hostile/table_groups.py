@@ -1,8 +1,6 @@
-"""What the campaign does to further files that users give: item tables, comparisons, times, recipes, records."""
+"""What the campaign does to further files that users give: item tables, times, recipes, records."""
 
-import io
 import json
-import zipfile
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -15,7 +13,7 @@ import numpy as np
 import pandas as pd
 import yaml
 from hostile import harmless, mutate
-from hostile.groups import START, Group, filled_lines, holds
+from hostile.groups import START, Group, holds
 
 import minionerec
 from minionerec.cli.plan import Plan
@@ -26,7 +24,6 @@ from minionerec.core.records import read_run_record
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
 from minionerec.data.times import NO_TIME, timed_examples
-from minionerec.preference.data import read_comparisons, read_features
 from minionerec.recommend.items import CatalogueItems
 from minionerec.recommend.recommender import Recommender
 
@@ -195,73 +192,6 @@ def _strike_filters(items: pd.DataFrame, texts: list[str] | None, ids: list[str]
     return "used"
 
 
-# Comparisons and features of a preference study
-
-
-def _make_comparisons(folder: Path) -> None:
-    rows = [
-        {
-            **{"comparison_id": f"c{n}", "user_id": f"u{n % 5}", "item_a": f"i{n % 6}", "item_b": f"i{(n + 1) % 7}"},
-            **{"smart": "ab"[n % 2], "kind": ("b", "a", "tie", "")[n % 4], "timestamp": 1_500_000_000 + n},
-            "comment": "Nice, and so",
-        }
-        for n in range(N_ROWS)
-    ]
-    table = pd.DataFrame(rows)
-    table.to_csv(folder / "rows.csv", index=False)
-    table.to_parquet(folder / "rows.parquet", index=False)
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    ids, vectors = [f"i{n}" for n in range(N_ITEMS)], np.random.default_rng(0).normal(size=(N_ITEMS, 3))
-    np.savez(folder / "features.npz", item_id=np.array(ids), features=vectors.astype(np.float32))
-    pd.DataFrame({"item_id": ids, "vector": list(vectors)}).to_parquet(folder / "features.parquet")
-
-
-def _spoil_arrays(rng: Random, content: bytes) -> bytes:
-    """An npz with one of its arrays changed as `spoil_npy` does, another name, or changed bytes."""
-    if rng.random() < 0.3:
-        return mutate.spoil_bytes(rng, content)
-    with zipfile.ZipFile(io.BytesIO(content)) as old:
-        parts = {name: old.read(name) for name in old.namelist()}
-    name = rng.choice(sorted(parts))
-    if name == "features.npy" and rng.random() < 0.7:
-        parts[name] = mutate.spoil_npy(rng, parts[name])
-    elif rng.random() < 0.5:
-        parts[name] = mutate.spoil_bytes(rng, parts[name])
-    else:
-        parts[rng.choice(("x.npy", "features", "item_id.npy"))] = parts.pop(name)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as new:
-        for key, part in parts.items():
-            new.writestr(key, part)
-    return buffer.getvalue()
-
-
-def _strike_comparisons(rng: Random, clean: Path, folder: Path) -> str:
-    rows, features = rng.choice(("rows.csv", "rows.csv", "rows.jsonl", "rows.parquet")), "features.npz"
-    spoilers = {**SUFFIXES, ".jsonl": mutate.spoil_json, ".npz": _spoil_arrays}
-    if rng.random() < 0.25:
-        features = rng.choice(("features.npz", "features.parquet"))
-        mutate.change_file(rng, folder / features, spoilers[Path(features).suffix])
-    else:
-        mutate.change_file(rng, folder / rows, spoilers[Path(rows).suffix])
-    targets = ["smart", "kind"]
-    found = read_comparisons(folder / rows, folder / features, targets, {})
-    counts, path = found.counts, folder / rows
-    filled, every = filled_lines(path)
-    read = counts["comparisons"] + counts.get("lines_inside_cells", 0) + (path.suffix == ".csv")
-    holds(filled <= read <= every, f"{read} of {filled} to {every} lines are used or counted")
-    usable = counts["comparisons"] - sum(
-        counts[name] for name in ("without_user_or_item", "without_features", "self_pairs")
-    )
-    holds(counts["answers"] == usable * len(targets), f"{counts['answers']} answers of {usable} comparisons")
-    left = counts["answers"] - counts["blank"] - counts["ties"] - counts["invalid"]
-    holds(left == len(found) + counts["repeated"], f"{len(found)} rows and {counts['repeated']} repeats of {left}")
-    items, vectors = read_features(folder / features)
-    holds(vectors.dtype == np.float32 and vectors.shape[0] == len(items) == len(set(items)), "not a vector an item")
-    holds(bool(np.isfinite(vectors).all()), "features that are not finite")
-    return "read"
-
-
 # Times of rows
 
 
@@ -365,7 +295,6 @@ def _strike_record(rng: Random, clean: Path, folder: Path) -> str:
 TABLES = (
     Group("items table", _make_items, _strike_items, 4),
     Group("frames", _make_frames, _strike_frames, 2),
-    Group("comparisons", _make_comparisons, _strike_comparisons, 4),
     Group("times", _make_times, _strike_times, 3),
     Group("recipe", _make_text("recipe.yaml", RECIPE), _strike_recipe, 4),
     Group("run record", _make_record, _strike_record, 2),

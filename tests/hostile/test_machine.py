@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import psutil
@@ -29,8 +28,6 @@ from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError
 from minionerec.models.backbone.bundle import load_bundle, write_model_files
 from minionerec.models.backbone.card import CARD_FILE
-from minionerec.preference.config import PreferenceConfig
-from minionerec.preference.stage import run_preference
 
 OWN = {name: settings["output"] for name, settings in STAGES.items()}
 slow = pytest.mark.slow
@@ -229,27 +226,6 @@ def test_two_runs_at_once(shop, tmp_path, name):
     for done in ends:
         assert done.status == 0 or "another run is writing it" in done.reported
     ends_as_undisturbed(shop, folder, name)
-
-
-def _later(now, seconds):
-    """A clock that is further ahead at every look."""
-    return now() + next(seconds)
-
-
-def test_a_preference_run_holds_nothing_of_the_clock(tmp_path, monkeypatch):
-    config = PreferenceConfig(output="out", items=60, width=8, resamples=5, seed=4)
-    found = []
-    for name, hours in (("one", 0), ("two", 7)):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        for clock in ("time", "perf_counter", "monotonic"):
-            monkeypatch.setattr(time, clock, partial(_later, getattr(time, clock), count(0, 3600 * hours)))
-        run_preference(config)
-        monkeypatch.undo()
-        every = bytes_of(tmp_path / name)
-        found.append({file: content for file, content in every.items() if not file.endswith(".record.json")})
-    assert any(file.endswith("results.json") for file in found[0])
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 2**33])

@@ -33,7 +33,7 @@ LAYERS = [
     ["core"],
     ["data", "sid", "metrics"],
     ["models"],
-    ["training", "preference"],
+    ["training"],
     ["recommend"],
     ["reports", "cli"],
 ]
@@ -54,8 +54,9 @@ CONFINED = {
     "uvicorn": ["recommend/serve"],
     "prometheus_client": ["recommend/serve"],
     "torch": [
-        "core/processes.py", "core/device.py", "sid", "models", "training", "preference", "recommend", "cli/launch.py",
-        "cli/doctor.py", "contrib/generative_baselines", "contrib/sequential_zoo",
+        "core/processes.py", "core/device.py", "sid", "models", "training", "recommend", "cli/launch.py",
+        "cli/doctor.py", "contrib/generative_baselines", "contrib/preference",
+        "contrib/sequential_zoo",
     ],
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from minionerec.contrib.preference.config import ANSWERS
 from minionerec.core.cells import frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown, truncate
 from minionerec.core.log import get_logger
@@ -18,7 +19,6 @@ from minionerec.data.sources.ids import row_location
 from minionerec.data.sources.tables import column_of, read_table
 from minionerec.data.sources.tangles import drop_swallowing
 from minionerec.data.sources.times import read_times
-from minionerec.preference.config import ANSWERS
 from minionerec.sid.embed.stored import check_vectors
 
 logger = get_logger(__name__)

@@ -1,6 +1,9 @@
 """The preference stages as a user runs them, and their acceptance on synthetic raters with a known ceiling."""
 
 import json
+import time
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +12,22 @@ import pytest
 import torch
 import yaml
 from support.pages import page_text
+from support.small_shop import bytes_of
 
+from minionerec.cli.plan import Key, Plan
+from minionerec.cli.recipes import read_recipe
+from minionerec.contrib.preference import train
+from minionerec.contrib.preference.config import BASELINES, COMPAT, PreferenceConfig, PreferenceReportConfig
+from minionerec.contrib.preference.data import TEST, fold_of_rows, read_comparisons
+from minionerec.contrib.preference.measures import against_truth, correct, cross_entropy
+from minionerec.contrib.preference.models import load_model
+from minionerec.contrib.preference.report import difference, findings, run_preference_report, spread
+from minionerec.contrib.preference.synthetic import TARGETS, make_population, probability, write_population
+from minionerec.contrib.preference.train import PREDICTIONS, RESULTS, run_preference
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.preference import stage
-from minionerec.preference.config import BASELINES, COMPAT, PreferenceConfig, PreferenceReportConfig
-from minionerec.preference.data import TEST, fold_of_rows, read_comparisons
-from minionerec.preference.measures import against_truth, correct, cross_entropy
-from minionerec.preference.models import load_model
-from minionerec.preference.stage import PREDICTIONS, RESULTS, run_preference
-from minionerec.preference.synthetic import TARGETS, make_population, probability, write_population
-from minionerec.reports.preference import difference, findings, run_preference_report, spread
+from minionerec.reports.cells import MINUS
+from minionerec.reports.page import Cell
 
 RECOVERY, REGRET = 0.80, 0.05
 """What the specification asks of bt_hier: synthetic data of the published size, split by pair, mean of five seeds."""
@@ -82,8 +90,14 @@ def test_pages(small):
     titles = ["Model Configuration", "Performance Summary", "Test Accuracy by Target", "Test Accuracy by User"]
     titles += ["Calibration", "Key Findings", "Experimental Details", "Agreement of Raters", "File Locations"]
     positions = [page.index(f"## {title}") for title in titles]
-    assert positions == sorted(positions) and "rater's judgement" in page and "LEAK" not in page and "100.0% (" in page
-    assert (report.output / "pair.html").read_text().count("<svg") == len(MODELS) + 1
+    assert (
+        positions == sorted(positions)
+        and "rater's judgement" in page
+        and "| LEAK" not in page
+        and "LEAK:" not in page
+        and "100.0 % (" in page
+    )
+    assert (report.output / "pair.html").read_text().count("<svg") == 1
     assert "## New users" in page_text(report.output / "user.html") and "## New users" not in page
     runs = {split: config.output for split, config in configs.items()}
     assert run_preference_report(PreferenceReportConfig(output=str(report.output), runs=runs)).up_to_date
@@ -92,27 +106,31 @@ def test_pages(small):
         run_preference_report(PreferenceReportConfig(output="x", runs={"report": "y"}))
 
 
-def test_sentences_say_no_more_than_the_intervals():
-    def gap(low, high):
-        return {"accuracy": {"mean": (low + high) / 2, "low": low, "high": high}}
+def test_verdicts_follow_the_intervals():
+    def against(low, high):
+        gap = {"mean": (low + high) / 2, "low": low, "high": high, "p": 0.25}
+        return {"accuracy": gap, "ce": gap}
 
-    cells = {"smart": {"accuracy": 0.9, "n_samples": 100}, "brave": {"accuracy": 0.5, "n_samples": 100}}
-    against = {"majority": gap(0.01, 0.03), "bt_user": gap(-0.03, -0.01), "bt_global": gap(-0.01, 0.02)}
-    texts = findings({"model": "m", "split": {"warning": None}, "against": against, "test": cells})
-    assert texts[0] == "m is right more often than majority: +2.0 points (+1.0 to +3.0 points, over pairs)."
-    assert texts[1] == "m is right less often than bt_user: -2.0 points (-3.0 to -1.0 points, over pairs)."
-    assert texts[2] == "Whether m beats bt_global is open: +0.5 points (-1.0 to +2.0 points, over pairs)."
-    assert texts[3] == "Its targets differ by at most 40.0 points, more than twice the standard error."
-    assert texts[4].startswith("One seed is not enough to rank models")
+    gaps = {"majority": against(0.01, 0.03), "bt_user": against(-0.03, -0.01), "bt_global": against(-0.01, 0.02)}
+    rows = findings({"m": {"against": gaps}}).rows
+    assert [row[:2] for row in rows] == [
+        ["m minus majority", "ahead"],
+        ["m minus bt_user", "behind"],
+        ["m minus bt_global", "open"],
+    ]
+    assert (rows[0][2].text, rows[0][2].note) == ("+0.0200", "[+0.0100, +0.0300], p = 0.250")
 
+
+def test_differences_over_seeds():
     def runs(values):
         return [{"seed": seed, "overall": {"ce": value}} for seed, value in values.items()]
 
     # Two seeds: half the spread times Student's t with one degree of freedom, 12.706; the third has no partner.
-    assert difference(runs({1: 0.5, 2: 0.72}), runs({2: 0.7, 1: 0.5, 9: 0.1}), "ce") == "0.010 [-0.117, 0.137]"
-    assert difference(runs({1: 0.5}), runs({1: 0.25}), "ce") == "0.250 (one seed)"
-    assert difference(runs({1: 0.5}), runs({1: 0.25}), "truth.ce") == "n/a"
-    assert (spread([]), spread([None, 0.5]), spread([0.4, 0.6])) == ("n/a", "0.500", "0.500 ± 0.141")
+    cell = difference(runs({1: 0.5, 2: 0.72}), runs({2: 0.7, 1: 0.5, 9: 0.1}), "ce")
+    assert (cell.text, cell.note) == ("+0.0100", f"[{MINUS}0.1171, +0.1371], p = 0.500")
+    assert difference(runs({1: 0.5}), runs({1: 0.25}), "ce") == Cell("+0.2500", "one seed")
+    assert difference(runs({1: 0.5}), runs({1: 0.25}), "truth.ce") == Cell("-")
+    assert (spread([]), spread([None, 0.5]), spread([0.4, 0.6])) == ("-", "0.5000", "0.5000 ± 0.1414")
 
 
 @pytest.mark.parametrize("model", ["bt_hier", "mlp_siamese", "mlp_concat"])
@@ -132,7 +150,7 @@ def test_a_stored_model_predicts_as_before(small, model):
 
 
 def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small, tmp_path, monkeypatch):
-    whole, fitted, original = small[0]["pair"], [], stage.fit_model
+    whole, fitted, original = small[0]["pair"], [], train.fit_model
 
     def fit(config, model, *args):
         fitted.append(model)
@@ -140,7 +158,7 @@ def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small
             raise KeyboardInterrupt
         return original(config, model, *args)
 
-    monkeypatch.setattr(stage, "fit_model", fit)
+    monkeypatch.setattr(train, "fit_model", fit)
     config = PreferenceConfig(output=str(tmp_path / "out"), models=MODELS, **SMALL)
     with pytest.raises(KeyboardInterrupt):
         run_preference(config)
@@ -153,6 +171,26 @@ def test_an_interrupted_run_resumes_and_the_same_seed_gives_the_same_bytes(small
     manifests = [read_manifest(of.output) for of in (whole, config)]
     assert manifests[0]["files"] == manifests[1]["files"] and manifests[0]["settings"] == manifests[1]["settings"]
     assert yaml.safe_load((tmp_path / "out" / "config.yaml").read_text()) == manifests[0]["settings"]
+
+
+def _later(now, seconds):
+    """A clock that is further ahead at every look."""
+    return now() + next(seconds)
+
+
+def test_a_preference_run_holds_nothing_of_the_clock(tmp_path, monkeypatch):
+    config = PreferenceConfig(output="out", items=60, width=8, resamples=5, seed=4)
+    contents = []
+    for folder, hours in (("one", 0), ("two", 7)):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        for clock in ("time", "perf_counter", "monotonic"):
+            monkeypatch.setattr(time, clock, partial(_later, getattr(time, clock), count(0, 3600 * hours)))
+        run_preference(config)
+        monkeypatch.undo()
+        contents.append(bytes_of(tmp_path / folder))
+    assert any(file.endswith("results.json") for file in contents[0])
+    assert contents[0] == contents[1]
 
 
 def test_the_oracle_scores_its_ceiling_exactly(tmp_path):
@@ -201,14 +239,21 @@ def test_runs_of_several_seeds_and_splits_are_compared_on_one_page(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     for split in ("pair", "row"):
         for seed in (3, 4):
-            output = f"out/{split}/seed-{seed}/predictions"
+            output = f"out/{split}/seed-{seed}"
             run_preference(PreferenceConfig(items=60, width=8, resamples=20, split=split, seed=seed, output=output))
     runs = {split: f"out/{split}" for split in ("pair", "row")}
     report = run_preference_report(PreferenceReportConfig(output="page", runs=runs))
     text = page_text(report.output / "report.html")
     assert "over seeds 3, 4" in text and "| row minus pair | bt_hier |" in text
     page = (report.output / "pair.html").read_text()
-    assert page.count("<svg") == 2 and "Accuracy by user" in page
+    assert page.count("<svg") == 1 and "Calibration on test." in page
+
+
+def test_a_recipe_with_seeds_compares_them():
+    jobs = Plan(read_recipe("preference/demo"), (1, 2)).all()
+    folder = Path("runs/demo/preference/run")
+    assert [jobs[Key("train", seed)].output for seed in (1, 2)] == [folder / "seed-1", folder / "seed-2"]
+    assert jobs[Key("report")].settings.runs == {"demo": str(folder)}
 
 
 def over_seeds(folder, seeds=(1, 2, 3, 4, 5), **settings):

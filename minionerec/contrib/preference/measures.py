@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from minionerec.metrics.statistics import bootstrap_means
-from minionerec.preference.data import TRAIN, Comparisons
-from minionerec.preference.synthetic import TRUTH, UTILITY, probability, sibling_probability
+from minionerec.contrib.preference.data import TRAIN, Comparisons
+from minionerec.contrib.preference.synthetic import TRUTH, UTILITY, probability, sibling_probability
+from minionerec.metrics.statistics import paired_differences
 
 CLIP = 1e-7
 BINS = 15
@@ -46,11 +46,9 @@ def pair_interval(values: np.ndarray, pair: np.ndarray, seed: int = 0, resamples
         mean, low, high, and p (two-sided, for a mean of 0).
     """
     by_pair = np.argsort(pair, kind="stable")  # draws do not depend on the order of rows
-    means = bootstrap_means(values[by_pair], seed, resamples, pair[by_pair])
-    low, high = np.quantile(means, [0.025, 0.975])
-    tail = min((means <= 0).sum(), (means >= 0).sum())
-    p = min(1.0, 2 * (tail + 1) / (resamples + 1))
-    return {"mean": float(values.mean()), "low": float(low), "high": float(high), "p": float(p)}
+    sample = {"mean": values[by_pair]}, {"mean": np.zeros(len(values))}
+    of_zero = paired_differences(*sample, seed, resamples, pair[by_pair])["mean"]
+    return {"mean": float(values.mean()), "low": of_zero.low, "high": of_zero.high, "p": of_zero.p}
 
 
 def summary(

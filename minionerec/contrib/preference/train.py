@@ -4,7 +4,7 @@ OUTPUT/config.yaml, folds.parquet           the settings, the fold of each row
 OUTPUT/data                                 synthetic data and their truth, where no files were given
 OUTPUT/MODEL/results.json, summary.txt      results
 OUTPUT/MODEL/predictions.csv                one row per test row
-OUTPUT/MODEL/model.safetensors, model.json  the model, see `minionerec.preference.models.load_model`
+OUTPUT/MODEL/model.safetensors, model.json  the model, see `minionerec.contrib.preference.models.load_model`
 """
 
 import hashlib
@@ -21,12 +21,8 @@ import torch
 import yaml
 from threadpoolctl import threadpool_limits
 
-from minionerec.core.artefacts import package_versions
-from minionerec.core.log import get_logger
-from minionerec.core.stage import Stage
-from minionerec.core.stages import StageResult
-from minionerec.preference.config import BASELINES, PreferenceConfig
-from minionerec.preference.data import (
+from minionerec.contrib.preference.config import BASELINES, COMPAT, PreferenceConfig
+from minionerec.contrib.preference.data import (
     LEAK_WARNING,
     TEST,
     TRAIN,
@@ -36,7 +32,7 @@ from minionerec.preference.data import (
     fold_of_rows,
     read_comparisons,
 )
-from minionerec.preference.measures import (
+from minionerec.contrib.preference.measures import (
     against_truth,
     agreement,
     by_target,
@@ -47,8 +43,20 @@ from minionerec.preference.measures import (
     summary,
     user_table,
 )
-from minionerec.preference.models import Lookup, PreferenceModel, fit_model, save_model
-from minionerec.preference.synthetic import COMPARISONS, FEATURES, make_population, write_population
+from minionerec.contrib.preference.models import (
+    Lookup,
+    PreferenceModel,
+    agreeing_user,
+    fit_bradley_terry,
+    majority,
+    save_model,
+    train_mlp,
+)
+from minionerec.contrib.preference.synthetic import COMPARISONS, FEATURES, make_population, write_population
+from minionerec.core.artefacts import package_versions
+from minionerec.core.log import get_logger
+from minionerec.core.stage import Stage
+from minionerec.core.stages import StageResult
 
 logger = get_logger(__name__)
 
@@ -120,6 +128,28 @@ def _read(config: PreferenceConfig, folder: Path) -> Comparisons:
         write_population(made, *make_population(config.population, config.items, config.width, config.seed))
         comparisons, features = made / COMPARISONS, made / FEATURES
     return read_comparisons(comparisons, features, config.targets, config.label_map)
+
+
+def fit_model(config: PreferenceConfig, name: str, data: Comparisons, folds: np.ndarray) -> PreferenceModel:
+    """Fit one of `minionerec.contrib.preference.config.MODELS`."""
+    if name == "majority":
+        return Lookup(majority(data, folds))
+    if name == "agreeing_user":
+        return Lookup(agreeing_user(data, folds))
+    if name.startswith("bt_"):
+        return fit_bradley_terry(data, folds, name, config.position_bias)
+    return train_mlp(
+        data,
+        folds,
+        siamese=name == "mlp_siamese",
+        seed=config.seed,
+        published=config.compat == COMPAT and name == "mlp_concat",
+        activation=config.activation,
+        scale=config.scale,
+        embedding_std=config.embedding_std,
+        position_bias=config.position_bias,
+        max_epochs=config.max_epochs,
+    )
 
 
 def _measure(

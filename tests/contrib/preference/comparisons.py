@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minionerec.preference.data import Comparisons
+from minionerec.contrib.preference.data import Comparisons
 
 
 def build(pairs, users, targets=3, time=None, seed=0):

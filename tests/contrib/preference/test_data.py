@@ -5,14 +5,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from contrib.preference.comparisons import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.preference import build
 
-from minionerec.core.errors import ConfigError, DataError
-from minionerec.core.settings import parse_settings
-from minionerec.preference.config import PreferenceConfig
-from minionerec.preference.data import (
+from minionerec.contrib.preference.config import PreferenceConfig
+from minionerec.contrib.preference.data import (
     DISCARDED,
     TEST,
     TRAIN,
@@ -22,6 +20,8 @@ from minionerec.preference.data import (
     read_comparisons,
     read_features,
 )
+from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.settings import parse_settings
 
 
 def write_features(path, items=6, **change):

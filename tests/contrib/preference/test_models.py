@@ -5,17 +5,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from contrib.preference.comparisons import build
 from scipy.special import ndtr
 from sklearn.linear_model import LogisticRegression
-from support.preference import build
 from torch import nn
 
-from minionerec.core.errors import ConfigError
-from minionerec.preference import models
-from minionerec.preference.config import COMPAT, PreferenceConfig
-from minionerec.preference.data import TEST, TRAIN, VALID, Comparisons, fold_of_rows
-from minionerec.preference.measures import correct, cross_entropy, pair_interval, short_ids, summary, user_table
-from minionerec.preference.models import (
+from minionerec.contrib.preference import models
+from minionerec.contrib.preference.config import COMPAT, PreferenceConfig
+from minionerec.contrib.preference.data import TEST, TRAIN, VALID, Comparisons, fold_of_rows
+from minionerec.contrib.preference.measures import correct, cross_entropy, pair_interval, short_ids, summary, user_table
+from minionerec.contrib.preference.models import (
     WIDTHS,
     Lookup,
     MlpModel,
@@ -26,9 +25,10 @@ from minionerec.preference.models import (
     principal_components,
     train_mlp,
 )
-from minionerec.preference.stage import few_shot
-from minionerec.preference.synthetic import make_population, sibling_probability
-from minionerec.reports.preference import user_blocks
+from minionerec.contrib.preference.report import user_blocks
+from minionerec.contrib.preference.synthetic import make_population, sibling_probability
+from minionerec.contrib.preference.train import few_shot, fit_model
+from minionerec.core.errors import ConfigError
 
 
 def every_row(model, data, user=None, swap=False):
@@ -97,33 +97,33 @@ def test_early_stop_keeps_the_best_weights_and_small_gains_do_not_count(data, mo
     for patience, ended in ((10, (1, 11)), (2, (1, 3))):
         left = iter(losses)
         monkeypatch.setattr(models, "cross_entropy", lambda y, p, left=left: np.full(len(y), next(left)))
-        model = train_mlp(*data, PreferenceConfig(max_epochs=40, patience=patience), "mlp_concat")
+        model = train_mlp(*data, siamese=False, seed=42, max_epochs=40, patience=patience)
         assert (model.best_epoch, model.last_epoch) == ended
-    until_best = train_mlp(*data, PreferenceConfig(max_epochs=2), "mlp_concat").last
+    until_best = train_mlp(*data, siamese=False, seed=42, max_epochs=2).last
     np.testing.assert_array_equal(every_row(model, data[0]), every_row(until_best, data[0]))
     assert np.abs(every_row(model, data[0]) - every_row(model.last, data[0])).max() > 1e-3
     monkeypatch.setattr(models, "cross_entropy", lambda y, p: np.full(len(y), np.nan))
     with pytest.raises(ConfigError, match=r"validation loss is nan after epoch 0"):
-        train_mlp(*data, PreferenceConfig(max_epochs=2), "mlp_concat")
+        train_mlp(*data, siamese=False, seed=42, max_epochs=2)
 
 
 def test_trained_network_restores_the_best_epoch_and_repeats_itself(data):
     world, folds = data
-    config = PreferenceConfig(seed=3, max_epochs=40, patience=5, batch_size=32)
-    model, again = (train_mlp(world, folds, config, "mlp_concat") for _ in range(2))
+    settings = {"siamese": False, "seed": 3, "max_epochs": 40, "patience": 5, "batch_size": 32}
+    model, again = (train_mlp(world, folds, **settings) for _ in range(2))
     np.testing.assert_array_equal(every_row(model, world), every_row(again, world))
     valid = np.flatnonzero(folds == VALID)
     assert model.last_epoch - model.best_epoch in (5, 39 - model.best_epoch)
     best, last = (cross_entropy(world.y, every_row(of, world))[valid].mean() for of in (model, model.last))
     assert best == pytest.approx(model.history["val_loss"][model.best_epoch], abs=1e-6)
     assert last == pytest.approx(model.history["val_loss"][-1], abs=1e-6) and abs(last - best) > 1e-4
-    other = train_mlp(world, folds, PreferenceConfig(seed=4, max_epochs=2), "mlp_concat")
+    other = train_mlp(world, folds, siamese=False, seed=4, max_epochs=2)
     assert np.abs(every_row(other, world) - every_row(model, world)).max() > 1e-3
 
 
 @pytest.mark.parametrize(("scale", "activation"), [("none", "relu"), ("standardize", "gelu"), ("l2", "silu")])
 def test_network_options_train(data, scale, activation):
-    model = train_mlp(*data, PreferenceConfig(activation=activation, scale=scale, max_epochs=2), "mlp_siamese")
+    model = train_mlp(*data, siamese=True, seed=42, activation=activation, scale=scale, max_epochs=2)
     assert len(model.history["val_loss"]) == 2
     norms = model.table(data[0].features).norm(dim=1)
     assert (scale == "l2") == bool(torch.allclose(norms, torch.ones_like(norms), atol=1e-5))
@@ -131,7 +131,7 @@ def test_network_options_train(data, scale, activation):
 
 def test_compat_trains_the_published_network_as_published(data):
     config = PreferenceConfig(compat=COMPAT, scale="l2", max_epochs=2)
-    model, ours = (train_mlp(*data, config, name) for name in ("mlp_concat", "mlp_siamese"))
+    model, ours = (fit_model(config, name, *data) for name in ("mlp_concat", "mlp_siamese"))
     published = {"scale": "none", "embedding_std": 1.0, "full_batch": True, "monitor": "macro_target"}
     assert {name: model.settings[name] for name in published} == published
     assert (ours.settings["scale"], ours.settings["full_batch"], ours.settings["monitor"]) == ("l2", False, "pooled")
@@ -144,8 +144,8 @@ def test_compat_trains_the_published_network_as_published(data):
 
 def test_score_models_are_antisymmetric(data):
     world, folds = data
-    config = PreferenceConfig(seed=0, max_epochs=20, batch_size=32, position_bias=False)
-    found = [train_mlp(world, folds, config, "mlp_siamese")]
+    network = {"siamese": True, "seed": 0, "max_epochs": 20, "batch_size": 32}
+    found = [train_mlp(world, folds, position_bias=False, **network)]
     kinds = ("bt_global", "bt_user", "bt_hier", "bt_lowrank")
     found += [fit_bradley_terry(world, folds, kind, position_bias=False) for kind in kinds]
     for model in found:
@@ -290,6 +290,6 @@ def test_user_table_of_the_published_counts():
     results = {"model": "m", "user_table": table, "targets": names, "users": ids, "overall": {}}
     shown, note, *_ = user_blocks(results)
     assert list(shown.headers[4:6]) == ["Accuracy (macro)", "Accuracy (pooled)"]
-    assert shown.rows[0][1:6] == ["4ad536", "148", "45", "52.4%", "51.1%"]
-    assert shown.rows[0][-3:] == ["38.9%", "58.3%", "60.0%"]
+    assert shown.rows[0][1:6] == ["4ad536", "148", "45", "52.4 %", "51.1 %"]
+    assert shown.rows[0][-3:] == ["38.9 %", "58.3 %", "60.0 %"]
     assert "≥10" in note and "2 users with 13 test answers are hidden" in note

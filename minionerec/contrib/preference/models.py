@@ -30,13 +30,13 @@ from scipy.special import expit
 from torch import nn
 from torch.nn import functional
 
+from minionerec.contrib.preference.config import PreferenceConfig
+from minionerec.contrib.preference.data import TRAIN, VALID, Comparisons
+from minionerec.contrib.preference.measures import agreement, cross_entropy
 from minionerec.core.artefacts import read_json, read_manifest, write_json
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import progress
 from minionerec.models.nn.layers import fill_weights
-from minionerec.preference.config import COMPAT, PreferenceConfig
-from minionerec.preference.data import TRAIN, VALID, Comparisons
-from minionerec.preference.measures import agreement, cross_entropy
 
 COMPONENTS = (32, 64, 128)
 PENALTIES = (100.0, 300.0, 1000.0, 3000.0)
@@ -47,13 +47,14 @@ BIAS_PENALTY = 10.0
 PRIOR = 2.0
 WIDTHS = (384, 256, 128, 64, 32)
 USER_WIDTH = 32
+DROPOUT = 0.15
+"""Share of units dropped after every block."""
+LEARNING_RATE = 1e-3
+WEIGHT_DECAY = 1e-3
+"""Of AdamW, on all parameters."""
 MIN_DELTA = 1e-3
 """Fall of the validation CE, in nats, that counts as an improvement."""
 ARRAYS, ABOUT = "model.safetensors", "model.json"
-_MLP_SETTINGS = (
-    *("activation", "dropout", "scale", "embedding_std", "learning_rate", "weight_decay", "batch_size", "max_epochs"),
-    *("patience", "position_bias"),
-)
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "leaky_relu": lambda x: functional.leaky_relu(x, 0.01),
     "relu": functional.relu,
@@ -423,7 +424,7 @@ class PairNetwork(nn.Module):
         *,
         siamese: bool = False,
         activation: str = "leaky_relu",
-        dropout: float = 0.15,
+        dropout: float = DROPOUT,
         embedding_std: float = 1.0,
         position_bias: bool = False,
     ) -> None:
@@ -523,33 +524,59 @@ class MlpModel(PreferenceModel):
         return {"mean": self.mean, "spread": self.spread, **state}
 
 
-def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, name: str) -> MlpModel:
-    """Train "mlp_concat" or "mlp_siamese" until validation stops it; it has its best weights then, and keeps its last.
+def train_mlp(
+    data: Comparisons,
+    folds: np.ndarray,
+    *,
+    siamese: bool,
+    seed: int,
+    published: bool = False,
+    activation: str = "leaky_relu",
+    scale: str = "standardize",
+    embedding_std: float = 0.1,
+    position_bias: bool = True,
+    batch_size: int = 1024,
+    max_epochs: int = 200,
+    patience: int = 10,
+) -> MlpModel:
+    """Train a network until validation stops it; it has its best weights then, and keeps its last.
 
-    Under compat `mlp_concat` is trained as published: raw features, user vectors from N(0, 1), one step per target on
-    all its rows, and a stop by the mean of the targets' validation CE in place of the mean over rows.
+    Args:
+        data: All rows.
+        folds: int8 (R,), train and validation are used.
+        siamese: Score each item and compare scores, instead of concatenating the pair.
+        seed: Seed of the weights, the batches and dropout.
+        published: Train as published: raw features, user vectors from N(0, 1), one step per target on all its rows, and
+            a stop by the mean of the targets' validation CE in place of the mean over rows.
+        activation: Name of the activation.
+        scale: Scaling of the features: "none", "standardize" or "l2".
+        embedding_std: Standard deviation of the user vectors at the start.
+        position_bias: Siamese: a bias of each user towards the first position.
+        batch_size: Comparisons per optimiser step, with all targets.
+        max_epochs: Most epochs.
+        patience: Epochs without improvement before the stop.
 
     Raises:
         ConfigError: If the validation loss becomes NaN, or a target has fewer than two rows to train on.
     """
-    published, siamese = config.compat == COMPAT and name == "mlp_concat", name == "mlp_siamese"
-    settings: dict[str, Any] = {key: getattr(config, key) for key in _MLP_SETTINGS} | {"siamese": siamese}
-    settings |= {"scale": "none", "embedding_std": 1.0} if published else {}
+    scale, embedding_std = ("none", 1.0) if published else (scale, embedding_std)
+    shape: dict[str, Any] = {"siamese": siamese, "activation": activation, "dropout": DROPOUT}
+    shape |= {"position_bias": position_bias, "embedding_std": embedding_std}
+    settings = shape | {"scale": scale, "learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}
+    settings |= {"batch_size": batch_size, "max_epochs": max_epochs, "patience": patience}
     settings |= {"full_batch": published, "monitor": "macro_target" if published else "pooled"}
-    torch.manual_seed(config.seed)
+    torch.manual_seed(seed)
     train, valid = np.flatnonzero(folds == TRAIN), np.flatnonzero(folds == VALID)
     users, width = len(data.users), data.features.shape[1]
-    shape = {key: settings[key] for key in ("siamese", "activation", "dropout", "position_bias", "embedding_std")}
     network = PairNetwork(width, users, len(data.targets), **shape)
     trained = np.unique(data.user[train])
     network.known[:] = torch.from_numpy(np.isin(np.arange(users), trained))
-    scale = settings["scale"]
     scaling = standardisation(data, train) if scale == "standardize" else (np.float32(0), np.float32(1))
     mean, spread = (np.zeros(width, dtype=np.float32) + part for part in scaling)
     model = MlpModel(network, mean, spread, scale == "l2")
     model.settings = settings
-    optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    rng, items = np.random.default_rng([config.seed, 11]), model.table(data.features)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    rng, items = np.random.default_rng([seed, 11]), model.table(data.features)
     held, user = data.take(valid), np.where(np.isin(data.user, trained), data.user, -1)[valid]
 
     def batches() -> list[np.ndarray]:
@@ -559,7 +586,7 @@ def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, na
         comparisons, number = np.unique(data.comparison[train], return_inverse=True)
         position = rng.permutation(len(comparisons))[number]
         order = np.argsort(position, kind="stable")
-        count = max(1, round(len(comparisons) / config.batch_size))
+        count = max(1, round(len(comparisons) / batch_size))
         borders = np.searchsorted(position[order], np.linspace(0, len(comparisons), count + 1)[1:-1])
         return [train[part] for part in np.split(order, borders)]
 
@@ -581,7 +608,7 @@ def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, na
     if min(len(rows) for rows in batches()) < 2:
         raise ConfigError("a target has fewer than 2 rows to train on; BatchNorm needs more. Drop it from targets.")
     best_loss, waited, best_state = float("inf"), 0, dict[str, torch.Tensor]()
-    for epoch in progress(range(config.max_epochs), "training", unit="epochs"):
+    for epoch in progress(range(max_epochs), "training", unit="epochs"):
         network.train()
         train_loss = float(np.mean([step(rows) for rows in batches()]))
         p = model.predict(data, valid, user)
@@ -593,26 +620,17 @@ def train_mlp(data: Comparisons, folds: np.ndarray, config: PreferenceConfig, na
             values.append(value)
         model.last_epoch = epoch
         if not np.isfinite(loss):
-            raise ConfigError(f"validation loss is {loss} after epoch {epoch}. Lower learning_rate or check features.")
+            raise ConfigError(f"validation loss is {loss} after epoch {epoch}. Check the features.")
         waited += 1
         if loss < best_loss - MIN_DELTA:  # smaller gains do not count, however they add up
             best_loss, waited, model.best_epoch = loss, 0, epoch
             best_state = {name: value.detach().clone() for name, value in network.state_dict().items()}
-        if waited >= config.patience:
+        if waited >= patience:
             break
     model.last = MlpModel(deepcopy(network).eval(), mean, spread, model.unit)
     network.load_state_dict(best_state)
     network.eval()
     return model
-
-
-def fit_model(config: PreferenceConfig, model: str, data: Comparisons, folds: np.ndarray) -> PreferenceModel:
-    """Fit one model by name; see `minionerec.preference.config.MODELS`."""
-    if model in ("majority", "agreeing_user"):
-        return Lookup({"majority": majority, "agreeing_user": agreeing_user}[model](data, folds))
-    if model.startswith("mlp_"):
-        return train_mlp(data, folds, config, model)
-    return fit_bradley_terry(data, folds, model, config.position_bias)
 
 
 def save_model(folder: Path, model: PreferenceModel, users: list[str], targets: list[str]) -> None:

@@ -1,11 +1,11 @@
-"""Settings of the preference stage; light to import, so that `--help` answers at once."""
+"""Settings of the preference stages; light to import, so that `--help` answers at once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from minionerec.core.artefacts import seed_folders
+from minionerec.core.artefacts import MANIFEST
 from minionerec.core.settings import StageConfig, setting
 
 SPLITS = ("pair", "row", "item", "user", "time")
@@ -60,14 +60,9 @@ class PreferenceConfig(StageConfig):
         known=("", COMPAT),
     )
     activation: str = setting("leaky_relu", "MLPs: activation", known=ACTIVATIONS)
-    dropout: float = setting(0.15, "MLPs: share of units dropped after every block", least=0, below=1)
     scale: str = setting("standardize", "MLPs: scaling of the features", known=("none", "standardize", "l2"))
     embedding_std: float = setting(0.1, "MLPs: standard deviation of the user vectors at the start", least=0)
-    learning_rate: float = setting(1e-3, "MLPs: learning rate of AdamW", above=0)
-    weight_decay: float = setting(1e-3, "MLPs: weight decay of AdamW, on all parameters", least=0)
-    batch_size: int = setting(1024, "MLPs: comparisons per optimiser step, with all targets", least=2)
     max_epochs: int = setting(200, "MLPs: most epochs", least=1)
-    patience: int = setting(10, "MLPs: epochs without improvement before the stop", least=1)
     position_bias: bool = setting(True, "let a user prefer the first position; off: antisymmetric")
     resamples: int = setting(1000, "bootstrap resamples, drawn over pairs", least=1)
 
@@ -106,11 +101,24 @@ class PreferenceReportConfig(StageConfig):
         input_kind="preference",
     )
 
-    def inputs(self) -> dict[str, Path]:
-        """Every run of every seed, as "NAME" or "NAME seed-N"."""
-        found: dict[str, Path] = {}
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if "report" in self.runs:
+            yield "runs has 'report', which is the name of the page of all runs. Choose another."
+
+    def folders(self) -> dict[str, list[Path]]:
+        """Name of each run to its outputs, one a seed."""
+        folders = {}
         for name, path in self.runs.items():
-            folder = Path(path)
-            seeds = seed_folders(folder, "predictions").values()
-            found |= {f"runs {name} {run.parent.name}": run for run in seeds} or {f"runs {name}": folder}
-        return found
+            of_seeds = [file.parent for file in Path(path).glob(f"seed-*/{MANIFEST}")]
+            folders[name] = sorted(of_seeds, key=lambda folder: (len(folder.name), folder.name)) or [Path(path)]
+        return folders
+
+    def inputs(self) -> dict[str, Path]:
+        """Every run of every seed, as "runs NAME" or "runs NAME seed-N"."""
+        return {
+            f"runs {name}" if len(folders) == 1 else f"runs {name} {folder.name}": folder
+            for name, folders in self.folders().items()
+            for folder in folders
+        }

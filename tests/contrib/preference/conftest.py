@@ -1,0 +1,5 @@
+"""Fixtures of pages."""
+
+from support.pages import drawn, undrawn
+
+__all__ = ["drawn", "undrawn"]
