@@ -59,6 +59,7 @@ class StageSpec:
         shown: Whether a recipe's run prints the stage's output again at its end.
         seeds: How a recipe with several seeds runs it: "each", once for each seed, which its setting `seed` is given;
             "all", once on the outputs of all seeds; "" as "each" where it reads the output of such a stage, else once.
+        title: What pages call a training of it; its name if empty.
     """
 
     name: str
@@ -70,6 +71,7 @@ class StageSpec:
     makes: tuple[str, ...] = ()
     shown: bool = False
     seeds: str = ""
+    title: str = ""
 
     def config_class(self) -> type[Settings]:
         """The configuration class."""
@@ -124,6 +126,7 @@ _BUILT_IN = (
         launched=True,
         seeds="each",
         demo="demo#sft",
+        title="SFT",
     ),
     StageSpec(
         "grpo",
@@ -133,14 +136,7 @@ _BUILT_IN = (
         launched=True,
         seeds="each",
         demo="demo#grpo",
-    ),
-    StageSpec(
-        "dpo",
-        "Train a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
-        "minionerec.training.config:DpoConfig",
-        "minionerec.training.dpo:run_dpo",
-        launched=True,
-        seeds="each",
+        title="RL (GRPO)",
     ),
     StageSpec(
         "train-catalogue",
@@ -149,6 +145,7 @@ _BUILT_IN = (
         "minionerec.training.catalogue:run_catalogue",
         launched=True,
         seeds="each",
+        title="catalogue model",
     ),
     StageSpec(
         "extend",
@@ -163,6 +160,7 @@ _BUILT_IN = (
         "minionerec.training.sequential.stage:run_sequential",
         makes=("sequential_model", "predictions"),
         seeds="each",
+        title="sequential model",
     ),
     StageSpec(
         "eval-beam",

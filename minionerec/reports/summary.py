@@ -167,7 +167,7 @@ def _kept_start(results: PageResults) -> list[str]:
     sentences = []
     for name in results.own:
         newest = [lineage.trainings[-1] for lineage in results.lineages.get(name, ()) if lineage.trainings]
-        if newest and all(run.stage in ("grpo", "dpo") and run.counts.get("best_step") == 0 for run in newest):
+        if newest and all(run.counts.get("best_step") == 0 for run in newest):
             sentences.append(
                 f"{quoted(name)}: {newest[0].stage.upper()} found nothing better on validation examples and kept the "
                 "weights that it started from."

@@ -13,14 +13,6 @@ from minionerec.core.stages import STAGES
 from minionerec.reports.cells import shown_setting
 
 NOT_RECORDED = "not recorded"
-TITLES = {
-    "sft": "SFT",
-    "dpo": "S-DPO",
-    "grpo": "RL (GRPO)",
-    "train-catalogue": "catalogue model",
-    "train-sequential": "sequential model",
-}
-"""Training stage → its name on pages; other stages go by their own."""
 _BESIDE = ("assistant", "sequential")
 _BEFORE = ("checkpoint", "model", "teacher", *_BESIDE)
 _LOGS = ("training_log.json", "history.json")
@@ -59,7 +51,8 @@ class Training:
     @property
     def title(self) -> str:
         """The name of its stage on pages."""
-        return TITLES.get(self.stage, self.stage)
+        spec = STAGES.get(self.stage)
+        return (spec.title if spec is not None else "") or self.stage
 
     @property
     def seconds(self) -> float | None:

@@ -11,7 +11,8 @@ from support.decoding import exact_prompts
 from support.devices import CPU, all_finite, same_lists
 from support.training import Killed, catalogue_config, grpo_config, kill_after, make_inputs, same_weights, sft_config
 
-from minionerec.contrib.generative_baselines.config import TigerTrainConfig
+from minionerec.contrib.generative_baselines.config import DpoConfig, TigerTrainConfig
+from minionerec.contrib.generative_baselines.dpo import run_dpo
 from minionerec.contrib.generative_baselines.train_tiger import run_tiger
 from minionerec.core.device import VARIABLE
 from minionerec.core.records import read_run_record
@@ -28,8 +29,6 @@ from minionerec.recommend.rankers import load
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.config import DpoConfig
-from minionerec.training.dpo import run_dpo
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sequential import train
 from minionerec.training.sequential.config import SequentialConfig

@@ -490,7 +490,8 @@ def test_groups_stay_whole_and_no_prompt_is_dropped(trained, tmp_path, watch):
 def grpo_examples_of(folder, config, max_prompt_length=512):
     bundle, builder, _ = builder_of(folder)
     with tempfile.TemporaryDirectory() as path:
-        return grpo_examples(builder, bundle.tokenizer, config, max_prompt_length, Path(path))
+        about = config.tasks, config.prompts_per_step, config.seed, max_prompt_length
+        return grpo_examples(builder, bundle.tokenizer, *about, Path(path))
 
 
 def test_prompts_that_are_too_long_lose_their_first_tokens_and_are_counted(trained):

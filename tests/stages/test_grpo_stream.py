@@ -38,10 +38,10 @@ def blocks(folder, **changes):
 def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
     monkeypatch.setattr(examples, "_AT_ONCE", 10)
     bundle, builder, _ = builder_of(shop)
-    config = blocks(shop, tasks={"next_sid": 1.0, "title_to_sid": 2.0}, prompts_per_step=40, prompts_per_device=8)
-    memory = grpo_examples(builder, bundle.tokenizer, config, 512, tmp_path / "memory")
+    about = builder, bundle.tokenizer, {"next_sid": 1.0, "title_to_sid": 2.0}, 40, 42, 512
+    memory = grpo_examples(*about, tmp_path / "memory")
     stored = in_files(shop / "corpus")
-    disk = grpo_examples(builder, bundle.tokenizer, config, 512, tmp_path / "rows", stored)
+    disk = grpo_examples(*about, tmp_path / "rows", stored)
     assert disk.counts == memory.counts == {"next_sid": 120, "title_to_sid": 48}
     assert (disk.total("truncated"), len(disk.again), len(disk.rows)) == (
         memory.total("truncated"),
@@ -53,7 +53,7 @@ def test_prompts_on_disk_are_those_in_memory(shop, tmp_path, monkeypatch):
     assert {json.dumps(disk.rows[row]) for row in range(168, 200)} <= set(ours)
     assert {row["history"] is None for row in disk.rows} == {False, True}
     with pytest.raises(ConfigError, match="task 'sid_to_title' answers with a title"):
-        grpo_examples(builder, bundle.tokenizer, blocks(shop, tasks={"sid_to_title": 1.0}), 512, tmp_path / "other")
+        grpo_examples(builder, bundle.tokenizer, {"sid_to_title": 1.0}, 40, 0, 512, tmp_path / "other")
 
 
 @pytest.mark.parametrize("point", [Point("step", 6), pytest.param(Point("write", 8), marks=pytest.mark.slow)])

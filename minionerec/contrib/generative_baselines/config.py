@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from minionerec.core.settings import setting
-from minionerec.training.config import FITTING, RunConfig
+from minionerec.training.config import FITTING, LanguageRunConfig, RunConfig
 
 TIGER_OPTIMIZERS = ("adafactor", "adamw")
 
@@ -41,3 +42,36 @@ class TigerTrainConfig(RunConfig):
             )
         if self.eval_examples == 0:
             yield "eval_examples is 0; the best checkpoint is chosen by ranking validation examples."
+
+
+DPO_NEGATIVES = ("uniform", "popularity", "beam")
+
+
+@dataclass
+class DpoConfig(LanguageRunConfig):
+    """Settings of softmax direct preference optimisation."""
+
+    batch: ClassVar[tuple[str, str]] = ("prompts_per_step", "prompts_per_device")
+
+    checkpoint: str = setting(
+        "",
+        "checkpoint to start from (minionerec sft); it is also the frozen reference",
+        required=True,
+        input_kind="checkpoint",
+    )
+    negatives: int = setting(3, "negatives of each target (N); 1 is plain DPO", least=1)
+    negatives_from: str = setting(
+        "uniform",
+        "source of negatives: uniform (any other SID), popularity (as often as they are training targets), both "
+        "redrawn in every epoch, or beam (the best of the checkpoint's own search, the same in every epoch)",
+        known=DPO_NEGATIVES,
+    )
+    beta: float = setting(1.0, "scale of log-ratios in the loss; the higher, the closer to the checkpoint", above=0)
+    prompts_per_step: int = setting(128, "prompts an optimiser step, over all devices", least=1)
+    prompts_per_device: int = setting(0, f"prompts a device computes at a time; {FITTING}", least=0)
+
+    def contradictions(self) -> Iterator[str]:
+        """See `Settings.contradictions`."""
+        yield from super().contradictions()
+        if self.eval_examples == 0:
+            yield "eval_examples is 0; S-DPO can hurt, so it must be watched on validation examples."

@@ -10,3 +10,12 @@ TRAIN_TIGER = StageSpec(
     launched=True,
     seeds="each",
 )
+DPO = StageSpec(
+    "dpo",
+    "Train a checkpoint to prefer targets to other semantic IDs (softmax preference optimisation, S-DPO).",
+    "minionerec.contrib.generative_baselines.config:DpoConfig",
+    "minionerec.contrib.generative_baselines.dpo:run_dpo",
+    launched=True,
+    seeds="each",
+    title="S-DPO",
+)

@@ -22,7 +22,6 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import COMPLETION_FIELDS
 from minionerec.sid.table import SidTable
-from minionerec.training.config import DpoConfig, GrpoConfig
 from minionerec.training.examples import Columns, ExampleMaker, Ragged, TaskExamples, TrainingSet, ragged, training_set
 from minionerec.training.rewards import Rollouts
 
@@ -102,7 +101,9 @@ class PromptExamples(ExampleMaker):
 def grpo_examples(
     builder: ExampleBuilder,
     tokenizer: PreTrainedTokenizerBase,
-    config: GrpoConfig | DpoConfig,
+    tasks: Mapping[str, float],
+    prompts_per_step: int,
+    seed: int,
     max_prompt_length: int,
     folder: Path,
     corpus: Corpus | None = None,
@@ -114,7 +115,9 @@ def grpo_examples(
     Args:
         builder: Makes the examples.
         tokenizer: The model's tokenizer.
-        config: Tasks, prompts of a step, seed.
+        tasks: Tasks with their weights.
+        prompts_per_step: Prompts an optimiser step.
+        seed: Seed of the draws.
         max_prompt_length: Prompts are truncated to this many last tokens.
         folder: Folder of the prompts, written where they do not exist yet.
         corpus: A corpus whose examples are read from its files; that of the builder if None.
@@ -122,9 +125,9 @@ def grpo_examples(
     Raises:
         ConfigError: If a task's completion is not an SID.
     """
-    about = (builder, corpus or builder.corpus, config.tasks, config.seed)
+    about = (builder, corpus or builder.corpus, tasks, seed)
     found = training_set(PromptExamples(tokenizer, max_prompt_length, *about, by_shard=corpus is not None), folder)
-    missing, rng = -len(found) % config.prompts_per_step, np.random.default_rng(config.seed)
+    missing, rng = -len(found) % prompts_per_step, np.random.default_rng(seed)
     if corpus is None:
         again = np.resize(rng.permutation(len(found)), missing)
     else:

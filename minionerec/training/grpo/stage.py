@@ -140,7 +140,14 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     with run.work.phase("load"):
         prompts = grpo_examples(
-            builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows, whole if whole.in_files else None
+            builder,
+            bundle.tokenizer,
+            config.tasks,
+            config.prompts_per_step,
+            config.seed,
+            bundle.max_prompt_length,
+            run.rows,
+            whole if whole.in_files else None,
         )
     rewards = load_rewards(config, whole, bundle, prompts)
     _say(config, prompts, rewards)

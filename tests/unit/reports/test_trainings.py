@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from support.trained_shop import RECORD, SFT, checkpoint, write_trained
 
-from minionerec.contrib.generative_baselines.config import TigerTrainConfig
+from minionerec.contrib.generative_baselines.config import DpoConfig, TigerTrainConfig
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.core.records import duration, record_path
 from minionerec.core.stage import Stage
 from minionerec.reports.trainings import Training, _recorded, machine, outcome, settings_changed, trace
-from minionerec.training.config import CatalogueTrainConfig, DpoConfig
+from minionerec.training.config import CatalogueTrainConfig
 
 
 @pytest.fixture

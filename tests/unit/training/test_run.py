@@ -19,7 +19,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from minionerec.core import processes
 from minionerec.core.errors import ArtefactError, ConfigError
-from minionerec.training.config import CatalogueTrainConfig, DpoConfig, GrpoConfig, SftConfig
+from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConfig
 from minionerec.training.examples import DealtBatches, choose_examples, shuffled_examples
 from minionerec.training.run import accumulation_steps, batch_of, check_builds, plan_steps, training_stage
 from minionerec.training.trainer import LogLines, load_weights
@@ -61,7 +61,7 @@ def test_the_plan_is_for_all_processes_of_the_launch_and_is_reported(monkeypatch
 NEEDED = {"corpus": "c", "output": "o", "sids": "s", "checkpoint": "m"}
 
 
-@pytest.mark.parametrize("kind", [SftConfig, GrpoConfig, DpoConfig, CatalogueTrainConfig])
+@pytest.mark.parametrize("kind", [SftConfig, GrpoConfig, CatalogueTrainConfig])
 @pytest.mark.parametrize("at_a_time", [0, 4])
 def test_batches_of_every_trainer_divide_by_the_processes(monkeypatch, kind, at_a_time):
     total, share = kind.batch

@@ -28,6 +28,7 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
+from minionerec.contrib.generative_baselines.config import DpoConfig
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
@@ -40,7 +41,6 @@ from minionerec.models.decoding.decoder import decoding_device, fitting_batch_si
 from minionerec.models.decoding.shards import decode_in_shards
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.training.config import DpoConfig
 from minionerec.training.examples import TrainingSet
 from minionerec.training.grpo.figures import Figures
 from minionerec.training.grpo.rollouts import grpo_examples
@@ -345,7 +345,15 @@ def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
     corpus = Corpus.load(config.corpus)
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     with run.work.phase("load"):
-        prompts = grpo_examples(builder, bundle.tokenizer, config, bundle.max_prompt_length, run.rows)
+        prompts = grpo_examples(
+            builder,
+            bundle.tokenizer,
+            config.tasks,
+            config.prompts_per_step,
+            config.seed,
+            bundle.max_prompt_length,
+            run.rows,
+        )
     logger.info(
         "S-DPO on %s, %d filled up; %d negatives each (%s), beta %g.",
         prompts.described("prompts"),

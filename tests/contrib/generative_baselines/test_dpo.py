@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from support.devices import catalogue, shop_of
 from support.kill import random_points, stage_in_child
 from support.processes import stage_in_processes
 from support.training import (
@@ -24,14 +25,13 @@ from support.training import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
+from minionerec.contrib.generative_baselines import dpo
+from minionerec.contrib.generative_baselines.config import DpoConfig
+from minionerec.contrib.generative_baselines.dpo import SidDpoTrainer, completion_sums, negatives_of, run_dpo
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.bundle import load_bundle
-from minionerec.models.backbone.catalogue import CatalogueModel
 from minionerec.models.decoding.shards import decode_in_shards
-from minionerec.training import dpo
-from minionerec.training.config import DpoConfig
-from minionerec.training.dpo import SidDpoTrainer, completion_sums, negatives_of, run_dpo
 from minionerec.training.grpo.rollouts import grpo_examples
 from minionerec.training.sft import run_sft
 
@@ -103,7 +103,8 @@ def test_hard_negatives_are_the_best_of_the_start_but_the_target(trained, tmp_pa
     assert steps[-1]["loss"] < steps[0]["loss"] and steps[-1]["kl"] > 0
     assert steps[-1]["log_ratio/target"] > steps[-1]["log_ratio/negatives"]
     bundle, builder, _ = builder_of(trained)
-    rows = grpo_examples(builder, bundle.tokenizer, config, bundle.max_prompt_length, tmp_path / "rows").rows
+    about = config.tasks, config.prompts_per_step, config.seed, bundle.max_prompt_length
+    rows = grpo_examples(builder, bundle.tokenizer, *about, tmp_path / "rows").rows
     prompts, kept = [row["prompt"] for row in rows], tmp_path / "hard.finished" / dpo.NEGATIVES
     found, _ = decode_in_shards(kept, prompts, 24, None, None, torch.device("cpu"))  # nothing is searched again
     negatives = dpo.without_targets(found, np.array([row["target"] for row in rows]))
@@ -122,7 +123,7 @@ def test_popular_sids_are_drawn_more_often(trained, tmp_path):
     targets = np.where(corpus.train.targets < 3, corpus.train.targets, 0)  # item 0 is most of them
     corpus = replace(corpus, train=replace(corpus.train, targets=targets))
     rows = grpo_examples(
-        builder, bundle.tokenizer, dpo_config(trained, tasks={"title_to_sid": 9.0}), 99, tmp_path / "rows"
+        builder, bundle.tokenizer, {"title_to_sid": 9.0}, config.prompts_per_step, config.seed, 99, tmp_path / "rows"
     )
     of_epoch = negatives_of(config, None, bundle, corpus, rows, None)
     drawn = np.concatenate([of_epoch(epoch) for epoch in range(5)]).ravel()
@@ -194,7 +195,7 @@ def test_what_cannot_be_is_refused(trained, tmp_path, changes, words):
 
 def test_a_catalogue_model_is_refused(trained, tmp_path, monkeypatch):
     bundle = load_bundle(trained / "sft")
-    other = replace(bundle, model=CatalogueModel.__new__(CatalogueModel))
+    other = replace(bundle, model=catalogue(shop_of()))
     monkeypatch.setattr("minionerec.models.backbone.bundle.load_bundle", lambda *_, **__: other)
     with pytest.raises(ConfigError, match=r"is a catalogue model.*minionerec train-catalogue --objective"):
         run_dpo(dpo_config(trained, output=str(tmp_path / "bad")))

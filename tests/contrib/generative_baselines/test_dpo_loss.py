@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from transformers import TrainerCallback, TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
-from minionerec.core.errors import ConfigError, MinioneRecError
-from minionerec.models.backbone.build import scratch_model, train_tokenizer
-from minionerec.training.dpo import (
+from minionerec.contrib.generative_baselines.dpo import (
     SidDpoTrainer,
     draw_negatives,
     drawn_negatives,
@@ -21,6 +19,8 @@ from minionerec.training.dpo import (
     softmax_preference_loss,
     without_targets,
 )
+from minionerec.core.errors import ConfigError, MinioneRecError
+from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.training.memory import TokenLimit
 
 # The loss
