@@ -208,7 +208,6 @@ class Measurement:
         from minionerec.core.values import convert
         from minionerec.data.protocols import PROTOCOLS, read_examples
         from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters
-        from minionerec.training.sequential.config import SequentialConfig
 
         self.seed, self.protocol = args.seed, replace(PROTOCOLS[args.protocol], seed=args.seed)
         split = read_examples(args.corpus, self.protocol)
@@ -221,7 +220,6 @@ class Measurement:
         hyper |= {name: value for name, value in given.items() if name in hyper_parameters(args.model)}
         torch.manual_seed(args.seed)
         self.built = build_model(args.model, num_items=split.n_items, max_len=self.protocol.max_len, **hyper)
-        self.config = SequentialConfig(corpus=args.corpus, output="none", epochs=1)
         self.states = FIELD.get(args.model) if args.field else None
         self.device = args.device
         self.built.to(args.device)
@@ -257,7 +255,7 @@ class Measurement:
         start = self.clock()
         users = split.train.user_numbers.astype(np.int64) if model.needs_users else None
         examples = TrainingExamples.of(split, protocol.max_len, protocol.padding, users=users)
-        loss = train_epoch(model, examples, make_optimizer(model, self.config), protocol, 0)
+        loss = train_epoch(model, examples, make_optimizer(model), protocol, 0)
         middle = self.clock()
         ranks = rank_rows(model, split.test, protocol.seen, torch.device(self.device))["item"]
         ndcg = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)["NDCG@10"].mean()

@@ -3,11 +3,11 @@
 OUTPUT/model         kind "sequential_model": weights, description, history of the training
 OUTPUT/predictions   kind "predictions": ranked lists of the test examples, ranks of validation and test, metrics
 
-A recipe runs it with several seeds (`seeds`, docs/recipes.md), each in a folder seed-N; `compare` has mean and sd.
+A recipe runs it with several seeds (`seeds`, docs/recipes.md), each in a folder seed-N; a report has mean and sd.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,102 +15,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from minionerec.core.artefacts import read_json, write_json
+from minionerec.core.artefacts import read_json, read_manifest, write_json
 from minionerec.core.device import fix_order
+from minionerec.core.errors import ConfigError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import keep_freed_memory
 from minionerec.core.stage import LAUNCH_FILE, Stage
 from minionerec.core.stages import StageResult
-from minionerec.data.protocols import Protocol
-from minionerec.data.session import UNKNOWN
+from minionerec.data.protocols import ROWS, Protocol, read_examples
+from minionerec.data.session import warn_without_times
 from minionerec.metrics.predictions import FILE as LISTS_FILE
-from minionerec.metrics.predictions import GIVEN, SESSION_CONTEXT, Predictions
-from minionerec.metrics.ranked import Ranked, write_ranks
-from minionerec.metrics.ranking import ranking_metrics
-from minionerec.metrics.statistics import estimate
+from minionerec.metrics.predictions import GIVEN
+from minionerec.metrics.ranked import write_ranks
 from minionerec.models.sequential.model import SequentialModel
-from minionerec.models.sequential.rank import rank_rows, top_items
-from minionerec.models.sequential.registry import check_hyper, load_sequential, save_sequential
+from minionerec.models.sequential.rank import rank_rows
+from minionerec.models.sequential.registry import check_hyper, load_sequential, model_class, save_sequential
+from minionerec.sid.embed.config import EncoderSettings
+from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.on_device import torch_device
+from minionerec.sid.table import SidTable
 from minionerec.training.sequential.config import SequentialConfig
-from minionerec.training.sequential.given import ModelInputs, check_corpus, read_given
+from minionerec.training.sequential.inputs import ModelInputs, make_inputs
+from minionerec.training.sequential.measuring import list_predictions, measure, rank_splits
 from minionerec.training.sequential.train import TrainingExamples, fit
-
-# The ranks, metrics and lists of a trained recommender on validation and test examples.
-
-
-def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: torch.device) -> dict[str, Ranked]:
-    """Ranks of the targets of validation and test examples among the whole catalogue.
-
-    Args:
-        model: The model.
-        data: The examples, and SIDs of the items, for ranks among distinct SIDs too.
-        seen: See `minionerec.data.protocols.Protocol`.
-        device: Where the model is.
-    """
-    numbers = None if data.table is None else data.table.sid_numbers
-    return {
-        name: Ranked(
-            users=rows.users.tolist(),
-            targets=rows.targets,
-            ranks=rank_rows(model, rows, seen, device, numbers, **data.further_inputs(model, rows)),
-            list_length=None,
-            given=given_to(model, data),
-        )
-        for name, rows in data.held_out.items()
-    }
-
-
-def given_to(model: SequentialModel, data: ModelInputs) -> tuple[str, ...]:
-    """What a model is given of rows beyond their histories: the session context of some row, where it reads that."""
-    known = (data.further_inputs(model, rows)["contexts"] for rows in data.held_out.values())
-    given = any(contexts is not None and bool((contexts != UNKNOWN).any()) for contexts in known)
-    return (SESSION_CONTEXT,) if given else ()
-
-
-def measure(ranked: Mapping[str, Ranked], protocol: Protocol, resamples: int) -> dict[str, Any]:
-    """Metrics of several splits: split → level → metric → [mean, low, high], of 95 percent intervals by user."""
-    metrics: dict[str, Any] = {}
-    for name, found in ranked.items():
-        metrics[name] = {}
-        for level, ranks in found.ranks.items():
-            values = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)
-            estimates = estimate(values, 0, resamples, found.users)
-            metrics[name][level] = {metric: [e.mean, e.low, e.high] for metric, e in estimates.items()}
-    return metrics
-
-
-def list_predictions(
-    model: SequentialModel, data: ModelInputs, name: str, seen: str, device: torch.device, length: int
-) -> Predictions:
-    """Ranked lists in the form that all recommenders share.
-
-    Items are in the order of their own scores, so items that share an SID need not follow one another.
-
-    Args:
-        model: The model.
-        data: The examples, and SIDs of the items; without them SIDs are "".
-        name: Which of its splits.
-        seen: See `minionerec.data.protocols.Protocol`.
-        device: Where the model is.
-        length: Length of the lists.
-    """
-    rows = data.held_out[name]
-    items, scores = top_items(model, rows, seen, device, length, **data.further_inputs(model, rows))
-    usable = np.isfinite(scores)
-    return Predictions.of(
-        rows,
-        [row[ok].tolist() for row, ok in zip(items - 1, usable, strict=True)],
-        [row[ok].tolist() for row, ok in zip(scores, usable, strict=True)],
-        None if data.table is None else data.table.sids,
-        given_to(model, data),
-    )
-
 
 logger = get_logger(__name__)
 
 HISTORY_FILE, METRICS_FILE, STATE_FILE = "history.json", "metrics.json", "state.safetensors"
-ROWS = "rows"
+EXAMPLES = "rows"
 """Folder of the training examples of a large corpus, in that of the unfinished run."""
 
 
@@ -134,10 +66,10 @@ def run_sequential(config: SequentialConfig) -> StageResult:
     fix_order()
     check_hyper(config.model, config.hyper)
     stage, protocol, device = config.model_stage(), config.resolved_protocol(), torch_device(config.device)
-    check_corpus(stage.config)
-    given = cache(lambda: read_given(stage.config, protocol))
-    trained = _train(stage, protocol, given, device)
-    _predict(config, protocol, given, device)
+    _check_corpus(stage.config)
+    inputs = cache(lambda: read_inputs(stage.config, protocol))
+    trained = _train(stage, protocol, inputs, device)
+    _predict(config, protocol, inputs, device)
     metrics: Mapping[str, Any] = read_json(config.predictions_stage().output / METRICS_FILE)
     lines = []
     for split, levels in metrics.items():
@@ -148,8 +80,76 @@ def run_sequential(config: SequentialConfig) -> StageResult:
     return StageResult(output, [*lines, f"model and predictions: {output}"], metrics=metrics, up_to_date=not trained)
 
 
+def _check_corpus(config: SequentialConfig) -> None:
+    """Check that there is a corpus, or a file of sequences, as the protocol takes it.
+
+    Raises:
+        DataError: If there is no such file.
+        ArtefactError: If there is no such corpus.
+    """
+    folder = Path(config.corpus)
+    if config.protocol == ROWS or folder.is_dir():
+        read_manifest(folder, "corpus")
+    elif not folder.is_file():
+        raise DataError(f"{folder}: no such file. Give --corpus a file of 'user item item ...' lines.")
+
+
+def read_inputs(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
+    """Read the inputs that the settings name.
+
+    Raises:
+        ConfigError: If the model takes none of what the settings name, or cannot be trained on the corpus.
+        DataError: If a file is malformed or too small.
+        ArtefactError: If an input is missing.
+    """
+    kind = model_class(config.model)
+    if config.vectors and not kind.reads_text:
+        raise ConfigError(f"vectors is {config.vectors!r}, but model {config.model} reads no text; leave vectors out.")
+    if bool(config.digits) != kind.reads_digits:
+        raise ConfigError(
+            f"model {config.model} reads the items' digits; give digits (minionerec build-sids --method opq)."
+            if kind.reads_digits
+            else f"digits is {config.digits!r}, but model {config.model} reads none; leave digits out."
+        )
+    corpus = read_examples(config.corpus, protocol, config.items)
+    if config.session_context and not corpus.has_times:
+        warn_without_times(config.corpus)
+    text = None
+    if config.vectors:
+        encoder = EncoderSettings(encoder=config.vectors, dimensions=config.vector_width)
+        text = torch.from_numpy(make_vectors(corpus, encoder, {}))
+    item_ids = corpus.items["item_id"].tolist()
+    return make_inputs(
+        config.model,
+        config.hyper,
+        corpus,
+        protocol,
+        text=text,
+        digits=_read_digits(config.digits, item_ids) if config.digits else None,
+        table=SidTable.load_index(config.sids, item_ids) if config.sids else None,
+        eval_examples=config.eval_examples,
+        session_context=config.session_context,
+    )
+
+
+def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
+    """Codes of the items, int32 (N, M), of which each must have all.
+
+    Raises:
+        DataError: If an item has no SID, or one of fewer levels than another.
+    """
+    codes = SidTable.load_index(path, item_ids).codes
+    short = np.flatnonzero((codes < 0).any(axis=1))
+    if len(short):
+        raise DataError(
+            f"{path}: item {item_ids[short[0]]!r} has {(codes[short[0]] >= 0).sum()} digits, others have "
+            f"{codes.shape[1]}. Build SIDs with collisions keep."
+        )
+    return torch.from_numpy(codes)
+
+
 def _train(
-    stage: Stage[SequentialConfig], protocol: Protocol, given: Callable[[], ModelInputs], device: torch.device
+    stage: Stage[SequentialConfig], protocol: Protocol, inputs: Callable[[], ModelInputs], device: torch.device
 ) -> bool:
     """Train, or resume an interrupted training; whether it had to be."""
     config, seed, launch = stage.config, protocol.seed, {"device": device.type}
@@ -159,7 +159,7 @@ def _train(
     with stage.work() as work:
         started = time.perf_counter()
         with work.phase("load"):
-            data = given()
+            data = inputs()
             model = data.build(config.model, protocol.max_len, seed)
             examples = TrainingExamples.of(
                 data.corpus,
@@ -168,7 +168,7 @@ def _train(
                 all_positions=config.all_positions,
                 users=data.user_numbers(data.corpus.train) if model.needs_users else None,
                 shuffled=config.shuffle_examples,
-                folder=work.folder / ROWS,
+                folder=work.folder / EXAMPLES,
             )
         work.inputs_read()
         work.log_batch(protocol.batch_size, 1, protocol.batch_size)
@@ -178,7 +178,19 @@ def _train(
             return rank_rows(model, rows, protocol.seen, device, **data.further_inputs(model, rows))["item"]
 
         write_json(work.folder / LAUNCH_FILE, launch)
-        done = fit(model, examples, valid_ranks, protocol, config, work.folder / STATE_FILE, device, work)
+        done = fit(
+            model,
+            examples,
+            valid_ranks,
+            protocol,
+            work.folder / STATE_FILE,
+            device,
+            epochs=config.epochs,
+            learning_rate=config.learning_rate,
+            beta2=config.beta2,
+            weight_decay=config.weight_decay,
+            clock=work,
+        )
         counts = {
             **data.counts,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -194,7 +206,7 @@ def _train(
 
 
 def _predict(
-    config: SequentialConfig, protocol: Protocol, given: Callable[[], ModelInputs], device: torch.device
+    config: SequentialConfig, protocol: Protocol, inputs: Callable[[], ModelInputs], device: torch.device
 ) -> None:
     """Rank, list and measure with the trained model, as saved."""
     stage = config.predictions_stage()
@@ -202,7 +214,7 @@ def _predict(
         return
     with stage.work() as work:
         with work.phase("load"):
-            data = given()
+            data = inputs()
             model = load_sequential(config.model_stage().output).to(device)
         with work.phase("search"):
             ranked = rank_splits(model, data, protocol.seen, device)

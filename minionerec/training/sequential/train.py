@@ -26,7 +26,6 @@ from minionerec.metrics.ranking import ranking_metrics
 from minionerec.models.nn.session import hidden
 from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import check_items
-from minionerec.training.sequential.config import SequentialConfig
 
 logger = get_logger(__name__)
 _ADAM_STATE = ("exp_avg", "exp_avg_sq", "step")
@@ -181,14 +180,16 @@ class TrainingExamples:
         return on_device(histories), wanted, users, context
 
 
-def make_optimizer(model: SequentialModel, config: SequentialConfig) -> torch.optim.AdamW:
+def make_optimizer(
+    model: SequentialModel, learning_rate: float = 1e-3, beta2: float = 0.999, weight_decay: float = 0.0
+) -> torch.optim.AdamW:
     """AdamW in its fused form; tensors with one axis have no weight decay. With none at all it is Adam."""
     tensors = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [p for p in tensors if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in tensors if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in tensors if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, config.beta2), eps=1e-8, fused=True)
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, beta2), eps=1e-8, fused=True)
 
 
 def train_epoch(
@@ -234,24 +235,31 @@ def fit(
     examples: TrainingExamples,
     valid: Callable[[SequentialModel], np.ndarray],
     protocol: Protocol,
-    config: SequentialConfig,
-    folder: Path,
+    state_file: Path,
     device: torch.device,
+    *,
+    epochs: int = 200,
+    learning_rate: float = 1e-3,
+    beta2: float = 0.999,
+    weight_decay: float = 0.0,
     clock: Clock = NO_CLOCK,
 ) -> Progress:
     """Train until the protocol's early stopping; the model ends with the weights of its best epoch.
 
-    After every epoch the state is written to one file in `folder`, and a run that finds one there continues: the
-    result is the same as without the break.
+    After every epoch the state is written to a file, and a run that finds one continues: the result is the same as
+    without the break.
 
     Args:
         model: Freshly built.
         examples: Its training examples.
         valid: Gives the ranks of the validation examples' targets, int64 (R,).
         protocol: Batch size and seed, how to validate and when to stop.
-        config: Most epochs, and how to optimise.
-        folder: File of the state; its folder exists.
+        state_file: File of the state; its folder exists.
         device: Where to compute.
+        epochs: Most epochs.
+        learning_rate: Learning rate of Adam.
+        beta2: Second beta of Adam.
+        weight_decay: Decoupled weight decay of matrices and tables.
         clock: Who counts the seconds of training and validation, and hears of finished epochs.
 
     Returns:
@@ -270,14 +278,14 @@ def fit(
     if rows is not None and max(rows.items.max(initial=0), rows.targets.max(initial=0)) >= model.num_items:
         check_items(model, rows, rows.padded(model.max_len, model.padding))
     model.to(device)
-    optimizer = make_optimizer(model, config)
+    optimizer = make_optimizer(model, learning_rate, beta2, weight_decay)
     best_weights = {name: value.clone() for name, value in model.state_dict().items()}
     done = Progress(0, -1, -math.inf, 0, [])
-    if folder.is_file():
-        done, best_weights = _read_state(folder, model, optimizer)
+    if state_file.is_file():
+        done, best_weights = _read_state(state_file, model, optimizer)
         logger.info("Resuming after epoch %d.", done.epoch - 1)
     clock.reached(done.epoch)
-    while done.epoch < config.epochs and done.worse < protocol.stop_after:
+    while done.epoch < epochs and done.worse < protocol.stop_after:
         with clock.phase("train"):
             loss = train_epoch(model, examples, optimizer, protocol, done.epoch)
         with clock.phase("validate"):
@@ -289,14 +297,14 @@ def fit(
         logger.info("epoch %d  loss %.4f  valid %s %.4f", done.epoch, loss, protocol.monitor, figures[protocol.monitor])
         done.history.append({"epoch": done.epoch, "loss": loss, **figures})
         done.epoch += 1
-        _write_state(folder, model, optimizer, done, best_weights)
+        _write_state(state_file, model, optimizer, done, best_weights)
         clock.reached(done.epoch)
     model.load_state_dict(best_weights)
     return done
 
 
 def _write_state(
-    folder: Path,
+    state_file: Path,
     model: SequentialModel,
     optimizer: torch.optim.Optimizer,
     done: Progress,
@@ -308,14 +316,14 @@ def _write_state(
         for key in _ADAM_STATE if parameter in optimizer.state else ():
             tensors[f"{key}/{name}"] = optimizer.state[parameter][key]
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    with atomic_write(folder) as fresh:
+    with atomic_write(state_file) as fresh:
         save_file(tensors, fresh, metadata={"progress": json.dumps(asdict(done))})
 
 
 def _read_state(
-    folder: Path, model: SequentialModel, optimizer: torch.optim.Optimizer
+    state_file: Path, model: SequentialModel, optimizer: torch.optim.Optimizer
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
-    with safe_open(folder, "pt") as file:
+    with safe_open(state_file, "pt") as file:
         done = Progress(**json.loads(file.metadata()["progress"]))
         tensors: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     parts: dict[str, dict[str, torch.Tensor]] = {}

@@ -17,7 +17,6 @@ from minionerec.models.sequential.model import SequentialModel
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import build_model
 from minionerec.training.sequential import train
-from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.train import (
     Progress,
     TrainingExamples,
@@ -39,9 +38,7 @@ def cycles(n_items=12, n_users=40, seed=0):
     return source_of(*items, n_items=n_items)
 
 
-def settings_of(**changes):
-    plain = SequentialConfig(corpus="none", output="none", epochs=3, learning_rate=3e-3, weight_decay=0.01)
-    return replace(plain, **changes)
+OPTIMISER = {"learning_rate": 3e-3, "weight_decay": 0.01}
 
 
 class Table(SequentialModel):
@@ -117,7 +114,7 @@ def test_scores_that_are_no_numbers_and_items_beyond_the_table_are_errors():
         rank_rows(Table(scores), SplitExamples.of(["u"], [[]], [8]), "keep", CPU)
     split = PROTOCOLS["a"].split(cycles())
     with pytest.raises(DataError, match=r"items 1 to 5"):
-        fit(build_model("sasrec", num_items=5), examples_of(split), None, PROTOCOLS["a"], settings_of(), None, CPU)
+        fit(build_model("sasrec", num_items=5), examples_of(split), None, PROTOCOLS["a"], None, CPU)
 
 
 def weights_of(model):
@@ -136,7 +133,7 @@ def train_small(folder, corpus, name="sasrec", protocol=PROTOCOLS["a"], hyper=SM
     def valid(model):
         return rank_rows(model, corpus.valid, protocol.seen, CPU)["item"]
 
-    return fit(model, examples, valid, protocol, settings_of(**changes), folder, CPU), model
+    return fit(model, examples, valid, protocol, folder, CPU, **{"epochs": 3, **OPTIMISER, **changes}), model
 
 
 @pytest.mark.parametrize(("stop", "all_positions"), [(1, True), (2, False)])
@@ -200,13 +197,13 @@ def test_adam_without_decay_is_adam_and_decay_spares_single_axes():
     model = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
     other = build_model("sasrec", num_items=12, padding="left", **SMALL, hidden_dropout=0.0, attention_dropout=0.0)
     other.load_state_dict(model.state_dict())
-    plain, protocol = settings_of(weight_decay=0.0), replace(PROTOCOLS["a"], batch_size=32, seed=7)
+    protocol = replace(PROTOCOLS["a"], batch_size=32, seed=7)
     examples = examples_of(split)
     model.double(), other.double()  # Adam makes a whole step of a gradient that is nothing but rounding
-    train_epoch(model, examples, make_optimizer(model, plain), protocol, 0)
-    train_epoch(other, examples, torch.optim.Adam(other.parameters(), lr=plain.learning_rate), protocol, 0)
+    train_epoch(model, examples, make_optimizer(model, 3e-3), protocol, 0)
+    train_epoch(other, examples, torch.optim.Adam(other.parameters(), lr=3e-3), protocol, 0)
     assert torch.allclose(weights_of(model), weights_of(other), rtol=1e-9, atol=1e-9)
-    decayed = {id(p) for p in make_optimizer(model, settings_of()).param_groups[0]["params"]}
+    decayed = {id(p) for p in make_optimizer(model, **OPTIMISER).param_groups[0]["params"]}
     assert decayed == {id(p) for p in model.parameters() if p.ndim > 1}
 
 

@@ -2,31 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from minionerec.core.artefacts import read_manifest
-from minionerec.core.errors import ConfigError, DataError
+from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.data.corpus import Corpus
-from minionerec.data.protocols import ROWS, Protocol, read_examples
+from minionerec.data.protocols import Protocol
 from minionerec.data.rows import SplitExamples
-from minionerec.data.session import row_contexts, warn_without_times
+from minionerec.data.session import row_contexts
 from minionerec.data.transitions import training_transitions
 from minionerec.data.windows import padded_windows
 from minionerec.models.sequential.model import ModelData, SequentialModel
 from minionerec.models.sequential.registry import build_model, check_hyper, hyper_parameters, model_class
-from minionerec.sid.embed.config import EncoderSettings
-from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
-from minionerec.training.sequential.config import SequentialConfig
 
 logger = get_logger(__name__)
-
 
 MEASURED = ("valid", "test")
 
@@ -84,59 +78,49 @@ class ModelInputs:
         }
 
 
-def check_corpus(config: SequentialConfig) -> None:
-    """Check that there is a corpus, or a file of sequences, as the protocol takes it.
-
-    Raises:
-        DataError: If there is no such file.
-        ArtefactError: If there is no such corpus.
-    """
-    folder = Path(config.corpus)
-    if config.protocol == ROWS or folder.is_dir():
-        read_manifest(folder, "corpus")
-    elif not folder.is_file():
-        raise DataError(f"{folder}: no such file. Give --corpus a file of 'user item item ...' lines.")
-
-
-def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
-    """Read the inputs of a configuration.
+def make_inputs(
+    model: str,
+    hyper: Mapping[str, Any],
+    corpus: Corpus,
+    protocol: Protocol,
+    *,
+    text: torch.Tensor | None = None,
+    digits: torch.Tensor | None = None,
+    table: SidTable | None = None,
+    eval_examples: int = -1,
+    session_context: bool = False,
+) -> ModelInputs:
+    """Put together the inputs of a model and its training.
 
     Args:
-        config: The settings.
-        protocol: The protocol with what they change in it.
+        model: Key of `minionerec.models.sequential.registry.MODELS`.
+        hyper: Hyper-parameters that differ from their defaults.
+        corpus: Items and examples, as the protocol splits them.
+        protocol: The protocol.
+        text: Text vectors of the items, float32 (N, T), row i of item i + 1; only for models that read them.
+        digits: Digits of the items, int32 (N, M), row i of item i + 1; for models that read them.
+        table: SIDs of the items, to measure at their level too.
+        eval_examples: Examples of valid and of test that are measured, a random sample; -1: all.
+        session_context: Whether the model is conditioned on the session context of the next item.
 
     Raises:
-        ConfigError: If the model or a hyper-parameter is unknown, or the model takes none of what is given.
-        DataError: If a file is malformed or too small.
-        ArtefactError: If an input is missing.
+        ConfigError: If the model or a hyper-parameter is unknown, or the model cannot be trained on the corpus.
     """
-    kind, hyper = model_class(config.model), check_hyper(config.model, config.hyper)
-    if config.vectors and not kind.reads_text:
-        raise ConfigError(f"vectors is {config.vectors!r}, but model {config.model} reads no text; leave vectors out.")
-    if bool(config.digits) != kind.reads_digits:
-        raise ConfigError(
-            f"model {config.model} reads the items' digits; give digits (minionerec build-sids --method opq)."
-            if kind.reads_digits
-            else f"digits is {config.digits!r}, but model {config.model} reads none; leave digits out."
-        )
-    chosen = {**hyper_parameters(config.model), **hyper}
-    corpus = read_examples(config.corpus, protocol, config.items)
+    hyper = check_hyper(model, hyper)
+    chosen = {**hyper_parameters(model), **hyper}
     if corpus.in_files and chosen.get("personal"):
         raise ConfigError(
-            f"model {config.model} has a vector for each user, which a corpus that is too large for memory does not "
+            f"model {model} has a vector for each user, which a corpus that is too large for memory does not "
             "allow; give it personal=false."
         )
-    if config.session_context and not corpus.has_times:
-        warn_without_times(config.corpus)
-    held_out = {split: corpus.sample(split, config.eval_examples, protocol.seed) for split in MEASURED}
+    held_out = {split: corpus.sample(split, eval_examples, protocol.seed) for split in MEASURED}
     users = _number_users(list(held_out.values()) if corpus.in_files else [corpus.train])
-    item_ids = corpus.items["item_id"].tolist()
     data = ModelData(
         padding=protocol.padding,
         num_users=len(users) + (not corpus.leaves_two_out),
-        text=_read_text(config, corpus),
+        text=text,
         transitions=_count(chosen, corpus, protocol),
-        digits=_read_digits(config.digits, item_ids) if config.digits else None,
+        digits=digits,
     )
     counts = _counts(corpus, held_out, users, protocol)
     logger.info("%s: %s", protocol.title, "  ".join(f"{name} {value}" for name, value in counts.items()))
@@ -145,10 +129,10 @@ def read_given(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
         held_out=held_out,
         users=users,
         counts=counts,
-        hyper=hyper | kind.data_hyper(data),
+        hyper={**hyper, **model_class(model).data_hyper(data)},
         data=data,
-        table=SidTable.load_index(config.sids, item_ids) if config.sids else None,
-        session_context=config.session_context,
+        table=table,
+        session_context=session_context,
     )
 
 
@@ -173,29 +157,6 @@ def _counts(
         windows = (padded_windows(part, protocol.max_len, protocol.padding) for part in corpus.windows("train"))
         sizes |= {"windows": sum(len(histories) for histories, _, _ in windows), "users": len(users)}
     return {**sizes, "items": corpus.n_items, "split": corpus.split}
-
-
-def _read_text(config: SequentialConfig, corpus: Corpus) -> torch.Tensor | None:
-    if not config.vectors:
-        return None
-    settings = EncoderSettings(encoder=config.vectors, dimensions=config.vector_width)
-    return torch.from_numpy(make_vectors(corpus, settings, {}))
-
-
-def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
-    """Codes of the items, int32 (N, M), of which each must have all.
-
-    Raises:
-        DataError: If an item has no SID, or one of fewer levels than another.
-    """
-    codes = SidTable.load_index(path, item_ids).codes
-    short = np.flatnonzero((codes < 0).any(axis=1))
-    if len(short):
-        raise DataError(
-            f"{path}: item {item_ids[short[0]]!r} has {(codes[short[0]] >= 0).sum()} digits, others have "
-            f"{codes.shape[1]}. Build SIDs with collisions keep."
-        )
-    return torch.from_numpy(codes)
 
 
 def _count(hyper: Mapping[str, Any], corpus: Corpus, protocol: Protocol) -> csr_array | None:
