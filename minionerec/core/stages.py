@@ -170,12 +170,6 @@ _BUILT_IN = (
         demo="demo#eval_grpo",
     ),
     StageSpec(
-        "ground-titles",
-        "Generate the next title as free text, rank the items by distance to it, and measure.",
-        "minionerec.recommend.evaluation.grounding_config:GroundingConfig",
-        "minionerec.recommend.evaluation.grounding_stage:run_grounding",
-    ),
-    StageSpec(
         "calc-level",
         "Per-level accuracy of predicted semantic IDs: independent, cumulative and drop-off, at every K.",
         "minionerec.reports.config:LevelsConfig",

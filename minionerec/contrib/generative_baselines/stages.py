@@ -19,3 +19,9 @@ DPO = StageSpec(
     seeds="each",
     title="S-DPO",
 )
+GROUND_TITLES = StageSpec(
+    "ground-titles",
+    "Generate the next title as free text, rank the items by distance to it, and measure.",
+    "minionerec.contrib.generative_baselines.config:GroundingConfig",
+    "minionerec.contrib.generative_baselines.ground_titles:run_grounding",
+)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from minionerec.core.device import fitting_count, fitting_parts
 from minionerec.core.log import progress
@@ -165,33 +164,23 @@ def fitting_batch_size(
     span, own = beams * (trie.levels - 1), 0
     if isinstance(model, OpensBranches):
         own = model.values_at_once(trie)
-    return _fitting_prompts(model, prompts, beams, span, max(trie.widths), own, memory)
+    return fitting_prompts(model, prompts, beams, span, max(trie.widths), own, memory)
 
 
-def fitting_free_batch(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], beams: int, most: int, memory: int | None = None
-) -> int:
-    """As `fitting_batch_size`, for texts that are written without a trie.
-
-    Each of the K beams holds the keys and values of its prompt and of its text, so S = K (P + M), and W is the size of
-    the vocabulary.
-
-    Args:
-        model: As there.
-        prompts: As there.
-        beams: K.
-        most: Most tokens of a text, M.
-        memory: As there.
-    """
-    longest: int = max(map(len, prompts))
-    span = beams * (longest + most) - longest
-    return _fitting_prompts(model, prompts, beams, span, model.config.get_text_config().vocab_size, 0, memory)
-
-
-def _fitting_prompts(
+def fitting_prompts(
     model: Any, prompts: Sequence[Sequence[int]], beams: int, added: int, widest: int, own: int, memory: int | None
 ) -> int:
-    """`fitting_batch_size`, of S - P positions, W and the values that a model holds by itself."""
+    """`fitting_batch_size` by what a search adds to a prompt of P tokens.
+
+    Args:
+        model: The model, where it is to run.
+        prompts: R token id lists.
+        beams: K.
+        added: S - P, positions of keys and values besides those of the prompt.
+        widest: W, candidates of a beam.
+        own: Values that the model holds by itself.
+        memory: Bytes; what is free on the model's device, if None.
+    """
     if len(prompts) <= _FEW:
         return _FEW
     device, longest, config = torch.device(model.device), max(map(len, prompts)), model.config

@@ -11,6 +11,10 @@ from support.encoders import save_encoder
 from support.evaluation import copy_artefact, interrupted
 from support.training import sequential_config
 
+from minionerec.contrib.generative_baselines import ground_titles
+from minionerec.contrib.generative_baselines.config import GroundingConfig
+from minionerec.contrib.generative_baselines.ground_titles import run_grounding
+from minionerec.contrib.generative_baselines.grounding import row_min_max
 from minionerec.core import device
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
@@ -23,10 +27,6 @@ from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.backbone.vocabulary import add_code_tokens
 from minionerec.models.prompts.wording import NEXT_TITLE, load_wording
-from minionerec.recommend.evaluation import grounding_stage
-from minionerec.recommend.evaluation.grounding_config import GroundingConfig
-from minionerec.recommend.evaluation.grounding_stage import run_grounding
-from minionerec.recommend.rankers.grounding import row_min_max
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.sid.table import SidTable
@@ -99,7 +99,7 @@ def writes(made, monkeypatch):
 
     def let(*texts):
         writer = Writer(made, texts)
-        monkeypatch.setattr(grounding_stage, "write_freely", writer)
+        monkeypatch.setattr(ground_titles, "write_freely", writer)
         return writer
 
     return let
@@ -147,7 +147,7 @@ def slow_vectors(made, texts):
 
 def at_a_time(monkeypatch, size, most=None):
     """Let so many texts be written at a time, where memory holds so many of them."""
-    plain, written = grounding_stage.write_freely, []
+    plain, written = ground_titles.write_freely, []
 
     def write(model, prompts, *about):
         written.append(len(prompts))
@@ -155,8 +155,8 @@ def at_a_time(monkeypatch, size, most=None):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
         return plain(model, prompts, *about)
 
-    monkeypatch.setattr(grounding_stage, "write_freely", write)
-    monkeypatch.setattr(grounding_stage, "fitting_free_batch", lambda *_: size)
+    monkeypatch.setattr(ground_titles, "write_freely", write)
+    monkeypatch.setattr(ground_titles, "fitting_free_batch", lambda *_: size)
     return written
 
 
@@ -177,7 +177,7 @@ def test_texts_do_not_depend_on_how_many_are_written_at_a_time(made, tmp_path, m
 
 @pytest.mark.parametrize("free", [0, 2**40])
 def test_what_a_model_writes_is_ranked_by_its_own_states(made, tmp_path, monkeypatch, free):
-    monkeypatch.setattr(grounding_stage, "_DISTANCES_AT_ONCE", 1)  # rows in several parts
+    monkeypatch.setattr(ground_titles, "_DISTANCES_AT_ONCE", 1)  # rows in several parts
     monkeypatch.setattr(device, "free_memory", lambda device: free)  # for one state at a time, or for all
     output = run_grounding(config(made, tmp_path / "out", encoder="self")).output
     texts, found = [" ".join(text.split()).strip("\"' ") for text in texts_of(output)], Predictions.load(output)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
-from minionerec.models.decoding.decoder import fitting_free_batch
-from minionerec.models.decoding.titles import write_freely
+from minionerec.contrib.generative_baselines.free_texts import fitting_free_batch, write_freely
 
 SIZE, END = 7, 6
 

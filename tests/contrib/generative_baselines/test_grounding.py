@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minionerec.recommend.rankers.candidates import candidate_maxima
-from minionerec.recommend.rankers.grounding import (
+from minionerec.contrib.generative_baselines.grounding import (
     best_titles,
     choose_gamma,
     clean_text,
@@ -17,6 +16,7 @@ from minionerec.recommend.rankers.grounding import (
     target_ranks,
     title_distances,
 )
+from minionerec.recommend.rankers.candidates import candidate_maxima
 
 
 def slow_order(scores, tie_order):

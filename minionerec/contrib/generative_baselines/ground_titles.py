@@ -8,6 +8,16 @@ import numpy as np
 import pandas as pd
 import torch
 
+from minionerec.contrib.generative_baselines.config import OWN, GroundingConfig
+from minionerec.contrib.generative_baselines.free_texts import fitting_free_batch, write_freely
+from minionerec.contrib.generative_baselines.grounding import (
+    best_titles,
+    choose_gamma,
+    clean_text,
+    reweight,
+    row_min_max,
+    title_distances,
+)
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
@@ -23,22 +33,12 @@ from minionerec.metrics.predictions import Predictions, labelled
 from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle
 from minionerec.models.decoding.branches import evaluating
-from minionerec.models.decoding.decoder import decoding_device, fitting_free_batch
+from minionerec.models.decoding.decoder import decoding_device
 from minionerec.models.decoding.shards import decode_in_shards
-from minionerec.models.decoding.titles import write_freely
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt
 from minionerec.models.prompts.wording import NEXT_TITLE
-from minionerec.recommend.evaluation.grounding_config import OWN, GroundingConfig
 from minionerec.recommend.evaluation.measuring import measure, measured
 from minionerec.recommend.rankers.candidates import candidate_maxima, list_items
-from minionerec.recommend.rankers.grounding import (
-    best_titles,
-    choose_gamma,
-    clean_text,
-    reweight,
-    row_min_max,
-    title_distances,
-)
 from minionerec.recommend.rankers.language import TitleRanker
 from minionerec.recommend.rankers.lists import split_queries
 from minionerec.recommend.rankers.load import load_sequential_ranker
