@@ -30,10 +30,10 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from minionerec.data.names import ENGINES
 from minionerec.metrics.tables import markdown_table
 
 CHUNK = 1_000_000
-ENGINES = ("duckdb", "spark")
 
 
 def generate(folder: Path, n_rows: int, seed: int) -> None:

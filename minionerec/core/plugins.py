@@ -1,4 +1,4 @@
-"""Registries of stages, readers, rankers and models, which installed packages extend by entry points.
+"""Registries of stages, readers, engines, rankers and models, which installed packages extend by entry points.
 
 A package names what it adds in its `pyproject.toml`; the optional parts of this one do the same:
 
@@ -9,6 +9,7 @@ A package names what it adds in its `pyproject.toml`; the optional parts of this
 |---|---|
 | `minionerec.stages` | a `StageSpec` (`minionerec.core.stages`); the entry point has the stage's name |
 | `minionerec.readers` | a function (settings, files, `BadRows`) → `InteractionSource`: a `source` of prepare-data |
+| `minionerec.engines` | a subclass of `Engine` (`minionerec.data.engines.engine`): an `engine` of prepare-data |
 | `minionerec.rankers` | a function (corpus) → `Ranker`: a value of the setting `ranker` |
 | `minionerec.checkpoint_models` | a `PreTrainedModel` that opens `Branches`; the entry point has its `model_type` |
 | `minionerec.sequential_models` | a subclass of `SequentialModel`: a value of the setting `model` |

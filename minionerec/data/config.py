@@ -125,8 +125,8 @@ class PrepareConfig(StageConfig):
     )
     engine: str = setting(
         "duckdb",
-        "engine that builds the corpus: 'duckdb' (this process) or 'spark' (two local threads, or as spark-submit "
-        "sets; extra spark); the result is the same",
+        "engine that builds the corpus: 'duckdb' (this process), or one of an installed package, such as 'spark' "
+        "(extra spark: two local threads, or as spark-submit sets); the result is the same",
         known=ENGINES,
         affects_result=False,
     )

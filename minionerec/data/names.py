@@ -30,8 +30,8 @@ SPLITS = ("train", "valid", "test")
 SPLIT_NAMES = {"global_time": "global time 8:1:1", "leave_last_out": "leave last out"}
 """Known ways to split → the name that result tables show."""
 
-ENGINES = ("duckdb", "spark")
-"""Engines of `minionerec.data.engines`."""
+ENGINES = ("duckdb", *registered_names("minionerec.engines"))
+"""Engines that build a corpus (`minionerec.data.engines`)."""
 
 TIES = {"keep": "", "shuffle": ", ties shuffled", "together": ", ties together"}
 """Treatment of items with one timestamp → its part of the split's name."""

@@ -1,114 +1,24 @@
-"""The settings `engine` of prepare-data, and folders of files."""
+"""The folder and the memory of the engine of prepare-data, and folders of files."""
 
-import os
 import re
-import subprocess
-import sys
-import time
 from itertools import pairwise
 
 import fsspec
 import pandas as pd
-import psutil
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from support.commands import command
-from support.engines import no_spark
-from support.paths import ROOT
+from support.engines import demo_tables, prepared
 
 from minionerec.core.artefacts import read_manifest
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.remote import look_again
 from minionerec.data.config import PrepareConfig
-from minionerec.data.corpus import Corpus
-from minionerec.data.engines.spark import submitted
 from minionerec.data.prepare import run_prepare
-
-spark = pytest.mark.skipif(bool(no_spark()), reason=str(no_spark()))
-
-
-def prepared(folder, engine="duckdb", **settings):
-    """The files and the counts of a corpus, and the seed of its manifest."""
-    output = folder / engine
-    result = run_prepare(PrepareConfig(**settings, engine=engine, output=str(output)))
-    files = {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*.parquet")}
-    assert "sequences/00000.parquet" in files and "items.parquet" in files
-    assert Corpus.load(output).counts == result.counts
-    assert not list(folder.glob(".minionerec-engine*"))
-    return files, result.counts, read_manifest(output)["seed"]
 
 
 @pytest.fixture
 def tables(tmp_path):
-    """The demo shop with two rows that cannot be used, as settings."""
-    text = (ROOT / "data" / "demo" / "interactions.csv").read_text()
-    again = "".join(text.splitlines(keepends=True)[1:9:2])
-    (tmp_path / "bought.csv").write_text(f"{text}U0001,nothing,1719033260\n,P001,1719033260\n{again}")
-    items = str(ROOT / "data" / "demo" / "items.csv")
-    return {"source": "tables", "interactions": str(tmp_path / "bought.csv"), "items": items, "max_bad_rows": 2}
-
-
-@pytest.mark.slow
-@spark
-@pytest.mark.parametrize("form", ["demo", "csv", "parquet", "lines"])
-def test_spark_makes_what_duckdb_makes(tmp_path, tables, form):
-    chosen = {
-        "core": 4,
-        "start": "2024-02",
-        "end": "2024-11-30",
-        "repeats": "drop",
-        "ties": "shuffle",
-        "max_eval_examples": 300,
-        "seed": 9,
-    }
-    if form == "parquet":
-        table = pd.read_csv(tables["interactions"], keep_default_na=False)
-        table["timestamp"] = pd.to_datetime(table["timestamp"], unit="s")
-        table.to_parquet(tmp_path / "bought.parquet", index=False)
-        tables["interactions"] = str(tmp_path / "bought.parquet")
-    settings = {"demo": {"source": "demo"}, "lines": _lines(tmp_path)}.get(form, {**tables, **chosen})
-    found = prepared(tmp_path, "spark", **settings)
-    assert found == prepared(tmp_path, **settings)
-    if form == "csv":
-        assert found[1]["bad_rows"] == 2 and found[1]["interactions_repeated"] == 4
-        assert found[1]["interactions_outside_core"] and found[2] == 9
-    assert run_prepare(PrepareConfig(**settings, output=str(tmp_path / "spark"))).up_to_date  # it decides nothing
-
-
-@pytest.mark.slow
-@spark
-def test_spark_works_in_a_folder_of_any_name(tmp_path, tables):
-    folder = tmp_path / 'a b\'s "q" ü %20 #x ?y [1]*{x}'
-    folder.mkdir()
-    assert prepared(folder, "spark", **tables) == prepared(folder, **tables)
-    with pytest.raises(ConfigError, match=r"a,b: engine 'spark' takes a comma for the end of a path\. Give another"):
-        prepared(tmp_path, "spark", **tables, engine_folder=str(tmp_path / "a,b"))
-
-
-@pytest.mark.slow
-@spark
-def test_java_that_ends_during_a_run_is_one_line(tmp_path):
-    words = ["prepare-data", "--source", "demo", "--engine", "spark", "--output", str(tmp_path / "out")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
-    run = subprocess.Popen(
-        [sys.executable, "-m", "minionerec", *words], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
-    )
-    while not list(tmp_path.glob(".minionerec-engine*/table1")):
-        assert run.poll() is None
-        time.sleep(0.05)
-    for process in psutil.Process(run.pid).children(recursive=True):
-        process.kill()
-    reported = run.communicate(timeout=120)[1]
-    assert run.returncode == 2 and reported.splitlines()[-1].startswith("error: Spark failed ("), reported
-    assert "Traceback" not in reported and [path.name for path in tmp_path.iterdir()] == [".out.lock"]
-
-
-def _lines(folder):
-    lines = folder / "lines.txt"
-    lines.write_text(
-        "".join(f"u{user * 37 % 50} {' '.join(f'i{(user + k) % 9}' for k in range(5))}\n" for user in range(50))
-    )
-    return {"source": "user_items", "interactions": str(lines), "split": "leave_last_out"}
+    return demo_tables(tmp_path)
 
 
 def test_an_engine_works_in_the_folder_and_memory_that_it_is_given(tmp_path, tables):
@@ -126,26 +36,12 @@ def test_an_engine_works_in_the_folder_and_memory_that_it_is_given(tmp_path, tab
     [
         ({"engine_memory": "4 apples"}, "must be a size in bytes such as 4GB or 512MiB"),
         ({"engine_memory": "-4GB"}, "must be a size in bytes"),
-        ({"engine": "spark", "engine_memory": "4MB"}, "engine_memory is '4MB'; it must be at least 256MiB"),
+        ({"engine_memory": "4MB"}, "engine_memory is '4MB'; it must be at least 256MiB"),
     ],
 )
 def test_settings_that_contradict_one_another(settings, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         PrepareConfig(source="demo", output="x", **settings)
-
-
-def test_an_engine_that_is_not_there_is_reported(tmp_path, monkeypatch):
-    for name in ("pyspark", "pyspark.sql"):
-        monkeypatch.setitem(sys.modules, name, None)
-    done = command(ROOT, "prepare-data", "--source", "demo", "--engine", "spark", "--output", str(tmp_path / "out"))
-    assert "is not installed. Install it: pip install 'minionerec[spark]'" in done.reported
-
-
-def test_under_spark_submit_the_memory_is_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert submitted()
-    with pytest.raises(ConfigError, match=r"spark-submit has started Spark already\. Give it"):
-        run_prepare(PrepareConfig(source="demo", output=str(tmp_path / "out"), engine="spark", engine_memory="1GB"))
 
 
 def folder_of_interactions(tables, folder, kind="parquet", parts=3):

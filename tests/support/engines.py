@@ -1,14 +1,15 @@
-"""Nasty tables and sources, and the engines that can be tested here."""
-
-import importlib.util
-import os
-import shutil
+"""Nasty tables and sources, and corpora that engines make of them."""
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from minionerec.core.artefacts import read_manifest
+from minionerec.data.config import PrepareConfig
+from minionerec.data.corpus import Corpus
+from minionerec.data.prepare import run_prepare
 from minionerec.data.source import Source, item_table
+from support.paths import ROOT
 
 NASTY = [
     "a", "A", "á", "a\u0301", "á", "ß", "SS", "ss", "0", "00", "000", "007", "7", "7.0", "1e3", "nan", "NaN", "null",
@@ -57,10 +58,21 @@ def sources(draw, *, kinds=("whole", "negative", "fractions", "parts", "millisec
     )
 
 
-def no_spark():
-    """Why Spark cannot be tested here; None where it can."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "PySpark is not installed"
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        return "there is no Java"
-    return None
+def prepared(folder, engine="duckdb", **settings):
+    """The files and the counts of a corpus, and the seed of its manifest."""
+    output = folder / engine
+    result = run_prepare(PrepareConfig(**settings, engine=engine, output=str(output)))
+    files = {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*.parquet")}
+    assert "sequences/00000.parquet" in files and "items.parquet" in files
+    assert Corpus.load(output).counts == result.counts
+    assert not list(folder.glob(".minionerec-engine*"))
+    return files, result.counts, read_manifest(output)["seed"]
+
+
+def demo_tables(folder):
+    """The demo shop with two rows that cannot be used: settings that read it."""
+    text = (ROOT / "data" / "demo" / "interactions.csv").read_text()
+    again = "".join(text.splitlines(keepends=True)[1:9:2])
+    (folder / "bought.csv").write_text(f"{text}U0001,nothing,1719033260\n,P001,1719033260\n{again}")
+    items = str(ROOT / "data" / "demo" / "items.csv")
+    return {"source": "tables", "interactions": str(folder / "bought.csv"), "items": items, "max_bad_rows": 2}

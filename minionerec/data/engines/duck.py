@@ -30,7 +30,7 @@ class Duck(Engine):
     divide = "//"
 
     def __init__(self, folder: Path, memory: int) -> None:
-        super().__init__(folder)
+        super().__init__(folder, memory)
         settings: dict[str, Any] = {
             "memory_limit": f"{memory}B",
             "temp_directory": str(folder / "spill"),

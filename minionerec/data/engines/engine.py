@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.machine import memory
+from minionerec.core.plugins import Registry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,10 @@ _SIZE = re.compile(r"(\d{1,15})(\.\d{1,3})? ?([A-Za-z]*)")
 class Engine(ABC):
     """Runs statements; its tables are in memory and in a folder of its own until it is closed.
 
+    Args:
+        folder: An empty folder.
+        memory: Most bytes that it may take.
+
     Attributes:
         name: Its name in settings.
         folder: Folder for data beyond memory.
@@ -40,8 +45,17 @@ class Engine(ABC):
     name: str
     divide: str
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory: int) -> None:
         self.folder = folder
+
+    @classmethod
+    def memory_limit(cls, size: str | None) -> int:
+        """Most bytes that the engine may take, of the setting `engine_memory`; half of this machine's if None.
+
+        Raises:
+            ConfigError: If it is no size, or too little.
+        """
+        return max((memory() or 2**32) // 2, LEAST_MEMORY) if size is None else parse_size(size)
 
     @abstractmethod
     def hexadecimal(self, text: str) -> str:
@@ -133,7 +147,7 @@ def started(name: str, size: str | None, parent: Path) -> Iterator[Engine]:
     """An engine with a folder of its own in another, which is always removed at the end.
 
     Args:
-        name: "duckdb" or "spark".
+        name: "duckdb", or an entry point of the group `minionerec.engines`.
         size: Most memory that it may take, as text; half of this machine's if None.
         parent: The folder to make its folder in.
 
@@ -141,13 +155,10 @@ def started(name: str, size: str | None, parent: Path) -> Iterator[Engine]:
         ConfigError: If it is not installed, or the folder cannot be made.
     """
     from minionerec.data.engines.duck import Duck
-    from minionerec.data.engines.spark import Spark, submitted
 
-    if name == "spark" and submitted() and size is not None:
-        raise ConfigError(
-            f"engine_memory is {size!r}, but spark-submit has started Spark already. Give it --driver-memory instead."
-        )
-    wanted = max((memory() or 2**32) // 2, LEAST_MEMORY) if size is None else parse_size(size)
+    engines: Registry[type[Engine]] = Registry("minionerec.engines", {"duckdb": Duck})
+    engine_class = engines[name]
+    limit = engine_class.memory_limit(size)
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent, ignore_cleanup_errors=True)
@@ -158,11 +169,7 @@ def started(name: str, size: str | None, parent: Path) -> Iterator[Engine]:
         log.warning("%s: left by interrupted runs, unless another machine uses them. Remove them.", ", ".join(left))
     with folder as own, open(Path(own) / _LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        engine: Engine
-        if name == "duckdb":
-            engine = Duck(Path(own), wanted)
-        else:
-            engine = Spark(Path(own), None if submitted() else wanted)
+        engine = engine_class(Path(own), limit)
         try:
             yield engine
         finally:

@@ -29,7 +29,7 @@ class Spark(Engine):
 
     Args:
         folder: An empty folder that all machines of the cluster see under the same path.
-        memory: Most bytes of the Java process; None where `spark-submit` sets it.
+        memory: Most bytes of the Java process, where `spark-submit` does not set it.
 
     Raises:
         ConfigError: If PySpark or Java is missing.
@@ -38,8 +38,18 @@ class Spark(Engine):
     name = "spark"
     divide = "div"
 
-    def __init__(self, folder: Path, memory: int | None) -> None:
-        super().__init__(folder)
+    @classmethod
+    def memory_limit(cls, size: str | None) -> int:
+        """See `Engine`; a size is refused where `spark-submit` sets it."""
+        if submitted() and size is not None:
+            raise ConfigError(
+                f"engine_memory is {size!r}, but spark-submit has started Spark already. Give it --driver-memory "
+                "instead."
+            )
+        return super().memory_limit(size)
+
+    def __init__(self, folder: Path, memory: int) -> None:
+        super().__init__(folder, memory)
         self._numbers = count()
         self._paths: dict[str, Path] = {}
         try:
@@ -65,7 +75,6 @@ class Spark(Engine):
                 builder = builder.config(name, "127.0.0.1")
             builder = builder.config("spark.sql.shuffle.partitions", "8")
             builder = builder.config("spark.ui.showConsoleProgress", "false")
-        if memory is not None:
             builder = builder.config("spark.driver.memory", f"{memory // 2**20}m")
         try:
             self._session = builder.getOrCreate()
