@@ -30,7 +30,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,6 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
     from minionerec.sid.table import SidTable
     from minionerec.training.grpo.rollouts import beams, roller
     from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer
-    from minionerec.training.memory import estimate_memory
     from minionerec.training.rewards import Rollouts, WeightedRewards
 
     if args.threads:
@@ -278,7 +276,7 @@ def run_way(args: argparse.Namespace) -> dict[str, Any]:
         )
         if args.device == "cuda":
             trainer.compile_blocks(10**6)
-            trainer.fit_memory(partial(estimate_memory, model, compiled=trainer.compiled), False)
+            trainer.compute_in_parts(False)
     trainer.remove_callback(PrinterCallback)
     for parameter in (*model.parameters(), *trainer.ref_model.parameters()):
         parameter.sum()  # weights are read from their file when they are first touched

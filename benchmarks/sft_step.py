@@ -24,8 +24,7 @@ holds. TRL's is padded, its rows sorted by length, with Liger's kernels where th
 of `--stock-rows`; its padding-free batches need FlashAttention, which is no requirement of this project. One round of
 each way is not counted, and `used_*` is the share of the card's own speed of products that was reached by those of the
 model's matrices: 6 for each weight of a block and position of a batch (filling up counts), and of the head and label.
-`peak_gib_*` is the most memory that a way's tensors took, weights and optimiser included, and `foretold_gib_*` what a
-stage says of ours before its first step.
+`peak_gib_*` is the most memory that a way's tensors took, weights and optimiser included.
 """
 
 import argparse
@@ -39,7 +38,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -330,7 +328,6 @@ def times(
         f"peak_gib_{name}": peaks,
         f"seconds_{name}": {way: [round(value, 4) for value in values] for way, values in seconds.items()},
         f"at_once_{name}": {way: max(count for count, _ in counts) for way, counts in parts.items()},
-        f"foretold_gib_{name}": round(foretold(args, trainers["ours"], parts["ours"]) / 2**30, 2),
     }
 
 
@@ -369,19 +366,6 @@ def held(model: Any, optimiser: Any) -> int:
     """Bytes of a model's weights and its optimiser's state."""
     values = [*model.parameters(), *(part for state in optimiser.state.values() for part in state.values())]
     return sum(value.nbytes for value in values)
-
-
-def foretold(args: argparse.Namespace, trainer: Any, parts: list[tuple[int, int]]) -> int:
-    """Bytes that a stage says before its first step that a step of these parts needs (positions and labels)."""
-    estimate = estimate_of(args, trainer)
-    return max(estimate(tokens=tokens, labels=labels, several=len(parts) > 1).total for tokens, labels in parts)
-
-
-def estimate_of(args: argparse.Namespace, trainer: Any) -> Callable[..., Any]:
-    """The memory estimate of ours."""
-    from minionerec.training.memory import estimate_memory
-
-    return partial(estimate_memory, trainer.model, mixed_bf16=args.dtype == "mixed", compiled=trainer.compiled)
 
 
 def fastest(args: argparse.Namespace, stock: Any, batches: list[Any], mixed: bool) -> list[Any]:
@@ -445,7 +429,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             for model in (stock.model, ours.model)
         }
         if args.device == "cuda":
-            ours.fit_memory(estimate_of(args, ours), False)
+            ours.compute_in_parts(False)
         for name, batches in work.items():
             figures |= times(args, name, timed, batches, optimisers, card)
     return figures

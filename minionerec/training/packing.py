@@ -25,7 +25,7 @@ from minionerec.core.errors import DataError
 from minionerec.data.session import UNKNOWN
 from minionerec.models.decoding.branches import attention_mask_4d
 from minionerec.training.examples import NO_LABEL, EpochSampler
-from minionerec.training.memory import Share, in_tiles
+from minionerec.training.memory import Share
 
 # Log-probabilities of many completions of each prompt from one pass over the prompt.
 #
@@ -45,6 +45,9 @@ from minionerec.training.memory import Share, in_tiles
 # Tokens of a row that several groups share. A dense mask makes attention quadratic in a row's length, and at this
 # length it is still a small part of the work; a sparse one does not.
 ROW_TOKENS = {"sdpa": 512, "eager": 512, "flex_attention": 8192}
+# Logits that a supervised loss holds at most, by kind of device. Where a batch has more, TRL's fused head computes them
+# in tiles, and once more in the backward pass; on a CPU that takes longer.
+LOGITS_AT_ONCE = {"cpu": 2**27, "cuda": 2**25}
 
 
 def _lay_out(prompt: Sequence[int], completions: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[int]]]:
@@ -234,8 +237,8 @@ def picked_losses(
 ) -> tuple[torch.Tensor, LogitsOf]:
     """Cross-entropy of each label of packed rows, and the logits of any tokens at their positions.
 
-    Where there are more logits than `minionerec.training.memory.LOGITS_AT_ONCE`, they never all exist: TRL's fused head
-    computes the losses in tiles.
+    Where there are more logits than `LOGITS_AT_ONCE`, they never all exist: TRL's fused head computes the losses in
+    tiles.
 
     Args:
         model: Causal language model with `trl.trainer.utils.add_fused_lm_head`, or a distributed wrapper of one.
@@ -246,7 +249,8 @@ def picked_losses(
         float32 (N,) with gradient, and a function whose result has one too.
     """
     labels = batch["labels"]
-    if not in_tiles(labels.numel() * backbone.config.get_text_config().vocab_size, labels.device.type):
+    logits_count = labels.numel() * backbone.config.get_text_config().vocab_size
+    if logits_count <= LOGITS_AT_ONCE.get(labels.device.type, 0):
         logits = picked_logits(model, backbone, batch).float()
         losses = torch.nn.functional.cross_entropy(logits, labels[0], reduction="none")
         return losses, lambda positions, tokens: logits[positions].gather(1, tokens)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
@@ -11,7 +10,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from minionerec.core.device import free_memory
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
@@ -45,7 +43,6 @@ from minionerec.sid.table import SidTable
 from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.examples import TrainingSet, sample_blocks, training_set
-from minionerec.training.memory import TokenLimit
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
 from minionerec.training.run import StepPlan, TrainingRun, log_truncated, plan_steps, training_stage
@@ -53,7 +50,6 @@ from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
     lora_config,
-    memory_of,
     plain_model,
     show_bias,
     validation_set,
@@ -107,8 +103,7 @@ def add_dropout(model: PreTrainedModel, probability: float) -> int:
 
 logger = get_logger(__name__)
 
-# Random micro-batches, the largest of which represents the run's; and their examples, where memory decides them.
-_MEASURED_BATCHES, _MEASURED_EXAMPLES = 16, 64
+_VALIDATED_EXAMPLES = 64  # validation examples of a batch, where memory decides how many are computed at a time
 
 
 class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
@@ -138,52 +133,6 @@ class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
             return loss / len(labels)
         # Gradients are averaged over processes, and the number of items is that of all of them.
         return loss * self.accelerator.num_processes / num_items_in_batch
-
-
-def fit_memory(trainer: SidSftTrainer, config: SftConfig) -> None:
-    """Choose how many tokens are computed at a time where the settings leave it open, and log the memory of a step.
-
-    Warns where there is less.
-    """
-    estimate, checkpointing = memory_of(trainer, config, config.dropout > 0), config.gradient_checkpointing
-    if not config.device_batch_size:
-        trainer.fit_memory(estimate, checkpointing)
-        checkpointing = bool(cast(TokenLimit, trainer.limit).checkpointing)
-    tokens, labels, several = _largest_batch(trainer, config)
-    needed = estimate(tokens=tokens, labels=labels, checkpointing=checkpointing, several=several)
-    free = free_memory()
-    logger.info("A process needs about %s for micro-batches of %s tokens.", needed, f"{tokens:,}")
-    if trainer.limit is not None:
-        trainer.data_collator = cast(TreeCollator, trainer.data_collator).share
-    if needed.total > free:
-        ways = [f"lower device_batch_size ({config.device_batch_size})"] if config.device_batch_size > 1 else []
-        ways += ["give --gradient_checkpointing true"] if config.device_batch_size and not checkpointing else []
-        ways += ["lower max_prompt_length"]
-        ways += [] if config.lora_rank or config.model == "scratch" else ["train with --lora_rank"]
-        ways += [] if trainer.is_deepspeed_enabled else ["launch with ZeRO-2"]
-        logger.warning(
-            "That is more than the %.2f GB that are free: %s.",
-            free / 1e9,
-            ", or ".join([*ways, "train a smaller model"]),
-        )
-
-
-def _largest_batch(trainer: SidSftTrainer, config: SftConfig) -> tuple[int, int, bool]:
-    """Positions and labels of the largest of some random micro-batches, and whether a step has several."""
-    rng = np.random.default_rng(config.seed)
-    dataset: Any = trainer.train_dataset
-    count = len(dataset)
-    tokens = labels = 0
-    for _ in range(_MEASURED_BATCHES):
-        rows = rng.choice(count, min(config.device_batch_size or _MEASURED_EXAMPLES, count), replace=False)
-        batch = trainer.data_collator([dataset[int(row)] for row in rows])
-        tokens, labels = max(tokens, batch["input_ids"].numel()), max(labels, batch["labels"].numel())
-    several = trainer.args.gradient_accumulation_steps > 1
-    if trainer.limit is not None:
-        step = trainer.args.per_device_train_batch_size / min(_MEASURED_EXAMPLES, count)
-        share = min(step, trainer.limit.tokens / tokens)
-        tokens, labels, several = int(tokens * share), int(labels * share), share < step
-    return tokens, labels, several
 
 
 def _backbone(
@@ -244,7 +193,7 @@ def _trainer(
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
         per_device_train_batch_size=plan.per_device,
-        per_device_eval_batch_size=config.device_batch_size or _MEASURED_EXAMPLES,
+        per_device_eval_batch_size=config.device_batch_size or _VALIDATED_EXAMPLES,
         logging_steps=plan.eval_steps,
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
@@ -332,7 +281,9 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
     trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)
     trainer.compile_blocks(round(config.epochs * plan.steps_per_epoch))
-    fit_memory(trainer, config)
+    if not config.device_batch_size:
+        trainer.data_collator = cast(TreeCollator, trainer.data_collator).share
+        trainer.compute_in_parts(config.gradient_checkpointing)
     run.train(trainer)
     if builder.truncated_texts:
         logger.info(

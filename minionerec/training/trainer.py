@@ -27,7 +27,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerState
 from transformers.trainer_utils import EvalLoopOutput
 from transformers.utils.import_utils import is_peft_available
 
-from minionerec.core.device import free_device, free_memory, memory_ended
+from minionerec.core.device import fitting_count, free_device, memory_ended
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import TIMES, get_logger, progress
 from minionerec.core.records import NO_CLOCK, Clock
@@ -37,9 +37,9 @@ from minionerec.models.backbone.pretrained import load_model
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
-from minionerec.training.config import LanguageRunConfig, RunConfig
+from minionerec.training.config import RunConfig
 from minionerec.training.examples import NO_LABEL, DealtBatches, EpochSampler, shuffled_examples
-from minionerec.training.memory import MemoryEstimate, Share, TokenLimit, estimate_memory
+from minionerec.training.memory import MOST_TOKENS, Share, TokenLimit
 from minionerec.training.packing import SetEpoch
 
 logger = get_logger(__name__)
@@ -382,22 +382,6 @@ class RankingEvaluation(Trainer):
         return float(total / count)
 
 
-def memory_of(
-    trainer: RankingEvaluation, config: LanguageRunConfig, dropout: bool = False
-) -> Callable[..., MemoryEstimate]:
-    """`estimate_memory` of a trainer's model and launch: takes tokens, labels and whether there is checkpointing."""
-    plugin = trainer.args.deepspeed_plugin
-    return partial(
-        estimate_memory,
-        plain_model(trainer.model),
-        mixed_bf16=config.mixed_bf16,
-        dropout=dropout,
-        processes=trainer.accelerator.num_processes,
-        zero=plugin.deepspeed_config["zero_optimization"] if plugin is not None else None,
-        compiled=trainer.compiled,
-    )
-
-
 def label_count(inputs: Mapping[str, Any]) -> int:
     """Labels of a batch that have a loss."""
     return int((inputs["labels"] != NO_LABEL).sum())
@@ -428,12 +412,14 @@ class StepInParts(Trainer):
     Attributes:
         order: The order of examples; random if None.
         limit: Tokens at a time; None where the trainer's own batches are computed as they are.
+        tried: Whether a part was computed with this limit (`try_parts`).
         at_a_time: The setting of how many examples a device computes at a time.
         smaller: Advice where not even a single example fits.
     """
 
     order: EpochSampler | None = None
     limit: TokenLimit | None = None
+    tried: bool = False
     at_a_time = "device_batch_size"
     smaller = "Lower max_prompt_length, or train with --lora_rank, ZeRO-2 or a smaller model."
 
@@ -461,21 +447,19 @@ class StepInParts(Trainer):
         epochs.receivers.append(order)
         self.add_callback(epochs)
 
-    def fit_memory(self, estimate: Callable[..., MemoryEstimate], checkpointing: bool | None) -> None:
-        """Choose the limit by an estimate (`memory_of`), for as many labels as tokens.
+    def compute_in_parts(self, checkpointing: bool | None, bytes_per_token: int = 0) -> None:
+        """Compute as many tokens at a time as is worth it on this device, and fewer where memory ends.
 
         Args:
-            estimate: Memory of a step.
-            checkpointing: Whether blocks are computed again anyway; None of a model that cannot.
+            checkpointing: Whether blocks are computed again in the backward pass; None of a model that cannot.
+            bytes_per_token: Working memory of a token, of a model of which it is known to be large: the first parts
+                take half of the free memory at most.
         """
-        model: Any = plain_model(self.model)
-        present: int = sum(weight.nbytes for weight in model.parameters())
-
-        def needed(tokens: int, again: bool) -> int:
-            found: int = estimate(tokens=tokens, labels=tokens, checkpointing=again).total
-            return found - present
-
-        self.set_limit(TokenLimit.of(needed, free_memory(), model.device.type, checkpointing))
+        device = self.args.device
+        tokens = MOST_TOKENS.get(device.type, MOST_TOKENS["cuda"])
+        if bytes_per_token:
+            tokens = fitting_count(bytes_per_token, device, tokens)
+        self.set_limit(TokenLimit(tokens, checkpointing))
 
     def set_limit(self, limit: TokenLimit) -> None:
         """Compute in parts of so many tokens."""
@@ -507,6 +491,10 @@ class StepInParts(Trainer):
             return found
 
         model.train()  # what a share is made of may depend on it
+        share = self.share_of(inputs)
+        if not self.tried and (self.accelerator.num_processes > 1 or self.is_deepspeed_enabled):
+            self.try_parts(share)
+        self.tried = True
 
         def compute(parts: Iterable[dict[str, Any]], count: int) -> torch.Tensor:
             losses: list[torch.Tensor] = []
@@ -524,7 +512,36 @@ class StepInParts(Trainer):
                 add(part, torch.inf)
             return torch.stack(losses).sum()
 
-        return self.in_parts(self.share_of(inputs), compute)
+        return self.in_parts(share, compute)
+
+    def try_parts(self, share: Share) -> None:
+        """Lower the limit until a part of a share fits beside the optimiser's state, by passes that change nothing.
+
+        For launches of several processes, which cannot repeat a step once they have begun to add up its gradients. A
+        pass takes the model without its distributed wrapper, and drops the gradients; random states stay.
+
+        Args:
+            share: The first step's. Its part has the limit's tokens at least, where the share has as many.
+        """
+        limit, model = cast(TokenLimit, self.limit), self.accelerator.unwrap_model(self.model)
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        # Adam's two numbers a weight, and a copy of the gradients for other processes; DeepSpeed has its own already.
+        copies = 0 if self.is_deepspeed_enabled else 3
+
+        def pass_once(_parts: Iterable[dict[str, Any]], _count: int) -> torch.Tensor:
+            held = [torch.empty_like(weight) for weight in weights for _ in range(copies)]
+            count = max(1, min(len(share), int(share.borders[-1]) // limit.tokens))
+            part = self._prepare_inputs(next(iter(share.split(count))))
+            with self.compute_loss_context_manager():
+                loss = cast(torch.Tensor, self.compute_loss(model, part, num_items_in_batch=1))
+            torch.autograd.grad(loss, weights, allow_unused=True)
+            del held
+            return loss.detach()
+
+        self.accelerator.sync_gradients = False  # nothing is reported to other processes
+        with torch.random.fork_rng():
+            self.in_parts(share, pass_once, gradients=False)
+        self.forget_step()
 
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -590,7 +607,7 @@ class StepInParts(Trainer):
         self.forget_step()
         cast(torch.nn.Module, self.model).zero_grad()
         free_device()
-        logger.warning("Memory ended: the step is computed again, with the same result, and with less at a time.")
+        logger.warning("Out of memory: retrying the step with smaller micro-batches; gradients are unchanged.")
         self.set_limit(limit)
 
 

@@ -348,7 +348,7 @@ def copied(page):
         "accelerate launch -m minionerec sft --no_such_flag 1",
         "minionerec build-sids --config demo#sids --method nothing",
         "minionerec no_such-stage --config demo#sids",
-        "python studies/memory.py --no_such_flag 1",
+        "python studies/unchanged.py --no_such_flag 1",
         "minionerec run nowhere",
         "minionerec run demo --from no_such_step",
         "minionerec recipes copy nowhere here",
@@ -550,17 +550,6 @@ def test_a_record_says_where_its_figures_are_from(name):
             words = f"{mean:.4f}"[1:]
             ends = "[" + ", ".join(f"{end:.4f}"[1:] for end in interval) + "]" if interval[0] is not None else ""
             assert words in pages and ends in pages, (system, part)
-
-
-def test_memory_tables_are_the_computed_ones():
-    memory = study("memory")
-    page = (ROOT / "docs" / "full-size.md").read_text(encoding="utf-8")
-    shape = memory.QWEN_15B
-    for table in memory.tables(shape):
-        assert table in page
-    matrix = memory.VOCABULARY * shape["hidden_size"]
-    for number in (memory.count_weights(shape), memory.block_bytes(shape), memory.kv_per_token(shape), matrix):
-        assert f"{number:,}" in page
 
 
 def test_the_drawing_is_whole_and_reads_in_dark_mode():

@@ -102,7 +102,7 @@ def test_parts_that_fit_the_memory_equal_micro_batches(one, tmp_path, limits, ca
     with caplog.at_level("INFO", "minionerec"):
         in_parts(run_sft, config)
     assert "A step is 12 rows = 12 a device, in parts that fit its memory, x 1 device(s) x 1" in caplog.text
-    assert "for micro-batches of 24 tokens" in caplog.text
+    assert "At most 24 tokens are computed at a time." in caplog.text
     assert_same_run(config, one)
     assert read_run_record(tmp_path / "sft").batch == Batch(12, 1, 12, tokens=24)
 

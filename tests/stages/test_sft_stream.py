@@ -256,7 +256,6 @@ def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypat
         return batch
 
     monkeypatch.setattr(TreeCollator, "__call__", spied)
-    monkeypatch.setattr("minionerec.training.sft.fit_memory", lambda *_: None)
     run_sft(blocks(shop, output=str(tmp_path / "sft"), evals_per_epoch=0.5, eval_examples=5))
     first, second = ([row for batch in epochs[epoch][:5] for row in batch] for epoch in (0, 1))
     assert len(first) == 40

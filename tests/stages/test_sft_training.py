@@ -1,4 +1,4 @@
-"""SFT in its variants: LoRA, gradient checkpointing, schedules, and the memory it says it needs."""
+"""SFT in its variants: LoRA, gradient checkpointing and schedules."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import train_tokenizer
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
-from minionerec.training.memory import LOGITS_AT_ONCE
+from minionerec.training.packing import LOGITS_AT_ONCE
 from minionerec.training.rows import tokenise_examples
 from minionerec.training.sft import run_sft
 

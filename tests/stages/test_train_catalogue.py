@@ -685,20 +685,6 @@ def test_processes_of_the_sampled_loss_draw_different_sids(ragged, tmp_path):
     assert np.isfinite(logged(longer.output, "eval_loss")).all()
 
 
-def test_memory_that_is_not_there_is_reported_beforehand(trained, tmp_path, monkeypatch, caplog):
-    folder, _ = trained
-    monkeypatch.setattr(stage, "free_memory", lambda: 1000)
-    config = catalogue_config(folder, output=str(tmp_path / "exact"), epochs=0.2, keep_state=False)
-    with caplog.at_level("WARNING", "minionerec"):
-        run_catalogue(config)
-        run_catalogue(replace(config, output=str(tmp_path / "fitting"), device_batch_size=0))
-    warned = [line for line in caplog.messages if "more than the 0.00 GB" in line]
-    assert [line.partition(" free: ")[2] for line in warned] == [
-        "lower device_batch_size (8), or give --loss sampled, or train a smaller model.",
-        "give --loss sampled, or train a smaller model.",
-    ]
-
-
 def test_language_models_and_catalogue_models_have_their_own_stages(trained, tmp_path):
     folder, _ = trained
     run_sft(sft_config(folder, output=str(tmp_path / "sft"), epochs=0.2, evals_per_epoch=1, keep_state=False))

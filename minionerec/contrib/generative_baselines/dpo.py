@@ -59,7 +59,6 @@ from minionerec.training.trainer import (
     StepInParts,
     ValidationSet,
     early_stopping,
-    memory_of,
     validation_set,
 )
 
@@ -366,7 +365,7 @@ def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
     trainer = _trainer(config, run, bundle, builder, prompts)
     warn_of_rounding(trainer, config)
     if not config.prompts_per_device:
-        trainer.fit_memory(memory_of(trainer, config), config.gradient_checkpointing)
+        trainer.compute_in_parts(config.gradient_checkpointing)
     run.train(trainer)
     keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "other negatives")
     result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})

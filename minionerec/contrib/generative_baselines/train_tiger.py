@@ -19,7 +19,7 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
-from minionerec.training.memory import TokenLimit, collate_shares
+from minionerec.training.memory import collate_shares
 from minionerec.training.run import TrainingRun, log_truncated, plan_steps, training_stage
 from minionerec.training.trainer import RankingEvaluation, StepInParts, validation_set
 
@@ -166,7 +166,7 @@ def _trainer(
     )
     if not config.device_batch_size:  # the model is small: as much as is faster, or what memory turns out to hold
         trainer.data_collator = partial(collate_shares, collate=collate, tokens=row_tokens)
-        trainer.set_limit(TokenLimit.of(lambda tokens, again: 0, 0, bundle.model.device.type, checkpointing=False))
+        trainer.compute_in_parts(checkpointing=False)
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     trainer.validation = validation_set(config, bundle, builder, trie)
     return trainer

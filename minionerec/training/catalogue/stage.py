@@ -12,7 +12,6 @@ from torch.utils.data import StackDataset
 from transformers import TrainingArguments
 
 from minionerec.core.artefacts import fingerprint, read_json, read_manifest
-from minionerec.core.device import free_memory
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.processes import is_main_process, uses_deepspeed, wait_for_everyone
@@ -44,7 +43,7 @@ from minionerec.training.catalogue.windows import (
     write_windows,
 )
 from minionerec.training.config import CatalogueTrainConfig
-from minionerec.training.memory import MemoryEstimate, TokenLimit, collate_shares, estimate_catalogue
+from minionerec.training.memory import collate_shares
 from minionerec.training.run import (
     StepPlan,
     TrainingRun,
@@ -168,8 +167,6 @@ def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: SidWindows, conte
 
 logger = get_logger(__name__)
 
-_MUCH = 2**30  # bytes from which on memory is worth a line
-
 
 def _check_corpus(checkpoint: str, corpus: str) -> None:
     """Check that a checkpoint to continue from counted its pairs in this corpus.
@@ -284,35 +281,20 @@ def _trainer(
     return trainer
 
 
-def _fit_memory(trainer: CatalogueTrainer, config: CatalogueTrainConfig, windows: SidWindows) -> None:
-    """Choose how much is computed at a time where the settings leave it open.
+def bytes_of_scores(trainer: CatalogueTrainer, negatives: int, siblings: int) -> int:
+    """Bytes that scores and their gradients take at each position of a window.
 
-    Reports the memory of a step where it is more than there is, or much.
+    Args:
+        trainer: The trainer of the model.
+        negatives: SIDs that a step of the sampled loss draws.
+        siblings: Those that it draws for each target.
     """
-    model, width = cast(CatalogueModel, trainer.model), windows["histories"].shape[1]
-    size = min(trainer.args.per_device_train_batch_size, len(windows["histories"]))
-    columns = size * width * (1 + config.siblings) + config.negatives if config.loss == "sampled" else None
-
-    def estimate(tokens: int, **_: Any) -> MemoryEstimate:
-        return estimate_catalogue(model, windows=1, width=tokens, columns=columns)
-
-    tokens = size * width
-    if not config.device_batch_size:
-        trainer.data_collator = partial(collate_shares, collate=collate, tokens=window_items)
-        trainer.fit_memory(estimate, None)
-        tokens = min(tokens, cast(TokenLimit, trainer.limit).tokens)
-    needed, free = estimate(tokens), free_memory()
-    if needed.total > _MUCH:
-        logger.info("A process needs about %s for micro-batches of %s items.", needed, f"{tokens:,}")
-    if needed.total > free:
-        ways = [f"lower device_batch_size ({config.device_batch_size})"] if config.device_batch_size else []
-        ways += ["give --loss sampled"] if columns is None else []
-        logger.warning(
-            "A step needs about %s, more than the %.2f GB that are free: %s.",
-            needed,
-            free / 1e9,
-            ", or ".join([*ways, "train a smaller model"]),
-        )
+    config = cast(CatalogueModel, trainer.model).config
+    scored = int(config.num_sids)
+    if trainer.sampler is not None:
+        positions = trainer.args.per_device_train_batch_size * config.max_history
+        scored = min(scored, positions * (1 + siblings) + negatives)
+    return 4 * scored * (2 * int(config.towers) + 2)
 
 
 @training_stage
@@ -358,7 +340,9 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         f"{bundle.model.config.num_transitions:,}",
     )
     trainer = _trainer(run, config, bundle, windows, heldout)
-    _fit_memory(trainer, config, windows)
+    if not config.device_batch_size:
+        trainer.data_collator = partial(collate_shares, collate=collate, tokens=window_items)
+        trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives, config.siblings))
     if run.refit is None:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
         trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))

@@ -56,7 +56,7 @@ from minionerec.training.run import (
     training_stage,
     warn_of_rounding,
 )
-from minionerec.training.trainer import ValidationSet, early_stopping, memory_of, validation_set
+from minionerec.training.trainer import ValidationSet, early_stopping, validation_set
 
 # A trained sequential model as the scorer of a reward.
 
@@ -160,7 +160,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     planned = round(config.epochs * len(prompts) / config.prompts_per_step)
     trainer.compile_blocks(planned if config.max_steps < 0 else config.max_steps)
     if not config.prompts_per_device:
-        trainer.fit_memory(memory_of(trainer, config), config.gradient_checkpointing)
+        trainer.compute_in_parts(config.gradient_checkpointing)
     if config.sync_reference and run.checkpoint is not None:
         trainer.restore_reference(run.checkpoint)
     run.train(trainer)

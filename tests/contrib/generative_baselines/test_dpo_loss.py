@@ -217,7 +217,7 @@ def test_parts_of_a_step_add_up_also_where_memory_ends(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("several", "words"), [(True, "--prompts_per_device 1"), (False, "Lower negatives")])
 def test_the_advice_is_that_of_this_stage(tmp_path, monkeypatch, several, words):
     trainer = trainer_of(tmp_path, np.array([[[0, 2], [1, 2], [0, 1], [0, 1]]]), 0.7, model_of(1))
-    trainer.limit, trainer.is_deepspeed_enabled = TokenLimit(1, True), several
+    trainer.limit, trainer.is_deepspeed_enabled, trainer.tried = TokenLimit(1, True), several, True
 
     def out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")

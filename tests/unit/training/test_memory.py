@@ -1,150 +1,22 @@
-"""The memory estimate against what autograd keeps, and steps whose memory ends."""
-
-from contextlib import nullcontext
+"""Steps in parts, and steps whose memory ends."""
 
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
 from support.decoding import tiny_model
-from support.scripts import study
 from trl.trainer.sft_config import SFTConfig
 
+from minionerec.core import device
 from minionerec.core.errors import ConfigError
 from minionerec.models.backbone.build import train_tokenizer
-from minionerec.training.memory import MOST_TOKENS, TokenLimit, estimate_memory, saved_per_token
+from minionerec.training.memory import MOST_TOKENS, TokenLimit
 from minionerec.training.packing import TreeCollator
 from minionerec.training.sft import SidSftTrainer, add_dropout
-from minionerec.training.trainer import compile_blocks
-
-TOKENS = 48
 
 
 def model_of(layers=2, dtype=torch.float32):
     shape = {"hidden_size": 96, "num_attention_heads": 6, "head_dim": 16, "intermediate_size": 320}
     return tiny_model(vocab_size=50, num_hidden_layers=layers, **shape).train().to(dtype)
-
-
-def kept_bytes(model):
-    """Bytes of the tensors that autograd keeps of a forward pass; weights, their copies and masks left out."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    shapes = {tuple(shape) for parameter in model.parameters() for shape in (parameter.shape, parameter.shape[::-1])}
-    shapes.add((1, 1, TOKENS, TOKENS))
-    held, storages = [], {}
-
-    def pack(tensor):
-        held.append(tensor)  # alive, so that no address is used twice
-        position = tensor.untyped_storage()
-        if position.data_ptr() not in weights and tuple(tensor.shape) not in shapes:
-            storages[position.data_ptr()] = position.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()
-        model.model(input_ids=torch.zeros(1, TOKENS, dtype=torch.long), attention_mask=mask, use_cache=False)
-    return sum(storages.values())
-
-
-@pytest.mark.parametrize(
-    ("dtype", "mixed", "dropout", "compiled"),
-    [
-        (torch.float32, False, 0.0, False),
-        (torch.float32, False, 0.5, False),
-        (torch.float32, True, 0.5, False),
-        (torch.bfloat16, False, 0.0, False),
-        (torch.float32, True, 0.0, True),
-        pytest.param(torch.bfloat16, False, 0.0, True, marks=pytest.mark.slow),
-    ],
-)
-def test_a_block_keeps_what_the_formula_says(dtype, mixed, dropout, compiled):
-    kept = []
-    for layers in (1, 2):
-        model = model_of(layers, dtype).train()
-        add_dropout(model, dropout)
-        if compiled:
-            compile_blocks(model, "aot_eager_decomp_partition")
-        with torch.autocast("cpu", torch.bfloat16) if mixed else nullcontext():
-            kept.append(kept_bytes(model))
-    size = dtype.itemsize
-    bytes_of = {"weight_bytes": size, "compute_bytes": 2 if mixed else size}
-    formula = saved_per_token(96, 6, 320, **bytes_of, dropout=dropout > 0, compiled=compiled)
-    assert (kept[1] - kept[0]) / TOKENS == pytest.approx(formula, rel=0.02)
-
-
-def test_what_each_setting_saves():
-    model = model_of()
-    count, matrix = sum(parameter.numel() for parameter in model.parameters()), 50 * 96
-    plain = estimate_memory(model, tokens=1000, labels=100)
-    assert (plain.weights, plain.gradients, plain.optimiser) == (4 * count, 4 * count, 8 * count)
-    assert plain.working == 1000 * (2 * 4 * 320 + 4 * 96)  # gradients within a block
-    assert estimate_memory(model, tokens=100, labels=1000).working == 1000 * 50 * 12 + 4 * matrix  # the head's
-    once = estimate_memory(model, tokens=1000, labels=100, several=False)
-    assert plain.total - once.total == plain.gradients
-    several = estimate_memory(model, tokens=1000, labels=100, processes=4)
-    assert several.gradients == 2 * plain.gradients
-    saved = estimate_memory(model, tokens=1000, labels=100, checkpointing=True)
-    assert saved.activations == 1000 * 2 * 4 * 96 < plain.activations / 2
-    mixed = estimate_memory(model, tokens=1000, labels=100, mixed_bf16=True)
-    assert mixed.weights == 4 * count + 2 * (count - 2 * matrix)
-    updates = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear")).get_base_model()
-    assert estimate_memory(updates, tokens=1000, labels=100).optimiser < 0.1 * plain.optimiser
-
-
-def test_what_zero_2_holds():
-    """Many tokens: the head's backward pass, or the first reduction; few: the optimiser's step."""
-    model = model_of(dtype=torch.bfloat16)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    zero = {"stage": 2, "reduce_bucket_size": 1000, "overlap_comm": True}
-
-    def found(tokens, **settings):
-        return estimate_memory(model, tokens=tokens, labels=1, zero={**zero, **settings}, processes=4)
-
-    many = found(10_000)
-    assert (many.weights, many.optimiser) == (2 * count, 12 * count // 4)
-    assert many.gradients == 2 * count // 4 + 2 * 2 * 1000  # added up so far, and two buckets
-    large = found(10, reduce_bucket_size=10**6)
-    assert large.gradients == 2 * (2 * count // 4) + 2 * 2 * 10**6 + 2 * count  # the newest too, and a bucket's copy
-    few = found(1)
-    assert (few.gradients, few.activations, few.working) == (2 * count // 4, 0, 6 * count // 4)
-    assert found(10_000, offload_optimizer={"device": "cpu"}).optimiser == 0
-
-
-SMALL = {
-    "hidden_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 768,
-}
-
-
-@pytest.mark.parametrize(
-    ("dtype", "mixed", "checkpointing", "device", "parts", "vocabulary", "rank"),
-    [
-        (torch.float32, False, False, "cpu", 2, 20_000, 0),
-        (torch.float32, False, False, "cpu", 1, 20_000, 0),
-        (torch.float32, True, False, "cuda", 2, 20_000, 0),
-        (torch.float32, True, True, "cuda", 2, 20_000, 0),
-        (torch.bfloat16, False, False, "cuda", 1, 20_000, 0),
-        (torch.bfloat16, False, True, "cuda", 2, 20_000, 0),
-        (torch.float32, False, False, "cpu", 1, 20_000, 8),
-        (torch.float32, True, False, "cuda", 2, 40_000, 8),  # whose head is in tiles
-        (torch.float32, True, True, "cuda", 2, 600, 64),  # whose blocks take more than the head
-        (torch.bfloat16, False, False, "cuda", 2, 40_000, 64),
-        (torch.bfloat16, False, True, "cuda", 1, 600, 8),
-    ],
-)
-def test_the_estimate_is_what_a_step_holds(dtype, mixed, checkpointing, device, parts, vocabulary, rank):
-    """Tensors of a step as training makes it, added up while they are alive."""
-    memory = study("memory")
-    batch = memory.sft_batch(4096, SMALL)
-    how = {"checkpointing": checkpointing, "device": device}
-    counted, model = memory.count_peak(
-        SMALL, memory.sft_loss(batch), dtype, vocabulary=vocabulary, mixed=mixed, parts=parts, lora=rank, **how
-    )
-    tokens, labels = batch["input_ids"].numel(), batch["labels"].numel()
-    foretold = estimate_memory(model, tokens=tokens, labels=labels, mixed_bf16=mixed, several=parts > 1, **how)
-    assert foretold.total == pytest.approx(counted, rel=0.1)
 
 
 def examples(count=10):
@@ -305,9 +177,8 @@ def test_memory_that_ends_where_processes_add_up_gradients_is_an_error(tmp_path)
     assert trainer.limit.tokens == 32
 
 
-def test_a_model_that_cannot_compute_blocks_again_is_not_asked_to():
-    limit = TokenLimit.of(lambda tokens, again: 10 * tokens, 0, "cpu", None)
-    assert (limit.tokens, limit.checkpointing) == (256, None)
+def test_a_model_that_cannot_compute_blocks_again_gives_up():
+    limit = TokenLimit(256, None)
     assert limit.lower(indivisible=False) and limit.tokens == 128
     assert not limit.lower(indivisible=True)
 
@@ -320,19 +191,42 @@ def test_other_errors_are_not_taken_for_memory(tmp_path):
         step(trainer, TreeCollator(16).share(examples()))
 
 
-def test_the_limit_is_the_largest_that_leaves_room():
-    def needed(tokens, checkpointing):
-        return 1000 + tokens * (1 if checkpointing else 10)
+def test_first_parts_have_the_most_tokens_that_are_worth_it(tmp_path, monkeypatch):
+    trainer = trainer_of(tmp_path)
+    trainer.compute_in_parts(False)
+    assert (trainer.limit.tokens, trainer.limit.checkpointing) == (MOST_TOKENS["cpu"], False)
+    monkeypatch.setattr(device, "free_memory", lambda _: 2 * 1000 * 300)
+    trainer.compute_in_parts(None, 1000)
+    assert (trainer.limit.tokens, trainer.limit.checkpointing) == (256, None)
 
-    def limit(free, checkpointing=False):
-        found = TokenLimit.of(needed, free, "cuda", checkpointing)
-        return found.tokens, found.checkpointing
 
-    assert limit(10**9) == (MOST_TOKENS["cuda"], False)
-    assert TokenLimit.of(needed, 10**9, "cpu", False).tokens == MOST_TOKENS["cpu"]
-    assert limit(int((1000 + 10 * 4096) / 0.85) + 1) == (4096, False)
-    assert limit(int((1000 + 10 * 4096) / 0.85) - 1) == (2048, False)
-    assert limit(2500) == (1024, True)
-    assert limit(4000) == (2048, True)
-    assert limit(10**9, True) == (MOST_TOKENS["cuda"], True)
-    assert limit(0) == (1024, True)
+@pytest.mark.parametrize("memory_ends", [False, True])
+def test_a_trial_changes_nothing_but_the_limit(tmp_path, memory_ends):
+    share, trainer = TreeCollator(16).share(examples())["share"], trainer_of(tmp_path)
+    add_dropout(trainer.model, 0.5)
+    trainer.set_limit(TokenLimit(64, False))
+    memory = SmallMemory(trainer.model, 40 if memory_ends else 1000, backward=True)
+    weights, states = [weight.clone() for weight in trainer.model.parameters()], torch.get_rng_state()
+    trainer.try_parts(share)
+    assert all(map(torch.equal, weights, trainer.model.parameters()))
+    assert torch.equal(torch.get_rng_state(), states)
+    assert all(weight.grad is None for weight in trainer.model.parameters())
+    assert bool(memory.ended) == memory_ends == (trainer.limit.tokens < 64)
+    ended, part = memory.ended, next(share.split(max(1, int(share.borders[-1]) // trainer.limit.tokens)))
+    trainer.compute_loss(trainer.model, part, num_items_in_batch=1).backward()
+    assert memory.ended == ended
+
+
+def test_several_processes_try_a_part_before_their_first_step(tmp_path, monkeypatch):
+    """A step that memory ended in could not be repeated where processes add up gradients."""
+    trainer, share, tried = trainer_of(tmp_path), TreeCollator(16).share(examples()), []
+    trainer.set_limit(TokenLimit(64, False))
+    monkeypatch.setattr(trainer, "try_parts", tried.append)
+    step(trainer, share)
+    assert not tried
+    trainer.tried, trainer.is_deepspeed_enabled = False, True
+    monkeypatch.setattr(trainer.accelerator, "gather", lambda count: count)
+    monkeypatch.setattr(trainer, "in_parts", lambda *_, **__: torch.zeros(()))
+    for _ in range(2):
+        trainer.training_step(trainer.model, share)
+    assert tried == [share["share"]]

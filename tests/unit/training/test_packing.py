@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from minionerec.training import memory
+from minionerec.training import packing
 from minionerec.training.packing import TreeCollator, good_row_length, picked_logits, picked_losses
 from minionerec.training.trainer import show_bias
 
@@ -168,7 +168,7 @@ def test_a_head_in_tiles_gives_the_same_losses_and_gradients_and_never_holds_all
     positions, tokens = torch.tensor([3, 0, 17]), torch.tensor([[5, 69_999], [5, 5], [0, 1]])
     found = []
     for at_once in (vocabulary * count, vocabulary * count - 1):
-        monkeypatch.setitem(memory.LOGITS_AT_ONCE, "cpu", at_once)
+        monkeypatch.setitem(packing.LOGITS_AT_ONCE, "cpu", at_once)
         model.zero_grad()
         with LargestTensor() as largest:
             losses, logits_of = picked_losses(model, model, batch)
