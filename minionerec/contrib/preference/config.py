@@ -116,7 +116,7 @@ class PreferenceReportConfig(StageConfig):
         return folders
 
     def inputs(self) -> dict[str, Path]:
-        """Every run of every seed, as "runs NAME" or "runs NAME seed-N"."""
+        """Return the outputs of all runs, as "runs NAME" or, of several seeds, "runs NAME seed-N"."""
         return {
             f"runs {name}" if len(folders) == 1 else f"runs {name} {folder.name}": folder
             for name, folders in self.folders().items()

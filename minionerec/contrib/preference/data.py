@@ -73,7 +73,7 @@ class Comparisons:
         return len(self.y)
 
     def take(self, rows: np.ndarray) -> "Comparisons":
-        """These rows alone, with all users, items and targets."""
+        """Take some rows, with all users, items and targets."""
         names = ("comparison", "user", "a", "b", "target", "y", "pair")
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
         return replace(self, **columns, time=None if self.time is None else self.time[rows])
@@ -332,13 +332,13 @@ def audit_split(data: Comparisons, folds: np.ndarray, unit: str) -> dict[str, fl
         DataError: If the split `pair` shows either of the first two.
     """
     train, test = folds == TRAIN, folds == TEST
-    own = data.pair * len(data.users) + data.user
+    pair_and_user = data.pair * len(data.users) + data.user
     on_pair = np.bincount(data.pair[train], minlength=int(data.pair.max()) + 1)[data.pair]
-    own_on_pair = np.bincount(own[train], minlength=int(own.max()) + 1)[own]
+    same_user_on_pair = np.bincount(pair_and_user[train], minlength=int(pair_and_user.max()) + 1)[pair_and_user]
     seen = np.isin(np.arange(len(data.items)), [data.a[train], data.b[train]])
     audit: dict[str, float | int] = {
-        "same_user_pair": float((own_on_pair > 0)[test].mean()),
-        "same_pair_other_user": float((on_pair > own_on_pair)[test].mean()),
+        "same_user_pair": float((same_user_on_pair > 0)[test].mean()),
+        "same_pair_other_user": float((on_pair > same_user_on_pair)[test].mean()),
         "both_items_seen": float((seen[data.a] & seen[data.b])[test].mean()),
         "discarded": int((folds == DISCARDED).sum()),
     }

@@ -52,12 +52,12 @@ def pair_interval(values: np.ndarray, pair: np.ndarray, seed: int = 0, resamples
 
 
 def summary(
-    held: Comparisons, p: np.ndarray, swapped: np.ndarray | None = None, seed: int = 0, resamples: int = 1000
+    answers: Comparisons, p: np.ndarray, swapped: np.ndarray | None = None, seed: int = 0, resamples: int = 1000
 ) -> dict[str, Any]:
-    """All metrics over rows.
+    """Compute all metrics over rows.
 
     Args:
-        held: The rows, R of them.
+        answers: The rows, R of them.
         p: float (R,), predicted probability of the first item.
         swapped: float (R,), probability of the second item when the items are swapped.
         seed: Seed of the bootstrap.
@@ -71,7 +71,7 @@ def summary(
     """
     from sklearn.metrics import roc_auc_score
 
-    y, target = held.y, held.target
+    y, target = answers.y, answers.target
     hit, ce = correct(y, p), cross_entropy(y, p)
     parts = np.array_split(np.argsort(p, kind="stable"), min(BINS, len(p)))
     bins = [{"predicted": float(p[i].mean()), "observed": float(y[i].mean()), "n": len(i)} for i in parts]
@@ -79,10 +79,10 @@ def summary(
     return {
         "n": len(y),
         "accuracy": float(hit.mean()),
-        "accuracy_interval": pair_interval(hit, held.pair, seed, resamples),
+        "accuracy_interval": pair_interval(hit, answers.pair, seed, resamples),
         "accuracy_macro": float(np.mean([hit[target == t].mean() for t in present])),
         "ce": float(ce.mean()),
-        "ce_interval": pair_interval(ce, held.pair, seed, resamples),
+        "ce_interval": pair_interval(ce, answers.pair, seed, resamples),
         "ce_macro": float(np.mean([ce[target == t].mean() for t in present])),
         "brier": float(np.square(p - y).mean()),
         "auc": float(roc_auc_score(y, p)) if 0 < y.mean() < 1 else None,
@@ -93,27 +93,27 @@ def summary(
     }
 
 
-def by_target(held: Comparisons, p: np.ndarray) -> dict[str, Any]:
-    """Per target accuracy, ce_loss, n_samples and user_accuracies, with the keys of the published results.json."""
-    hit, ce, table = correct(held.y, p), cross_entropy(held.y, p), {}
-    for number, name in enumerate(held.targets):
-        rows = held.target == number
+def by_target(answers: Comparisons, p: np.ndarray) -> dict[str, Any]:
+    """Compute per target accuracy, ce_loss, n_samples and user_accuracies, with the keys of the published results.json."""
+    hit, ce, table = correct(answers.y, p), cross_entropy(answers.y, p), {}
+    for number, name in enumerate(answers.targets):
+        rows = answers.target == number
         if rows.any():
-            mine = {held.users[u]: hit[rows & (held.user == u)] for u in np.unique(held.user[rows])}
+            of_user = {answers.users[u]: hit[rows & (answers.user == u)] for u in np.unique(answers.user[rows])}
             table[name] = {
                 "accuracy": float(hit[rows].mean()),
                 "ce_loss": float(ce[rows].mean()),
                 "n_samples": int(rows.sum()),
-                "user_accuracies": {u: {"accuracy": float(h.mean()), "n": len(h)} for u, h in mine.items()},
+                "user_accuracies": {u: {"accuracy": float(h.mean()), "n": len(h)} for u, h in of_user.items()},
             }
     return table
 
 
-def user_table(held: Comparisons, p: np.ndarray, total: np.ndarray) -> dict[str, Any]:
+def user_table(answers: Comparisons, p: np.ndarray, total: np.ndarray) -> dict[str, Any]:
     """Accuracy per user, each number under its own name.
 
     Args:
-        held: The rows, R of them.
+        answers: The rows, R of them.
         p: float (R,).
         total: int (U,), comparisons of each user in all the data.
 
@@ -126,14 +126,14 @@ def user_table(held: Comparisons, p: np.ndarray, total: np.ndarray) -> dict[str,
     from scipy.stats import binomtest
 
     shown, hidden = [], []
-    hit, short = correct(held.y, p), short_ids(held.users)
-    for number in np.unique(held.user):
-        mine = held.user == number
-        n, right = int(mine.sum()), int(hit[mine].sum())
+    hit, short = correct(answers.y, p), short_ids(answers.users)
+    for number in np.unique(answers.user):
+        of_user = answers.user == number
+        n, right = int(of_user.sum()), int(hit[of_user].sum())
         if n < LEAST_ROWS:
             hidden.append(n)
             continue
-        cells = {name: hit[mine & (held.target == t)] for t, name in enumerate(held.targets)}
+        cells = {name: hit[of_user & (answers.target == t)] for t, name in enumerate(answers.targets)}
         accuracies = {name: {"accuracy": float(c.mean()), "n": len(c)} for name, c in cells.items() if len(c)}
         row = {"index": int(number), "user": short[number], "total": int(total[number]), "n": n, "right": right}
         row |= {"macro": float(np.mean([cell["accuracy"] for cell in accuracies.values()])), "pooled": right / n}
@@ -143,7 +143,7 @@ def user_table(held: Comparisons, p: np.ndarray, total: np.ndarray) -> dict[str,
 
 
 def short_ids(ids: Sequence[str], length: int = 6) -> list[str]:
-    """The last characters of each id: six, or as many more as make all different.
+    """Shorten ids to their last characters: six, or as many more as make all different.
 
     Example:
         >>> short_ids(["1-alpha-99", "2-alpha-99"], 3)
@@ -155,7 +155,7 @@ def short_ids(ids: Sequence[str], length: int = 6) -> list[str]:
 
 
 def agreement(data: Comparisons) -> tuple[np.ndarray, np.ndarray]:
-    """How often two users choose the same item for the same pair and target, and how many of these both have answered.
+    """Compute how often two users choose the same item for the same pair and target, and how many of these both have answered.
 
     Returns:
         float64 (U, U), NaN where two have nothing in common, and int64 (U, U).
@@ -200,24 +200,27 @@ def against_truth(
     at = (data.comparison[rows], data.target[rows])
     true, sibling = probability(margin, lapse)[at], sibling_probability(margin, y, known, halo, lapse)[at]
     answers, user = data.y[rows], data.user[rows]
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for prefix, best in (("", true), ("sibling_", sibling)):
-        found[f"{prefix}expected"] = float(np.maximum(best, 1 - best).mean())
-        found[f"{prefix}realised"] = float(correct(answers, best).mean())
-        found[f"{prefix}ce"] = float(cross_entropy(answers, best).mean())
+        scores[f"{prefix}expected"] = float(np.maximum(best, 1 - best).mean())
+        scores[f"{prefix}realised"] = float(correct(answers, best).mean())
+        scores[f"{prefix}ce"] = float(cross_entropy(answers, best).mean())
     hit, reached, error = correct(answers, p), correct(answers, true), np.abs(p - true)
-    hopeless = found["expected"] < 0.51 or found["realised"] == 0.5
+    hopeless = scores["expected"] < 0.51 or scores["realised"] == 0.5
     users, cells = [], []
     for number in np.unique(user):
-        mine = user == number
-        row = {"user": data.users[number], "n": int(mine.sum()), "accuracy": float(hit[mine].mean())}
-        row |= {"expected": float(np.maximum(true, 1 - true)[mine].mean()), "realised": float(reached[mine].mean())}
-        users.append({**row, "p_error": float(error[mine].mean())})
+        of_user = user == number
+        row = {"user": data.users[number], "n": int(of_user.sum()), "accuracy": float(hit[of_user].mean())}
+        row |= {
+            "expected": float(np.maximum(true, 1 - true)[of_user].mean()),
+            "realised": float(reached[of_user].mean()),
+        }
+        users.append({**row, "p_error": float(error[of_user].mean())})
         if row["n"] >= LEAST_ROWS:
             cells += [(number, target) for target in range(len(column))]
-    return found | {
-        "recovery": None if hopeless else float((hit.mean() - 0.5) / (found["realised"] - 0.5)),
-        "regret": float(cross_entropy(answers, p).mean()) - found["ce"],
+    return scores | {
+        "recovery": None if hopeless else float((hit.mean() - 0.5) / (scores["realised"] - 0.5)),
+        "regret": float(cross_entropy(answers, p).mean()) - scores["ce"],
         "p_error": float(error.mean()),
         "spearman": None if utilities is None else _rank_correlation(folder, data, utilities, cells),
         "users": users,
@@ -227,11 +230,11 @@ def against_truth(
 def _rank_correlation(
     folder: Path, data: Comparisons, utilities: np.ndarray, cells: list[tuple[int, int]]
 ) -> float | None:
-    """Spearman's of true and estimated utility, over users and targets; None where there are none."""
+    """Spearman's rank correlation of true and estimated utility, over users and targets; None where there are none."""
     from scipy.stats import spearmanr
 
     with np.load(folder / UTILITY) as arrays:
         true = arrays["utility"]
     number = [int(name.rsplit("-", 1)[1]) for name in data.users]
-    found = [spearmanr(utilities[u, t], true[number[u], t])[0] for u, t in cells if np.ptp(utilities[u, t]) > 0]
-    return float(np.mean(found)) if found else None
+    correlations = [spearmanr(utilities[u, t], true[number[u], t])[0] for u, t in cells if np.ptp(utilities[u, t]) > 0]
+    return float(np.mean(correlations)) if correlations else None

@@ -49,8 +49,7 @@ WIDTHS = (384, 256, 128, 64, 32)
 USER_WIDTH = 32
 DROPOUT = 0.15
 """Share of units dropped after every block."""
-LEARNING_RATE = 1e-3
-WEIGHT_DECAY = 1e-3
+LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-3
 """Of AdamW, on all parameters."""
 MIN_DELTA = 1e-3
 """Fall of the validation CE, in nats, that counts as an improvement."""
@@ -101,7 +100,7 @@ class PreferenceModel:
         return self.predict(replace(data, a=data.b, b=data.a), rows, user)
 
     def adapt(self, data: Comparisons, rows: np.ndarray) -> "PreferenceModel":
-        """This model for the unseen user who gave the answers `rows`, int64 (k,)."""
+        """Return this model fitted to the unseen user who gave the answers `rows`, int64 (k,)."""
         return self
 
     def utilities(self, features: np.ndarray) -> np.ndarray | None:
@@ -121,11 +120,11 @@ class Lookup(PreferenceModel):
 
     def predict(self, data: Comparisons, rows: np.ndarray, user: np.ndarray) -> np.ndarray:
         """The stored probabilities; the users are those of the rows."""
-        found: np.ndarray = self.p[rows]
-        return found
+        p: np.ndarray = self.p[rows]
+        return p
 
     def predict_swapped(self, data: Comparisons, rows: np.ndarray, user: np.ndarray) -> None:
-        """None: it has no probabilities of swapped items."""
+        """Return None: a lookup has no probabilities of swapped items."""
 
 
 def majority(data: Comparisons, folds: np.ndarray) -> np.ndarray:
@@ -214,7 +213,7 @@ class LinearModel(PreferenceModel):
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Only a model with weights shared by all users adapts to an unseen one."""
+        """Count parameters; only a model with weights shared by all users adapts to an unseen one."""
         self.adapts = bool(self.weights[-1].any())
         self.parameters = self.weights[:-1].size + self.bias[:-1].size
 
@@ -235,7 +234,7 @@ class LinearModel(PreferenceModel):
         return p
 
     def adapt(self, data: Comparisons, rows: np.ndarray) -> "LinearModel":
-        """This model with the unseen user's weights fitted to a few answers, all else frozen."""
+        """Fit the unseen user's weights to a few answers, all else frozen."""
         z = self._components(data.features)
         gap = z[data.a[rows]] - z[data.b[rows]]
         offset = torch.from_numpy(np.einsum("rd,rd->r", gap, self.weights[-1][data.target[rows]]))
@@ -251,8 +250,8 @@ class LinearModel(PreferenceModel):
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that are stored."""
         names = ("mean", "projection", "weights", "bias", "basis")
-        found = {name: np.ascontiguousarray(getattr(self, name), dtype=np.float32) for name in names}
-        return {**found, "basis_penalty": np.array(self.basis_penalty)}
+        arrays = {name: np.ascontiguousarray(getattr(self, name), dtype=np.float32) for name in names}
+        return {**arrays, "basis_penalty": np.array(self.basis_penalty)}
 
 
 def _ce(logit: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -266,13 +265,13 @@ def _minimise(
 
     def value(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = torch.tensor(x, requires_grad=True)
-        found = loss(at)
-        (gradient,) = torch.autograd.grad(found, at)
-        return found.item(), gradient.numpy()
+        height = loss(at)
+        (gradient,) = torch.autograd.grad(height, at)
+        return height.item(), gradient.numpy()
 
     options = {"maxiter": steps, "ftol": tolerance}
-    found: np.ndarray = minimize(value, start, jac=True, method="L-BFGS-B", options=options).x
-    return found
+    minimum: np.ndarray = minimize(value, start, jac=True, method="L-BFGS-B", options=options).x
+    return minimum
 
 
 def _blocks(kind: str, users: int, targets: int) -> dict[str, np.ndarray]:
@@ -323,12 +322,12 @@ def fit_bradley_terry(data: Comparisons, folds: np.ndarray, kind: str, position_
         settings: dict[str, float],
     ) -> tuple[float, LinearModel]:
         """Validation CE of a fit, and the fit: users without answers in train get `crowd` (T, r)."""
-        every = np.broadcast_to(crowd, (users + 1, *crowd.shape)).copy()
-        every[trained] = weights.reshape(users, *crowd.shape)[trained]
-        pull = np.zeros(users + 1)
-        pull[trained] = bias[trained]
+        user_weights = np.broadcast_to(crowd, (users + 1, *crowd.shape)).copy()
+        user_weights[trained] = weights.reshape(users, *crowd.shape)[trained]
+        user_bias = np.zeros(users + 1)
+        user_bias[trained] = bias[trained]
         penalty = settings["penalty"] * settings.get("pooling", 1.0)
-        model = LinearModel(*scaling, every, pull, basis, penalty, settings)
+        model = LinearModel(*scaling, user_weights, user_bias, basis, penalty, settings)
         return float(cross_entropy(data.y[valid], model.predict(data, valid, known)).mean()), model
 
     def gaps_of(scaling: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
@@ -513,8 +512,8 @@ class MlpModel(PreferenceModel):
         items, users = self.table(features), len(self.network.user_vectors) + 1
         self.network.eval()
         with torch.no_grad():
-            every = torch.arange(len(items))
-            codes = (self.network.encode(items, every, torch.full_like(every, user)) for user in range(users))
+            item = torch.arange(len(items))
+            codes = (self.network.encode(items, item, torch.full_like(item, user)) for user in range(users))
             scores: np.ndarray = torch.stack([self.network.heads(code).T for code in codes]).double().numpy()
         return scores
 
@@ -577,7 +576,7 @@ def train_mlp(
     model.settings = settings
     optimiser = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     rng, items = np.random.default_rng([seed, 11]), model.table(data.features)
-    held, user = data.take(valid), np.where(np.isin(data.user, trained), data.user, -1)[valid]
+    answers, user = data.take(valid), np.where(np.isin(data.user, trained), data.user, -1)[valid]
 
     def batches() -> list[np.ndarray]:
         """The rows of each step of one epoch; a comparison's targets stay together."""
@@ -591,7 +590,7 @@ def train_mlp(
         return [train[part] for part in np.split(order, borders)]
 
     def step(rows: np.ndarray) -> float:
-        """One step on these rows; returns their mean CE in nats before it."""
+        """Take one step on some rows; return their mean CE in nats before it."""
         _, first, number = np.unique(data.comparison[rows], return_index=True, return_inverse=True)
         parts = (torch.from_numpy(column[rows[first]]) for column in (data.a, data.b, data.user))
         at = (torch.from_numpy(number), torch.from_numpy(data.target[rows]))
@@ -612,11 +611,11 @@ def train_mlp(
         network.train()
         train_loss = float(np.mean([step(rows) for rows in batches()]))
         p = model.predict(data, valid, user)
-        ce = cross_entropy(held.y, p)
-        groups = [ce[held.target == t].mean() for t in np.unique(held.target)]
+        ce = cross_entropy(answers.y, p)
+        groups = [ce[answers.target == t].mean() for t in np.unique(answers.target)]
         loss = float(np.mean(groups) if published else ce.mean())
-        found = (train_loss, loss, float(((p > 0.5) == (held.y == 1)).mean()))
-        for values, value in zip(model.history.values(), found, strict=True):
+        measured = (train_loss, loss, float(((p > 0.5) == (answers.y == 1)).mean()))
+        for values, value in zip(model.history.values(), measured, strict=True):
             values.append(value)
         model.last_epoch = epoch
         if not np.isfinite(loss):

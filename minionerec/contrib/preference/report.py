@@ -124,7 +124,7 @@ def difference(first: Sequence[ModelResults], second: Sequence[ModelResults], me
 
     of_seed = {results["seed"]: value_of(results, measure) for results in second}
     pairs = [(value_of(results, measure), of_seed.get(results["seed"])) for results in first]
-    gaps = np.array([mine - other for mine, other in pairs if mine is not None and other is not None])
+    gaps = np.array([minuend - other for minuend, other in pairs if minuend is not None and other is not None])
     if len(gaps) < 2:
         return Cell(signed(gaps[0]), "one seed") if len(gaps) else Cell(MISSING)
     if np.ptp(gaps) == 0:
@@ -144,7 +144,7 @@ def _by_model(run: Run) -> dict[str, list[ModelResults]]:
 
 
 def study_page(runs: Mapping[str, Run]) -> tuple[str, str, list[Section]]:
-    """All runs side by side: title, lead and sections."""
+    """Build the page of all runs side by side: title, lead and sections."""
     seeds = sorted({seed for run in runs.values() for seed in run})
     over = f"mean ± standard deviation over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one seed"
     lead = f"All models with the baselines and, where known, the ceiling; {over}. {JUDGEMENT}"
@@ -157,7 +157,7 @@ def study_page(runs: Mapping[str, Run]) -> tuple[str, str, list[Section]]:
 
 
 def _performance(run: Run) -> list[Block]:
-    """Every measure of every model over seeds, with the ceilings of synthetic data, and what the split leaks."""
+    """Tabulate all measures of all models over seeds, with the ceilings of synthetic data, and what the split leaks."""
     models = _by_model(run)
     first = next(iter(models.values()))
     split, overall = first[0]["split"], [results["overall"] for results in first]
@@ -185,7 +185,7 @@ def _warning(split: Mapping[str, Any]) -> list[Block]:
 
 
 def _above_ceiling(over_seeds: Sequence[ModelResults]) -> str:
-    """How many users, of those with enough test answers, are above their own ceiling."""
+    """Count the users above their own ceiling, of those with enough test answers."""
     users = [user for results in over_seeds for user in results["overall"]["truth"]["users"]]
     above = [user["accuracy"] > user["realised"] for user in users if user["n"] >= LEAST_ROWS]
     return f"{sum(above)} of {len(above)}"
@@ -215,7 +215,7 @@ def _differences(runs: Mapping[str, Run]) -> list[Block]:
 
 
 def run_page(models: Models, folder: Path) -> tuple[str, str, list[Section]]:
-    """One run with one seed under the published report's headings: title, lead and sections.
+    """Build the page of one run with one seed under the published report's headings: title, lead and sections.
 
     Args:
         models: Its models by name.

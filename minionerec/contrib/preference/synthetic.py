@@ -98,7 +98,7 @@ def _items(count: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray
 
 
 def _utility(z: np.ndarray, shares: np.ndarray, nonlinear: float, rng: np.random.Generator) -> np.ndarray:
-    """Each user's and target's utility of unit variance, float64 (U, T, N).
+    """Draw the utility of unit variance for each user and target, float64 (U, T, N).
 
     Args:
         z: float64 (N, L), the latent dimensions that count.

@@ -101,9 +101,9 @@ def run_preference(config: PreferenceConfig) -> StageResult:
 
 def _result(output: Path, up_to_date: bool) -> StageResult:
     """The result; its lines are each model's accuracy and cross-entropy on test."""
-    found = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(output.glob(f"*/{RESULTS}")))
-    every = sorted((one["overall"]["ce"], one["model"], one["overall"]["accuracy"]) for one in found)
-    lines = [f"{model}: accuracy {accuracy:.4f}, cross-entropy {ce:.4f} nats" for ce, model, accuracy in every]
+    models = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(output.glob(f"*/{RESULTS}")))
+    ranked = sorted((of["overall"]["ce"], of["model"], of["overall"]["accuracy"]) for of in models)
+    lines = [f"{model}: accuracy {accuracy:.4f}, cross-entropy {ce:.4f} nats" for ce, model, accuracy in ranked]
     return StageResult(output, [*lines, f"preference: {output}"], up_to_date=up_to_date)
 
 
@@ -122,11 +122,11 @@ def _one_thread() -> Iterator[None]:
 def _read(config: PreferenceConfig, folder: Path) -> Comparisons:
     comparisons, features = Path(config.comparisons), Path(config.features)
     if not config.comparisons:
-        made = folder / DATA
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir()
-        write_population(made, *make_population(config.population, config.items, config.width, config.seed))
-        comparisons, features = made / COMPARISONS, made / FEATURES
+        data_folder = folder / DATA
+        shutil.rmtree(data_folder, ignore_errors=True)
+        data_folder.mkdir()
+        write_population(data_folder, *make_population(config.population, config.items, config.width, config.seed))
+        comparisons, features = data_folder / COMPARISONS, data_folder / FEATURES
     return read_comparisons(comparisons, features, config.targets, config.label_map)
 
 
@@ -162,28 +162,28 @@ def _measure(
     before: dict[str, pd.DataFrame],
 ) -> None:
     """Write predictions, the model and, last, the results of one model."""
-    own = folder / name
-    own.mkdir()
+    model_folder = folder / name
+    model_folder.mkdir()
     valid, test = np.flatnonzero(folds == VALID), np.flatnonzero(folds == TEST)
     known = np.isin(data.user, data.user[folds == TRAIN])
     user = np.where(known, data.user, -1)
-    held, p = data.take(test), fitted.predict(data, test, user[test])
-    columns = {"row": test, "comparison_id": [data.ids[c] for c in held.comparison]}
-    columns |= {"user_id": [data.users[u] for u in held.user], "pair": held.pair}
-    columns |= {"target": [data.targets[t] for t in held.target], "y": held.y.astype(int), "p": p}
+    answers, p = data.take(test), fitted.predict(data, test, user[test])
+    columns = {"row": test, "comparison_id": [data.ids[c] for c in answers.comparison]}
+    columns |= {"user_id": [data.users[u] for u in answers.user], "pair": answers.pair}
+    columns |= {"target": [data.targets[t] for t in answers.target], "y": answers.y.astype(int), "p": p}
     swapped = fitted.predict_swapped(data, test, user[test])
     columns |= {} if swapped is None else {"p_swapped": swapped}
     late = fitted.last.predict(data, test, user[test]) if fitted.last is not None else None
     columns |= {} if late is None else {"p_last": late}
-    pd.DataFrame(columns).to_csv(own / PREDICTIONS, index=False, float_format="%.9g")
-    save_model(own, fitted, list(data.users), list(data.targets))
+    pd.DataFrame(columns).to_csv(model_folder / PREDICTIONS, index=False, float_format="%.9g")
+    save_model(model_folder, fitted, list(data.users), list(data.targets))
 
     def overall(guess: np.ndarray, other: np.ndarray | None) -> dict[str, Any]:
-        found = summary(held, guess, other, config.seed, config.resamples)
+        measures = summary(answers, guess, other, config.seed, config.resamples)
         if not config.comparisons:
             utilities = fitted.utilities(data.features) if guess is p else None
-            found["truth"] = against_truth(folder / DATA, data, folds, test, guess, utilities)
-        return found
+            measures["truth"] = against_truth(folder / DATA, data, folds, test, guess, utilities)
+        return measures
 
     share, common = agreement(data)
     shares = [[None if np.isnan(value) else float(value) for value in row] for row in share]
@@ -203,17 +203,17 @@ def _measure(
         "chosen": dict(fitted.chosen),
         "history": dict(fitted.history),
         "validation": by_target(data.take(valid), fitted.predict(data, valid, user[valid])),
-        "test": by_target(held, p),
+        "test": by_target(answers, p),
         "overall": overall(p, swapped),
         "last": None if late is None else overall(late, None),
-        "against": _against(before, held, p, config),
-        "user_table": user_table(held, p, np.bincount(data.user[np.unique(data.comparison, return_index=True)[1]])),
+        "against": _against(before, answers, p, config),
+        "user_table": user_table(answers, p, np.bincount(data.user[np.unique(data.comparison, return_index=True)[1]])),
         "agreement": {"user": short_ids(data.users), "n": common.tolist(), "share": shares},
         "shots": few_shot(fitted, data, test, config.shots, config.seed) if config.split == "user" else None,
         "versions": package_versions(),
     }
-    (own / "summary.txt").write_text(_in_words(results), encoding="utf-8")
-    (own / RESULTS).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (model_folder / "summary.txt").write_text(_in_words(results), encoding="utf-8")
+    (model_folder / RESULTS).write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _split_record(config: PreferenceConfig, data: Comparisons, folds: np.ndarray) -> dict[str, Any]:
@@ -229,17 +229,17 @@ def _split_record(config: PreferenceConfig, data: Comparisons, folds: np.ndarray
 
 
 def _against(
-    before: dict[str, pd.DataFrame], held: Comparisons, p: np.ndarray, config: PreferenceConfig
+    before: dict[str, pd.DataFrame], answers: Comparisons, p: np.ndarray, config: PreferenceConfig
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Differences from each baseline that was fitted before, on the same rows, with pairs resampled together."""
-    found = {}
+    differences = {}
     for name in (name for name in BASELINES if name in before):
         q = before[name]["p"].to_numpy()
-        found[name] = {
-            key: pair_interval(of(held.y, p) - of(held.y, q), held.pair, config.seed, config.resamples)
+        differences[name] = {
+            key: pair_interval(of(answers.y, p) - of(answers.y, q), answers.pair, config.seed, config.resamples)
             for key, of in (("accuracy", correct), ("ce", cross_entropy))
         }
-    return found
+    return differences
 
 
 def few_shot(
@@ -270,8 +270,8 @@ def few_shot(
         for order in orders:
             rest = test[np.isin(data.comparison[test], order[max(shots) :])]
             if len(rest):
-                given = test[np.isin(data.comparison[test], order[:k])]
-                model = fitted.adapt(data, given) if k else fitted
+                first = test[np.isin(data.comparison[test], order[:k])]
+                model = fitted.adapt(data, first) if k else fitted
                 ys.append(data.y[rest])
                 ps.append(model.predict(data, rest, np.full(len(rest), -1)))
         if ys:
