@@ -94,7 +94,7 @@ def summary(
 
 
 def by_target(answers: Comparisons, p: np.ndarray) -> dict[str, Any]:
-    """Compute per target accuracy, ce_loss, n_samples and user_accuracies, with the keys of the published results.json."""
+    """Compute what the published results.json has per target: accuracy, ce_loss, n_samples and user_accuracies."""
     hit, ce, table = correct(answers.y, p), cross_entropy(answers.y, p), {}
     for number, name in enumerate(answers.targets):
         rows = answers.target == number
@@ -155,7 +155,7 @@ def short_ids(ids: Sequence[str], length: int = 6) -> list[str]:
 
 
 def agreement(data: Comparisons) -> tuple[np.ndarray, np.ndarray]:
-    """Compute how often two users choose the same item for the same pair and target, and how many of these both have answered.
+    """Compute how often two users choose the same item for the same pair and target, and how many both answered.
 
     Returns:
         float64 (U, U), NaN where two have nothing in common, and int64 (U, U).

@@ -124,7 +124,7 @@ def difference(first: Sequence[ModelResults], second: Sequence[ModelResults], me
 
     of_seed = {results["seed"]: value_of(results, measure) for results in second}
     pairs = [(value_of(results, measure), of_seed.get(results["seed"])) for results in first]
-    gaps = np.array([minuend - other for minuend, other in pairs if minuend is not None and other is not None])
+    gaps = np.array([a - b for a, b in pairs if a is not None and b is not None])
     if len(gaps) < 2:
         return Cell(signed(gaps[0]), "one seed") if len(gaps) else Cell(MISSING)
     if np.ptp(gaps) == 0:
