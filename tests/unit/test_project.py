@@ -250,6 +250,8 @@ def test_the_wheel_is_the_whole_product(wheel):
 def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
     _, info, entries = wheel
     assert "minionerec = minionerec.cli.main:main" in entries
+    parts = [line for group in PROJECT["entry-points"].values() for line in group.items()]
+    assert len(parts) > 4 and all(f"{name} = {target}" in entries.splitlines() for name, target in parts)
     declared = names(re.findall(r"^Requires-Dist: (.*)$", info, re.MULTILINE))
     assert declared == names(PROJECT["dependencies"]) | names(
         itertools.chain(*PROJECT["optional-dependencies"].values())
