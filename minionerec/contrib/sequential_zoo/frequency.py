@@ -108,14 +108,14 @@ class AutoCorrelation(nn.Module):
         shifts = nn.functional.one_hot(self.shifted[delays], length).to(x.dtype).flatten(2)  # (B or 1, k, L²)
         weights = torch.einsum("bkn,bn->bk", shifts, gram.flatten(1)).softmax(-1)
         if at is None:
-            given, mixed = x, torch.einsum("bk,bkn->bn", weights, shifts).view(rows, length, length) @ x
+            residual, mixed = x, torch.einsum("bk,bkn->bn", weights, shifts).view(rows, length, length) @ x
         else:
             positions = (at[:, None] + delays) % length  # (B, k)
             shifted = x[torch.arange(rows, device=x.device)[:, None], positions]
-            given, mixed = take_slots(x, at), (weights[:, None] @ shifted)[:, 0]
+            residual, mixed = take_slots(x, at), (weights[:, None] @ shifted)[:, 0]
         weight = self.out.weight @ self.value.weight
         bias = nn.functional.linear(self.value.bias, self.out.weight, self.out.bias)
-        merged: torch.Tensor = self.norm(given + self.dropout(linear(mixed, weight, bias)))
+        merged: torch.Tensor = self.norm(residual + self.dropout(linear(mixed, weight, bias)))
         return merged
 
     def delays(self, gram: torch.Tensor) -> torch.Tensor:

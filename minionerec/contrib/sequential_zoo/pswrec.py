@@ -238,8 +238,8 @@ class PhaseAttention(AttentionFrame):
         weight, bias = self._rows(1)
         folded = q.transpose(0, 1).flatten(1, 2) @ weight  # (H, B R, D)
         folded = folded.unflatten(1, (rows, queries)).transpose(0, 1).flatten(1, 2)  # (B, H R, D)
-        found = (folded @ x.transpose(1, 2)).unflatten(1, (heads, queries))
-        scores: torch.Tensor = found + q @ bias[:, :, None]
+        products = (folded @ x.transpose(1, 2)).unflatten(1, (heads, queries))
+        scores: torch.Tensor = products + q @ bias[:, :, None]
         return scores
 
     def gather(self, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -290,8 +290,8 @@ class RotatedAttention(PhaseAttention):
         turned = turn(q / math.sqrt(q.shape[-1]), self.turns(own))
         # q · (e^{iφ} k) = cos φ (q · k) + sin φ (-i q · k)
         back = turned.unflatten(-1, (-1, 2)).flip(-1) * turned.new_tensor([1.0, -1.0])
-        found = self.products(torch.cat((turned, back.flatten(-2)), 2), x)  # (B, H, 2, L)
-        scores = (found * torch.view_as_real(turns).transpose(2, 3)).sum(2, keepdim=True) + mask
+        products = self.products(torch.cat((turned, back.flatten(-2)), 2), x)  # (B, H, 2, L)
+        scores = (products * torch.view_as_real(turns).transpose(2, 3)).sum(2, keepdim=True) + mask
         return self.gather(self.attention_dropout(scores.softmax(-1)), x)
 
     def turns(self, phases: Phases) -> torch.Tensor:
@@ -489,7 +489,7 @@ class SyncAttention(PhaseAttention):
     def weights(self, scores: torch.Tensor, own: Phases, phases: Phases, mask: torch.Tensor) -> torch.Tensor:
         """Attention weights from scores, float (B, H, M, L) to the same; `own` are the phases of the M slots."""
         bands = self.band_logits.softmax(-1)
-        strength_q, strength_k = (bands @ each.magnitude for each in (own, phases))  # (B, H, M), (B, H, L)
+        strength_q, strength_k = (bands @ part.magnitude for part in (own, phases))  # (B, H, M), (B, H, L)
         # The product of the two magnitudes goes into the features.
         scale = 2 * self.beta.exp()[:, None] * strength_q
         features_q = band_features(own, bands) * scale[..., None]

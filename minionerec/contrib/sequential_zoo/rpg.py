@@ -103,12 +103,14 @@ class RPG(CausalEncoder):
         Raises:
             ConfigError: If the shape is another, or a digit is none.
         """
-        wanted = (self.num_items, self.num_digits)
-        if tuple(digits.shape) != wanted:
-            raise ConfigError(f"digits have shape {tuple(digits.shape)}; expected {wanted} (num_items, num_digits).")
+        expected_shape = (self.num_items, self.num_digits)
+        if tuple(digits.shape) != expected_shape:
+            raise ConfigError(
+                f"digits have shape {tuple(digits.shape)}; expected {expected_shape} (num_items, num_digits)."
+            )
         self.digits[1:] = digits
-        if (flaw_found := self.flaw()) is not None:
-            raise ConfigError(f"{flaw_found}.")
+        if (flaw := self.flaw()) is not None:
+            raise ConfigError(f"{flaw}.")
 
     def flaw(self) -> str | None:
         """See `SequentialModel`; of the digits."""
@@ -165,5 +167,5 @@ class RPG(CausalEncoder):
 
     def cross_entropy(self, vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy of the targets' digits: float (K, D) and int64 (K,) to a scalar."""
-        wanted = self.digits[targets].long().T[..., None]  # (M, K, 1)
-        return -self.digit_log_probs(vectors).gather(2, wanted).mean()
+        codes = self.digits[targets].long().T[..., None]  # (M, K, 1)
+        return -self.digit_log_probs(vectors).gather(2, codes).mean()

@@ -49,12 +49,12 @@ class Packed:
     def of(cls, histories: torch.Tensor, padding: Side) -> "Packed":
         """Pack int64 (B, L)."""
         batch, length = histories.shape
-        kept = (histories > 0) | (histories == 0).all(1, keepdim=True)
+        is_token = (histories > 0) | (histories == 0).all(1, keepdim=True)
         every = torch.arange(batch * length, device=histories.device).view(batch, length)
         grids, parts = [], []
         for positions, columns in length_groups(histories, padding):
             rows = histories[positions, columns]
-            inside = kept[positions, columns].flatten().nonzero()[:, 0]
+            inside = is_token[positions, columns].flatten().nonzero()[:, 0]
             grids.append((inside, causal_mask(rows)))
             parts.append(every[positions, columns].flatten()[inside])
         tokens = torch.cat(parts)
@@ -74,9 +74,9 @@ class Packed:
             float (N, H, d).
         """
         sizes = [len(positions) for positions, _ in self.grids]
-        given = torch.stack((q, k, v), 1)  # (N, 3, H, d)
+        qkv = torch.stack((q, k, v), 1)  # (N, 3, H, d)
         contexts = []
-        for (positions, mask), part in zip(self.grids, given.split(sizes), strict=True):
+        for (positions, mask), part in zip(self.grids, qkv.split(sizes), strict=True):
             rows, width = len(mask), mask.shape[-1]
             cells = part.new_zeros(rows * width, *part.shape[1:]).index_copy(0, positions, part)
             laid = cells.unflatten(0, (rows, width)).transpose(1, 3)  # (b, H, 3, w, d)

@@ -123,10 +123,10 @@ class Causal(CausalEncoder):
         Raises:
             ConfigError: If the shape is another.
         """
-        wanted = (self.num_items, self.text_map.in_features if self.text_map is not None else 0)
-        if tuple(vectors.shape) != wanted:
+        expected_shape = (self.num_items, self.text_map.in_features if self.text_map is not None else 0)
+        if tuple(vectors.shape) != expected_shape:
             raise ConfigError(
-                f"text vectors have shape {tuple(vectors.shape)}; expected {wanted} (num_items, text_width)."
+                f"text vectors have shape {tuple(vectors.shape)}; expected {expected_shape} (num_items, text_width)."
             )
         self.text[1:] = vectors * math.sqrt(vectors.shape[1])
 
@@ -136,9 +136,9 @@ class Causal(CausalEncoder):
         Raises:
             ConfigError: If the model has none, or was built for another number of them.
         """
-        wanted = None if self.pairs is None else len(self.pairs.counts)
-        if self.pairs is None or counted.nnz != wanted:
-            raise ConfigError(f"there are {counted.nnz} counts; the model was built for {wanted or 'none'}.")
+        expected_counts = None if self.pairs is None else len(self.pairs.counts)
+        if self.pairs is None or counted.nnz != expected_counts:
+            raise ConfigError(f"there are {counted.nnz} counts; the model was built for {expected_counts or 'none'}.")
         self.pairs.set(counted)
 
     def flaw(self) -> str | None:

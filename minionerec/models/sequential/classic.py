@@ -382,12 +382,12 @@ class BERT4Rec(SequentialModel):
         contexts: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Mean cross-entropy of the masked items that are scored; next items and session contexts are not used."""
-        given, wanted = self.hide(histories)
+        masked, hidden_items = self.hide(histories)
         last = cast(TransformerLayer, self.layers[-1])
         vectors, items = [], []
-        for positions, columns in length_groups(given, self.padding):
-            x, mask = self._before_last(given[positions, columns])
-            here = wanted[positions, columns]
+        for positions, columns in length_groups(masked, self.padding):
+            x, mask = self._before_last(masked[positions, columns])
+            here = hidden_items[positions, columns]
             states = last.attention(x, mask)[here > 0]
             vectors.append(self.head(last.feed_forward(states)))
             items.append(here[here > 0])

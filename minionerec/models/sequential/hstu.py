@@ -138,8 +138,8 @@ class HSTUBlock(nn.Module):
             at: int64 (B,), the one slot of each row that is wanted.
         """
         width = x.shape[1]
-        given = nn.functional.layer_norm(x, x.shape[-1:], eps=_NORM_EPS)
-        u, v, q, k = nn.functional.silu(self.uvqk(given)).chunk(4, -1)
+        normed = nn.functional.layer_norm(x, x.shape[-1:], eps=_NORM_EPS)
+        u, v, q, k = nn.functional.silu(self.uvqk(normed)).chunk(4, -1)
         position = torch.arange(width, device=x.device)
         bias = self.relative[self.slots - 1 + position[None, :] - position[:, None]][None].expand(len(x), -1, -1)
         if at is not None:

@@ -89,9 +89,9 @@ def masked_scores(
     owners = np.zeros(len(rows), dtype=np.int64) if users is None else users
     for start in progress(range(0, len(rows), size), description, unit="chunk"):
         chunk = slice(start, min(start + size, len(rows)))
-        given = torch.from_numpy(histories[chunk]).to(device, torch.int64)
+        chunk_histories = torch.from_numpy(histories[chunk]).to(device, torch.int64)
         chosen = None if contexts is None else torch.from_numpy(contexts[chunk]).to(device, torch.int64)
-        scores = model.scores(given, torch.from_numpy(owners[chunk]).to(device), chosen)
+        scores = model.scores(chunk_histories, torch.from_numpy(owners[chunk]).to(device), chosen)
         if bool(scores.isnan().any()):
             raise ConfigError("the model's scores are not numbers: training diverged. Lower learning_rate.")
         if seen != "keep":
@@ -135,12 +135,12 @@ def rank_rows(
     ranks = {name: np.zeros(len(rows), dtype=np.int64) for name in ("item", "sid")[: 1 + (sid_numbers is not None)]}
     numbers = None if sid_numbers is None else torch.from_numpy(sid_numbers).to(device)
     for chunk, scores in masked_scores(model, rows, seen, device, "ranking", users=users, contexts=contexts):
-        wanted = targets[chunk].to(device)
-        ranks["item"][chunk] = count_ranks(scores, wanted).cpu().numpy()
+        chunk_targets = targets[chunk].to(device)
+        ranks["item"][chunk] = count_ranks(scores, chunk_targets).cpu().numpy()
         if numbers is not None:
             by_sid = scores.new_full((len(scores), int(numbers.max()) + 1), -torch.inf)
             by_sid.scatter_reduce_(1, numbers.expand(len(scores), -1), scores[:, 1:], "amax")
-            ranks["sid"][chunk] = count_ranks(by_sid, numbers[wanted - 1]).cpu().numpy()
+            ranks["sid"][chunk] = count_ranks(by_sid, numbers[chunk_targets - 1]).cpu().numpy()
     return ranks
 
 
@@ -178,6 +178,6 @@ def top_items(
     for chunk, scores in masked_scores(model, rows, seen, device, "listing", users=users, contexts=contexts):
         if allowed is not None:
             scores[:, 1:].masked_fill_(torch.from_numpy(~allowed(chunk)).to(device), -torch.inf)
-        best, found = top_scores(scores, k)
-        items[chunk], values[chunk] = found.cpu().numpy(), best.float().cpu().numpy()
+        best, best_items = top_scores(scores, k)
+        items[chunk], values[chunk] = best_items.cpu().numpy(), best.float().cpu().numpy()
     return items, values

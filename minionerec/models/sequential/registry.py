@@ -57,12 +57,12 @@ def hyper_parameters(name: str) -> dict[str, Any]:
     return {key: value for key, value in known.items() if key not in _FIXED}
 
 
-def check_hyper(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def check_hyper(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Hyper-parameters that a user gives a model, each of its default's type.
 
     Args:
         name: Key of `MODELS`.
-        given: Name to value, as YAML or the command line reads them.
+        values: Name to value, as YAML or the command line reads them.
 
     Raises:
         ConfigError: If a name is unknown, or set by the data, or a value does not fit.
@@ -74,7 +74,7 @@ def check_hyper(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     determined = model_class(name).data_hyper(ModelData())
     known = {key: value for key, value in hyper_parameters(name).items() if key not in determined}
     checked: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in known:
             raise ConfigError(f"hyper: model {name} has no hyper-parameter {key!r}; known: {', '.join(known)}.")
         try:
@@ -172,9 +172,9 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
 def _describe(file: Path, tensors: Mapping[str, torch.Tensor]) -> SequentialModel:
     """The model that a description describes, not larger than its weights, on the meta device."""
     about = read_json(file)
-    wanted = {"model": str, "num_items": int, "max_len": int, "hyper": dict}
-    if not isinstance(about, dict) or not all(type(about.get(name)) is kind for name, kind in wanted.items()):
-        raise ArtefactError(f"{file}: expected an object with {', '.join(wanted)}. {_REMEDY}")
+    types = {"model": str, "num_items": int, "max_len": int, "hyper": dict}
+    if not isinstance(about, dict) or not all(type(about.get(name)) is kind for name, kind in types.items()):
+        raise ArtefactError(f"{file}: expected an object with {', '.join(types)}. {_REMEDY}")
     if type(conditioned := about.get("session_context", False)) is not bool:
         raise ArtefactError(f"{file}: session_context is {shown(conditioned)}, expected true or false. {_REMEDY}")
     most = max((side for value in tensors.values() for side in value.shape), default=0)

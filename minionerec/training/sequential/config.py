@@ -123,12 +123,12 @@ class SequentialConfig(StageConfig):
 
     def inputs(self) -> dict[str, Path]:
         """Inputs; of the text vectors what their source reads."""
-        found = super().inputs()
+        inputs = super().inputs()
         if self.vectors:
             from minionerec.sid.embed.config import encoder_inputs
 
-            found |= encoder_inputs(self.vectors)
-        return found
+            inputs |= encoder_inputs(self.vectors)
+        return inputs
 
     def up_to_date(self) -> bool:
         """Whether model and predictions exist, made from these settings and from inputs of the same content."""
@@ -138,8 +138,10 @@ class SequentialConfig(StageConfig):
         """The protocol with the changes of the settings."""
         from minionerec.data.protocols import PROTOCOLS
 
-        wanted = {name: getattr(self, name) for name in _OF_PROTOCOL}
-        return replace(PROTOCOLS[self.protocol], **{name: value for name, value in wanted.items() if value is not None})
+        settings = {name: getattr(self, name) for name in _OF_PROTOCOL}
+        return replace(
+            PROTOCOLS[self.protocol], **{name: value for name, value in settings.items() if value is not None}
+        )
 
     def model_stage(self) -> "Stage[SequentialConfig]":
         """The training, in OUTPUT/model. Settings of lists and metrics alone do not affect it."""

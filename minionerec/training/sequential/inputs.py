@@ -66,8 +66,8 @@ class ModelInputs:
     def user_numbers(self, rows: SplitExamples) -> np.ndarray:
         """The number of each row's user, one beyond all others for a user without a training example: int64 (R,)."""
         numbers = np.array([self.users.get(user, len(self.users)) for user in rows.user_ids], dtype=np.int64)
-        found: np.ndarray = numbers[rows.user_numbers]
-        return found
+        row_numbers: np.ndarray = numbers[rows.user_numbers]
+        return row_numbers
 
     def further_inputs(self, model: SequentialModel, rows: SplitExamples) -> dict[str, Any]:
         """Inputs of a model beside histories: `users` and `contexts`, as ranking takes them."""

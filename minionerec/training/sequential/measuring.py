@@ -42,18 +42,18 @@ def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: to
 def given_to(model: SequentialModel, data: ModelInputs) -> tuple[str, ...]:
     """What a model is given of rows beyond their histories: the session context of some row, where it reads that."""
     known = (data.further_inputs(model, rows)["contexts"] for rows in data.held_out.values())
-    given = any(contexts is not None and bool((contexts != UNKNOWN).any()) for contexts in known)
-    return (SESSION_CONTEXT,) if given else ()
+    any_known = any(contexts is not None and bool((contexts != UNKNOWN).any()) for contexts in known)
+    return (SESSION_CONTEXT,) if any_known else ()
 
 
 def measure(ranked: Mapping[str, Ranked], protocol: Protocol, resamples: int) -> dict[str, Any]:
     """Metrics of several splits: split → level → metric → [mean, low, high], of 95 percent intervals by user."""
     metrics: dict[str, Any] = {}
-    for name, found in ranked.items():
+    for name, split in ranked.items():
         metrics[name] = {}
-        for level, ranks in found.ranks.items():
+        for level, ranks in split.ranks.items():
             values = ranking_metrics(ranks, protocol.ks, every_mrr=protocol.mrr)
-            estimates = estimate(values, 0, resamples, found.users)
+            estimates = estimate(values, 0, resamples, split.users)
             metrics[name][level] = {metric: [e.mean, e.low, e.high] for metric, e in estimates.items()}
     return metrics
 

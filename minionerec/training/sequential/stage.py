@@ -73,8 +73,8 @@ def run_sequential(config: SequentialConfig) -> StageResult:
     metrics: Mapping[str, Any] = read_json(config.predictions_stage().output / METRICS_FILE)
     lines = []
     for split, levels in metrics.items():
-        for level, found in levels.items():
-            shown = (f"{name} {mean:.4f} [{low:.4f}, {high:.4f}]" for name, (mean, low, high) in found.items())
+        for level, estimates in levels.items():
+            shown = (f"{name} {mean:.4f} [{low:.4f}, {high:.4f}]" for name, (mean, low, high) in estimates.items())
             lines.append(f"{split:<5} {level:<4} {'  '.join(shown)}")
     output = Path(config.output)
     return StageResult(output, [*lines, f"model and predictions: {output}"], metrics=metrics, up_to_date=not trained)

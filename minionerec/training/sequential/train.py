@@ -120,11 +120,11 @@ class TrainingExamples:
         on_disk = folder if corpus.in_files else None
         shuffled = shuffled or (0 if on_disk is None else SHUFFLED)
         if all_positions:
-            found = corpus.windows("train")
+            window_parts = corpus.windows("train")
             windows = (
-                padded_windows(next(found), max_len, padding)
+                padded_windows(next(window_parts), max_len, padding)
                 if on_disk is None
-                else mapped_windows(found, on_disk / "windows", max_len, padding)
+                else mapped_windows(window_parts, on_disk / "windows", max_len, padding)
             )
             if not len(windows[0]):
                 raise ConfigError("there is no training example; take data with longer histories.")
@@ -175,9 +175,9 @@ class TrainingExamples:
             histories, targets = part.padded(self.max_len, self.padding), part.targets + 1
             contexts = None if self.contexts is None else self.contexts[chosen]
             users = None if self.users is None else on_device(self.users[chosen])
-        wanted = on_device(targets)
-        context = hidden(on_device(contexts), wanted) if conditioned and contexts is not None else None
-        return on_device(histories), wanted, users, context
+        target_items = on_device(targets)
+        context = hidden(on_device(contexts), target_items) if conditioned and contexts is not None else None
+        return on_device(histories), target_items, users, context
 
 
 def make_optimizer(
@@ -215,11 +215,11 @@ def train_epoch(
     total = torch.zeros((), device=device)
     order = examples.batches(protocol.batch_size, protocol.seed, epoch)
     for chosen in progress(order, f"epoch {epoch}", total=steps, unit="step"):
-        rows, wanted, users, contexts = examples.batch(chosen, device, model.session_states is not None)
+        rows, targets, users, contexts = examples.batch(chosen, device, model.session_states is not None)
         if examples.windows is not None:
-            loss = model.sequence_loss(rows, wanted, contexts)
+            loss = model.sequence_loss(rows, targets, contexts)
         else:
-            loss = model.loss(rows, wanted, users, contexts)
+            loss = model.loss(rows, targets, users, contexts)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
