@@ -71,7 +71,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     docs = ROOT / "docs"
     guides = [
         "how-it-works", "your-own-data", "serving", "semantic-ids", "catalogue-model", "baselines", "sequential",
-        "rewards", "full-size", "recipes", "studies", "refit", "serving-engines",
+        "rewards", "full-size", "recipes", "studies", "final-model", "serving-engines",
         "scale", "city",
     ]  # fmt: skip
     elsewhere = {"README", "tutorial", "glossary", "architecture", *guides}

@@ -370,6 +370,44 @@ def source_manifests(
             queue.append(Path(record["path"]))
 
 
+def trained_splits(path: str | os.PathLike[str]) -> dict[str, Path]:
+    """The splits besides train that an artefact, or one that it was made from, was trained on, with that artefact.
+
+    Args:
+        path: An artefact, whose manifest has `splits` in its counts where it was trained on more than train; or any
+            other path, which has no inputs. Of the inputs those are followed that are still at their paths; one that
+            was changed since is not itself looked at.
+    """
+    found: dict[str, Path] = {}
+    for artefact, manifest, same in source_manifests([path], changed=True):
+        for split in manifest["counts"].get("splits", ()) if same else ():
+            if split != "train":
+                found.setdefault(split, artefact)
+    return found
+
+
+def require_unseen(path: str | os.PathLike[str], split: str | None = None) -> None:
+    """Check that an artefact was made without the examples of a split.
+
+    Args:
+        path: The artefact, or any other path.
+        split: The split; None for that of the artefact's own predictions.
+
+    Raises:
+        ArtefactError: If it, or an artefact that it was made from, was trained on them.
+    """
+    seen = trained_splits(path)
+    if seen and split is None:
+        split = read_manifest(path)["counts"].get("split")
+    for name, trained in seen.items():
+        if split in (None, name):
+            what = "was" if trained == Path(path) else f"was made with {trained}, which was"
+            raise ArtefactError(
+                f"{path}: {what} trained on the {name} examples (splits), so metrics on them would mean nothing. "
+                "Evaluate a model that was trained without them."
+            )
+
+
 def resolve_link(path: str | os.PathLike[str]) -> Path:
     """The path that is written to: as given, or the target of a link, so that the link stays."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)

@@ -1,7 +1,7 @@
 """The corpus: the one form in which every later stage sees items and interactions."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -300,12 +300,18 @@ class Corpus:
         none = SplitExamples.none()
         return replace(self, train=none, valid=none, test=none, files=(), in_files=False)
 
-    def with_every_row(self) -> "Corpus":
-        """The same corpus with the examples of all splits, train, valid, test, as its training examples.
+    def training_on(self, splits: Iterable[str]) -> "Corpus":
+        """The same corpus with the examples of other splits as training examples too, after its own.
 
-        For a model that goes into service. Each user's examples keep their order where the split goes by time.
+        Each user's examples keep their order where the split goes by time.
+
+        Args:
+            splits: The splits; train is always among them.
         """
-        every = joined([rows for rows in self.splits().values() if len(rows)])
+        names = {"train", *splits}
+        if names == {"train"}:
+            return self
+        every = joined([rows for name, rows in self.splits().items() if name in names and len(rows)])
         return replace(self, train=every, files=(), in_files=False)
 
     def all_counts(self) -> dict[str, Any]:

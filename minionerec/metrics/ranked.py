@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from minionerec.core.artefacts import is_artefact, open_artefact, read_manifest, seed_folders
+from minionerec.core.artefacts import is_artefact, open_artefact, read_manifest, require_unseen, seed_folders
 from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import read_parquet
-from minionerec.core.refit import require_held_out
 from minionerec.metrics.predictions import Predictions, read_given
 from minionerec.metrics.ranking import item_ranks, length_of_lists, sid_ranks
 
@@ -155,5 +154,5 @@ def runs_at(path: str | os.PathLike[str]) -> list[Path]:
     folders = _seeds_at(path) or [path / KIND if is_artefact(path / KIND) else path]
     read_manifest(folders[0], KIND)
     for folder in folders:
-        require_held_out(folder)
+        require_unseen(folder)
     return folders

@@ -11,10 +11,9 @@ import transformers
 from safetensors.numpy import save_file
 
 from minionerec import __version__
-from minionerec.core.artefacts import MANIFEST
+from minionerec.core.artefacts import MANIFEST, trained_splits
 from minionerec.core.errors import ArtefactError, one_line
 from minionerec.core.log import progress
-from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
@@ -60,8 +59,8 @@ def run_export(config: ExportConfig) -> StageResult:
         bundle = load_language_model(stage.config.checkpoint, dtype, instead)
         torch.nn.Module.to(bundle.model, decoding_device())
         corpus = Corpus.load(stage.config.corpus)
-        refit = refitted_ancestor(stage.config.checkpoint) is not None
-        corpus = corpus.with_every_row() if refit else corpus
+        seen = list(trained_splits(stage.config.checkpoint))
+        corpus = corpus.training_on(seen)
         builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
         trie = Trie.build(bundle.table.codes, bundle.code_ids)
         items_of = ranked_items(bundle.table.sid_numbers, corpus.popularity(), corpus.id_positions)
@@ -76,7 +75,7 @@ def run_export(config: ExportConfig) -> StageResult:
             "architecture": type(bundle.model).__name__,
             "dtype": str(bundle.model.dtype).removeprefix("torch."),
             "sid_table": bundle.table.fingerprint,
-            "refit": refit,
+            "splits": ["train", *seen],
         }
         next(steps)
         with work.finish(counts=counts) as folder:
@@ -258,7 +257,7 @@ tags:
 # A recommender as a plain language model
 
 A causal language model that generates the next semantic ID (SID) from a customer's history of SIDs, in Hugging Face
-format: {parameters:,} weights in {dtype}, {sids:,} SIDs of {items:,} items.{refit}
+format: {parameters:,} weights in {dtype}, {sids:,} SIDs of {items:,} items.{seen}
 
 | file | content |
 |---|---|
@@ -358,7 +357,7 @@ stands in `template`, write `{same}` for an item of the newest one's session, `{
 nothing where you do not know. After an empty history write nothing. In `prompts.json` these are `session_contexts`.
 """
 
-_REFIT = " It was trained on all examples, including the test examples: metrics on these are not valid."
+_SEEN = " It was trained on the examples of {splits}: metrics on these are not valid."
 
 
 def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
@@ -381,6 +380,6 @@ def readme(about: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
         if contexts
         else "",
         "lengths": "" if one_length else _LENGTHS.format(**about),
-        "refit": _REFIT if counts["refit"] else "",
+        "seen": _SEEN.format(splits=" and ".join(counts["splits"])) if len(counts["splits"]) > 1 else "",
     }
     return _PAGE.format(**written)

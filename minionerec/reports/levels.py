@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from minionerec.core.artefacts import is_artefact, read_manifest, verify_files
+from minionerec.core.artefacts import is_artefact, read_manifest, require_unseen, verify_files
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger
-from minionerec.core.refit import require_held_out
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.slices import example_slices
@@ -38,7 +37,7 @@ def run_levels(config: LevelsConfig) -> StageResult:
     config = config.local()
     where = str(config.path if config.path is not None else config.predictions)
     path = Path(where)
-    require_held_out(path if path.is_dir() else path.parent)
+    require_unseen(path if path.is_dir() else path.parent)
     predictions = _read_json(path, config) if config.path is not None else _read_artefact(path, where)
     slices = _slices(predictions, path, config, where) if config.slices else None
     list_length = length_of_lists(predictions, None if config.path is not None else path)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from minionerec.core.artefacts import is_artefact
 from minionerec.core.settings import StageConfig, setting
+from minionerec.data.names import SPLITS
 from minionerec.models.prompts.wording import BUILT_IN, NEXT_SID, NEXT_TITLE
 from minionerec.sid.embed.config import INTERACTIONS, encoder_inputs
 from minionerec.training.rewards import COLUMN_REWARDS, reward_files, reward_weights
@@ -38,14 +39,22 @@ RECENCY = (
     "weigh a training target by exp(-recency x share of the training examples after it); only where the split is "
     "by time, else all weigh alike"
 )
-REFIT = (
-    "checkpoint of this stage whose settings and best epoch are used to train again on all examples, validation and "
-    "test included, without evaluation: for deployment; empty: train and validate"
+TRAINED_SPLITS = (
+    "splits whose examples are trained on: train, train valid, or train valid test; with valid among them nothing is "
+    "validated, and the last weights are kept"
 )
 SHUFFLED = (
     "examples that are shuffled together, of blocks that are read in random order; 0: all, and 65,536 of a corpus that "
     "is too large for memory"
 )
+
+
+def _check_splits(splits: list[str]) -> Iterator[str]:
+    yield from _unless(
+        tuple(splits) == SPLITS[: len(splits)],
+        f"splits are {' '.join(splits)}; a user's examples are one history in the order {' '.join(SPLITS)}. Give "
+        "train, train valid, or all three.",
+    )
 
 
 def _unless(condition: bool, message: str) -> Iterator[str]:
@@ -118,7 +127,7 @@ class LanguageRunConfig(RunConfig):
 class SftConfig(LanguageRunConfig):
     """Settings of supervised fine-tuning."""
 
-    refit: str = setting("", REFIT, input_kind="checkpoint")
+    splits: list[str] = setting(["train"], TRAINED_SPLITS, known=SPLITS, required=True)
     shuffle_examples: int = setting(0, SHUFFLED, least=0)
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     model: str = setting(
@@ -171,6 +180,7 @@ class SftConfig(LanguageRunConfig):
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
+        yield from _check_splits(self.splits)
         yield from _unless(
             not (self.lora_rank and self.model == "scratch"),
             f"lora_rank is {self.lora_rank}, but model is scratch: random weights cannot stay as they are. Name a "
@@ -211,7 +221,7 @@ class SftConfig(LanguageRunConfig):
 class CatalogueTrainConfig(RunConfig):
     """Settings of the stage that trains a catalogue model (`minionerec.models.backbone.catalogue`)."""
 
-    refit: str = setting("", REFIT, input_kind="checkpoint")
+    splits: list[str] = setting(["train"], TRAINED_SPLITS, known=SPLITS, required=True)
     sids: str = setting("", "SID directory (minionerec build-sids)", required=True, input_kind="sids")
     checkpoint: str = setting(
         "",
@@ -239,6 +249,12 @@ class CatalogueTrainConfig(RunConfig):
         False,
         "pool transition counts, recent popularity, repeats and likeness of items with the model's probabilities, by "
         "weights that depend on the history, where that ranks validation examples better",
+    )
+    fitted_weights: str = setting(
+        "",
+        "checkpoint of this stage whose weights of experts and of popularity, which were fitted on its validation "
+        "examples, are used; empty: they are fitted, or left out where the validation examples are trained on",
+        input_kind="checkpoint",
     )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")
     reach: int = setting(10, "items back that transitions are counted", least=1)
@@ -284,6 +300,7 @@ class CatalogueTrainConfig(RunConfig):
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
         yield from super().contradictions()
+        yield from _check_splits(self.splits)
         yield from _unless(
             self.dtype in ("auto", "float32"),
             f"dtype is {self.dtype}, in which counts cannot leave a position's own answer out exactly; set float32 and "

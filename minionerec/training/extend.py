@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from minionerec.core.artefacts import trained_splits
 from minionerec.core.errors import DataError
 from minionerec.core.log import get_logger, progress
-from minionerec.core.refit import refitted_ancestor
 from minionerec.core.stage import Stage
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
@@ -60,8 +60,8 @@ def run_extend(config: ExtendConfig) -> StageResult:
         steps = progress(("load", "extend", "write"), "extending", unit="steps")
         next(steps)
         folder = Path(config.checkpoint)
-        corpus, refit = Corpus.load(config.corpus), refitted_ancestor(folder) is not None
-        corpus = corpus.with_every_row() if refit else corpus
+        seen = list(trained_splits(folder))
+        corpus = Corpus.load(config.corpus).training_on(seen)
         table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
         bundle = load_bundle(folder)
         check_decoder_alone(bundle)
@@ -71,7 +71,7 @@ def run_extend(config: ExtendConfig) -> StageResult:
             "items_new": len(table) - len(bundle.table),
             "sids_new": table.n_unique - bundle.table.n_unique,
             "lift": config.lift,
-            **({"refit": True} if refit else {}),
+            **({"splits": ["train", *seen]} if seen else {}),
         }
         fitted = None
         if isinstance(bundle.model, CatalogueModel) and bundle.model.config.text_width and config.vectors == "tfidf":

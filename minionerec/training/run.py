@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
-from minionerec.core.artefacts import file_sha256, read_json, read_manifest, write_json
+from minionerec.core.artefacts import read_json, require_unseen, write_json
 from minionerec.core.device import fix_order
 from minionerec.core.errors import ArtefactError, ConfigError, DataError
 from minionerec.core.log import get_logger, shows_bars
@@ -43,7 +43,6 @@ from minionerec.core.processes import (
     wait_for_everyone,
     world_size,
 )
-from minionerec.core.refit import is_refit, refitted_ancestor, require_held_out
 from minionerec.core.stage import LAUNCH_FILE, Stage, Work, saved_launch
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
@@ -138,7 +137,7 @@ def plan_steps(config: RunConfig, count: int, noun: str) -> StepPlan:
     total, per_device, accumulation = batch_of(config)
     steps = math.ceil(count / total)
     plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
-    kept = "a checkpoint" if getattr(config, "refit", "") else "validation"
+    kept = "validation" if "valid" not in trained_on(config) else "a checkpoint"
     logger.info(
         "A step is %d %s = %d a device%s x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
         total,
@@ -228,119 +227,9 @@ def set_log_folder(callbacks: Iterable[Any], config: RunConfig) -> None:
             callback.logging_dir = f"{config.output}.tensorboard"
 
 
-# Training on all examples for deployment: the settings and the best epoch of a checkpoint that validation chose.
-#
-# A refit takes from the chosen checkpoint how long to train, as epochs, and everything else from its own settings,
-# which must be those of the chosen one. The learning rate goes the way of the chosen run, up to where that run's best
-# weights stood. There is no validation: nothing is measured, nothing is chosen, the last weights are the result.
-
 LOG_FILE = "training_log.json"
 EXTENDED = "extended"
 """In a manifest's counts: epochs that the run was first made for, and the steps that it made so."""
-# How a step is computed, not what it is.
-_FREE = ("device_batch_size", "gradient_checkpointing")
-_NAMED = 4  # differences that a message lists
-
-
-def refit_epochs(stage: Stage[Any]) -> float | None:
-    """How many epochs a refit on all examples trains: as the checkpoint that validation chose; None for no refit.
-
-    Args:
-        stage: The stage with its settings and everything that it reads.
-
-    Raises:
-        ArtefactError: If an ordinary run reads what has seen the examples held out, or the chosen checkpoint is no
-            result of validation, or one of several schedules.
-        ConfigError: If the chosen checkpoint was trained with other settings.
-    """
-    chosen = stage.inputs.get("refit")
-    if chosen is None:
-        _check_unseen(stage)
-        return None
-    manifest = read_manifest(chosen)
-    if is_refit(manifest):
-        raise ArtefactError(
-            f"{chosen}: is itself trained on all examples; give refit the checkpoint that validation chose."
-        )
-    _check_settings(stage, chosen, manifest)
-    start = stage.inputs.get("checkpoint")
-    if start is not None and refitted_ancestor(start) is None:
-        raise ArtefactError(
-            f"{start}: was not trained on all examples, so the run would start without valid and test. Refit it "
-            "first, and give checkpoint its refit."
-        )
-    if manifest["counts"].get(EXTENDED):
-        raise ArtefactError(
-            f"{chosen}: was trained for fewer epochs first and then extended, which no schedule of a refit repeats. "
-            "Train it at once, into another output, and give refit that."
-        )
-    epochs = best_epoch(chosen, manifest)
-    logger.info("Training on all examples, for %.2f epochs as %s, without validation.", epochs, chosen)
-    return epochs
-
-
-def _check_unseen(stage: Stage[Any]) -> None:
-    """Check that nothing which an ordinary run reads has seen the examples held out, a pretrained model included."""
-    for path in stage.inputs.values():
-        try:
-            require_held_out(path)
-        except ArtefactError as error:
-            raise ArtefactError(f"{error} A run that validates cannot start from it; only a refit can.") from None
-
-
-def _check_settings(stage: Stage[Any], chosen: Path, manifest: Mapping[str, Any]) -> None:
-    """Check that the settings are those that validation chose.
-
-    Raises:
-        ConfigError: Naming the first that differ.
-    """
-    then, now = manifest.get("settings", {}), stage.settings
-    if then.keys() != now.keys():
-        raise ConfigError(
-            f"{chosen}: was made by another stage, or by an older version; give refit a checkpoint of this stage."
-        )
-    differences = [
-        f"{name} (there {then[name]!r}, here {value!r})"
-        for name, value in now.items()
-        if name not in _FREE and then[name] != value
-    ]
-    differences += [f"{name} ({words})" for name, words in _different_inputs(stage.inputs, manifest["inputs"]).items()]
-    if differences:
-        more = len(differences) - _NAMED
-        text = ", ".join(differences[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        raise ConfigError(
-            f"{chosen}: was trained with other settings, {text}. A refit takes those that validation chose: give the "
-            "--config that it was trained with."
-        )
-
-
-def _different_inputs(inputs: Mapping[str, Path], then: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Inputs that one run has and the other has not, and a wording that is another one.
-
-    Data, SIDs and a teacher may be newer ones.
-    """
-    found = {name: "given there, not here" for name in then if name not in inputs}
-    found |= {name: "given here, not there" for name in inputs if name not in then and name != "refit"}
-    if "wording" in inputs and "wording" in then and file_sha256(inputs["wording"]) != then["wording"]["sha256"]:
-        found["wording"] = "another text"
-    return found
-
-
-def best_epoch(chosen: Path, manifest: Mapping[str, Any]) -> float:
-    """The epoch of a checkpoint's weights.
-
-    Raises:
-        ArtefactError: If validation chose no step of its run.
-    """
-    step = manifest["counts"].get("best_step")
-    log = read_json(chosen / LOG_FILE) if (chosen / LOG_FILE).is_file() else []
-    epochs = [row["epoch"] for row in log if row["step"] == step]
-    if not step or not epochs:
-        raise ArtefactError(
-            f"{chosen}: no step of its run was better than its beginning, so there is nothing to train as it was. "
-            "Refit what it began with."
-        )
-    return float(epochs[0])
 
 
 # How a training stage ends: the best weights as a checkpoint, with what was measured.
@@ -350,8 +239,9 @@ _METRICS = {"loss": "eval_loss", "ndcg": "eval_ndcg@10", "reward": "eval_reward@
 
 
 def _result(output: Path, counts: Mapping[str, Any], up_to_date: bool = False) -> StageResult:
-    """The result of a training stage; of a refit its lines say the purpose."""
-    lines = ["trained on all examples: for deployment, not for evaluation"] if counts.get("refit") else []
+    """The result of a training stage; its lines say which splits it cannot be evaluated on."""
+    seen = [name for name in counts.get("splits", ()) if name != "train"]
+    lines = [f"trained on {' and '.join(seen)} too: not for evaluation on these"] if seen else []
     return StageResult(output, [*lines, f"checkpoint: {output}"], counts, up_to_date=up_to_date)
 
 
@@ -576,18 +466,40 @@ def random_states() -> list[torch.Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
 
 
+def trained_on(config: RunConfig) -> list[str]:
+    """Splits whose examples a stage trains on: those of its setting `splits`, where it has one."""
+    return list(getattr(config, "splits", ["train"]))
+
+
+def _check_unseen(stage: Stage[Any]) -> None:
+    """Check that nothing which a run reads, a pretrained model included, was trained on its validation examples.
+
+    Raises:
+        ArtefactError: If an input was.
+    """
+    for path in stage.inputs.values():
+        try:
+            require_unseen(path, "valid")
+        except ArtefactError as error:
+            raise ArtefactError(f"{error} Only a run that trains on them too can start from it.") from None
+
+
 class TrainingRun(TrainerCallback):
     """A running training stage, which follows its trainer.
 
     Args:
         config: The stage's settings, with local paths.
         work: The stage's working state.
-        refit: Epochs of a training on all examples; None for a run that validates.
+
+    Attributes:
+        splits: Splits whose examples are trained on.
+        validates: Whether validation examples are held out.
     """
 
-    def __init__(self, config: RunConfig, work: Work, refit: float | None = None):
-        self.config, self.work, self.refit = config, work, refit
-        self.last_step: int | None = None
+    def __init__(self, config: RunConfig, work: Work):
+        self.config, self.work = config, work
+        self.splits = trained_on(config)
+        self.validates = "valid" not in self.splits
         self.extended: list[dict[str, Any]] = []
         self._launch: dict[str, Any] = {}
         self._random: list[torch.Tensor] | None = None
@@ -618,23 +530,21 @@ class TrainingRun(TrainerCallback):
         return found
 
     def load_corpus(self) -> Corpus:
-        """The corpus; of a refit with all examples as training examples."""
-        corpus = Corpus.load(self.config.corpus)
-        return corpus if self.refit is None else corpus.with_every_row()
+        """The corpus, its training examples those of all splits that are trained on."""
+        return Corpus.load(self.config.corpus).training_on(self.splits)
 
     def sample_corpus(self, corpus: Corpus, eval_examples: int) -> Corpus:
-        """The items of a corpus and a sample of its validation examples, all for 0; of a refit no row."""
+        """The items of a corpus and a sample of its validation examples, all for 0; none where none is held out."""
         sample = SplitExamples.none()
-        if self.refit is None:
+        if self.validates:
             sample = corpus.sample("valid", eval_examples or -1, self.config.seed)
         return replace(corpus.only_items(), valid=sample)
 
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
-        """Arguments of the trainer (`trainer_arguments`); that of a refit measures and chooses nothing."""
+        """Arguments of the trainer (`trainer_arguments`); without validation it measures and chooses nothing."""
         self.work.log_batch(plan.per_device, plan.accumulation, plan.total)
         found = trainer_arguments(self.config, plan, select_by, self.folder)
-        if self.refit is not None:
-            self.last_step = max(1, round(self.refit * plan.steps_per_epoch))  # of more rows than in the chosen run
+        if not self.validates:
             for name in ("eval_steps", "load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
                 del found[name]
             found["eval_strategy"] = "no"
@@ -642,7 +552,7 @@ class TrainingRun(TrainerCallback):
 
     def early_stopping(self) -> list[TrainerCallback]:
         """The callback that ends the run after `patience` validations without a better one, where there is one."""
-        return early_stopping(self.config) if self.refit is None else []
+        return early_stopping(self.config) if self.validates else []
 
     def _keep_launch(self, trainer: RankingEvaluation) -> None:
         """Record what the states that are saved from here on depend on of this launch.
@@ -692,13 +602,11 @@ class TrainingRun(TrainerCallback):
         self._random = None if "processes" in self._launch else random_states()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Record that steps draw random numbers, and end a refit where it is time, whatever its schedule."""
+        """Record that steps draw random numbers."""
         if self._random is not None and not all(map(torch.equal, self._random, random_states())):
             self._launch["processes"] = world_size()
             if is_main_process():
                 write_json(self.folder / LAUNCH_FILE, self._launch)
-        if self.last_step is not None and state.global_step >= self.last_step:
-            control.should_training_stop = control.should_save = control.should_log = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint is whole."""
@@ -735,7 +643,7 @@ class TrainingRun(TrainerCallback):
         self.work.inputs_read()
         trainer.add_callback(self)
         replace_printer(trainer)
-        trainer.clock, trainer.last_step = self.work, self.last_step
+        trainer.clock = self.work
         set_log_folder(trainer.callback_handler.callbacks, self.config)
         self._keep_launch(trainer)
         self._keep_schedule(trainer.args)
@@ -752,7 +660,7 @@ class TrainingRun(TrainerCallback):
             wait_for_everyone()
 
     def finish(self, trainer: RankingEvaluation, bundle: Bundle, counts: dict[str, Any]) -> StageResult:
-        """Write the best model as a checkpoint artefact (first process), of a refit the last one, and keep the state.
+        """Write the best model (without validation the last) as a checkpoint (first process), and keep the state.
 
         Args:
             trainer: A trainer that has run.
@@ -761,9 +669,9 @@ class TrainingRun(TrainerCallback):
         """
         state, log = trainer.state, trainer.state.log_history
         counts = {**counts, "steps": state.global_step, **({EXTENDED: self.extended} if self.extended else {})}
-        if self.refit is not None:
-            counts |= {"epochs": state.epoch, "refit": True}
-        else:
+        if self.splits != ["train"]:
+            counts["splits"] = self.splits
+        if self.validates:
             rows = (row for row in log if row["step"] == state.best_global_step)
             # A resumed run reads them in this order.
             best = {name: value for row in rows for name, value in sorted(row.items()) if name in _BEST}
@@ -774,7 +682,7 @@ class TrainingRun(TrainerCallback):
         with self.work.finish(
             seed=self.config.seed,
             counts={**counts, **bundle_counts(trained)},
-            keep_state=self.config.keep_state and self.refit is None,
+            keep_state=self.config.keep_state,
         ) as folder:
             write_model_files(trained, folder)
             if trained.task == NEXT_SID and not isinstance(trained.model, OpensBranches):
@@ -783,9 +691,7 @@ class TrainingRun(TrainerCallback):
                 )
                 (folder / CARD_FILE).write_text(card, encoding="utf-8")
             (folder / LOG_FILE).write_text(training_log(log), encoding="utf-8")
-        if self.refit is not None:
-            logger.info("Trained on all examples for %d steps, %.2f epochs.", state.global_step, state.epoch or 0)
-        else:
+        if self.validates:
             figures = ", ".join(f"{name.removeprefix('eval_')} {value:.4f}" for name, value in best.items())
             logger.info("Best step %d of %d: %s.", state.best_global_step, state.global_step, figures)
         return _result(self.work.stage.output, counts)
@@ -823,7 +729,10 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         join_for_training()
         with stage.work() as work:
             try:
-                return train(stage.config, TrainingRun(stage.config, work, refit_epochs(stage)))
+                run = TrainingRun(stage.config, work)
+                if run.validates:
+                    _check_unseen(stage)
+                return train(stage.config, run)
             except (ArtefactError, ConfigError, DataError):
                 if is_main_process() and not any(stage.partial.glob("checkpoint-*")):
                     shutil.rmtree(stage.partial, ignore_errors=True)  # so that other settings are not refused

@@ -1,6 +1,6 @@
 """Supervised fine-tuning: a language model learns to generate semantic IDs (TRL's SFTTrainer, loss on completions)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -15,7 +15,6 @@ from minionerec.core.log import get_logger
 from minionerec.core.processes import world_size
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
-from minionerec.data.names import SPLITS
 from minionerec.data.order import SHUFFLED
 from minionerec.data.session import warn_without_times
 from minionerec.models.backbone.build import (
@@ -186,9 +185,9 @@ def _trainer(
     builder: ExampleBuilder,
     shuffled: int,
 ) -> SidSftTrainer:
-    """A trainer of these examples, which validates on those held out; that of a refit does not."""
+    """A trainer of these examples, which validates on those held out, where some are."""
     heldout = None
-    if run.refit is None:
+    if run.validates:
         heldout, _ = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
     args = SFTConfig(
         **run.arguments(plan, config.select_by),
@@ -228,7 +227,7 @@ def _trainer(
     trained = examples.longest("input_ids") + examples.longest("prompts")  # each may begin with the longest prompt
     instead = "Make them {:,} tokens shorter: lower max_prompt_length, or max_history of the corpus with all_positions."
     check_length(bundle.model.config, trained, instead)
-    trainer.validation = validation_set(config, bundle, builder, trie, numbers) if run.refit is None else None
+    trainer.validation = validation_set(config, bundle, builder, trie, numbers) if run.validates else None
     if config.teacher:
         trainer.teacher, trainer.teacher_share = (
             load_teacher(config.teacher, bundle.table, trie),
@@ -262,12 +261,9 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
         check_pretrained(config.model)
     corpus = Corpus.load(config.corpus)
     by_shard = corpus.in_files or bool(config.max_tokens)
-    splits: Sequence[str] = ("train",)
-    if run.refit is not None and by_shard:
-        splits = SPLITS
-    elif run.refit is not None:
-        corpus = corpus.with_every_row()
+    corpus = corpus if by_shard else corpus.training_on(run.splits)
     bundle, builder = _load(config, run, corpus, by_shard)
+    splits = run.splits if by_shard else ["train"]  # those in memory are joined
     maker = SftExamples(bundle.tokenizer, builder, corpus, config, splits, by_shard=by_shard)
     with run.work.phase("load"):
         examples = training_set(maker, run.rows, config.max_tokens)

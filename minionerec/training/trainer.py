@@ -267,14 +267,12 @@ class RankingEvaluation(Trainer):
         validation: Prompts to rank, set before training; none if None.
         measures_loss: Whether evaluations also measure the trainer's own loss.
         clock: Who counts the seconds of validation.
-        last_step: Step at which the run is ended before its schedule is; None where it is not.
         by_process: Whether a step's examples, or their loss, depend on the number of processes.
     """
 
     validation: ValidationSet | None = None
     measures_loss = True
     clock: Clock = NO_CLOCK
-    last_step: int | None = None
     by_process = False
     compiled = False
 
@@ -303,14 +301,13 @@ class RankingEvaluation(Trainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> Any:
-        """Train, or take the best weights (of a refit the last) of a run that had ended but for writing them down.
+        """Train, or take the best weights, without validation the last, of a run that had ended but for writing them.
 
         The trainer's own `train` makes one more step from a checkpoint at which training had stopped.
         """
         if isinstance(resume_from_checkpoint, str):
             state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / "trainer_state.json"))
-            ended = self.last_step is not None and state.global_step >= self.last_step
-            if ended or _has_ended(state, self.args) or self.stops_at(state):
+            if _has_ended(state, self.args) or self.stops_at(state):
                 self.state = state
                 best = best_checkpoint(Path(resume_from_checkpoint), state.best_model_checkpoint)
                 self._load_from_checkpoint(str(best or resume_from_checkpoint))

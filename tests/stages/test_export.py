@@ -206,7 +206,7 @@ def test_items_of_an_sid_stand_by_popularity_in_the_order_of_sid_numbers(made, a
         assert trie.sid[node] == number
     counts = read_manifest(output)["counts"]
     assert counts["sids"] == len(found) == 5
-    assert (counts["items"], counts["refit"], counts["dtype"]) == (6, False, "float32")
+    assert (counts["items"], counts["splits"], counts["dtype"]) == (6, ["train"], "float32")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -263,12 +263,11 @@ def test_epochs_see_all_rows_and_each_in_another_order(shop, tmp_path, monkeypat
     assert first != second
 
 
-def test_a_refit_is_on_the_rows_of_all_splits(shop, whole, tmp_path, monkeypatch):
+def test_examples_of_several_splits_are_read_from_files(shop, tmp_path, monkeypatch):
     keep_in_files(monkeypatch)
-    config = blocks(shop, output=str(tmp_path / "refit"), refit=str(shop / "whole" / "sft"))
-    result = run_sft(config)
-    assert result.counts["refit"] is True
-    assert result.counts["losses"] == 40 * 5 * 3  # five targets of three codes each
+    counts = run_sft(blocks(shop, output=str(tmp_path / "sft"), splits=["train", "valid", "test"])).counts
+    assert counts["splits"] == ["train", "valid", "test"]
+    assert counts["losses"] == 40 * 5 * 3  # five targets of three codes each
 
 
 def test_a_teacher_is_asked_about_rows_from_disk(shop, tmp_path, monkeypatch):

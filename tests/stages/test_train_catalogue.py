@@ -592,13 +592,6 @@ def sampled(trained):
     return config
 
 
-def test_a_refit_samples_too(trained, sampled, tmp_path):
-    result = run_catalogue(replace(sampled, output=str(tmp_path / "refit"), refit=sampled.output))
-    assert result.counts["refit"]
-    with pytest.raises(ConfigError, match="was made by another stage, or by an older version"):
-        run_catalogue(catalogue_config(trained[0], output=str(tmp_path / "bad"), refit=sampled.output))
-
-
 def test_more_epochs_of_a_sampled_run(trained, tmp_path):
     folder, _ = trained
     config = sampling(folder, output=str(tmp_path / "run"), schedule="constant")

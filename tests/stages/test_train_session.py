@@ -1,4 +1,4 @@
-"""Training with session contexts: killed, repeated, refit, continued, extended, evaluated with them or without."""
+"""Training with session contexts: killed, repeated, on all splits, continued, extended, evaluated."""
 
 import json
 import shutil
@@ -129,20 +129,23 @@ def test_a_stopped_run_ends_as_if_nothing_had_happened(made, tmp_path, monkeypat
     assert counts_of(tmp_path / "stopped")["popularity"] == counts_of(made / "short")["popularity"]
 
 
-def test_a_refit_takes_the_weights_that_were_found(made, tmp_path):
-    """It has no held-out rows to find any; its popularity is that of all rows."""
+def test_a_training_without_validation_takes_weights_that_were_fitted_before(made, tmp_path, caplog):
+    """Its popularity is that of all examples that it was trained on."""
     found = {"unknown": 0.3, "same": 1.25, "later": 0.1}  # which nothing here would find
     assert counts_of(made / "short")["popularity"] != found
     shutil.copytree(made / "short", tmp_path / "chosen")
     spoil_manifest(tmp_path / "chosen", lambda content: content["counts"].update(popularity=found))
     sign(tmp_path / "chosen")
-    result = run_catalogue(conditioned(made, output=str(tmp_path / "all"), refit=str(tmp_path / "chosen")))
-    assert result.counts["refit"] and result.counts["popularity"] == found
+    everything = conditioned(made, output=str(tmp_path / "all"), splits=["train", "valid", "test"])
+    result = run_catalogue(replace(everything, fitted_weights=str(tmp_path / "chosen")))
+    assert result.counts["popularity"] == found
     model = load_bundle(tmp_path / "all").model
     assert model.popularity.weights.tolist() == pytest.approx(list(found.values()))
-    rows = Corpus.load(made / "corpus").with_every_row()
+    rows = Corpus.load(made / "corpus").training_on(["valid", "test"])
     counted = model.popularity.logs[UNKNOWN].exp().sum().item()
     assert counted == pytest.approx(len(rows.train) + N_ITEMS * UNSOLD, rel=1e-4)
+    without = run_catalogue(replace(everything, output=str(tmp_path / "without"), epochs=0.2))
+    assert without.counts["popularity"] == {} and "Give --fitted_weights, a checkpoint" in caplog.text
 
 
 def test_what_begins_with_a_checkpoint_is_reported_what_that_was(made, tmp_path):

@@ -18,12 +18,11 @@ from minionerec.contrib.generative_baselines.grounding import (
     row_min_max,
     title_distances,
 )
-from minionerec.core.artefacts import read_manifest
+from minionerec.core.artefacts import read_manifest, require_unseen
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
 from minionerec.core.processes import is_main_process
-from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
@@ -241,7 +240,7 @@ def run_grounding(config: GroundingConfig) -> StageResult:
 def _load(config: GroundingConfig) -> TitleRanker:
     """The checkpoint, with corpus and titles."""
     for path in filter(None, (config.checkpoint, config.sequential)):
-        require_held_out(path)
+        require_unseen(path, config.split)
     corpus = Corpus.load(config.corpus)
     bundle = load_bundle(config.checkpoint, dtype=reading_dtype(config.dtype), titles=True)
     if bundle.task != NEXT_TITLE:

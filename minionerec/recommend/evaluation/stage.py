@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from minionerec.core.artefacts import require_unseen
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
 from minionerec.core.processes import is_main_process
-from minionerec.core.refit import require_held_out
 from minionerec.core.stage import Stage, Work
 from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
@@ -95,7 +95,7 @@ def _load(config: EvalConfig, corpus: Corpus) -> tuple[Ranker, str, CandidateGro
     if config.ranker:
         ranker, name = make_ranker(config.ranker, corpus), config.ranker
     else:
-        require_held_out(config.checkpoint)
+        require_unseen(config.checkpoint, config.split)
         search = Search(
             config.search,
             config.scores,
@@ -130,7 +130,7 @@ def _add_assistant(ranker: Ranker, config: EvalConfig, corpus: Corpus) -> None:
             f"assistant is {config.assistant!r}, but {config.checkpoint} is not a checkpoint, so nothing is searched; "
             "leave it out."
         )
-    require_held_out(config.assistant)
+    require_unseen(config.assistant, config.split)
     assistant = load_assistant(
         config.assistant,
         ranker,

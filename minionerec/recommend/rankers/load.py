@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from minionerec.core.artefacts import fingerprint, read_json, read_manifest
+from minionerec.core.artefacts import fingerprint, read_json, read_manifest, trained_splits
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.paths import function_at
 from minionerec.core.plugins import registered_path
-from minionerec.core.refit import refitted_ancestor
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.build import reading_dtype
 from minionerec.models.backbone.bundle import KIND as CHECKPOINT
@@ -95,7 +94,8 @@ def load_ranker(
     Args:
         path: A checkpoint (of `minionerec sft`, `grpo` or `train-catalogue`), or the folder `model` of
             (`minionerec train-sequential`).
-        corpus: The corpus whose items are recommended; for a checkpoint that was trained on all examples, all count.
+        corpus: The corpus whose items are recommended; items are counted in the splits that a
+            checkpoint was trained on.
         corpus_path: Its path; with it a sequential model is checked against the corpus that it was trained on.
         table: SIDs that a checkpoint must have been trained on; its own if None.
         search: The search of a checkpoint.
@@ -115,8 +115,7 @@ def load_ranker(
     if kind == CHECKPOINT:
         bundle = load_bundle(path, dtype=reading_dtype(dtype), table=table, titles=True, in_memory=in_memory)
         bundle.table.check_items(corpus.items["item_id"].tolist(), str(corpus_path or "corpus"))
-        if refitted_ancestor(path) is not None:
-            corpus = corpus.with_every_row()
+        corpus = corpus.training_on(trained_splits(path))
         torch.nn.Module.to(bundle.model, decoding_device())
         if isinstance(bundle.model, CatalogueModel):
             bundle.model.freeze()

@@ -1,7 +1,7 @@
 """The stage that trains a catalogue model: maximum likelihood at every item, then, if wanted, a reward."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -168,13 +168,20 @@ def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: SidWindows, conte
 logger = get_logger(__name__)
 
 
-def _check_corpus(checkpoint: str, corpus: str) -> None:
-    """Check that a checkpoint to continue from counted its pairs in this corpus.
+def _check_corpus(checkpoint: str, corpus: str, splits: Sequence[str]) -> None:
+    """Check that a checkpoint to continue from counted its pairs in these splits of this corpus.
 
     Raises:
-        ArtefactError: If it was another one.
+        ArtefactError: If it was another corpus, or in other splits.
     """
-    counted = read_manifest(checkpoint, "checkpoint")["inputs"].get("corpus", {})
+    manifest = read_manifest(checkpoint, "checkpoint")
+    trained = manifest["counts"].get("splits", ["train"])
+    if trained != splits:
+        raise ArtefactError(
+            f"{checkpoint}: was trained on {' '.join(trained)}, and this run is on {' '.join(splits)}; its transition "
+            f"counts differ. Give --splits {' '.join(trained)}, or a checkpoint of these splits."
+        )
+    counted = manifest["inputs"].get("corpus", {})
     if counted.get("sha256") != fingerprint(corpus):
         raise ArtefactError(
             f"{checkpoint}: was trained on another corpus than {corpus}; its transition counts differ. "
@@ -220,10 +227,19 @@ def _uses_session_context(config: CatalogueTrainConfig, start: str | None) -> bo
     return knows
 
 
-def _weigh(run: TrainingRun, model: CatalogueModel, windows: SidWindows, heldout: SidWindows) -> dict[str, Any]:
-    """Fit popularity and experts, for the manifest; a refit takes what was found when rows were held out."""
+def _weigh(
+    model: CatalogueModel, windows: SidWindows, heldout: SidWindows, chosen: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Fit popularity and experts, for the manifest, or take weights that were fitted before.
+
+    Args:
+        model: The trained model, changed in place.
+        windows: Training windows.
+        heldout: Validation examples.
+        chosen: The counts of a manifest that has such weights; where it has none, these parts are left out. None to
+            fit them.
+    """
     found: dict[str, Any] = {}
-    chosen = None if run.refit is None else read_manifest(run.work.stage.inputs["refit"])["counts"]
     if model.popularity is not None:
         if chosen is None:
             weights = fit_popularity(model, windows, heldout)
@@ -247,14 +263,14 @@ def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -
         adam_beta2=config.beta2,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
-        eval_on_start=config.objective != "likelihood" and run.checkpoint is None and run.refit is None,
+        eval_on_start=config.objective != "likelihood" and run.checkpoint is None and run.validates,
     )
 
 
 def _trainer(
     run: TrainingRun, config: CatalogueTrainConfig, bundle: Bundle, windows: SidWindows, heldout: SidWindows
 ) -> CatalogueTrainer:
-    """A trainer of these windows, which validates on those held out; that of a refit does not."""
+    """A trainer of these windows, which validates on those held out, where some are."""
     plan = plan_steps(config, len(windows["histories"]), "windows")
     args, model = _arguments(config, plan, run), cast(CatalogueModel, bundle.model)
     trainer = CatalogueTrainer(
@@ -262,7 +278,7 @@ def _trainer(
         args=args,
         data_collator=collate,
         train_dataset=StackDataset(**cast(Any, windows)),
-        eval_dataset=StackDataset(**cast(Any, heldout)) if run.refit is None else None,
+        eval_dataset=StackDataset(**cast(Any, heldout)) if run.validates else None,
         processing_class=bundle.tokenizer,
         callbacks=run.early_stopping(),
     )
@@ -307,7 +323,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         )
     start = config.checkpoint or None
     if start is not None:
-        _check_corpus(start, config.corpus)
+        _check_corpus(start, config.corpus, run.splits)
     conditioned = _uses_session_context(config, start)
     corpus = run.load_corpus()
     if conditioned and not corpus.has_times:
@@ -343,16 +359,23 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     if not config.device_batch_size:
         trainer.data_collator = partial(collate_shares, collate=collate, tokens=window_items)
         trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives, config.siblings))
-    if run.refit is None:
+    if run.validates:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
         trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
     run.train(trainer)
-    if start is not None and config.objective != "likelihood" and run.refit is None:
+    if start is not None and config.objective != "likelihood" and run.validates:
         keep_start_if_better(run, trainer, start, "a higher beta", "another objective")
     trained = cast(CatalogueModel, trainer.accelerator.unwrap_model(trainer.model))
-    counts |= _weigh(run, trained, windows, {**heldout, "older": older_sids(rows, table, corpus.max_history)})
-    if run.refit is not None:  # the chosen checkpoint was read again
+    chosen: Mapping[str, Any] | None = None if run.validates else {}
+    if config.fitted_weights:
+        chosen = read_manifest(run.work.stage.inputs["fitted_weights"])["counts"]
         run.work.inputs_read()
+    elif not run.validates and (trained.experts is not None or trained.popularity is not None):
+        logger.warning(
+            "Experts and popularity are left out: the examples that their weights would be fitted on were trained on. "
+            "Give --fitted_weights, a checkpoint of the same settings that was trained without them."
+        )
+    counts |= _weigh(trained, windows, {**heldout, "older": older_sids(rows, table, corpus.max_history)}, chosen)
     result = run.finish(trainer, bundle, counts)
     run.drop_rows()
     return result

@@ -66,9 +66,9 @@ def test_windows_on_disk_are_those_in_memory(tmp_path, ties, max_len, padding):
 
 
 @pytest.mark.parametrize("ties", ["before", "together"])
-def test_windows_of_all_rows_are_those_of_a_refit(tmp_path, ties):
+def test_windows_of_joined_splits_are_those_of_the_files(tmp_path, ties):
     corpus, stored = made(tmp_path, 7, ties)
-    every = corpus.with_every_row()
+    every = corpus.training_on(["valid", "test"])
     before = np.cumsum([0, stored.sizes["train"], stored.sizes["valid"]]).tolist()
     numbered = dict(zip(("train", "valid", "test"), before, strict=True))
 

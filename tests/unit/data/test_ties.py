@@ -110,7 +110,7 @@ def test_rows_of_a_step_begin_windows_of_their_own(caplog):
     ]
     assert "2 of 4 train examples begin a window in which the user's previous example is no target" in caplog.text
     assert timed_examples(corpus, "train").times.later.all()
-    joined = corpus.with_every_row()
+    joined = corpus.training_on(["valid", "test"])
     assert joined.train.times.time.tolist() == [1, 1, 2, 3, 4, 5] and len(user_windows(joined)) == 3
     assert user_windows(joined)[2].items.tolist() == [0, 1, 2, 3, 4, 5, 6]
 

@@ -50,7 +50,7 @@ def test_times_survive_writing(tmp_path):
     test = timed_examples(corpus, "test").times
     assert (test.time.tolist(), test.previous.tolist()) == ([9, 12], [NO_TIME, 12])
     assert timed_examples(corpus, "train").times.same.tolist() == [True, False]
-    joined = corpus.with_every_row()
+    joined = corpus.training_on(["valid", "test"])
     assert joined.train.times.time.tolist() == [5, 7, 9, 9, 12] and joined.train.times.time.dtype == np.int64
     for split, rows in corpus.splits().items():
         before = timed_corpus().splits()[split]

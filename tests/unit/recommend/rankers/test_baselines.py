@@ -468,8 +468,8 @@ def test_rankers_know_all_that_was_seen_however_much_models_read(long_histories,
     expected = whole.test.take(np.arange(10, 40))
     assert all(len(history) == 3 for history in rows.histories)
     assert [past.tolist() for past in rows.seen] == [history.tolist() for history in expected.histories]
-    every = short.with_every_row().train
-    assert sorted(map(len, every.seen)) == sorted(map(len, whole.with_every_row().train.histories))
+    every = short.training_on(["valid", "test"]).train
+    assert sorted(map(len, every.seen)) == sorted(map(len, whole.training_on(["valid", "test"]).train.histories))
     assert set(rows.take(slice(1, 2)).compact().items.tolist()) == set(rows.seen[1].tolist())
     chosen, rankers = make_baselines(short)
     assert chosen.transitions.exclude_seen and chosen.popularity_exclude_seen and chosen.ease_exclude_seen

@@ -254,7 +254,7 @@ def test_it_is_fitted_where_held_out_examples_gain():
     best = model.leaf_log_probs(torch.arange(1, 6)[:, None]).argmax(1)
     assert best.tolist() == [1, 2, 3, 4, 5]
     other = model_of(windows=CHAIN)
-    set_weights(other, found)  # as a refit does
+    set_weights(other, found)
     asked = torch.tensor([[1], [3]])
     assert torch.equal(other.leaf_log_probs(asked), model.leaf_log_probs(asked))
 

@@ -219,7 +219,7 @@ def test_a_weight_of_one_is_found_where_one_is_best(towers):
 
 
 def test_every_weight_can_be_reported_and_given_to_another_model():
-    """What a manifest says of a fit is what it found: a refit reads it there."""
+    """What a manifest says of a fit is what it found: `fitted_weights` reads it there."""
     for weight in WEIGHTS:
         model = model_of()
         set_popularity(model, TRAINED, {"same": weight})
