@@ -15,23 +15,6 @@ from minionerec.training.rewards import COLUMN_REWARDS, reward_files, reward_wei
 SCHEDULES = ("cosine", "linear", "constant", "inverse_sqrt")
 SELECT = ("loss", "ndcg")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-TRACKERS = (
-    "tensorboard",
-    "wandb",
-    "mlflow",
-    "trackio",
-    "azure_ml",
-    "clearml",
-    "codecarbon",
-    "comet_ml",
-    "dagshub",
-    "dvclive",
-    "flyte",
-    "kubeflow",
-    "neptune",
-    "swanlab",
-)
-"""Trackers that transformers supports."""
 OBJECTIVES = ("likelihood", "expected", "grpo")
 LOSSES = ("exact", "sampled")
 FITTING = "0: as many tokens as its memory holds, of the same batch"
@@ -90,7 +73,6 @@ class RunConfig(StageConfig):
         [],
         "trackers that losses and validations are sent to while it trains, such as tensorboard (which writes into "
         "OUTPUT.tensorboard); empty: none",
-        known=TRACKERS,
         affects_result=False,
     )
     keep_state: bool = setting(

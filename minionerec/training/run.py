@@ -12,19 +12,13 @@ def run_x(config: XConfig, run: TrainingRun) -> StageResult:
 import math
 import os
 import shutil
-import sys
-import time
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
 
@@ -191,24 +185,22 @@ def warn_of_rounding(trainer: Trainer, config: RunConfig) -> None:
 # Trackers that a training reports to (TensorBoard, Weights & Biases, MLflow, …), by the trainer's own `report_to`.
 
 PROJECT = "minionerec"
-# Module and package of each tracker, where they are not called like it.
-_MODULES = {"azure_ml": "azureml", "flyte": "flytekit"}
-_PACKAGES = {"azure_ml": "azureml-core", "flyte": "flytekit", "tensorboard": "'minionerec[tensorboard]'"}
 _BY_ENVIRONMENT = "TENSORBOARD_LOGGING_DIR"
 
 
-def check_trackers(names: Iterable[str]) -> None:
-    """Check that the packages of trackers are installed.
+def check_trackers(names: Sequence[str]) -> None:
+    """Check that transformers knows trackers, and finds their packages, before anything is loaded.
 
     Raises:
-        ConfigError: Naming the first that is not, and the command that installs it.
+        ConfigError: With the library's own message about the first that it does not.
     """
-    for name in names:
-        if find_spec(_MODULES.get(name, name)) is None:
-            package = _PACKAGES.get(name, name.replace("_", "-"))
-            raise ConfigError(
-                f"report_to names {name}, whose package is not installed: pip install {package}. Or leave it out."
-            )
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+    try:
+        for tracker in get_reporting_integration_callbacks(list(names)):
+            tracker()
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"report_to is {' '.join(names)}: {error}") from None
 
 
 def set_log_folder(callbacks: Iterable[Any], config: RunConfig) -> None:
@@ -280,7 +272,7 @@ def keep_start_if_better(run: "TrainingRun", trainer: RankingEvaluation, checkpo
 
 
 def newest_whole_checkpoint(folder: Path, draws: bool = True) -> str | None:
-    """The newest `checkpoint-N` of which every file is there to its end.
+    """The newest `checkpoint-N` that was written to its end.
 
     Args:
         folder: The folder of the trainer's checkpoints.
@@ -297,7 +289,7 @@ def newest_whole_checkpoint(folder: Path, draws: bool = True) -> str | None:
 
 
 def _torn_file(checkpoint: Path, draws: bool) -> str | None:
-    """What is missing in a checkpoint, or damaged; None if nothing is."""
+    """What is missing in a checkpoint that a kill interrupted; None if nothing is."""
     processes = world_size()
     random_states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
     random_states = random_states if draws else []
@@ -309,20 +301,12 @@ def _torn_file(checkpoint: Path, draws: bool) -> str | None:
         return "the optimiser's state is missing"
     if not list(checkpoint.glob("*.safetensors")):
         return "the weights are missing"
-    objects = {file: _object_in(file) for file in checkpoint.rglob("*.json")}
-    for file in sorted(checkpoint.rglob("*")):
-        if file.suffix in (".pt", ".pth") and not _is_whole_zip(file):
-            return f"{file.name} is damaged"
-        if file.suffix == ".safetensors" and not _is_whole_safetensors(file):
-            return f"{file.name} is damaged"
-        if file.suffix == ".json" and objects[file] is None:
-            return f"{file.name} is damaged"
-    state = objects.get(checkpoint / "trainer_state.json") or {}  # is written last
+    state = _object_in(checkpoint / "trainer_state.json") or {}  # is written last
     if "global_step" not in state:
         return "trainer_state.json is missing or damaged"
     best = best_checkpoint(checkpoint, state.get("best_model_checkpoint"))
-    if best is not None and not any(map(_is_whole_safetensors, best.glob("*.safetensors"))):
-        return f"its best, {best.name}, is missing or damaged"
+    if best is not None and not list(best.glob("*.safetensors")):
+        return f"its best, {best.name}, is missing"
     return None
 
 
@@ -333,78 +317,6 @@ def _object_in(path: Path) -> dict[str, Any] | None:
     except ArtefactError:
         return None
     return content if isinstance(content, dict) else None
-
-
-def _is_whole_zip(path: Path) -> bool:
-    """Whether a zip file has its directory, which is at its end, and every entry its checksum."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError):
-        return False
-
-
-def _is_whole_safetensors(path: Path) -> bool:
-    """Whether the library takes a file's header, and the file has the length of the header."""
-    with path.open("rb"):  # one that may not be read is not taken for a damaged one
-        pass
-    try:
-        with safe_open(path, framework="numpy"):
-            return True
-    except (SafetensorError, OSError, ValueError):
-        return False
-
-
-# Locks that a killed build of an extension left: a process that needs the extension would wait for ever.
-
-_OLD = 600  # seconds, longer than DeepSpeed takes for an extension
-
-
-def check_builds() -> None:
-    """Check that DeepSpeed will not wait for a build that no process is running.
-
-    Torch builds extensions on first use, under a lock that is a mere file (torch.utils.file_baton). Its builder holds
-    the file open; where none of the processes that can be looked at does, and it is older than ten minutes, the builder
-    was killed.
-
-    Raises:
-        ConfigError: Naming the lock.
-    """
-    for lock in _locks():
-        try:
-            age = time.time() - lock.stat().st_mtime
-        except OSError:  # was just released
-            continue
-        if age > _OLD and not _is_held(lock):
-            raise ConfigError(
-                f"{lock}: is {age / 60:.0f} minutes old and no living process holds it, so DeepSpeed would wait for "
-                "ever for a build that was killed. Remove the file."
-            )
-
-
-def _locks() -> Iterator[Path]:
-    """The locks of the builds that this process could wait for."""
-    from torch.utils.cpp_extension import get_default_build_root
-
-    folder = os.environ.get("TORCH_EXTENSIONS_DIR")
-    if folder is not None:
-        yield from sorted(Path(folder).glob("*/lock"))
-        return
-    version = torch.version.hip or torch.version.cuda
-    kind = ("rocm" if torch.version.hip else "cu") + version.replace(".", "") if version else "cpu"
-    python = f"py{sys.version_info.major}{sys.version_info.minor}"
-    yield from sorted(Path(get_default_build_root()).glob(f"{python}*_{kind}/*/lock"))
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a process that can be looked at has the file open; False where the system shows none."""
-    for process in psutil.process_iter():
-        try:
-            if any(file.path == str(lock.resolve()) for file in process.open_files()):
-                return True
-        except psutil.Error:  # another user's, or it has just ended
-            continue
-    return False
 
 
 # Arguments of all trainers.
@@ -706,7 +618,7 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
 
     - ArtefactError: If an input is missing or does not belong to the others, or has seen the examples held out.
     - ConfigError: If settings contradict each other, the data or the launch, an unfinished run was launched otherwise,
-      DeepSpeed would wait for a build that was killed, or is to compute in bfloat16 without a GPU.
+      or DeepSpeed is to compute in bfloat16 without a GPU.
 
     Args:
         train: Loads, builds, trains and finishes; its settings have local paths.
@@ -725,7 +637,6 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         stage.check_launch(launch_of_trainer())
         if uses_deepspeed():
             check_deepspeed_precision(config)
-            check_builds()
         join_for_training()
         with stage.work() as work:
             try:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from support.launched import by_zero_2
 from support.paths import ROOT
 from support.processes import stage_in_processes
 from support.training import (
@@ -161,17 +160,3 @@ def test_what_another_sharding_has_saved_is_refused(one, tmp_path, monkeypatch, 
     with pytest.raises(ConfigError, match=f"sft.finished: was written by {words}"):
         then(replace(config, epochs=2))
     assert sorted(path.name for path in (tmp_path / "sft.finished").iterdir()) == kept
-
-
-@pytest.mark.slow
-def test_zero_2_resumes_from_a_torn_checkpoint(one, tmp_path):
-    constant = replace(one, schedule="constant", epochs=3)
-    whole, config = (replace(constant, output=str(tmp_path / name)) for name in ("whole", "sft"))
-    run_sft(whole)
-    by_zero_2("scripts/sft.py", replace(config, epochs=2))
-    (state,) = (tmp_path / "sft.finished" / "checkpoint-8" / "global_step8").glob("*rank_1*optim_states.pt")
-    state.write_bytes(state.read_bytes()[:100])
-    reported = by_zero_2("scripts/sft.py", config)
-    assert f"checkpoint-8 is incomplete ({state.name} is damaged)" in reported
-    assert "A step is 12 rows = 2 a device x 2 device(s) x 3" in reported
-    assert_same_weights(config, whole)

@@ -120,29 +120,12 @@ def half(content):
     return content[: len(content) // 2]
 
 
-def flipped(content):
-    """With one bit changed."""
-    return content[: len(content) // 3] + bytes([content[len(content) // 3] ^ 1]) + content[len(content) // 3 + 1 :]
-
-
-def header(text, length=None):
-    """What a safetensors file begins with: the length of its header, and the header."""
-    return (len(text) if length is None else length).to_bytes(8, "little") + text
-
-
 WEIGHTS, STATE = "model.safetensors", "trainer_state.json"
 DAMAGES = [
-    *((WEIGHTS, to, "model.safetensors is damaged") for to in (half, b"{", header(b"[]"), header(b'{"a": 5}'))),
-    (WEIGHTS, header(b"", 1 << 62), "model.safetensors is damaged"),
     (WEIGHTS, None, "the weights are missing"),
-    *((STATE, to, "trainer_state.json is damaged") for to in (half, b"\xff{}", b"[]")),
-    *((STATE, to, "trainer_state.json is missing or damaged") for to in (b"{}", None)),
-    *(("optimizer.pt", to, "optimizer.pt is damaged") for to in (half, flipped)),
+    *((STATE, to, "trainer_state.json is missing or damaged") for to in (half, b"\xff{}", b"[]", b"{}", None)),
     ("optimizer.pt", None, "the optimiser's state is missing"),
-    *(("rng_state.pth", to, "rng_state.pth is damaged") for to in (half, flipped)),
     ("rng_state.pth", None, "rng_state.pth is missing"),
-    ("config.json", half, "config.json is damaged"),
-    ("tokenizer_config.json", b"", "tokenizer_config.json is damaged"),
 ]
 """File of a checkpoint, its new content (none: it is deleted), and what is reported."""
 
@@ -176,7 +159,7 @@ def test_a_checkpoint_whose_best_is_gone_is_left_out(interrupted, tmp_path, capl
     shutil.rmtree(copy / "checkpoint-5")
     with caplog.at_level("INFO", "minionerec"):
         assert newest_whole_checkpoint(copy) is None
-    assert "checkpoint-10 is incomplete (its best, checkpoint-5, is missing or damaged)" in caplog.text
+    assert "checkpoint-10 is incomplete (its best, checkpoint-5, is missing)" in caplog.text
 
 
 @pytest.mark.parametrize(

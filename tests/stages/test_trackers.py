@@ -6,10 +6,7 @@ import pytest
 from support.training import catalogue_config, grpo_config, make_inputs, same_weights, sft_config
 
 from minionerec.core.errors import ConfigError
-from minionerec.core.settings import parse_settings
-from minionerec.training import run
 from minionerec.training.catalogue import run_catalogue
-from minionerec.training.config import TRACKERS, SftConfig
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sft import run_sft
 
@@ -50,29 +47,10 @@ def test_a_folder_of_ones_own_is_kept(tmp_path, monkeypatch):
     assert "eval/loss" in scalars(tmp_path / "mine") and not (tmp_path / "sft.tensorboard").exists()
 
 
-def test_a_missing_package_is_one_line_before_anything_is_done(tmp_path, monkeypatch):
+def test_an_unknown_tracker_and_a_missing_package_are_one_line_before_anything_is_done(tmp_path):
     make_inputs(tmp_path)
     missing = [name for name in ("swanlab", "clearml", "wandb") if importlib.util.find_spec(name) is None]
-    assert missing
-    message = (
-        rf"report_to names {missing[0]}, whose package is not installed: pip install {missing[0]}\. Or leave it out"
-    )
-    with pytest.raises(ConfigError, match=message):
-        run_sft(sft_config(tmp_path, report_to=[missing[0]]))
+    for name, words in ((missing[0], f"requires {missing[0]} to be installed"), ("nothing", "only .* are supported")):
+        with pytest.raises(ConfigError, match=f"report_to is {name}: .*{words}"):
+            run_sft(sft_config(tmp_path, report_to=[name]))
     assert not (tmp_path / "sft.partial").exists()
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
-    for name, package in (
-        ("tensorboard", r"'minionerec\[tensorboard\]'"),
-        ("azure_ml", "azureml-core"),
-        ("comet_ml", "comet-ml"),
-    ):
-        with pytest.raises(ConfigError, match=rf"names {name}, .*: pip install {package}\."):
-            run.check_trackers([name])
-
-
-def test_the_known_trackers_are_those_of_transformers():
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
-
-    assert set(TRACKERS) == set(INTEGRATION_TO_CALLBACK)
-    words = ["--output", "x", "--corpus", "c", "--sids", "s", "--report_to"]
-    assert parse_settings(SftConfig, [*words, "wandb", "mlflow"]).report_to == ["wandb", "mlflow"]

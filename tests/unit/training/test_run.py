@@ -1,9 +1,6 @@
 """How examples become optimiser steps, and locks of killed builds: told from those at which somebody is at work."""
 
 import logging
-import os
-import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,14 +11,13 @@ from accelerate.data_loader import BatchSamplerShard
 from safetensors.torch import load_file, save_file
 from support.architectures import small_config, small_model
 from support.training import make_inputs, sft_config
-from torch.utils.file_baton import FileBaton
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from minionerec.core import processes
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConfig
 from minionerec.training.examples import DealtBatches, choose_examples, shuffled_examples
-from minionerec.training.run import accumulation_steps, batch_of, check_builds, plan_steps, training_stage
+from minionerec.training.run import accumulation_steps, batch_of, plan_steps, training_stage
 from minionerec.training.trainer import LogLines, load_weights
 
 
@@ -104,64 +100,13 @@ def test_a_launch_of_deepspeed_without_it_names_what_to_install(tmp_path, monkey
         training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path))
 
 
-def make_lock(folder, minutes):
-    """A lock as torch makes it, and as it was some minutes ago."""
-    folder.mkdir(parents=True)
-    baton = FileBaton(str(folder / "lock"))
-    assert baton.try_acquire()
-    then = time.time() - 60 * minutes
-    os.utime(folder / "lock", (then, then))
-    return baton
-
-
-def let_go(baton):
-    """As the kernel does when the holder is killed: the file stays."""
-    os.close(baton.fd)
-
-
-def test_a_lock_that_a_killed_build_left_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    check_builds()
-    baton = make_lock(tmp_path / "deepspeed_shm_comm", 25)
-    check_builds()  # this process holds it
-    let_go(baton)
-    with pytest.raises(ConfigError, match=r"deepspeed_shm_comm/lock: is 25 minutes old .* Remove the file\."):
-        check_builds()
-    (tmp_path / "deepspeed_shm_comm" / "lock").unlink()
-    let_go(make_lock(tmp_path / "op", 9))
-    check_builds()  # a young one is left alone
-
-
-def test_locks_are_looked_for_where_torch_keeps_them(tmp_path, monkeypatch):
-    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    python = f"py{sys.version_info.major}{sys.version_info.minor}"
-    from torch.utils.cpp_extension import _get_build_directory
-
-    theirs = _get_build_directory("op", False)
-    assert theirs.startswith(str(tmp_path))
-    let_go(make_lock(tmp_path / "torch_extensions" / f"{python}_other" / "op", 30))
-    check_builds()  # of another kind of torch
-    os.rmdir(theirs)
-    let_go(make_lock(type(tmp_path)(theirs), 30))
-    with pytest.raises(ConfigError, match="is 30 minutes old"):
-        check_builds()
-
-
-@pytest.mark.parametrize(
-    ("mixed_bf16", "message"),
-    [(False, "op/lock"), (True, r"bfloat16 on GPUs alone\. Give --mixed_bf16 false --dtype float32")],
-)
-def test_a_launch_of_deepspeed_asks_before_it_begins(tmp_path, monkeypatch, mixed_bf16, message):
+def test_a_launch_of_deepspeed_in_bfloat16_needs_a_gpu(tmp_path, monkeypatch):
     make_inputs(tmp_path)
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "built"))
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    if not mixed_bf16:
-        let_go(make_lock(tmp_path / "built" / "op", 30))
-    config = sft_config(tmp_path, mixed_bf16=mixed_bf16)
-    with pytest.raises(ConfigError, match=message):
-        training_stage(lambda *_: pytest.fail("it began"))(config)
+    words = r"bfloat16 on GPUs alone\. Give --mixed_bf16 false --dtype float32"
+    with pytest.raises(ConfigError, match=words):
+        training_stage(lambda *_: pytest.fail("it began"))(sft_config(tmp_path, mixed_bf16=True))
     assert not (tmp_path / "sft.partial").exists()
 
 
