@@ -240,8 +240,6 @@ class CatalogueTrainConfig(RunConfig):
     )
     transitions: bool = setting(True, "score SIDs by how often they followed the history's")
     reach: int = setting(10, "items back that transitions are counted", least=1)
-    decay: float = setting(0.6, "weight of each further item back in the counts", above=0, most=1)
-    reverse: float = setting(0.3, "weight of a transition in the other direction", least=0)
     recency: float = setting(0.0, RECENCY, least=0)
     session_context: bool = setting(
         False,
@@ -277,7 +275,6 @@ class CatalogueTrainConfig(RunConfig):
     beta: float = setting(0.0, "expected, grpo: weight of the KL divergence from the starting checkpoint", least=0)
     batch_size: int = setting(128, "windows an optimiser step, over all devices", least=1)
     device_batch_size: int = setting(0, f"windows a device computes at a time; {FITTING}", least=0)
-    beta2: float = setting(0.98, "second beta of AdamW", least=0, below=1)
 
     def contradictions(self) -> Iterator[str]:
         """See `Settings.contradictions`."""
@@ -325,11 +322,6 @@ class CatalogueTrainConfig(RunConfig):
             self.max_grad_norm == 0,
             f"max_grad_norm is {self.max_grad_norm:g}, but the sampled loss has gradients of some rows alone, whose "
             "norm is not that of a step; set max_grad_norm to 0.",
-        )
-        yield from _unless(
-            self.beta2 > 0.81,
-            f"beta2 is {self.beta2:g}; the sampled loss needs one above 0.81, the square of the first beta, so that "
-            "rows can wait for their next gradient.",
         )
 
     def inputs(self) -> dict[str, Path]:

@@ -23,6 +23,10 @@ from minionerec.training.catalogue.experts import count_experts
 from minionerec.training.catalogue.windows import SidWindows, window_transitions
 from minionerec.training.config import CatalogueTrainConfig
 
+DECAY = 0.6
+"""Weight of each further item back in the counts of transitions."""
+REVERSE = 0.3
+"""Weight of a transition in the other direction."""
 _INTERACTION_WIDTH = 128  # of the vectors of interactions by which SIDs are compared
 _TEXT_TOKENS = 300  # the tokenizer reads SIDs; text is there for the wording alone
 
@@ -102,7 +106,7 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
     text = sid_text(corpus, table, config.vectors, config.vector_width) if config.vectors else None
     counts = None
     if config.transitions:
-        counts = window_transitions(windows, table.n_unique, config.reach, config.decay, config.reverse)
+        counts = window_transitions(windows, table.n_unique, config.reach, DECAY, REVERSE)
     experts = None
     if config.experts and table.n_unique <= SIDS_AT_ONCE:
         alike = sid_neighbours(corpus, table, config.vectors, text)
@@ -119,8 +123,8 @@ def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, wi
         code_vectors=config.code_vectors,
         pointer=config.pointer,
         reach=config.reach,
-        decay=config.decay,
-        reverse=config.reverse,
+        decay=DECAY,
+        reverse=REVERSE,
         session_tokens=[tokenizer.get_vocab()[text] for text in wording.session_context],
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

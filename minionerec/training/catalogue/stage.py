@@ -166,6 +166,7 @@ def _gains(model: CatalogueModel, logs: torch.Tensor, heldout: SidWindows, conte
 
 
 logger = get_logger(__name__)
+_BETA2 = 0.98  # second beta of AdamW
 
 
 def _check_corpus(checkpoint: str, corpus: str, splits: Sequence[str]) -> None:
@@ -260,7 +261,7 @@ def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -
         per_device_train_batch_size=plan.per_device,
         per_device_eval_batch_size=4 * plan.per_device,
         logging_steps=plan.eval_steps,
-        adam_beta2=config.beta2,
+        adam_beta2=_BETA2,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
         eval_on_start=config.objective != "likelihood" and run.checkpoint is None and run.validates,
