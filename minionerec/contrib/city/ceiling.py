@@ -46,14 +46,20 @@ def run_city_ceiling(config: CeilingConfig) -> StageResult:
             city = open_artefact(stage.config.city, "city")
             corpus = Corpus.load(stage.config.corpus)
             people, form = city_people(city["settings"]), city["settings"].get("form", PARQUET)
-            check_corpus(corpus, city["counts"], config, form)
+            check_corpus(corpus, city["counts"], form, where=config.corpus, city=config.city)
+            if max(config.ks) > corpus.n_items:
+                raise ConfigError(
+                    f"ks is {in_words(config.ks)}, but there are {corpus.n_items} items. Give smaller ks."
+                )
             if corpus.max_history < people.memory:
                 raise ConfigError(
                     f"{config.corpus}: max_history is {corpus.max_history}, but the next purchase depends on the last "
                     f"{people.memory} items. Prepare it with max_history {people.memory} or more."
                 )
+            if not corpus.sizes[config.split]:
+                raise DataError(f"{config.corpus}: split {config.split!r} holds no example. Choose another split.")
         with work.phase("rank"):
-            totals = totals_of(corpus, people, config, form)
+            totals = totals_of(corpus, people, config.split, config.ks, form)
         content = {"split": corpus.split, **totals.content()}
         counts = {"rows": totals.rows, **content["ceiling"]}
         with work.finish(counts=counts) as folder:
@@ -68,13 +74,19 @@ def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
     return StageResult(output, [summary, f"ceiling: {output / FILE}"], counts)
 
 
-def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfig, form: str = PARQUET) -> None:
+def check_corpus(corpus: Corpus, counts: Mapping[str, Any], form: str, where: str, city: str) -> None:
     """Check that a corpus is all of a city, so that the newest item of a history is the last purchase.
+
+    Args:
+        corpus: The corpus.
+        counts: The city's counts of items and interactions.
+        form: Form of the city's ids.
+        where: Name of the corpus in messages.
+        city: Name of the city in messages.
 
     Raises:
         ConfigError: Naming the difference.
     """
-    where, city = config.corpus, config.city
     if corpus.counts.get("ties", "keep") != "keep":
         raise ConfigError(
             f"{where}: was made with ties {corpus.counts['ties']!r}, so that the newest item may not be the last "
@@ -91,8 +103,6 @@ def check_corpus(corpus: Corpus, counts: Mapping[str, Any], config: CeilingConfi
     expected = pa.chunked_array([ids("p", np.arange(corpus.n_items), form)])
     if not held.equals(expected):
         raise ConfigError(f"{where}: was not made from {city}: its items differ. Prepare it from there.")
-    if max(config.ks) > corpus.n_items:
-        raise ConfigError(f"ks is {in_words(config.ks)}, but there are {corpus.n_items} items. Give smaller ks.")
 
 
 def contexts_of(rows: SplitExamples, form: str = PARQUET, memory: int = 0) -> PurchaseContexts:
@@ -191,17 +201,18 @@ class Totals:
         )
 
 
-def totals_of(corpus: Corpus, people: People, config: CeilingConfig, form: str = PARQUET) -> Totals:
-    """The totals over all examples of a split, read in batches.
+def totals_of(corpus: Corpus, people: People, split: str, ks: Sequence[int], form: str = PARQUET) -> Totals:
+    """The totals over all examples of a split, one or more, read in batches.
 
-    Raises:
-        DataError: If the split holds no example.
+    Args:
+        corpus: All of the city.
+        people: The city and its users.
+        split: Name of the split.
+        ks: Cutoffs.
+        form: Form of the city's ids.
     """
-    size = corpus.sizes[config.split]
-    if not size:
-        raise DataError(f"{config.corpus}: split {config.split!r} holds no example. Choose another split.")
-    totals = Totals(people, sorted(set(config.ks)), size)
-    for numbers, rows in progress(corpus.batches(config.split), "ranking examples", unit="batch"):
+    totals = Totals(people, sorted(set(ks)), corpus.sizes[split])
+    for numbers, rows in progress(corpus.batches(split), "ranking examples", unit="batch"):
         contexts, targets = contexts_of(rows, form, people.memory), rows.targets.astype(np.int64)
         for begin in range(0, len(rows), AT_ONCE):
             some = np.arange(begin, min(begin + AT_ONCE, len(rows)))

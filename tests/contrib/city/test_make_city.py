@@ -14,6 +14,7 @@ from minionerec.contrib.city.config import CeilingConfig, MakeCityConfig
 from minionerec.contrib.city.law import probabilities
 from minionerec.contrib.city.make import city_people, run_make_city
 from minionerec.contrib.city.people import interactions_of
+from minionerec.contrib.city.sizes import PARQUET
 from minionerec.core.artefacts import read_manifest, verify_files
 from minionerec.core.errors import ConfigError
 from minionerec.data.config import PrepareConfig
@@ -206,10 +207,11 @@ def test_a_corpus_that_is_not_all_of_the_city_is_refused(small, settings, messag
 def test_items_may_lie_in_several_pieces(small):
     corpus = Corpus.load(small / "corpus")
     pieces = replace(corpus, items=pd.concat([corpus.items[:90], corpus.items[90:]], ignore_index=True))
-    check_corpus(pieces, read_manifest(small / "city")["counts"], ceiling(small))
+    counts = read_manifest(small / "city")["counts"]
+    check_corpus(pieces, counts, PARQUET, where="corpus", city="city")
     other = replace(corpus, items=pd.concat([corpus.items[90:], corpus.items[:90]], ignore_index=True))
-    with pytest.raises(ConfigError, match=r"was not made from .*city: its items differ"):
-        check_corpus(other, read_manifest(small / "city")["counts"], ceiling(small))
+    with pytest.raises(ConfigError, match=r"corpus: was not made from city: its items differ"):
+        check_corpus(other, counts, PARQUET, where="corpus", city="city")
 
 
 def test_too_long_lists_are_refused(small):
