@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_callback import TrainerState
@@ -44,17 +45,21 @@ from minionerec.data.rows import SplitExamples
 from minionerec.models.backbone.bundle import Bundle, bundle_counts, load_bundle, quiet_libraries, write_model_files
 from minionerec.models.backbone.card import CARD_FILE, model_card
 from minionerec.models.decoding.branches import BrokenScores, OpensBranches
+from minionerec.models.decoding.trie import Trie
+from minionerec.models.prompts.examples import ExampleBuilder
 from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.config import LanguageRunConfig, RunConfig
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
+    ValidationSet,
     best_checkpoint,
     diverged,
     early_stopping,
     merged_model,
     replace_printer,
     training_log,
+    validation_set,
 )
 
 logger = get_logger(__name__)
@@ -157,20 +162,20 @@ def log_truncated(prompts: int) -> None:
 # Effect of the weights' dtype on small steps, and where bfloat16 is computed.
 
 
-def check_deepspeed_precision(config: RunConfig) -> None:
+def check_deepspeed_precision(mixed_bf16: bool) -> None:
     """Check that a launch of DeepSpeed supports the requested precision.
 
     Raises:
         ConfigError: If it is to compute in bfloat16 and there is no GPU, which transformers does not do.
     """
-    if config.mixed_bf16 and not torch.cuda.is_available():
+    if mixed_bf16 and not torch.cuda.is_available():
         raise ConfigError(
             "mixed_bf16 is true, but DeepSpeed computes in bfloat16 on GPUs alone. Give --mixed_bf16 false --dtype "
             "float32, or launch without DeepSpeed."
         )
 
 
-def warn_of_rounding(trainer: Trainer, config: RunConfig) -> None:
+def warn_of_rounding(trainer: Trainer) -> None:
     """Warn where the weights have no float32 copy, and so round most of a small step to nothing."""
     dtype = trainer.accelerator.unwrap_model(trainer.model).dtype
     if dtype != torch.float32 and not trainer.is_deepspeed_enabled:
@@ -178,7 +183,7 @@ def warn_of_rounding(trainer: Trainer, config: RunConfig) -> None:
             "The weights are %s without a float32 copy: at learning rate %g most of a step rounds to nothing. "
             "Give --dtype float32 (with --mixed_bf16 true to compute in bfloat16), or launch with ZeRO-2.",
             str(dtype).removeprefix("torch."),
-            config.learning_rate,
+            trainer.args.learning_rate,
         )
 
 
@@ -203,20 +208,20 @@ def check_trackers(names: Sequence[str]) -> None:
         raise ConfigError(f"report_to is {' '.join(names)}: {error}") from None
 
 
-def set_log_folder(callbacks: Iterable[Any], config: RunConfig) -> None:
+def set_log_folder(callbacks: Iterable[Any], output: str) -> None:
     """Let TensorBoard write into `OUTPUT.tensorboard`, which outlives the run, unless its own variable names a folder.
 
     Args:
         callbacks: The trainer's.
-        config: The stage's settings.
+        output: The stage's output.
     """
-    if "tensorboard" not in config.report_to or os.environ.get(_BY_ENVIRONMENT):
+    if os.environ.get(_BY_ENVIRONMENT):
         return
     from transformers.integrations.integration_utils import TensorBoardCallback
 
     for callback in callbacks:
         if isinstance(callback, TensorBoardCallback):
-            callback.logging_dir = f"{config.output}.tensorboard"
+            callback.logging_dir = f"{output}.tensorboard"
 
 
 LOG_FILE = "training_log.json"
@@ -464,7 +469,16 @@ class TrainingRun(TrainerCallback):
 
     def early_stopping(self) -> list[TrainerCallback]:
         """The callback that ends the run after `patience` validations without a better one, where there is one."""
-        return early_stopping(self.config) if self.validates else []
+        return early_stopping(self.config.patience) if self.validates else []
+
+    def validation_set(
+        self, bundle: Bundle, builder: ExampleBuilder, trie: Trie, numbers: np.ndarray | None = None
+    ) -> ValidationSet | None:
+        """The validation examples that are ranked; None where none is held out."""
+        if not self.validates:
+            return None
+        count, beams = self.config.eval_examples, self.config.eval_beams
+        return validation_set(bundle, builder, trie, count=count, beams=beams, seed=self.config.seed, numbers=numbers)
 
     def _keep_launch(self, trainer: RankingEvaluation) -> None:
         """Record what the states that are saved from here on depend on of this launch.
@@ -556,7 +570,7 @@ class TrainingRun(TrainerCallback):
         trainer.add_callback(self)
         replace_printer(trainer)
         trainer.clock = self.work
-        set_log_folder(trainer.callback_handler.callbacks, self.config)
+        set_log_folder(trainer.callback_handler.callbacks, self.config.output)
         self._keep_launch(trainer)
         self._keep_schedule(trainer.args)
         with self.work.phase("train"):
@@ -636,7 +650,7 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         check_launcher(config.mixed_bf16)
         stage.check_launch(launch_of_trainer())
         if uses_deepspeed():
-            check_deepspeed_precision(config)
+            check_deepspeed_precision(config.mixed_bf16)
         join_for_training()
         with stage.work() as work:
             try:

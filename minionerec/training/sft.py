@@ -51,7 +51,6 @@ from minionerec.training.trainer import (
     lora_config,
     plain_model,
     show_bias,
-    validation_set,
 )
 
 # Dropout for models that have none, by forward hooks: the checkpoint stays an ordinary one.
@@ -227,7 +226,7 @@ def _trainer(
     trained = examples.longest("input_ids") + examples.longest("prompts")  # each may begin with the longest prompt
     instead = "Make them {:,} tokens shorter: lower max_prompt_length, or max_history of the corpus with all_positions."
     check_length(bundle.model.config, trained, instead)
-    trainer.validation = validation_set(config, bundle, builder, trie, numbers) if run.validates else None
+    trainer.validation = run.validation_set(bundle, builder, trie, numbers)
     if config.teacher:
         trainer.teacher, trainer.teacher_share = (
             load_teacher(config.teacher, bundle.table, trie),

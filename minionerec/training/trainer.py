@@ -37,7 +37,6 @@ from minionerec.models.backbone.pretrained import load_model
 from minionerec.models.decoding.decoder import decode_prompts, target_ranks
 from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt
-from minionerec.training.config import RunConfig
 from minionerec.training.examples import NO_LABEL, DealtBatches, EpochSampler, shuffled_examples
 from minionerec.training.memory import MOST_TOKENS, Share, TokenLimit
 from minionerec.training.packing import SetEpoch
@@ -74,28 +73,37 @@ class ValidationSet:
 
 
 def validation_set(
-    config: RunConfig, bundle: Bundle, builder: ExampleBuilder, trie: Trie, numbers: np.ndarray | None = None
+    bundle: Bundle,
+    builder: ExampleBuilder,
+    trie: Trie,
+    *,
+    count: int,
+    beams: int,
+    seed: int,
+    numbers: np.ndarray | None = None,
 ) -> ValidationSet | None:
-    """A fixed random sample of validation examples for ranking.
+    """A fixed random sample of validation examples for ranking; None of no examples.
 
     Args:
-        config: How many rows (-1 for all, 0 for none), the number of beams, and the seed of the sample.
         bundle: Tokenizer, SIDs and prompt length.
         builder: Makes the prompts.
         trie: SIDs, or titles, of the catalogue.
+        count: Examples; -1 for all, 0 for none.
+        beams: Beams of the search.
+        seed: Seed of the sample.
         numbers: int64 (N,), number of each item in the trie; those of its SIDs if None.
     """
-    if config.eval_examples == 0:
+    if count == 0:
         return None
     examples = builder.build(bundle.task, "valid")
     chosen = np.arange(len(examples))
-    if 0 < config.eval_examples < len(examples):
-        chosen = np.sort(np.random.default_rng(config.seed).permutation(len(examples))[: config.eval_examples])
+    if 0 < count < len(examples):
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(examples))[:count])
         examples = [examples[position] for position in chosen]
     prompts = encode_prompt(bundle.tokenizer, [example.prompt for example in examples], bundle.max_prompt_length)[0]
     numbers = bundle.table.sid_numbers if numbers is None else numbers
     targets = numbers[[example.target for example in examples]]
-    return ValidationSet(prompts, targets, trie, config.eval_beams, numbers=chosen)
+    return ValidationSet(prompts, targets, trie, beams, numbers=chosen)
 
 
 def summed(values: np.ndarray, accelerator: Accelerator) -> np.ndarray:
@@ -696,9 +704,9 @@ def replace_printer(trainer: Trainer) -> None:
     trainer.add_callback(LogLines())
 
 
-def early_stopping(config: RunConfig) -> list[TrainerCallback]:
-    """The callback that ends a run after `patience` validations without a better one, where requested."""
-    return [EarlyStoppingCallback(config.patience)] if config.patience else []
+def early_stopping(patience: int) -> list[TrainerCallback]:
+    """The callback that ends a run after so many validations without a better one; none for 0."""
+    return [EarlyStoppingCallback(patience)] if patience else []
 
 
 def training_log(history: Sequence[Mapping[str, Any]]) -> str:

@@ -649,7 +649,7 @@ def test_what_a_list_is_worth_is_trained_on_and_selects(trained, tmp_path, watch
         )
     assert len(kinds) > 4
     trie = Trie.build(table.codes, bundle.code_ids)
-    validation = validation_set(grpo_config(trained), bundle, builder, trie)
+    validation = validation_set(bundle, builder, trie, count=20, beams=10, seed=42)
     lists, _ = decode_prompts(bundle.model, validation.prompts, trie, 10)
     totals = [plain(sids, target).sum() for sids, target in zip(lists.tolist(), validation.targets, strict=True)]
     assert log_of(tmp_path / "one")[0]["eval_reward@10"] == pytest.approx(np.mean(totals), rel=1e-4, abs=1e-4)

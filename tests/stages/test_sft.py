@@ -206,10 +206,9 @@ def test_dropout_works_in_training_alone_and_leaves_the_checkpoint_alone(trained
 def test_validation_ranks_as_the_evaluator_does(trained):
     """NDCG@10, HR@10 and HR@1 of the checkpoint, reckoned from its lists, are those that its run measured."""
     folder, result = trained
-    config = sft_config(folder, **QUICKLY)
     bundle, builder, corpus = builder_of(folder)
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
-    validation = validation_set(config, bundle, builder, trie)
+    validation = validation_set(bundle, builder, trie, count=20, beams=10, seed=42)
     assert len(validation.prompts) == len(validation.targets) == 20
     found = rank_validation(bundle.model, validation, Accelerator())
     assert {f"eval_{name}": value for name, value in found.items()} == {
@@ -219,9 +218,9 @@ def test_validation_ranks_as_the_evaluator_does(trained):
     ranks = [row.tolist().index(target) + 1 for row, target in zip(lists, validation.targets, strict=True)]
     assert found["ndcg@10"] == pytest.approx(np.mean([1 / np.log2(1 + rank) for rank in ranks]))
     assert found["hr@1"] == pytest.approx(np.mean([rank == 1 for rank in ranks]))
-    every = validation_set(replace(config, eval_examples=-1), bundle, builder, trie)
+    every = validation_set(bundle, builder, trie, count=-1, beams=10, seed=42)
     assert len(every.targets) == len(corpus.rows("valid"))
-    assert validation_set(replace(config, eval_examples=0, select_by="loss"), bundle, builder, trie) is None
+    assert validation_set(bundle, builder, trie, count=0, beams=10, seed=42) is None
 
 
 def test_truncated_prompts_are_counted_and_reported(tmp_path, caplog):

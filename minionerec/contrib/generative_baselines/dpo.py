@@ -58,8 +58,6 @@ from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
     ValidationSet,
-    early_stopping,
-    validation_set,
 )
 
 logger = get_logger(__name__)
@@ -363,7 +361,7 @@ def run_dpo(config: DpoConfig, run: TrainingRun) -> StageResult:
     )
     log_truncated(prompts.total("truncated"))
     trainer = _trainer(config, run, bundle, builder, prompts)
-    warn_of_rounding(trainer, config)
+    warn_of_rounding(trainer)
     if not config.prompts_per_device:
         trainer.compute_in_parts(config.gradient_checkpointing)
     run.train(trainer)
@@ -419,8 +417,8 @@ def _trainer(
         beta=config.beta,
         sid_tokens=bundle.sid_tokens,
         steps_per_epoch=plan.steps_per_epoch,
-        validation=validation_set(config, bundle, builder, trie),
-        callbacks=early_stopping(config),
+        validation=run.validation_set(bundle, builder, trie),
+        callbacks=run.early_stopping(),
     )
 
 

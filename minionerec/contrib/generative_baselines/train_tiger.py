@@ -21,7 +21,7 @@ from minionerec.models.prompts.examples import ExampleBuilder, encode_completion
 from minionerec.sid.table import SidTable
 from minionerec.training.memory import collate_shares
 from minionerec.training.run import TrainingRun, log_truncated, plan_steps, training_stage
-from minionerec.training.trainer import RankingEvaluation, StepInParts, validation_set
+from minionerec.training.trainer import RankingEvaluation, StepInParts
 
 logger = get_logger(__name__)
 
@@ -168,7 +168,7 @@ def _trainer(
         trainer.data_collator = partial(collate_shares, collate=collate, tokens=row_tokens)
         trainer.compute_in_parts(checkpointing=False)
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
-    trainer.validation = validation_set(config, bundle, builder, trie)
+    trainer.validation = run.validation_set(bundle, builder, trie)
     return trainer
 
 

@@ -51,7 +51,6 @@ from minionerec.training.run import (
     plan_steps,
     training_stage,
 )
-from minionerec.training.trainer import validation_set
 
 # How much popularity in the session context counts: found on held-out rows when training is over.
 
@@ -362,7 +361,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives, config.siblings))
     if run.validates:
         builder = ExampleBuilder(corpus, table, bundle.wording, special_texts(bundle.tokenizer))
-        trainer.validation = validation_set(config, bundle, builder, Trie.build(table.codes, bundle.code_ids))
+        trainer.validation = run.validation_set(bundle, builder, Trie.build(table.codes, bundle.code_ids))
     run.train(trainer)
     if start is not None and config.objective != "likelihood" and run.validates:
         keep_start_if_better(run, trainer, start, "a higher beta", "another objective")

@@ -35,8 +35,8 @@ from minionerec.sid.embed.stored import load_vectors, vector_file
 from minionerec.sid.table import SidTable
 from minionerec.training.config import GrpoConfig
 from minionerec.training.distillation import SoftTargets, load_teacher
-from minionerec.training.examples import NO_LABEL, TrainingSet, sample_blocks
-from minionerec.training.grpo.rollouts import RollOut, Row, beams, grpo_examples, roller, samples
+from minionerec.training.examples import NO_LABEL, sample_blocks
+from minionerec.training.grpo.rollouts import Row, beams, grpo_examples, roller, samples
 from minionerec.training.grpo.trainer import Objective, SidGrpoTrainer, TeacherQuery
 from minionerec.training.packing import teacher_questions
 from minionerec.training.rewards import (
@@ -56,7 +56,7 @@ from minionerec.training.run import (
     training_stage,
     warn_of_rounding,
 )
-from minionerec.training.trainer import ValidationSet, early_stopping, validation_set
+from minionerec.training.trainer import ValidationSet
 
 # A trained sequential model as the scorer of a reward.
 
@@ -133,10 +133,10 @@ logger = get_logger(__name__)
 @training_stage
 def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint by GRPO."""
-    bundle = load_policy(config)
+    bundle = load_policy(config.checkpoint, config.dtype, config.generations)
     whole = Corpus.load(config.corpus)
     corpus = run.sample_corpus(whole, config.eval_examples) if whole.in_files else whole
-    reference = load_reference(config, bundle) if config.reference else None
+    reference = load_reference(config.reference, bundle, config.checkpoint) if config.reference else None
     builder = ExampleBuilder(corpus, bundle.table, bundle.wording, special_texts(bundle.tokenizer))
     with run.work.phase("load"):
         prompts = grpo_examples(
@@ -149,102 +149,16 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
             run.rows,
             whole if whole.in_files else None,
         )
-    rewards = load_rewards(config, whole, bundle, prompts)
-    _say(config, prompts, rewards)
-    shuffled = config.shuffle_examples or (SHUFFLED if whole.in_files else 0)
-    args = grpo_arguments(config, run, prompts)
-    trainer = build_trainer(config, args, bundle, builder, prompts, rewards, shuffled)
-    if reference is not None:
-        trainer.set_reference(reference)
-    warn_of_rounding(trainer, config)
-    planned = round(config.epochs * len(prompts) / config.prompts_per_step)
-    trainer.compile_blocks(planned if config.max_steps < 0 else config.max_steps)
-    if not config.prompts_per_device:
-        trainer.compute_in_parts(config.gradient_checkpointing)
-    if config.sync_reference and run.checkpoint is not None:
-        trainer.restore_reference(run.checkpoint)
-    run.train(trainer)
-    keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "another reward")
-    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
-    run.drop_rows()
-    return result
-
-
-def load_policy(config: GrpoConfig) -> Bundle:
-    """The checkpoint to start from.
-
-    Raises:
-        ConfigError: If it is a catalogue model, or has fewer SIDs than a group.
-    """
-    instead = "whose rewards need no rollouts. Train it with minionerec train-catalogue --objective expected or grpo."
-    bundle = load_language_model(config.checkpoint, resolve_dtype(config.dtype), instead)
-    if bundle.table.n_unique < config.generations:
-        raise ConfigError(
-            f"generations is {config.generations}, but the catalogue has {bundle.table.n_unique} distinct SIDs; ask "
-            "for fewer."
-        )
-    return bundle
-
-
-def load_reference(config: GrpoConfig, bundle: Bundle) -> Mapping[str, torch.Tensor]:
-    """Weights of the checkpoint that the KL term is measured against.
-
-    Raises:
-        ArtefactError: If it was trained on other SIDs, or its weights have other shapes.
-    """
-    weights = load_bundle(config.reference, dtype=bundle.model.dtype, table=bundle.table).model.state_dict()
-    own = bundle.model.state_dict()
-    for name in sorted(own.keys() | weights.keys()):
-        shapes = [tuple(part[name].shape) if name in part else None for part in (weights, own)]
-        if shapes[0] != shapes[1]:
-            raise ArtefactError(
-                f"{config.reference}: its {name} has shape {shapes[0]}, that of {config.checkpoint} {shapes[1]}. Give "
-                "a reference of the same shape."
-            )
-    return weights
-
-
-def reward_columns(config: GrpoConfig, ids: Sequence[str]) -> Mapping[str, pd.Series]:
-    """The columns of the items' table that rewards read, by reward, each in the order of the items.
-
-    Raises:
-        ConfigError: If the table has no such column.
-        DataError: If the table cannot be read.
-    """
-    if not config.reward_items:
-        return {}
-    table = item_columns(Path(config.reward_items), ids)
-    for name, column in config.reward_columns.items():
-        if column not in table.columns:
-            raise ConfigError(
-                f"reward_columns: {name} is {column!r}, but {config.reward_items} has no such column; it has "
-                f"{', '.join(map(str, table.columns)) or 'none'}."
-            )
-    return {name: table[column] for name, column in config.reward_columns.items()}
-
-
-def load_rewards(config: GrpoConfig, corpus: Corpus, bundle: Bundle, prompts: TrainingSet) -> WeightedRewards:
-    """The rewards and their sources."""
-    weights = reward_weights(config.rewards)
-    about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in prompts.counts]
-    check_histories(weights, about, list(prompts.counts))
-    sources: dict[str, Any] = {}
-    if config.reward_vectors:
-        file = vector_file(Path(config.reward_vectors), corpus.items["item_id"].tolist())
-        sources["semantic"] = load_vectors(file, corpus.n_items)
-    if config.reward_model:
-        sources["collaborative"] = sequential_scorer(config.reward_model, config.corpus)
-    columns = reward_columns(config, corpus.items["item_id"].astype(str).tolist())
-    if "value" in columns:
-        sources["value"] = item_values(columns["value"], config.reward_items)
-    if "diversity" in columns:
-        sources["diversity"] = texts_of(columns["diversity"])[0].tolist()
-    if "rare" in weights:
-        sources["rare"] = corpus.popularity()
-    return WeightedRewards({name: make_reward(name, bundle.table, sources.get(name)) for name in weights}, weights)
-
-
-def _say(config: GrpoConfig, prompts: TrainingSet, rewards: WeightedRewards) -> None:
+    rewards = load_rewards(
+        config.rewards,
+        bundle.table,
+        list(prompts.counts),
+        whole,
+        vectors=config.reward_vectors,
+        scorer=sequential_scorer(config.reward_model, config.corpus) if config.reward_model else None,
+        items=config.reward_items,
+        columns=config.reward_columns,
+    )
     logger.info(
         "GRPO on %s, %d filled up; %d rollouts each (%s); rewards %s.",
         prompts.described("prompts"),
@@ -254,12 +168,8 @@ def _say(config: GrpoConfig, prompts: TrainingSet, rewards: WeightedRewards) -> 
         ", ".join(f"{name} x {weight:g}" for name, weight in rewards.weights.items()),
     )
     log_truncated(prompts.total("truncated"))
-
-
-def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingSet) -> GRPOConfig:
-    """Arguments of TRL's trainer."""
     plan = plan_steps(config, len(prompts), "prompts")
-    return GRPOConfig(
+    args = GRPOConfig(
         **run.arguments(plan, config.select_by),
         max_steps=config.max_steps,
         per_device_train_batch_size=plan.per_device * config.generations,
@@ -274,42 +184,27 @@ def grpo_arguments(config: GrpoConfig, run: TrainingRun, prompts: TrainingSet) -
         remove_unused_columns=False,
         eval_on_start=run.checkpoint is None,
     )
-
-
-def build_trainer(
-    config: GrpoConfig,
-    args: GRPOConfig,
-    bundle: Bundle,
-    builder: ExampleBuilder,
-    prompts: TrainingSet,
-    rewards: WeightedRewards,
-    shuffled: int = 0,
-) -> SidGrpoTrainer:
-    """The trainer with everything that a step needs; so many prompts are shuffled together, 0: all."""
     trie = Trie.build(bundle.table.codes, bundle.code_ids)
     order = None
-    if shuffled:
-        order = sample_blocks(
-            len(prompts),
-            shuffled,
-            world_size(),
-            args.per_device_train_batch_size // config.generations,
-            config.seed,
-        )
-    validation = validation_set(config, bundle, builder, trie)
+    if shuffled := config.shuffle_examples or (SHUFFLED if whole.in_files else 0):
+        order = sample_blocks(len(prompts), shuffled, world_size(), plan.per_device, config.seed)
+    validation = run.validation_set(bundle, builder, trie)
     if validation is not None and config.max_hr_drop < 1:
         validation = replace(validation, cutoffs=(config.eval_beams,))
     if validation is not None and config.select_by == "reward":
         validation = replace(validation, reward=list_reward(rewards, validation, builder))
     teacher = None
     if config.teacher:
-        teacher = target_teacher(config.teacher, bundle.table, trie, builder.corpus.max_history, args.device)
-    return SidGrpoTrainer(
+        teacher = target_teacher(config.teacher, bundle.table, trie, corpus.max_history, args.device)
+    search = beams(trie, config.generations)
+    if config.rollouts == "sampling":
+        search = samples(trie, config.generations, bundle.tokenizer.eos_token_id)
+    trainer = SidGrpoTrainer(
         bundle.model,
         args,
         prompts.rows,
         bundle.tokenizer,
-        roll_out=roll_out_by(config, bundle, trie),
+        roll_out=roller(search, bundle.table),
         objective=Objective(
             rewards,
             config.loss,
@@ -322,9 +217,132 @@ def build_trainer(
         validation=validation,
         teacher=teacher,
         max_hr_drop=config.max_hr_drop,
-        callbacks=early_stopping(config),
+        callbacks=run.early_stopping(),
         order=order,
     )
+    if reference is not None:
+        trainer.set_reference(reference)
+    warn_of_rounding(trainer)
+    planned = round(config.epochs * len(prompts) / config.prompts_per_step)
+    trainer.compile_blocks(planned if config.max_steps < 0 else config.max_steps)
+    if not config.prompts_per_device:
+        trainer.compute_in_parts(config.gradient_checkpointing)
+    if config.sync_reference and run.checkpoint is not None:
+        trainer.restore_reference(run.checkpoint)
+    run.train(trainer)
+    keep_start_if_better(run, trainer, config.checkpoint, "a higher beta", "another reward")
+    result = run.finish(trainer, bundle, {"rows": prompts.counts, "truncated_prompts": prompts.total("truncated")})
+    run.drop_rows()
+    return result
+
+
+def load_policy(checkpoint: str, dtype: str, generations: int) -> Bundle:
+    """The checkpoint to start from.
+
+    Args:
+        checkpoint: The checkpoint.
+        dtype: Dtype of its weights, a setting's word.
+        generations: Rollouts of a group.
+
+    Raises:
+        ConfigError: If it is a catalogue model, or has fewer SIDs than a group.
+    """
+    instead = "whose rewards need no rollouts. Train it with minionerec train-catalogue --objective expected or grpo."
+    bundle = load_language_model(checkpoint, resolve_dtype(dtype), instead)
+    if bundle.table.n_unique < generations:
+        raise ConfigError(
+            f"generations is {generations}, but the catalogue has {bundle.table.n_unique} distinct SIDs; ask for fewer."
+        )
+    return bundle
+
+
+def load_reference(reference: str, bundle: Bundle, checkpoint: str) -> Mapping[str, torch.Tensor]:
+    """Weights of the checkpoint that the KL term is measured against.
+
+    Args:
+        reference: That checkpoint.
+        bundle: The policy.
+        checkpoint: Where the policy is from, for the message.
+
+    Raises:
+        ArtefactError: If it was trained on other SIDs, or its weights have other shapes.
+    """
+    weights = load_bundle(reference, dtype=bundle.model.dtype, table=bundle.table).model.state_dict()
+    own = bundle.model.state_dict()
+    for name in sorted(own.keys() | weights.keys()):
+        shapes = [tuple(part[name].shape) if name in part else None for part in (weights, own)]
+        if shapes[0] != shapes[1]:
+            raise ArtefactError(
+                f"{reference}: its {name} has shape {shapes[0]}, that of {checkpoint} {shapes[1]}. Give "
+                "a reference of the same shape."
+            )
+    return weights
+
+
+def reward_columns(items: str, columns: Mapping[str, str], ids: Sequence[str]) -> Mapping[str, pd.Series]:
+    """The columns of an items' table that rewards read, by reward, each in the order of the items.
+
+    Args:
+        items: File of the table; nothing is read if empty.
+        columns: Reward to column.
+        ids: Ids of the items.
+
+    Raises:
+        ConfigError: If the table has no such column.
+        DataError: If the table cannot be read.
+    """
+    if not items:
+        return {}
+    table = item_columns(Path(items), ids)
+    for name, column in columns.items():
+        if column not in table.columns:
+            raise ConfigError(
+                f"reward_columns: {name} is {column!r}, but {items} has no such column; it has "
+                f"{', '.join(map(str, table.columns)) or 'none'}."
+            )
+    return {name: table[column] for name, column in columns.items()}
+
+
+def load_rewards(
+    rewards: Mapping[str, float],
+    table: SidTable,
+    tasks: Sequence[str],
+    corpus: Corpus,
+    *,
+    vectors: str = "",
+    scorer: Scorer | None = None,
+    items: str = "",
+    columns: Mapping[str, str] | None = None,
+) -> WeightedRewards:
+    """The rewards and their sources.
+
+    Args:
+        rewards: Names with weights.
+        table: SIDs of the catalogue.
+        tasks: Tasks whose completions are rewarded.
+        corpus: The corpus.
+        vectors: Item vectors of `semantic`.
+        scorer: Model of `collaborative`.
+        items: Table of the rewards that read columns.
+        columns: Reward to column.
+    """
+    weights = reward_weights(rewards)
+    about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in tasks]
+    check_histories(weights, about, list(tasks))
+    sources: dict[str, Any] = {}
+    if vectors:
+        file = vector_file(Path(vectors), corpus.items["item_id"].tolist())
+        sources["semantic"] = load_vectors(file, corpus.n_items)
+    if scorer is not None:
+        sources["collaborative"] = scorer
+    read = reward_columns(items, columns or {}, corpus.items["item_id"].astype(str).tolist())
+    if "value" in read:
+        sources["value"] = item_values(read["value"], items)
+    if "diversity" in read:
+        sources["diversity"] = texts_of(read["diversity"])[0].tolist()
+    if "rare" in weights:
+        sources["rare"] = corpus.popularity()
+    return WeightedRewards({name: make_reward(name, table, sources.get(name)) for name in weights}, weights)
 
 
 def list_reward(
@@ -340,12 +358,3 @@ def list_reward(
         return found
 
     return measure
-
-
-def roll_out_by(config: GrpoConfig, bundle: Bundle, trie: Trie) -> RollOut:
-    """The rollout function, by the setting `rollouts`."""
-    if config.rollouts == "sampling":
-        search = samples(trie, config.generations, bundle.tokenizer.eos_token_id)
-    else:
-        search = beams(trie, config.generations)
-    return roller(search, bundle.table)
