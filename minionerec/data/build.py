@@ -22,13 +22,12 @@ from minionerec.data.checks import check_filled
 from minionerec.data.corpus import Corpus, id_ranks, write_items
 from minionerec.data.engines import statements
 from minionerec.data.engines.engine import Engine
-from minionerec.data.engines.statements import Borders, Sequences, real
+from minionerec.data.engines.statements import Borders, Sequences
 from minionerec.data.filters import parse_time, year_before
 from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.shards import ShardWriter, count_shards
 from minionerec.data.source import InteractionBatch, InteractionSource
-from minionerec.data.times import ticks_by_middle
-from minionerec.data.units import BEYOND, SECOND, check_middle, unit_numbers
+from minionerec.data.units import SECOND
 
 log = get_logger(__name__)
 
@@ -40,7 +39,6 @@ BATCHES = pa.schema(
         "item": pa.int32(),
         "whole_time": pa.int64(),
         "real_time": pa.float64(),
-        "unit": pa.int8(),
     }
 )
 """The table that the batches of a source are handed over as; one of the two times is null."""
@@ -281,10 +279,9 @@ def _hand_over(engine: Engine, source: InteractionSource) -> tuple[int, bool]:
 
     def handed(batch: InteractionBatch) -> pa.RecordBatch:
         nonlocal count, reals
-        user_ids, item_index, times, units = batch
+        user_ids, item_index, times = batch
         size = len(item_index)
         times = np.zeros(size, np.int64) if times is None else times
-        units = np.zeros(size, np.int8) if units is None else units
         columns = [pa.array(np.arange(count, count + size)), user_ids.cast(pa.string()), item_index]
         if times.dtype.kind == "f":
             reals = reals or bool(size)
@@ -292,11 +289,11 @@ def _hand_over(engine: Engine, source: InteractionSource) -> tuple[int, bool]:
         else:
             columns += [times, pa.nulls(size, pa.float64())]
         count += size
-        arrays = [pa.array(each, kind) for each, kind in zip((*columns, units), BATCHES.types, strict=True)]
+        arrays = [pa.array(each, kind) for each, kind in zip(columns, BATCHES.types, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)
 
     engine.load("batches", BATCHES, map(handed, source.batches()))
-    engine.view("raw", statements.raw(reals, source.left_out))
+    engine.view("raw", statements.raw(reals))
     (kept,) = engine.row("SELECT count(*) FROM raw")
     return kept, reals
 
@@ -327,8 +324,11 @@ def _check_times(
                 source.where,
                 f"{source_rows:,}",
             )
-    if (start or end) and source_rows:
-        check_middle(_median(engine, "raw", "timestamp", source_rows), source.ticks, source.where)
+    if (start or end) and source.timed and source.ticks is None and source_rows:
+        raise ConfigError(
+            f"start or end is given, but the times of {source.where} are numbers too small for times since 1973, so "
+            "their unit is not known. Name it with --time_unit, write ISO dates, or leave start and end out."
+        )
 
 
 def _filter(
@@ -343,11 +343,11 @@ def _filter(
 ) -> dict[str, int]:
     """Make `interactions`, and count those left out."""
     first, last = (None if text is None else parse_time(text) for text in (start, end))
-    timestamp = "r.timestamp"
+    timestamp, ticks = "r.timestamp", source.ticks or SECOND
     if "published_order" in quirks and source.timed:  # it knows whole seconds alone
-        timestamp = statements.seconds(timestamp, engine.divide, source.ticks, reals)
+        timestamp = statements.seconds(timestamp, engine.divide, ticks, reals)
     while True:
-        low, high = (None if timestamp is None else timestamp * source.ticks for timestamp in (first, last))
+        low, high = (None if timestamp is None else timestamp * ticks for timestamp in (first, last))
         engine.table("interactions", statements.interactions(low, high, timestamp))
         (kept,) = engine.row("SELECT count(*) FROM interactions")
         counts = {"interactions_outside_window": source_rows - kept}
@@ -419,7 +419,7 @@ def _number_items(
 def _sequences(
     engine: Engine,
     source: InteractionSource,
-    ticks: int,
+    ticks: int | None,
     reals: bool,
     count: int,
     split: str,
@@ -428,32 +428,25 @@ def _sequences(
 ) -> Sequences:
     """How sequences are made.
 
-    Dates, and numbers of a source that says its unit, are timestamps. Numbers of a table may be of any unit: they are
-    taken for the unit that the median suggests (`minionerec.data.times.ticks_by_middle`).
+    Numbers that are a mere order (`ticks` is None) stay as they are if all are whole: then the later is the greater and
+    the same time the same number, and only distances mean nothing. With fractions they are no times.
 
     Raises:
         ConfigError: If ties are to be reordered, and the times have no known unit.
     """
-    known: int | None = ticks if source.timed else None
     reals = reals and not by_user
-    if known == SECOND and count:
+    if source.timed and ticks is None and count:
         uneven = reals and engine.row("SELECT count(*) FROM interactions WHERE timestamp <> floor(timestamp)") != (0,)
-        known = ticks_by_middle(_typical_time(engine, count), uneven)
+        ticks = None if uneven else SECOND
+    known = ticks if source.timed else None
     time = None if known is None else statements.seconds("timestamp", engine.divide, known, reals)
     if ties != "keep" and time is None:
-        what = "holds times with fractions that are no dates" if source.timed else "holds no times"
+        what = "holds times with fractions whose unit is not known" if source.timed else "holds no times"
         raise ConfigError(
             f"ties is {ties!r}, but {source.where} {what}, so simultaneous interactions are not known. Set ties to "
-            "'keep', or give dates or seconds since 1970."
+            "'keep', give dates, or name the unit with --time_unit."
         )
     return Sequences(time, ties == "together", split == "leave_last_out", ties == "shuffle", by_user)
-
-
-def _typical_time(engine: Engine, count: int) -> float:
-    """A time of the same unit as the median; where the first and the last are of one unit, all between them are."""
-    ends = engine.row("SELECT CAST(min(timestamp) AS DOUBLE), CAST(max(timestamp) AS DOUBLE) FROM interactions")
-    first, last = unit_numbers(np.array(ends))
-    return float(ends[0]) if first == last != BEYOND else _median(engine, "interactions", "timestamp", count)
 
 
 def _shuffle(engine: Engine, sequences: Sequences, seed: int) -> None:
@@ -496,38 +489,3 @@ def _second_begins(engine: Engine, example: int, examples: int) -> int:
         f"SELECT min(example) FROM ordered WHERE time = {statements.whole(time)} AND example < {examples}"
     )
     return int(first)
-
-
-PARTS = 1024
-"""Parts that the range of a column is split into when its median is searched."""
-
-
-def _median(engine: Engine, table: str, column: str, count: int) -> float:
-    """The median of a column without gaps, as `numpy.median` gives it, in a handful of scans: nothing is sorted.
-
-    Args:
-        engine: The engine.
-        table: Its table.
-        column: The column.
-        count: Rows of the table, at least 1.
-    """
-    low = _value_of_rank(engine, table, column, (count - 1) // 2)
-    high = low if count % 2 else _value_of_rank(engine, table, column, count // 2)
-    return (low + high) / 2
-
-
-def _value_of_rank(engine: Engine, table: str, column: str, rank: int) -> float:
-    """The number of a rank, from 0, in rising order: its range is split and counted until one is left."""
-    number = f"CAST({column} AS DOUBLE)"
-    low, high = engine.row(f"SELECT min({number}), max({number}) FROM {table}")
-    while low < high and (width := (high / 2 - low / 2) / PARTS):  # halves, for their distance may be no double
-        part = f"floor(({number} / 2 - {real(low / 2)}) / {real(width)})"
-        found = engine.rows(
-            f"SELECT {part} AS part, count(*), min({number}), max({number}) FROM {table} "
-            f"WHERE {number} BETWEEN {real(low)} AND {real(high)} GROUP BY part ORDER BY part"
-        )
-        for _, size, low, high in found:  # noqa: B007
-            if rank < size:
-                break
-            rank -= size
-    return float(low)

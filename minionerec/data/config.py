@@ -21,6 +21,7 @@ from minionerec.data.names import (
     SOURCES,
     SPLIT_NAMES,
     TIES,
+    TIME_UNITS,
     WITH_COLUMNS,
 )
 
@@ -81,11 +82,16 @@ class PrepareConfig(StageConfig):
         "tables, recbole: column of times, all numbers or all ISO dates; '' where there is none and rows are in the "
         "order of time",
     )
+    time_unit: str | None = setting(
+        None,
+        "tables, recbole: unit since 1970 of times that are numbers: s, ms, us or ns; by default the one that the "
+        "magnitude of all shows, and an error where it shows none",
+        known=tuple(TIME_UNITS),
+    )
     max_title_words: int = setting(0, "amazon: items whose title has more words are left out; 0 sets no limit", least=0)
     start: str | None = setting(
         None,
-        "start of the time window: ISO month, date or time, in UTC; times that are numbers count as seconds "
-        "since 1970 (amazon2023: milliseconds)",
+        "start of the time window: ISO month, date or time, in UTC",
     )
     end: str | None = setting(None, "end of the time window, inclusive: a date alone is its midnight")
     core: int = setting(0, "fewest interactions of every user and every item (iterative k-core); 0 keeps all", least=0)
@@ -178,6 +184,7 @@ class PrepareConfig(StageConfig):
             ("times_by_order", self.times_by_order, ("published",), ()),
             ("interactions", self.interactions, FROM_FILES, FROM_FILES),
             ("items", self.items, FROM_FILES, with_items),
+            ("time_unit", self.time_unit, WITH_COLUMNS, ()),
             ("max_title_words", self.max_title_words, AMAZON, ()),
         )
         checks += tuple(

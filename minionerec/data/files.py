@@ -6,10 +6,9 @@ import io
 import json
 import os
 import stat
-import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from typing import Any, cast
@@ -130,35 +129,70 @@ def read_text(path: str | os.PathLike[str], remedy: str = "Mend its path.") -> s
         raise DataError(not_utf8(path, content)) from None
 
 
-def csv_rows(
-    path: str | os.PathLike[str], columns: Sequence[str], remedy: str
-) -> Iterator[tuple[int, int, list[str], list[str]]]:
-    """First and last line, all cells, and the cells of some columns, of each row of a csv file with a header.
+LONGEST_CELL = 1 << 26
+"""Most characters of a cell, so that a quote that is never closed does not fill the memory."""
+
+
+def csv_records(lines: Iterable[str], separator: str = ",") -> Iterator[tuple[int, int, list[str] | str]]:
+    """The records of CSV text (RFC 4180); blank lines are left out.
+
+    Args:
+        lines: Its lines with their ends; a carriage return alone ends one, too.
+        separator: The character between cells.
+
+    Yields:
+        Lines before the record, lines up to its end (a quoted cell may span lines), and its cells; or the reason why it
+        is none: a quote that is never closed, or text after the quote that ends a cell.
+    """
+    csv.field_size_limit(LONGEST_CELL)
+    reader, end = csv.reader(lines, delimiter=separator, strict=True), 0
+    while True:
+        begin = end
+        try:
+            record: list[str] | str | None = next(reader, None)
+        except csv.Error as error:  # the next record begins at the line after
+            record = _CSV_ERRORS.get(str(error)[:14], str(error))
+        end = reader.line_num
+        if record is None:
+            return
+        if isinstance(record, str) or len(record) > 1 or (record and (record[0].strip(" \t") or not record[0])):
+            yield begin, end, record
+
+
+_CSV_ERRORS = {
+    "unexpected end": 'a quote (") is opened and never closed',
+    "field larger t": f'a cell of more than {LONGEST_CELL:,} characters, perhaps of a quote (") that is never closed',
+}
+
+
+def csv_rows(path: str | os.PathLike[str], columns: Sequence[str], remedy: str) -> Iterator[tuple[int, list[str]]]:
+    """The line, and the cells of some columns, of each row of a csv file with a header.
 
     Raises:
         DataError: If the file cannot be read or is no CSV, a column is missing or there twice, or a row has more or
             fewer cells than the header; the message names the line.
     """
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(io.StringIO(read_text(path, remedy), newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        for name in columns:
-            if header.count(name) != 1:
-                what = "missing" if name not in header else "duplicated"
-                raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(columns)}.")
-        positions = [header.index(name) for name in columns]
-        end = reader.line_num
-        for cells in reader:
-            line, end = end + 1, reader.line_num  # a quoted cell may span lines
-            if cells and len(cells) != len(header):
-                raise DataError(
-                    f"{path}, line {line}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
-                )
-            if cells:
-                yield line, end, cells, [cells[position] for position in positions]
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}). Check its commas and quotes.") from None
+    records = csv_records(io.StringIO(read_text(path, remedy), newline=""))
+    header = [name.strip() for name in _cells(path, *next(records, (0, 0, [])))]
+    for name in columns:
+        if header.count(name) != 1:
+            what = "missing" if name not in header else "duplicated"
+            raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(columns)}.")
+    positions = [header.index(name) for name in columns]
+    for begin, end, record in records:
+        cells = _cells(path, begin, end, record)
+        if len(cells) != len(header):
+            raise DataError(
+                f"{path}, line {begin + 1}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
+            )
+        yield begin + 1, [cells[position] for position in positions]
+
+
+def _cells(path: str | os.PathLike[str], begin: int, end: int, record: list[str] | str) -> list[str]:
+    """The cells of a record, or an error that says why it is none."""
+    if isinstance(record, str):
+        raise DataError(f"{path}, line {begin + 1}: not CSV ({record}). Check its commas and quotes.")
+    return record
 
 
 def parse_json(text: str | bytes) -> tuple[Any, frozenset[str]]:

@@ -24,6 +24,9 @@ FROM_FILES = ("tables", *AMAZON, "movielens", *OPTIONAL_ITEMS)
 """Sources that are read from the paths `interactions` and `items`; those of `OPTIONAL_ITEMS` do without the latter."""
 SOURCES = ("demo", "published", *FROM_FILES)
 
+TIME_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Units of times that are numbers → ticks in a second."""
+
 SPLITS = ("train", "valid", "test")
 """The splits of every corpus; on disk the index in this order stands for the name."""
 

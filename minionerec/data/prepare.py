@@ -169,7 +169,7 @@ def _amazon(config: PrepareConfig, inputs: Mapping[str, Path], bad: BadRows) -> 
 
 
 def _columns(config: PrepareConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in COLUMNS}
+    return {name: getattr(config, name) for name in (*COLUMNS, "time_unit")}
 
 
 Reader = Callable[[PrepareConfig, Mapping[str, Path], BadRows], InteractionSource]

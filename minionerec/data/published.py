@@ -23,7 +23,6 @@ from minionerec.data.files import csv_rows, read_text
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import times_by_order
-from minionerec.data.sources.records import split_cells
 from minionerec.data.times import NO_TIME
 
 COLUMNS = (
@@ -204,9 +203,7 @@ def _read_rows(path: Path, index_of: Mapping[str, int], sids: Sequence[str]) -> 
     histories: list[np.ndarray] = []
     targets: list[int] = []
     rows = csv_rows(path, COLUMNS, f"{WHERE_TO_GET}.")
-    for line, end, cells, own in progress(rows, f"reading {path.name}", unit="rows"):
-        if end > line:
-            _check_span(path, line, end, cells, own)
+    for line, own in progress(rows, f"reading {path.name}", unit="rows"):
         user, titles, _, ids, item_id, texts, sid = own
         where = f"{path}, line {line}"
         lists = _parsed_lists(where, (titles, ids, texts))
@@ -234,16 +231,6 @@ def _wrong_sid(what: str, sid: str, item: int, index_of: Mapping[str, int], sids
     if sid not in sids:
         return DataError(f"{what} is not in the info file. Use the info file that belongs to these rows.")
     return DataError(f"{what} for item {list(index_of)[item]!r}, but the info file says {sids[item]!r}. Mend one.")
-
-
-def _check_span(path: Path, line: int, end: int, cells: Sequence[str], own: Sequence[str]) -> None:
-    """Check that a row of several lines has not swallowed others: a line inside a cell must be no row by itself."""
-    ids = [cell for name, cell in zip(COLUMNS, own, strict=True) if not name.endswith("title")]
-    inner = (next(split_cells(part, ","), []) for cell in cells for part in cell.splitlines()[1:])
-    if any("\n" in text for text in ids) or any(len(found) >= len(COLUMNS) for found in inner):
-        raise DataError(
-            f'{path}, line {line}: a quote (") opened there swallows lines to {end}. Double the quote, or mend the row.'
-        )
 
 
 def _parsed_lists(where: str, texts: Sequence[str]) -> list[list[Any]]:

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,16 +21,15 @@ BATCH = 1 << 20
 """Interactions of a batch at most."""
 
 
-InteractionBatch = tuple[pa.Array, np.ndarray, np.ndarray | None, np.ndarray | None]
+InteractionBatch = tuple[pa.Array, np.ndarray, np.ndarray | None]
 """Some interactions, in the order of their source: B texts, the user of each; int32 (B,), rows of the item table, where
--1 is left out; int64 or float64 (B,), times in ticks, None where there are none; and int8 (B,), the unit that each time
-looks like (`minionerec.data.units.unit_numbers`), None where the source defines its unit."""
+-1 is left out; and int64 or float64 (B,), times in ticks, None where there are none."""
 
 
 class InteractionSource(Protocol):
     """Items and interactions of a reader, before any filter, in batches that are read once.
 
-    `ticks`, `counts` and `left_out` are known when all batches were read.
+    `ticks` and `counts` are known when all batches were read.
     """
 
     @property
@@ -46,16 +45,12 @@ class InteractionSource(Protocol):
         """Whether there are times; else the file's order is all that is known."""
 
     @property
-    def ticks(self) -> int:
-        """Ticks of times in a second (1 for seconds since 1970, 10**9 for nanoseconds)."""
+    def ticks(self) -> int | None:
+        """Ticks of times in a second (1 for seconds since 1970); None for numbers that are a mere order."""
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Numbers for the manifest."""
-
-    @property
-    def left_out(self) -> Collection[int]:
-        """Units whose interactions are left out."""
 
     def batches(self) -> Iterator[InteractionBatch]:
         """The interactions, in the order of the file.
@@ -76,7 +71,7 @@ class Source:
         times: int64 or float64 (M,), in ticks; None where the file's order is all that is known.
         user_ids: U strings; user number u is `user_ids[u]`.
         where: See `InteractionSource`.
-        ticks: Ticks of `times` in a second.
+        ticks: Ticks of `times` in a second; None for numbers that are a mere order.
         counts: Numbers for the manifest.
     """
 
@@ -86,7 +81,7 @@ class Source:
     times: np.ndarray | None
     user_ids: pa.Array | pa.ChunkedArray
     where: str
-    ticks: int = 1
+    ticks: int | None = 1
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -94,18 +89,13 @@ class Source:
         """Whether there are times."""
         return self.times is not None
 
-    @property
-    def left_out(self) -> Collection[int]:
-        """None of the units."""
-        return ()
-
     def batches(self) -> Iterator[InteractionBatch]:
         """See `InteractionSource`."""
         for start in range(0, len(self.users), BATCH):
             some = slice(start, start + BATCH)
             users = self.user_ids.take(pa.array(self.users[some]))
             users = users.combine_chunks() if isinstance(users, pa.ChunkedArray) else users
-            yield users, self.item_index[some], None if self.times is None else self.times[some], None
+            yield users, self.item_index[some], None if self.times is None else self.times[some]
 
 
 class BadRows:

@@ -10,7 +10,6 @@ import numpy as np
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger
 from minionerec.data.files import csv_rows
-from minionerec.data.units import UNITS, unit_numbers
 
 if TYPE_CHECKING:
     from minionerec.data.corpus import Corpus
@@ -85,7 +84,7 @@ def _read_file(path: Path, split: str, count: int) -> RowTimes | None:
     """The times of one split of `count` examples, from a file that may name other splits, too."""
     found = RowTimes(np.full(count, NO_TIME), np.full(count, NO_TIME))
     lines: dict[int, int] = {}
-    for line, _, _, (name, *cells) in csv_rows(path, FILE_COLUMNS, "Give the path of the times."):
+    for line, (name, *cells) in csv_rows(path, FILE_COLUMNS, "Give the path of the times."):
         where = f"{path}, line {line}"
         if name not in ("train", "valid", "test"):
             raise DataError(f"{where}, column 'split': {shown(name)} is none of train, valid, test. Mend the line.")
@@ -120,18 +119,3 @@ def _whole(text: str, where: str, column: str) -> int:
     if number is None or abs(number) > _LARGEST:
         raise DataError(f"{where}, column {column!r}: {shown(text)} is no whole number of 64 bits. Mend the line.")
     return number
-
-
-def ticks_by_middle(middle: float, uneven: bool) -> int | None:
-    """Ticks in a second of plain numbers, by the magnitude of the median; None where they are no times.
-
-    Numbers too small to identify, which may be days or a mere order, stay as they are where all are whole: then the
-    later is the greater and the same time the same number, and only distances mean nothing. With fractions they are
-    no times.
-
-    Args:
-        middle: The median.
-        uneven: Whether any has a fraction.
-    """
-    unit = int(unit_numbers(np.array(middle)))
-    return None if unit < 0 and uneven else UNITS[max(unit, 0)][1]

@@ -26,7 +26,6 @@ from minionerec.core.remote import fetched, look_again
 from minionerec.core.settings import parse_settings
 from minionerec.core.stages import stage_spec
 from minionerec.data.source import BadRows
-from minionerec.data.sources.times import FEWEST
 
 # Units of times
 
@@ -89,11 +88,10 @@ def _strike_units(rng: Random, clean: Path, folder: Path) -> str:
         return "read"
     rows = found.user_ids.take(found.users).to_numpy(zero_copy_only=False).astype(int)
     if first == other or "date" not in (first, other):  # a date is its midnight, which others of its day are behind
-        few = len(np.unique(found.times)) < FEWEST
-        ordered = few or bool((np.diff(found.times[np.argsort(rows)]) >= 0).all())
+        ordered = bool((np.diff(found.times[np.argsort(rows)]) >= 0).all())
         holds(ordered, f"{first} and {other}: another order")
     seconds = seconds_of(found.times, found.ticks)
-    if seconds is not None and seconds.max() >= 10**8 and len(np.unique(found.times)) >= FEWEST:
+    if seconds is not None and seconds.max() >= 10**8:
         true = np.array([int(times[row].timestamp()) for row in rows])
         coarse = 86_400 if {first, other} & set(DATES) else 2
         holds(bool((np.abs(true - seconds) < coarse).all()), f"{first} and {other}: other times")

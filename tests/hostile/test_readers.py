@@ -22,7 +22,6 @@ from minionerec.data.layout import item_records, write_layout
 from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import read_amazon
-from minionerec.data.sources.records import find_records, spans_lines, unclosed_quote
 from minionerec.data.sources.tables import item_columns
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.published_json import read_published_json
@@ -72,47 +71,34 @@ def changed(position, line):
 # Quotes (item 12)
 
 
-def test_quotes_at_the_start_of_two_cells_swallow_nothing(tmp_path):
+def test_quotes_at_the_start_of_two_cells_are_a_bad_row_of_as_many_lines(tmp_path):
     interactions = lines()
     interactions[3], interactions[9] = f'"{interactions[3]}', f'"{interactions[9]}'
-    assert "line 5: column 'user_id' is " in reported(tmp_path, interactions)
-    assert "swallows lines to 11 (7 such lines)" in reported(tmp_path, interactions)
+    assert "visits.csv, line 5 (to line 11): ',' expected after '\"'" in reported(tmp_path, interactions)
     used, bad, _, _ = tables(tmp_path, interactions, allowed=7)
     assert (used, bad) == (N - 7, 7)
 
 
-def test_a_break_inside_an_id_is_a_bad_row_of_as_many_lines(tmp_path):
+def test_a_break_inside_an_id_is_a_bad_row(tmp_path):
     interactions = changed(3, f'"u\n3",p3,{START}')
-    assert "line 5: column 'user_id' is 'u\\n3'" in reported(tmp_path, interactions)
-    used, bad, _, _ = tables(tmp_path, interactions, allowed=2)
-    assert (used, bad) == (N - 1, 2)
+    assert "line 5, column 'user_id': 'u\\n3' is no id" in reported(tmp_path, interactions)
+    used, bad, _, built = tables(tmp_path, interactions, allowed=1)
+    assert (used, bad, built.counts["lines_inside_interaction_cells"]) == (N - 1, 1, 1)
 
 
-def test_a_row_inside_a_cell_that_is_never_read_is_found(tmp_path):
+def test_lines_inside_quoted_cells_are_counted(tmp_path):
     rows = [f"{line},good" for line in lines()]
-    rows[3], rows[5] = f'{lines()[3]},"good', f'{lines()[5]},good"'
-    content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
-    assert "which is a row itself" in reported(tmp_path, content)
-    used, bad, _, _ = tables(tmp_path, content, allowed=3)
-    assert (used, bad) == (N - 3, 3)
     rows[3], rows[5] = f'{lines()[3]},"good, if a\nlittle, late"', rows[4]
     content = ("user_id,item_id,timestamp,review\n" + "\n".join(rows)).encode()
     used, bad, _, built = tables(tmp_path, content)
     assert (used, bad, built.counts["lines_inside_interaction_cells"]) == (N, 0, 1)
 
 
-def test_items_that_a_title_swallowed_are_missed_and_the_quote_is_suspected(tmp_path):
-    items = ITEMS.replace("p1,Thing", 'p1,"Thing').replace("p3,Thing 3", 'p3,Thing 3"')
-    message = reported(tmp_path, lines(), items)
-    assert "item 'p2' is not in" in message
-    assert "quoted cells of the items span 2 lines, which a stray quote may have swallowed" in message
-
-
 def test_honest_quotes_stay_as_they_are(tmp_path):
-    titles = ['"Tea, ""green"""', '5" bolt', '"two\nlines"', '""', 'a "b" c', '"x" y']
+    titles = ['"Tea, ""green"""', '5" bolt', '"two\nlines"', '""', 'a "b" c', ' "x" y']
     items = "item_id,title\n" + "".join(f"p{item},{title}\n" for item, title in enumerate(titles))
     _, bad, _, built = tables(tmp_path, lines(), items)
-    assert built.items["title"].tolist() == ['Tea, "green"', '5" bolt', "two\nlines", "", 'a "b" c', "x y"]
+    assert built.items["title"].tolist() == ['Tea, "green"', '5" bolt', "two\nlines", "", 'a "b" c', '"x" y']
     assert (bad, built.counts["lines_inside_item_cells"]) == (0, 1)
 
 
@@ -121,46 +107,18 @@ def test_a_quote_in_the_header_swallows_nothing(tmp_path, name):
     interactions = lines()
     interactions[2] += '"'
     content = (HEADER.replace(name, f'"{name}') + "\n".join(interactions)).encode()
-    message = reported(tmp_path, content, allowed=100)
-    assert "visits.csv, line 1: column '" in message
-    assert 'spans lines, so a quote (") in the header swallows rows' in message
+    assert "visits.csv, line 1: not a header (" in reported(tmp_path, content, allowed=100)
     items = ITEMS.replace("title", '"title').replace("Thing 1", 'Thing 1"')
-    assert "items.csv, line 1: column 'title\\np0" in reported(tmp_path, lines(), items, allowed=100)
+    message = "items.csv, line 1: not a header (column names that span lines to 3)"
+    assert message in reported(tmp_path, lines(), items, allowed=100)
 
 
 @pytest.mark.parametrize("end", ["\n", ""])
-def test_a_quote_that_is_never_closed_is_named_by_its_line(tmp_path, end):
+def test_a_quote_that_is_never_closed_is_a_bad_row_of_all_lines_after_it(tmp_path, end):
     content = (HEADER + "\n".join(changed(20, f'"u0,p1,{START}')) + end).encode()
-    assert 'visits.csv, line 22: a quote (") is opened and never closed' in reported(tmp_path, content, allowed=100)
-
-
-def _by_hand(text: str) -> tuple[bool, int | None]:
-    """Whether a quoted cell spans lines, and the line of a quote that stays open, letter by letter."""
-    state, spans, opened = "start", False, 0
-    for position, letter in enumerate(text):
-        if state == "quoted":
-            returned = letter == "\r" and text[position + 1 : position + 2] == "\n"
-            spans |= letter in "\n\r" and not returned
-            state = "closing" if letter == '"' else state
-        elif letter == '"' and state in ("start", "closing"):
-            state, opened = "quoted", opened if state == "closing" else position
-        else:
-            state = "start" if letter in ",\n\r" else "plain"
-    return spans, text.count("\n", 0, opened) + 1 if state == "quoted" else None
-
-
-def test_quotes_are_found_as_letter_by_letter():
-    rng = np.random.default_rng(0)
-    for _ in range(3000):
-        text = "".join(rng.choice(list('ab",,"\n\r"'), rng.integers(1, 24)))
-        found = spans_lines(text.encode(), ","), unclosed_quote(text.encode(), ",")
-        assert found == _by_hand(text), repr(text)
-
-
-def test_records_know_their_lines(tmp_path):
-    records = find_records(b'a,b\n\n1,"x\ny"\r\n  \n2,z', ",")
-    assert (records.lines.tolist(), records.spans.tolist()) == ([1, 3, 6], [1, 2, 1])
-    assert [b"".join(b'a,b\n\n1,"x\ny"\r\n  \n2,z'[b:e] for b, e in zip(records.begins, records.ends, strict=True))]
+    message = 'visits.csv, line 22 (to line 25): a quote (") is opened and never closed'
+    assert message in reported(tmp_path, content) and message in reported(tmp_path, content, allowed=3)
+    assert tables(tmp_path, content, allowed=4)[:2] == (N - 4, 4)
 
 
 # Cells and headers (items 11, 16)
@@ -168,7 +126,7 @@ def test_records_know_their_lines(tmp_path):
 
 def test_a_cell_of_any_length_before_a_bad_row(tmp_path):
     long = "x" * 200_000
-    items = ITEMS + f"p6,{long}\np7\n"
+    items = ITEMS + f"p6,{long}\n"
     assert "visits.csv, line 12, column 'timestamp': 'soon' is not" in reported(
         tmp_path, changed(10, "u0,p1,soon"), items
     )
@@ -178,9 +136,15 @@ def test_a_cell_of_any_length_before_a_bad_row(tmp_path):
     assert "(200,000 characters)" in reported(tmp_path, changed(10, f"u0,p1,{long}"))
 
 
+def test_rows_with_too_few_cells_are_bad_rows(tmp_path):
+    interactions = changed(5, "u1,p1")
+    assert "line 7: 2 cells, expected 3. Check its separators" in reported(tmp_path, interactions)
+    assert tables(tmp_path, interactions, allowed=1)[:2] == (N - 1, 1)
+
+
 def test_rows_with_too_many_cells_are_bad_rows(tmp_path):
     interactions = changed(5, f"u1,p1,{START},7")
-    assert "line 7: 4 cells, expected 3 (1 such lines)" in reported(tmp_path, interactions)
+    assert "line 7: 4 cells, expected 3. Check its separators" in reported(tmp_path, interactions)
     interactions[10] = "u0,p1,soon"
     used, bad, _, _ = tables(tmp_path, interactions, allowed=2)
     assert (used, bad) == (N - 2, 2)
@@ -256,13 +220,14 @@ def test_a_first_row_without_a_time_does_not_decide_the_kind(tmp_path):
     assert tables(tmp_path, interactions, allowed=1)[:2] == (N - 1, 1)
 
 
-def test_a_window_over_times_of_another_unit_offers_a_guess(tmp_path):
-    for factor, name in ((1000, "milliseconds"), (10**6, "microseconds"), (1 / 86_400, "days")):
-        interactions = lines(lambda folder, factor=factor: int((START + folder * 1000) * factor))
-        message = reported(tmp_path, interactions, start="2017-01-01")
-        assert f"the times are taken for seconds since 1970, but they look like {name}" in message
-        assert tables(tmp_path, interactions)[:2] == (N, 0)
-    assert tables(tmp_path, lines(), start="2017-01-01")[:2] == (N, 0)
+def test_a_window_holds_for_times_of_every_unit_and_needs_one(tmp_path):
+    for factor in (1, 1000, 10**6):
+        interactions = lines(lambda position, factor=factor: (START + position * 1000) * factor)
+        built = tables(tmp_path, interactions, start="2017-07-14T04:00")[3]
+        assert built.counts["interactions_outside_window"] == 5
+    days = lines(lambda position: START // 86_400 + position)
+    assert "their unit is not known. Name it with --time_unit" in reported(tmp_path, days, start="2017-01-01")
+    assert tables(tmp_path, days)[:2] == (N, 0)
 
 
 # Parquet (items 3, 15)
@@ -483,14 +448,14 @@ def test_movielens_lines_with_a_carriage_return_inside_are_counted_each(tmp_path
     films = put(tmp_path, "movies.dat", "\n".join(f"{item}::Film {item}::Drama" for item in range(6)))
     bad = BadRows(9)
     source = read_movielens(put(tmp_path, "ratings.dat", "\n".join(ratings)), films, bad)
-    assert (len(source.users), bad.kinds) == (N - 2, {"malformed": 1, "missing_id": 1, "bad_time": 1})
+    assert (len(source.users), bad.kinds) == (N - 2, {"malformed": 2, "bad_time": 1})
 
 
 def test_a_tab_in_another_line_does_not_hide_the_line_that_is_too_long(tmp_path):
     ratings = put(tmp_path, "ratings.dat", "\n".join(f"{p % 4}::{p % 6}::5::{START + p}" for p in range(N)))
     films = [f"{item}::Film {item}::Drama" for item in range(6)]
     films[1], films[4] = "1::A\tfilm::Drama", "4::One::too::many"
-    with pytest.raises(MinioneRecError, match=r"movies.dat, line 5: 4 cells, expected 3 \(1 such lines\)"):
+    with pytest.raises(MinioneRecError, match=r"movies.dat, line 5: 4 cells, expected 3\."):
         read_movielens(ratings, put(tmp_path, "movies.dat", "\n".join(films)))
 
 

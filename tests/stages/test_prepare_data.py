@@ -111,7 +111,7 @@ def test_settings_that_contradict_one_another(settings, message):
 def test_filters_and_bad_rows_are_counted(tmp_path, tables):
     with open(tables["interactions"], "a") as file:
         file.write("1,77,99\n,1,99\n")
-    settings = {**tables, "output": str(tmp_path / "out"), "start": "1970-01-01T00:00:10"}
+    settings = {**tables, "output": str(tmp_path / "out"), "start": "1970-01-01T00:00:10", "time_unit": "s"}
     with pytest.raises(DataError, match=r"line 42.*item '77'.*That makes 2 bad rows, and max_bad_rows is 1\."):
         run_prepare(PrepareConfig(**settings, max_bad_rows=1))
     counts = run_prepare(PrepareConfig(**settings, max_bad_rows=2, core=3)).counts
@@ -125,7 +125,7 @@ def test_yaml_dates_and_the_data_directory(tmp_path, tables, monkeypatch):
     monkeypatch.setenv("MINIONEREC_DATA", str(tmp_path))
     (tmp_path / "data.yaml").write_text(
         "source: tables\nitems: $MINIONEREC_DATA/items.csv\ninteractions: $MINIONEREC_DATA/bought.csv\n"
-        f"start: 1970-01-01\nend: 1970-01-02\noutput: {tmp_path / 'out'}\n"
+        f"start: 1970-01-01\nend: 1970-01-02\ntime_unit: s\noutput: {tmp_path / 'out'}\n"
     )
     config = parse_settings(PrepareConfig, ["--config", str(tmp_path / "data.yaml")])
     assert (config.start, config.end) == ("1970-01-01", "1970-01-02")

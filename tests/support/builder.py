@@ -24,7 +24,6 @@ from minionerec.data.filters import parse_time, year_before
 from minionerec.data.names import SPLIT_NAMES, SPLITS, TIES
 from minionerec.data.source import Source
 from minionerec.data.sources import movielens, recbole, tables
-from minionerec.data.times import ticks_by_middle
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,8 @@ def in_memory(source) -> Source:
         return source
     parts = list(source.batches())
     users, index, times = [np.zeros(0, object)], [np.zeros(0, np.int32)], []
-    for user_ids, item_index, own, units in parts:
-        if set(units.tolist()) <= set(source.left_out):
-            continue
-        some = (item_index >= 0) & ~np.isin(units, list(source.left_out))
+    for user_ids, item_index, own in parts:
+        some = item_index >= 0
         users.append(user_ids.to_numpy(zero_copy_only=False)[some])
         index.append(item_index[some])
         times.append(own[some])
@@ -111,8 +108,8 @@ def read_movielens(*files, **options) -> Source:
 
 def seconds_of(times, ticks):
     """Whole seconds, as examples keep them; None where numbers tell no context."""
-    if ticks == 1 and len(times):
-        ticks = ticks_by_middle(float(np.median(times)), bool((times != np.floor(times)).any()))
+    if ticks is None and not (times != np.floor(times)).any():
+        ticks = 1
     return None if ticks is None else np.maximum(np.floor_divide(times, ticks).astype(np.int64), -(2**63) + 1)
 
 
@@ -142,12 +139,14 @@ def oracle(
     users, items, times, ticks = source.users.tolist(), source.item_index.tolist(), source.times, source.ticks
     if times is None and (split == "global_time" or start or end):
         return None
+    if times is not None and ticks is None and (start or end):
+        return None
     counts: dict[str, Any] = dict(source.counts)
     first, last = (text and parse_time(text) for text in (start, end))
     while True:
         inside = np.ones(len(users), bool)
-        inside &= times >= first * ticks if first is not None else True
-        inside &= times <= last * ticks if last is not None else True
+        inside &= times >= first * (ticks or 1) if first is not None else True
+        inside &= times <= last * (ticks or 1) if last is not None else True
         window = np.flatnonzero(inside).tolist()
         kept = _core(window, users, items, core) if core > 1 else window
         year = first is not None and datetime.fromtimestamp(first, UTC).year
@@ -163,7 +162,7 @@ def oracle(
         return None
     of_first = {user: row for row in reversed(kept) for user in [users[row]]}  # a user's first interaction
     if "published_order" in quirks and times is not None:
-        times, ticks = times // ticks, 1
+        times, ticks = times // (ticks or 1), 1
     order = [0] * len(users) if times is None else times.tolist()
     walk = sorted(kept, key=lambda row: (of_first[users[row]], order[row], row))
     old = sorted({items[row] for row in kept}) if core > 1 else list(range(len(source.items)))

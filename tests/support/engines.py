@@ -39,10 +39,10 @@ def sources(draw, *, kinds=("whole", "negative", "fractions", "parts", "millisec
     contexts = chance.integers(0, draw(st.sampled_from([3, 12, 1000])), size)
     times, ticks = {
         "whole": (1_500_000_000 + contexts * 3, 1),
-        "negative": (contexts - 5, 1),
-        "fractions": ((contexts - 4) / 4, 1),
+        "negative": (contexts - 5, None),
+        "fractions": ((contexts - 4) / 4, None),
         "parts": (1_400_000_000 + contexts / 3, 1),
-        "milliseconds": (1_500_000_000_000 + contexts * 400, 1),
+        "milliseconds": (1_500_000_000_000 + contexts * 400, 1000),
         "nanoseconds": (-(10**9) + contexts * 300_000_000, 10**9),
         "none": (None, 1),
     }[kind]

@@ -17,7 +17,7 @@ from minionerec.core.log import get_logger
 from minionerec.data.source import BadRows
 from minionerec.data.sources.ids import row_location
 from minionerec.data.sources.tables import column_of, read_table
-from minionerec.data.sources.tangles import drop_swallowing
+from minionerec.data.sources.text import INSIDE
 from minionerec.data.sources.times import read_times
 from minionerec.sid.embed.stored import check_vectors
 
@@ -155,7 +155,7 @@ def read_comparisons(
     """
     items, matrix = read_features(features)
     path, index = Path(comparisons), {item: number for number, item in enumerate(items)}
-    table, counts = _read_answers(path, targets, index)
+    table, counts = _read_answers(path, targets)
     a, b = (table[name].map(index).fillna(-1).to_numpy(np.int64) for name in ("item_a", "item_b"))
     named = ((table["user_id"] != "") & (table["item_a"] != "") & (table["item_b"] != "")).to_numpy(bool)
     known, other = (a >= 0) & (b >= 0), (table["item_a"] != table["item_b"]).to_numpy(bool)
@@ -208,12 +208,12 @@ def read_comparisons(
     )
 
 
-def _read_answers(path: Path, targets: Sequence[str], items: Mapping[str, int]) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _read_answers(path: Path, targets: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table of comparisons, `KEYS` and targets as texts, rows from 0; and the first counts.
 
     Raises:
-        DataError: If the file is missing or cannot be read, a column is missing or repeated, a line is not an object,
-            or a quote swallows lines.
+        DataError: If the file is missing or cannot be read, a column is missing or repeated, or a line is not an object
+            or no row.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file. Give --comparisons a csv, parquet or jsonl file.")
@@ -222,19 +222,19 @@ def _read_answers(path: Path, targets: Sequence[str], items: Mapping[str, int]) 
     table = read_table(path)
     for name in (*KEYS, *targets, *([TIME] if TIME in table.columns else [])):
         column_of(table, path, name, "targets" if name in targets else None)
-    known = dict.fromkeys(("item_a", "item_b"), items)
-    table, lines = drop_swallowing(table, path, (*KEYS, *targets), TIME, BadRows(), known=known)
     texts = {}
     for name in dict.fromkeys((*KEYS, *targets)):
         cells, wrong = texts_of(table[name], lists=False)
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise DataError(
-                f"{row_location(table, path, int(table.index[row]))}, column {name!r}: "
+                f"{row_location(path, int(table.index[row]))}, column {name!r}: "
                 f"{shown(table[name].iloc[row])} is no text in UTF-8 and no number. Write it as a text."
             )
         texts[name] = cells.str.strip()
-    return table.assign(**texts), {"comparisons": len(table)} | ({"lines_inside_cells": lines} if lines else {})
+    lines = table.attrs.get(INSIDE, 0)
+    table = table.assign(**texts).reset_index(drop=True)
+    return table, {"comparisons": len(table)} | ({"lines_inside_cells": lines} if lines else {})
 
 
 def _choices(

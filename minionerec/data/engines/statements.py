@@ -15,7 +15,6 @@ Tables, in the order in which they are made:
 - `active`: the users with an example (`Borders.known`).
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from minionerec.data.names import SPLITS
@@ -39,16 +38,14 @@ def real(number: float) -> str:
     return f"CAST('{number!r}' AS DOUBLE)"
 
 
-def raw(reals: bool, left_out: Collection[int]) -> str:
+def raw(reals: bool) -> str:
     """The interactions of `batches` that stay.
 
     Args:
         reals: Whether times are doubles: one batch of doubles makes all doubles, as one column of all would be.
-        left_out: Units whose interactions are left out.
     """
     timestamp = "coalesce(real_time, CAST(whole_time AS DOUBLE))" if reals else "whole_time"
-    units = "".join(f" AND unit <> {unit}" for unit in sorted(left_out))
-    return f"SELECT source_row, user_id, item, {timestamp} AS timestamp FROM batches WHERE item >= 0{units}"
+    return f"SELECT source_row, user_id, item, {timestamp} AS timestamp FROM batches WHERE item >= 0"
 
 
 def distinct(table: str) -> str:

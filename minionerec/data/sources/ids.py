@@ -1,6 +1,5 @@
 """Ids of rows, as text, and messages about rows without one."""
 
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,46 +10,32 @@ import pyarrow.compute as pc
 from minionerec.core.cells import EXACT, texts_of
 from minionerec.core.errors import shown
 from minionerec.data.source import BadRows
-from minionerec.data.sources.tangles import drop_swallowing
-from minionerec.data.sources.text import TextFile
+from minionerec.data.sources.table_files import PARQUET, kind_of
 
 
-def row_location(table: pd.DataFrame, path: Path, row: int) -> str:
-    """Position of row `row` (from 0) for messages: the line of a text file as an editor counts, else the row from 1."""
-    file: TextFile | None = table.attrs.get("file")
-    line = None if file is None else file.line(row)
-    return f"{path}, row {row + 1}" if line is None else f"{path}, line {line}"
+def row_location(path: Path, row: int) -> str:
+    """Position, for messages, of a row by its index from 0: the line of a text file, the row of a parquet file."""
+    return f"{path}, {'row' if kind_of(path) == PARQUET else 'line'} {row + 1}"
 
 
-def rows_with_ids(
-    table: pd.DataFrame,
-    path: Path,
-    ids: tuple[str, ...],
-    bad: BadRows,
-    *,
-    time: str | None = None,
-    known: Mapping[str, Collection[str]] | None = None,
-) -> tuple[pd.DataFrame, int]:
-    """The rows of a table that swallow no others and have an id in each of some columns.
+def rows_with_ids(table: pd.DataFrame, path: Path, ids: tuple[str, ...], bad: BadRows) -> pd.DataFrame:
+    """The rows of a table that have an id in each of some columns.
 
     Args:
         table: The table, from `read_table`.
         path: Its file, for messages.
         ids: Columns of ids; returned as texts.
         bad: Counts the other rows.
-        time: As in `drop_swallowing`.
-        known: As in `drop_swallowing`.
 
     Returns:
-        The rows with the index that they had; how many lines lie inside their cells.
+        The rows with the index that they had.
 
     Raises:
-        DataError: If there are such rows, as far as `bad` does not allow them.
+        DataError: If there are other rows, as far as `bad` does not allow them.
     """
-    table, lines = drop_swallowing(table, path, ids, time, bad, known=known)
     for name in ids:
         table = _drop_without_id(table, name, path, bad)
-    return table, lines
+    return table
 
 
 def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -> pd.DataFrame:
@@ -63,16 +48,16 @@ def _drop_without_id(table: pd.DataFrame, name: str, path: Path, bad: BadRows) -
     rows = table.index
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        where, n = row_location(table, path, int(rows[row])), int(wrong.sum())
+        where, n = row_location(path, int(rows[row])), int(wrong.sum())
         bad.add(
             "malformed_id",
             f"{where}, column {name!r}: {shown(table[name].iloc[row])} is no id; expected a text of one line or a "
-            f"whole number ({n} such rows). Mend or drop the row.",
+            f"whole number ({n} such rows). Correct or drop the row.",
             n,
         )
     empty = np.flatnonzero((ids == "").to_numpy(dtype=bool) & ~wrong)
     if len(empty):
-        where, what = row_location(table, path, int(rows[empty[0]])), "missing" if missing[empty[0]] else "empty"
+        where, what = row_location(path, int(rows[empty[0]])), "missing" if missing[empty[0]] else "empty"
         bad.add("missing_id", f"{where}, column {name!r}: the id is {what}. Fill it in or drop the row.", len(empty))
     kept: pd.DataFrame = table.assign(**{name: ids})[(ids != "").to_numpy(dtype=bool) & ~wrong]
     return kept

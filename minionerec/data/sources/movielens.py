@@ -45,6 +45,7 @@ def read_movielens(
         (films.assign(description=genres if Path(items).suffix != ".item" else ""), Path(items)),
         bad,
         COLUMNS,
+        "s",
     )
 
 

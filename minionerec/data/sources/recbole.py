@@ -17,6 +17,8 @@ def read_recbole(
     interactions: str | os.PathLike[str],
     items: str | os.PathLike[str] | None = None,
     bad: BadRows | None = None,
+    *,
+    time_unit: str | None = None,
     **columns: str,
 ) -> TableSource:
     """Read one line an interaction, and items with their titles; see https://recbole.io/atomic_files.html.
@@ -25,6 +27,7 @@ def read_recbole(
         interactions: The `.inter` file.
         items: The `.item` file. Without it items are those of the interactions by first appearance, with no title.
         bad: Counts rows that cannot be used; one is an error if None.
+        time_unit: As of `minionerec.data.sources.tables.read_tables`.
         columns: As of `minionerec.data.sources.tables.read_tables`, named without their types.
 
     Raises:
@@ -50,7 +53,7 @@ def read_recbole(
         catalogue, source = pd.DataFrame({item_column: ids[ids != ""], **blank}), path
     else:
         catalogue, source = _read(Path(items), bad), Path(items)
-    return parse_tables([(path, purchases)], str(path), (catalogue, source), bad, columns)
+    return parse_tables([(path, purchases)], str(path), (catalogue, source), bad, columns, time_unit)
 
 
 def _read(path: Path, bad: BadRows) -> pd.DataFrame:

@@ -3,8 +3,7 @@
 import html
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from html.entities import html5
 from pathlib import Path
@@ -18,7 +17,7 @@ from minionerec.core.cells import frame_of, texts_of
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.data.files import check_file
-from minionerec.data.names import COLUMNS, OF_INTERACTIONS, OF_ITEMS
+from minionerec.data.names import COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import (
@@ -32,9 +31,9 @@ from minionerec.data.sources.table_files import (
     kind_of,
     readable_table,
 )
-from minionerec.data.sources.text import PART, TextFile, read_json_parts, read_text_parts, read_text_table
-from minionerec.data.sources.times import TimeColumn, exact
-from minionerec.data.units import NANOSECOND, SMALL
+from minionerec.data.sources.text import INSIDE, PART, read_json_parts, read_text_parts, read_text_table
+from minionerec.data.sources.times import TimeColumn
+from minionerec.data.units import SECOND
 
 logger = get_logger(__name__)
 
@@ -48,7 +47,7 @@ def read_table(path: Path, bad: BadRows | None = None, columns: Collection[str] 
 
     Args:
         path: The file.
-        bad: Counts lines of a text file with more cells than the header; one is an error if None.
+        bad: Counts lines of a text file that are no rows; one is an error if None.
         columns: The columns of a parquet file that are read; all if None.
 
     Raises:
@@ -103,9 +102,7 @@ def column_of(table: pd.DataFrame, path: Path, name: str, flag: str | None) -> p
             sign = "tabs" if other == "\t" else repr(other)
             remedy = f"Its cells are separated by {sign}: save it with commas as .csv, or with tabs as .tsv"
         raise DataError(f"{path}: column {name!r} is missing; it has {columns}. {remedy}.")
-    file: TextFile | None = table.attrs.get("file")
-    names = list(table.columns) if file is None else [title.partition(":")[0] for title in file.header]
-    if (list(table.columns) if name not in names else names).count(name) > 1:
+    if list(table.columns).count(name) > 1:
         raise DataError(f"{path}: column {name!r} occurs twice. Name each column once.")
     column: pd.Series = table[name]
     return column
@@ -136,14 +133,14 @@ def _texts(table: pd.DataFrame, name: str, path: Path) -> pd.Series:
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise DataError(
-            f"{row_location(table, path, int(table.index[row]))}, column {name!r}: {shown(table[name].iloc[row])} is "
+            f"{row_location(path, int(table.index[row]))}, column {name!r}: {shown(table[name].iloc[row])} is "
             f"no text in UTF-8, number or list of these ({int(wrong.sum())} such rows). Write it as a text."
         )
     return texts.map(decoded).str.strip()
 
 
 class TableSource:
-    """An `InteractionSource` that cleans tables part by part, and checks units and unknown items over all parts.
+    """An `InteractionSource` that cleans tables part by part, and checks times and unknown items over all parts.
 
     Args:
         items: The item table of `Source`.
@@ -153,6 +150,7 @@ class TableSource:
         tables: The parts, each with its file.
         columns: Flag → column, as of `read_tables`.
         bad: Counts the rows that cannot be used.
+        time_unit: See `read_tables`.
     """
 
     def __init__(
@@ -164,25 +162,19 @@ class TableSource:
         tables: Iterable[tuple[Path, pd.DataFrame]],
         columns: Mapping[str, str],
         bad: BadRows,
+        time_unit: str | None,
     ) -> None:
         self.items, self.where = items, where
         self._index, self._path, self._item_lines = pd.Index(items["item_id"]), path, lines
-        self.left_out: Collection[int] = ()
         self._tables, self._columns, self._bad = tables, columns, bad
-        self._times = TimeColumn(bad)
-        self._unknown: dict[int, tuple[int, Callable[[], str], str]] = {}  # unit: row, position and item of the first
-        self._unknown_count: Counter[int] = Counter()
-        self._rows = self._lines = 0
+        self._times = TimeColumn(bad, time_unit, f", or name the unit with --time_unit ({', '.join(TIME_UNITS)})")
+        self._unknown, self._unknown_count, self._lines = "", 0, 0
+        self.ticks: int | None = SECOND
 
     @property
     def timed(self) -> bool:
         """See `InteractionSource`."""
         return bool(self._columns["time_column"])
-
-    @property
-    def ticks(self) -> int:
-        """See `InteractionSource`."""
-        return self._times.ticks or NANOSECOND
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -194,69 +186,43 @@ class TableSource:
         """See `InteractionSource`.
 
         Raises:
-            DataError: If there is no row, or rows cannot be used and are more than `bad` allows.
+            DataError: If there is no row, the unit of times is not clear, or rows cannot be used and are more than
+                `bad` allows.
         """
         empty = True
         for path, table in self._tables:
             empty = empty and not len(table)
-            yield from self._clean(path, table)
+            yield self._clean(path, table)
         if empty:
             raise DataError(f"{self.where}: holds a header and no interaction. Expected a row an interaction.")
-        self.left_out = self._times.other_units()
-        unknown = [unit for unit in self._unknown if unit not in self.left_out]
-        if unknown:
-            _, where, item = min((self._unknown[unit] for unit in unknown), key=lambda first: first[0])
-            n = sum(self._unknown_count[unit] for unit in unknown)
-            hint = (
-                f"; quoted cells of the items span {self._item_lines} lines, which a stray quote may have swallowed"
-                if self._item_lines
-                else ""
-            )
+        if self.timed:
+            self.ticks = self._times.ticks()
+        if self._unknown_count:
             self._bad.add(
                 "unknown_item",
-                f"{where()}, column {self._columns['item_column']!r}: item {shown(item)} is not in "
-                f"{self._path} ({n} such rows{hint}). Add the items or drop the rows.",
-                n,
+                f"{self._unknown} is not in {self._path} ({self._unknown_count} such rows). Add the items or drop the "
+                "rows.",
+                self._unknown_count,
             )
 
-    def _clean(self, path: Path, table: pd.DataFrame) -> Iterator[InteractionBatch]:
-        """The rows of a part that have ids and a time; times of possibly different units are in different batches.
-
-        So the numbers of the unit that stays are whole where only those of another unit made doubles of them.
-        """
+    def _clean(self, path: Path, table: pd.DataFrame) -> InteractionBatch:
+        """The rows of a part that have ids and a time."""
         user, item, time = (self._columns[f"{name}_column"] for name in ("user", "item", "time"))
-        table, lines = rows_with_ids(table, path, (user, item), self._bad, time=time or None)
-        self._lines += lines
-        location = partial(row_location, table, path)
-        if not time:
-            index, units = (
-                self._index.get_indexer(pd.Index(table[item])).astype(np.int32),
-                np.zeros(len(table), np.int8),
-            )
-            self._note_unknown(np.arange(len(table)), index, units, table[item], location)
-            yield pa.array(table[user], pa.string(), from_pandas=True), index, None, None
-            self._rows += len(table)
-            return
-        times, right, units = self._times.read(table[time], location)
-        families = np.where(right, np.where(units == SMALL, 0, units), SMALL + SMALL - 1)
-        for family in np.unique(families[right]).tolist():
-            some = families == family
-            own, chosen = exact(table[time], times, some)[some], table[some]
-            index = self._index.get_indexer(pd.Index(chosen[item])).astype(np.int32)
-            self._note_unknown(np.flatnonzero(some), index, units[some], chosen[item], location)
-            yield pa.array(chosen[user], pa.string(), from_pandas=True), index, own, units[some]
-        self._rows += len(table)
-
-    def _note_unknown(
-        self, rows: np.ndarray, index: np.ndarray, units: np.ndarray, ids: pd.Series, location: Callable[[int], str]
-    ) -> None:
-        for unit in np.unique(units[index < 0]).tolist():
-            unknown = np.flatnonzero((index < 0) & (units == unit))
-            if unit not in self._unknown:
-                first = int(unknown[0])
-                where = partial(location, int(ids.index[first]))
-                self._unknown[unit] = (self._rows + int(rows[first]), where, ids.iloc[first])
-            self._unknown_count[unit] += len(unknown)
+        self._lines += table.attrs.get(INSIDE, 0)
+        table = rows_with_ids(table, path, (user, item), self._bad)
+        times = None
+        if time:
+            times, right = self._times.read(table[time], partial(row_location, path))
+            if not right.all():
+                times, table = times[right], table[right]
+        index = self._index.get_indexer(pd.Index(table[item])).astype(np.int32)
+        unknown = np.flatnonzero(index < 0)
+        if len(unknown) and not self._unknown_count:
+            first = int(unknown[0])
+            where = row_location(path, int(table.index[first]))
+            self._unknown = f"{where}, column {item!r}: item {shown(table[item].iloc[first])}"
+        self._unknown_count += len(unknown)
+        return pa.array(table[user], pa.string(), from_pandas=True), index, times
 
 
 def read_tables(
@@ -265,12 +231,13 @@ def read_tables(
     bad: BadRows | None = None,
     *,
     size: int = PART,
+    time_unit: str | None = None,
     **columns: str,
 ) -> TableSource:
     """Read items, and interactions part by part; item index i is row i of the items table.
 
-    Of a text table that is larger than a part, an error of ids or dates counts the rows of the part in which it was
-    met, and of several kinds of bad rows the one that is met first is named.
+    Of a table that is larger than a part, an error of ids or times counts the rows of the part in which it was met, and
+    of several kinds of bad rows the one that is met first is named.
 
     Args:
         interactions: csv, tsv, jsonl or parquet with one row an interaction, in any order; or a folder of such files,
@@ -279,16 +246,18 @@ def read_tables(
         items: csv, tsv, jsonl or parquet with one row an item.
         bad: Counts rows that cannot be used; one is an error if None.
         size: Bytes of a part of a text table, about.
+        time_unit: Unit of times that are numbers, a key of `minionerec.data.names.TIME_UNITS`; by the magnitude of all
+            if None.
         columns: Names of columns, by keys of `minionerec.data.names.COLUMNS`: item ids (in both tables), titles,
             descriptions, user ids, and times (numbers or ISO dates). Without a column of times ("") rows are in the
             order of time.
 
     Raises:
         ArtefactError: If a folder holds no file to read, or a folder.
-        DataError: If a file or column is missing or a column there twice, or files of a folder differ; and, as far as
-            `bad` does not allow it, if a row has too many cells or a quote that swallows lines, an id is empty, of
-            several lines or (of an item) given twice, a time does not parse or is of another unit, or an interaction's
-            item is unknown. Errors of interactions are raised when they are read.
+        DataError: If a file or column is missing or a column there twice, files of a folder differ, or the unit of
+            times is not clear; and, as far as `bad` does not allow it, if a row has more or fewer cells than the header
+            or is not CSV, an id is empty, of several lines or (of an item) given twice, a time does not parse, or an
+            interaction's item is unknown. Errors of interactions are raised when they are read.
     """
     bad = bad or BadRows()
     of_items = [name for flag, name in (COLUMNS | columns).items() if flag in OF_ITEMS]
@@ -297,7 +266,7 @@ def read_tables(
         tables = _text_parts(files, bad, size)
     else:
         tables = _parquet_parts(files, {flag: (COLUMNS | columns)[flag] for flag in OF_INTERACTIONS})
-    return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns)
+    return parse_tables(tables, files.where, (catalogue, Path(items)), bad, columns, time_unit)
 
 
 def parse_tables(
@@ -306,6 +275,7 @@ def parse_tables(
     items: tuple[pd.DataFrame, Path],
     bad: BadRows,
     columns: Mapping[str, str],
+    time_unit: str | None = None,
 ) -> TableSource:
     """The same as `read_tables` of tables that are already in memory, or come part by part, each with its file."""
     named = {**COLUMNS, **columns}
@@ -318,7 +288,7 @@ def parse_tables(
                     column_of(table, path, named[flag], flag)
             yield path, table
 
-    return TableSource(table, items[1], lines, where, checked(), named, bad)
+    return TableSource(table, items[1], lines, where, checked(), named, bad, time_unit)
 
 
 def _text_parts(files: TableFiles, bad: BadRows, size: int) -> Iterator[tuple[Path, pd.DataFrame]]:
@@ -378,7 +348,8 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
     column_of(table, path, description_column, "description_column")
     if not len(table):
         raise DataError(f"{path}: holds a header and no item. Expected a row an item.")
-    table, lines = rows_with_ids(table, path, (item_column,), bad)
+    lines = table.attrs.get(INSIDE, 0)
+    table = rows_with_ids(table, path, (item_column,), bad)
     ids = table[item_column]
     twice = ids.duplicated()
     if twice.any():
@@ -386,8 +357,8 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
         first = ids.index[ids == ids[row]][0]
         bad.add(
             "duplicate_item",
-            f"{row_location(table, path, row)}: item {shown(ids[row])} is already in "
-            f"{row_location(table, path, first)}. Keep one row an item.",
+            f"{row_location(path, row)}: item {shown(ids[row])} is already in "
+            f"{row_location(path, first)}. Keep one row an item.",
             int(twice.sum()),
         )
         table = table[~twice]
@@ -411,9 +382,9 @@ def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
     bad = BadRows()
     table = read_table(path, bad)
     column_of(table, path, "item_id", None)
-    table, lines = rows_with_ids(table, path, ("item_id",), bad, known={"item_id": frozenset(ids)})
-    if lines:
+    if lines := table.attrs.get(INSIDE, 0):
         logger.info("%s: %d of its lines are inside quoted cells.", path, lines)
+    table = rows_with_ids(table, path, ("item_id",), bad)
     own: pd.Series = table["item_id"]
     twice = own[own.duplicated()]
     if len(twice):

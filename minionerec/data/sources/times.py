@@ -1,15 +1,13 @@
 """Times of a column: numbers or dates, comparable, and all of one unit."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from minionerec.core.cells import texts_of
 from minionerec.core.errors import DataError, shown
+from minionerec.data.names import TIME_UNITS
 from minionerec.data.source import BadRows
 from minionerec.data.units import (
     BEYOND,
@@ -17,166 +15,122 @@ from minionerec.data.units import (
     SECOND,
     SMALL,
     UNITS,
-    date_form,
+    are_digits_of_dates,
     looks_like,
-    mixed_units,
     unit_numbers,
 )
 
 _LIMIT = 2**63 - 1
-_OTHERS = {SMALL: "numbers too small to tell", BEYOND: "times after 2100"}
-FEWEST = 3
-"""Different numbers that must have the digits of dates before they are taken for such: one or two may by accident."""
-_AFTER_2100 = "a time after 2100 in seconds, milli-, micro- and nanoseconds"
+_FIRST, _AFTER = (int(np.datetime64(year, "s").astype(np.int64)) for year in ("1678", "2262"))
+"""Seconds since 1970 of the dates that 64 bits of nanoseconds hold, rounded to whole years."""
 _NUMBER = "a number from -2**63 to 2**63"
 _DATES = "a date from 1678 to 2261"
 _DATE = "an ISO date from 1678 to 2261, such as 2018-11-05 or 2018-11-05T12:30:00"
-
-
-def read_times(column: pd.Series, where: Callable[[int], str], bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
-    """The times of a whole column: `TimeColumn.read`, with the rows of other units than most among those refused.
-
-    Returns:
-        int64 or float64 (rows,), in one unit; bool (rows,), which are times; ticks in a second, taking numbers for
-        seconds.
-
-    Raises:
-        DataError: As `TimeColumn`.
-    """
-    reader = TimeColumn(bad)
-    times, right, units = reader.read(column, where)
-    return times, right & ~np.isin(units, list(reader.other_units())), reader.ticks or NANOSECOND
-
-
-@dataclass
-class _Unit:
-    """The times of a column that look like one unit: how many, the first of them, and their ends.
-
-    `row` and `value` are the number and the value of the first, and `where` gives its position; `dates` is whether all
-    are digits of dates, of which `different` holds some.
-    """
-
-    row: int
-    where: Callable[[], str]
-    value: Any
-    count: int = 0
-    least: float = np.inf
-    most: float = -np.inf
-    dates: bool = True
-    different: set[float] = field(default_factory=set)
-
-    def add(self, times: np.ndarray) -> None:
-        """Count some more times."""
-        self.count += len(times)
-        self.least, self.most = min(self.least, float(times.min())), max(self.most, float(times.max()))
-        self.dates = self.dates and date_form(times) is not None
-        if self.dates and len(self.different) < FEWEST:
-            self.different.update(np.unique(times)[:FEWEST].tolist())
-
-    @property
-    def text(self) -> str:
-        return shown(str(self.value))
 
 
 class TimeColumn:
     """Reads times that can be compared, part by part: numbers as they are, dates as nanoseconds since 1970 (UTC).
 
     The first row that is either decides: a number requires numbers everywhere, else ISO dates (2018-11-05,
-    2018-11-05T12:30:00Z); without a zone they are taken as UTC.
+    2018-11-05T12:30:00Z); without a zone they are taken as UTC. The unit of numbers is one for the whole column.
 
     Args:
-        bad: Counts rows that hold no time, one that no 64-bit number can hold, or a number of another unit (such as
-            milliseconds, or days) than most.
-
-    Attributes:
-        ticks: Ticks in a second, taking numbers for seconds; None until a row decides.
+        bad: Counts rows that hold no time, or one that no 64-bit number can hold.
+        time_unit: Unit of numbers, a key of `TIME_UNITS`; by their magnitude if None.
+        remedy: What else to do where it does not follow from the magnitude.
     """
 
-    def __init__(self, bad: BadRows) -> None:
-        self.bad = bad
-        self.ticks: int | None = None
-        self._units: dict[int, _Unit] = {}
-        self._rows = 0
-        self._name = ""
+    def __init__(self, bad: BadRows, time_unit: str | None = None, remedy: str = "") -> None:
+        self._bad, self._unit, self._remedy = bad, time_unit, remedy
+        self._kind: int | None = None  # SECOND for numbers, NANOSECOND for dates
+        self._name, self._dates = "", True
+        self._ends: list[tuple[float, str, str]] = []  # least and greatest number, its text and its position
 
-    def read(self, column: pd.Series, location: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The times of a part.
+    def read(self, column: pd.Series, location: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
+        """Read the times of a part.
 
         Args:
             column: Numbers, dates, or text of either.
             location: Gives the position, for messages, of the row of an index value.
 
         Returns:
-            int64 or float64 (rows,); bool (rows,), which are times; int8 (rows,), the unit that each looks like.
+            int64 or float64 (rows,); bool (rows,), which are times.
 
         Raises:
             DataError: Naming the first row without a time, if `bad` does not allow it.
         """
-        times, right, ticks, expected = parse_times(column, self.ticks)
+        times, right, kind, expected = parse_times(column, self._kind)
         self._name = str(column.name)
+        if kind == SECOND and self._unit is not None:
+            ticks = TIME_UNITS[self._unit]
+            right = right & (times >= _FIRST * ticks) & (times / ticks < _AFTER)
+            expected = f"a number that is a time from 1678 to 2261 in {self._unit}"
         if not right.all():
             row, n = int(np.flatnonzero(~right)[0]), int((~right).sum())
-            self.bad.add(
+            self._bad.add(
                 "bad_time",
                 f"{location(int(column.index[row]))}, column {self._name!r}: {shown(str(column.iloc[row]))} is not "
-                f"{expected} ({n} such rows). Mend or drop them.",
+                f"{expected} ({n} such rows). Correct or drop them.",
                 n,
             )
-        if not right.any():
-            return times, right, np.full(len(times), SMALL, np.int8)
-        self.ticks = ticks
-        times = exact(column, times, right)
-        units = (unit_numbers(times) if ticks == SECOND else np.full(len(times), SMALL)).astype(np.int8)
-        for unit in np.unique(units[right]).tolist():
-            rows = np.flatnonzero(right & (units == unit))
-            if unit not in self._units:
-                first = int(rows[0])
-                where = partial(location, int(column.index[first]))
-                self._units[unit] = _Unit(self._rows + first, where, column.iloc[first])
-            if ticks == SECOND:
-                self._units[unit].add(times[rows])
-        self._rows += len(times)
-        return times, right, units
+        if right.any():
+            self._kind = kind
+            times = _exact(column, times, right)
+            if kind == SECOND and self._unit is None:
+                self._note_ends(column, times, np.flatnonzero(right), location)
+        return times, right
 
-    def other_units(self) -> frozenset[int]:
-        """The units of the rows that are of another unit than most, which are counted as bad.
+    def _note_ends(
+        self, column: pd.Series, times: np.ndarray, rows: np.ndarray, location: Callable[[int], str]
+    ) -> None:
+        numbers = times[rows]
+        self._dates = self._dates and are_digits_of_dates(numbers)
+        for row in rows[[int(numbers.argmin()), int(numbers.argmax())]].tolist():
+            self._ends.append((float(times[row]), str(column.iloc[row]), location(int(column.index[row]))))
+        self._ends = [chosen(self._ends, key=lambda end: end[0]) for chosen in (min, max)]
+
+    def ticks(self) -> int | None:
+        """Ticks in a second, once all parts are read; None where numbers are too small to be times since 1973.
 
         Raises:
-            DataError: Naming the first of them, if `bad` does not allow them; or the first row, if most numbers are the
-                digits of dates, or are after 2100 in the unit of their size.
+            DataError: If the unit of numbers is not given and does not follow from their magnitude.
         """
-        units = self._units
-        if self.ticks != SECOND or not units:
-            return frozenset()
-        others = [each.least for unit, each in units.items() if unit != SMALL]
-        ends = (units[SMALL].most, min(others)) if SMALL in units and others else (0.0, 0.0)
-        usual, strange = mixed_units({unit: each.count for unit, each in units.items()}, *ends)
-        if strange:
-            first = min((units[unit] for unit in strange), key=lambda each: each.row)
-            n = sum(units[unit].count for unit in strange)
-            self.bad.add(
-                "bad_time",
-                f"{first.where()}, column {self._name!r}: {first.text} looks like {looks_like(float(first.value))}, "
-                f"but most rows like {_OTHERS.get(usual) or UNITS[usual][0]} ({n} such rows). Write all in one unit, "
-                "or drop them.",
-                n,
-            )
-        kept = [each for unit, each in units.items() if unit not in strange]
-        dates = usual != SMALL and all(each.dates for each in kept)
-        different = set[float]().union(*(each.different for each in kept))
-        if usual == BEYOND or (dates and len(different) >= FEWEST):
-            first = min(kept, key=lambda each: each.row)
-            form = date_form(np.array([float(first.value)])) if dates else None
-            what = f"a date written as {form}" if form else _AFTER_2100
-            raise DataError(
-                f"{first.where()}, column {self._name!r}: {first.text} looks like {what}, as most rows do. Write dates "
-                "as 2018-01-31T12:30:00, or seconds since 1970."
-            )
-        return frozenset(strange)
+        if self._kind != SECOND:
+            return self._kind or NANOSECOND
+        if self._unit is not None:
+            return TIME_UNITS[self._unit]
+        (least, text, where), (most, other, there) = self._ends
+        first, last = unit_numbers(np.array([least, most])).tolist()
+        if first != last:
+            reason = f"looks like {looks_like(least)}, but {shown(other)} ({there}) like {looks_like(most)}"
+        elif first == BEYOND:
+            reason = "is no time from 1973 to 2100 in seconds, milli-, micro- or nanoseconds"
+        elif first != SMALL and self._dates:
+            reason = f"looks like {looks_like(least)}, but may be the digits of a date, as all rows"
+        else:
+            return None if first == SMALL else UNITS[first][1]
+        raise DataError(
+            f"{where}, column {self._name!r}: {shown(text)} {reason}. Write all times as 2018-01-31T12:30:00 or as "
+            f"numbers of one unit since 1970{self._remedy}."
+        )
+
+
+def read_times(column: pd.Series, location: Callable[[int], str], bad: BadRows) -> tuple[np.ndarray, np.ndarray, int]:
+    """Read the times of a whole column, see `TimeColumn`.
+
+    Returns:
+        int64 or float64 (rows,), in one unit; bool (rows,), which are times; ticks in a second, 1 for an order.
+
+    Raises:
+        DataError: As `TimeColumn`.
+    """
+    reader = TimeColumn(bad)
+    times, right = reader.read(column, location)
+    return times, right, reader.ticks() or SECOND
 
 
 def parse_times(column: pd.Series, ticks: int | None = None) -> tuple[np.ndarray, np.ndarray, int, str]:
-    """The times of a column, see `TimeColumn`.
+    """Parse the times of a column, see `TimeColumn`.
 
     Args:
         column: Numbers, dates, or text of either.
@@ -236,7 +190,7 @@ def _nanoseconds(dates: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     return np.where(right, values, np.datetime64(0, "ns")).astype("datetime64[ns]").astype(np.int64), right
 
 
-def exact(column: pd.Series, times: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+def _exact(column: pd.Series, times: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """The same times, selected rows exact where all of these are whole numbers and only others made doubles."""
     if times.dtype.kind != "f" or chosen.all() or not chosen.any() or pd.api.types.is_float_dtype(column.dtype):
         return times

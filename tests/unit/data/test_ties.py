@@ -139,7 +139,7 @@ def test_ties_need_timestamps(ties):
     without = type(source)(**{**vars(source), "times": None})
     with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds no times"):
         build(without, split="leave_last_out", ties=ties)
-    parts = type(source)(**{**vars(source), "times": source.times + 0.5})
+    parts = type(source)(**{**vars(source), "times": source.times + 0.5, "ticks": None})
     with pytest.raises(ConfigError, match=f"ties is '{ties}', but made up holds times with fractions"):
         build(parts, ties=ties)
     for kept in (without, parts):
