@@ -204,7 +204,6 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
 
     from minionerec.models.prompts.examples import ExampleBuilder, special_texts
     from minionerec.models.prompts.wording import load_wording
-    from minionerec.training.config import SftConfig
     from minionerec.training.rows import SftExamples, tokenise_examples
 
     train = corpus.train
@@ -217,9 +216,7 @@ def compact_batches(args: argparse.Namespace, corpus: Any, tokenizer: Any, table
     small = replace(corpus, train=train.take(np.isin(numbers, chosen)))
     builder = ExampleBuilder(small, table, load_wording("compact"), special_texts(tokenizer))
     one_by_one, _ = tokenise_examples(tokenizer, builder.build("next_sid", "train"), 512)
-    maker = SftExamples(
-        tokenizer, builder, small, SftConfig(corpus="none", sids="none", output="none", all_positions=True)
-    )
+    maker = SftExamples(tokenizer, builder, small, {"next_sid": 1.0}, args.seed, all_positions=True)
     windows, _ = maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))
     batches = []
     for rows in (examples_of(one_by_one, range(len(one_by_one["labels"]))), listed(windows)):

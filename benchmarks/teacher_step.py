@@ -36,7 +36,6 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.models.prompts.wording import load_wording
 from minionerec.sid.table import SidTable
-from minionerec.training.config import SftConfig
 from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.packing import TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples
@@ -71,8 +70,7 @@ def load(args: argparse.Namespace) -> tuple[Bundle, list[dict[str, Any]], Teache
     add_code_tokens(tokenizer, table)
     wording = load_wording("compact")
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    config = SftConfig(corpus="none", sids="none", output="none", all_positions=True, teacher=args.teacher)
-    maker = SftExamples(tokenizer, builder, corpus, config)
+    maker = SftExamples(tokenizer, builder, corpus, {"next_sid": 1.0}, 0, all_positions=True, teacher=True)
     rows = listed(maker.whole("next_sid", np.arange(maker.whole_count("next_sid")))[0])
     shape = {"hidden_size": args.width, "layers": args.layers, "heads": args.heads, "kv_heads": args.kv_heads}
     with torch.device(args.device):

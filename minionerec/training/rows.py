@@ -21,7 +21,6 @@ from minionerec.models.prompts.examples import (
     encode_prompt,
 )
 from minionerec.models.prompts.wording import NEXT_SID, NEXT_TITLE
-from minionerec.training.config import SftConfig
 from minionerec.training.examples import (
     NO_LABEL,
     Chance,
@@ -243,9 +242,15 @@ class SftExamples(ExampleMaker):
         tokenizer: The model's tokenizer.
         builder: See `ExampleMaker`.
         corpus: See `ExampleMaker`.
-        config: Tasks and how they are trained.
+        tasks: See `ExampleMaker`.
+        seed: See `ExampleMaker`.
         splits: See `ExampleMaker`.
         by_shard: See `ExampleMaker`.
+        max_prompt_length: Most tokens of a prompt.
+        all_positions: Whether the next item, or its title, is learned at every position of a user's window.
+        variants: Further copies of each window, with items left out at random.
+        recency: How fast the weight of a target falls with its age (`minionerec.data.windows.recency_weights`).
+        teacher: Whether the inputs of a teacher are made.
 
     Raises:
         ConfigError: If the wording does not allow it.
@@ -258,27 +263,34 @@ class SftExamples(ExampleMaker):
         tokenizer: PreTrainedTokenizerBase,
         builder: ExampleBuilder,
         corpus: Corpus,
-        config: SftConfig,
+        tasks: Mapping[str, float],
+        seed: int,
         splits: Sequence[str] = ("train",),
         *,
         by_shard: bool = False,
+        max_prompt_length: int = 512,
+        all_positions: bool = False,
+        variants: int = 0,
+        recency: float = 0.0,
+        teacher: bool = False,
     ):
-        super().__init__(builder, corpus, config.tasks, config.seed, splits, by_shard=by_shard)
-        self.tokenizer, self.config, self.teacher = tokenizer, config, bool(config.teacher)
-        windowed = (NEXT_SID, NEXT_TITLE) if config.all_positions else ()
-        self.texts = {task: WindowTexts.of(tokenizer, builder, task) for task in config.tasks if task in windowed}
+        super().__init__(builder, corpus, tasks, seed, splits, by_shard=by_shard)
+        self.tokenizer, self.max_prompt_length, self.teacher = tokenizer, max_prompt_length, teacher
+        self.variants, self.fading = variants, recency
+        windowed = (NEXT_SID, NEXT_TITLE) if all_positions else ()
+        self.texts = {task: WindowTexts.of(tokenizer, builder, task) for task in tasks if task in windowed}
 
     @cached_property
     def recency(self) -> Callable[[np.ndarray], np.ndarray]:
         """How much training examples weigh by their age."""
-        return recency_weights(self.corpus.split, self.count, self.config.recency)
+        return recency_weights(self.corpus.split, self.count, self.fading)
 
     def examples(self, requested: TaskExamples) -> tuple[Columns, Mapping[str, int]]:
         """Examples of one task, an interaction or an item each."""
         builder = requested.builder(self.builder)
         made = builder.some(requested.task, "train", requested.items) if len(requested.numbers) else []
         lists, truncated = tokenise_examples(
-            self.tokenizer, made, self.config.max_prompt_length, requested.seed, requested.positions, requested.count
+            self.tokenizer, made, self.max_prompt_length, requested.seed, requested.positions, requested.count
         )
         if requested.task == NEXT_SID and requested.rows is not None and len(made):
             weights = self.recency(requested.numbers).tolist()
@@ -305,8 +317,9 @@ class SftExamples(ExampleMaker):
         return self._varied(found, self.seed)
 
     def _varied(self, windows: FlatWindows, seed: int) -> FlatWindows:
-        count = self.config.variants
-        return varied_windows(windows, self.corpus.together, count, seed) if count else windows
+        if not self.variants:
+            return windows
+        return varied_windows(windows, self.corpus.together, self.variants, seed)
 
     def whole_count(self, task: str) -> int:
         """See `ExampleMaker.whole_count`."""

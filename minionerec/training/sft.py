@@ -133,46 +133,86 @@ class SidSftTrainer(RankingEvaluation, StepInParts, SFTTrainer):
         return loss * self.accelerator.num_processes / num_items_in_batch
 
 
-def _backbone(
-    config: SftConfig, corpus: Corpus, table: SidTable, wording: Wording
+def scratch_backbone(
+    corpus: Corpus,
+    table: SidTable,
+    wording: Wording,
+    *,
+    text_vocabulary: int,
+    seed: int,
+    titles_only: bool = False,
+    **shape: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model that training starts from, and its tokenizer with a token for each code."""
+    """A small model with random weights, and its tokenizer with a token for each code.
+
+    Args:
+        corpus: The corpus whose texts the tokenizer is trained on.
+        table: SIDs of its items.
+        wording: The wording of prompts.
+        text_vocabulary: Tokens trained on texts.
+        seed: Seed of the weights.
+        titles_only: Whether the model reads and writes titles alone.
+        **shape: See `minionerec.models.backbone.build.scratch_model`.
+    """
     titles = corpus.items["title"].tolist()
-    if config.model == "scratch":
-        words = [" ".join([*text.prompts, text.completion]) for text in wording.tasks.values()]
-        read = titles if list(config.tasks) == [NEXT_TITLE] else [*titles, *corpus.items["description"], *words]
-        tokenizer = train_tokenizer(read, config.text_vocabulary)
-        add_code_tokens(tokenizer, table)
-        add_session_tokens(tokenizer, wording.session_context)
-        names = ("hidden_size", "layers", "heads", "kv_heads", "inner_size", "tied")
-        scratch: Any = scratch_model(tokenizer, config.seed, **{name: getattr(config, name) for name in names})
-        return scratch.to(resolve_dtype(config.dtype)), tokenizer
-    if config.dropout:
-        logger.warning(
-            "dropout is %g, and %s is pretrained: a model that was trained without dropout loses most of what it knows "
-            "under it. Set dropout to 0 unless this one was trained with it.",
-            config.dropout,
-            config.model,
-        )
-    set_seed(config.seed)  # rows that are neither the model's nor SIDs start at random
-    model, pretrained_tokenizer = load_pretrained(config.model, resolve_dtype(config.dtype))
-    add_code_tokens(pretrained_tokenizer, table)
-    add_session_tokens(pretrained_tokenizer, wording.session_context)
-    generated = task_of(config.tasks) == NEXT_SID
-    initialise_code_rows(model, pretrained_tokenizer, table, titles, config.seed, generated)
-    return model, pretrained_tokenizer
+    words = [" ".join([*text.prompts, text.completion]) for text in wording.tasks.values()]
+    texts = titles if titles_only else [*titles, *corpus.items["description"], *words]
+    tokenizer = train_tokenizer(texts, text_vocabulary)
+    add_code_tokens(tokenizer, table)
+    add_session_tokens(tokenizer, wording.session_context)
+    return scratch_model(tokenizer, seed, **shape), tokenizer
+
+
+def pretrained_backbone(
+    name: str, corpus: Corpus, table: SidTable, wording: Wording, *, dtype: str, seed: int, generated: bool = True
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A pretrained model, and its tokenizer, with a token for each code.
+
+    Args:
+        name: Hub name or directory.
+        corpus: The corpus.
+        table: SIDs of its items.
+        wording: The wording of prompts.
+        dtype: Dtype of the weights, a setting's word.
+        seed: Seed of new rows.
+        generated: Whether the model generates SIDs (`minionerec.models.backbone.vocabulary.initialise_code_rows`).
+    """
+    set_seed(seed)  # rows that are neither the model's nor SIDs start at random
+    model, tokenizer = load_pretrained(name, resolve_dtype(dtype))
+    add_code_tokens(tokenizer, table)
+    add_session_tokens(tokenizer, wording.session_context)
+    initialise_code_rows(model, tokenizer, table, corpus.items["title"].tolist(), seed, generated)
+    return model, tokenizer
 
 
 def _load(config: SftConfig, run: TrainingRun, whole: Corpus, by_shard: bool) -> tuple[Bundle, ExampleBuilder]:
     """The model with everything it needs, and the maker of its examples."""
     corpus = run.sample_corpus(whole, config.eval_examples) if by_shard else whole
     table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
-    wording = load_wording(config.wording)
-    model, tokenizer = _backbone(config, corpus, table, wording)
+    wording, task = load_wording(config.wording), task_of(config.tasks)
+    model: Any
+    if config.model == "scratch":
+        names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size", "tied")
+        settings: dict[str, Any] = {name: getattr(config, name) for name in names}
+        model, tokenizer = scratch_backbone(
+            corpus, table, wording, titles_only=list(config.tasks) == [NEXT_TITLE], **settings
+        )
+        model = model.to(resolve_dtype(config.dtype))
+    else:
+        if config.dropout:
+            logger.warning(
+                "dropout is %g, and %s is pretrained: a model that was trained without dropout loses most of what it "
+                "knows under it. Set dropout to 0 unless this one was trained with it.",
+                config.dropout,
+                config.model,
+            )
+        model, tokenizer = pretrained_backbone(
+            config.model, corpus, table, wording, dtype=config.dtype, seed=config.seed, generated=task == NEXT_SID
+        )
     builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
     if builder.uses_session_context and not whole.has_times:
         warn_without_times(config.corpus, f"the wording is {wording.name}", "take another wording")
-    return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task_of(config.tasks)), builder
+    return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task), builder
 
 
 def _trainer(
@@ -263,7 +303,20 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     corpus = corpus if by_shard else corpus.training_on(run.splits)
     bundle, builder = _load(config, run, corpus, by_shard)
     splits = run.splits if by_shard else ["train"]  # those in memory are joined
-    maker = SftExamples(bundle.tokenizer, builder, corpus, config, splits, by_shard=by_shard)
+    maker = SftExamples(
+        bundle.tokenizer,
+        builder,
+        corpus,
+        config.tasks,
+        config.seed,
+        splits,
+        by_shard=by_shard,
+        max_prompt_length=config.max_prompt_length,
+        all_positions=config.all_positions,
+        variants=config.variants,
+        recency=config.recency,
+        teacher=bool(config.teacher),
+    )
     with run.work.phase("load"):
         examples = training_set(maker, run.rows, config.max_tokens)
     counts = {"tokens": examples.total("tokens"), "losses": examples.total("losses")}

@@ -15,7 +15,6 @@ from minionerec.data.source import Source
 from minionerec.data.windows import FlatWindows, recency_weights
 from minionerec.models.prompts.wording import NEXT_SID
 from minionerec.training.catalogue.windows import held_out_windows, read_windows, write_windows
-from minionerec.training.config import SftConfig
 from minionerec.training.examples import training_set
 from minionerec.training.rows import COLUMNS, SftExamples, WindowTexts, window_columns
 
@@ -97,8 +96,17 @@ def sid_windows(corpus, table, recency, session_context=False):
 
 def training_examples(bundle, builder, config, corpus=None, folder=None, splits=("train",)):
     """The training examples of a builder's corpus, or of another's files: a data set, and what it is of."""
+    names = ("max_prompt_length", "all_positions", "variants", "recency")
     maker = SftExamples(
-        bundle.tokenizer, builder, corpus or builder.corpus, config, splits, by_shard=corpus is not None
+        bundle.tokenizer,
+        builder,
+        corpus or builder.corpus,
+        config.tasks,
+        config.seed,
+        splits,
+        by_shard=corpus is not None,
+        teacher=bool(config.teacher),
+        **{name: getattr(config, name) for name in names},
     )
     with tempfile.TemporaryDirectory() as path:
         found = training_set(maker, Path(folder or path), config.max_tokens)
@@ -116,16 +124,8 @@ def tokenised_windows(bundle, builder, windows=None, recency=0.0, task=NEXT_SID)
 
 def tokenised_rows(bundle, builder, max_prompt_length, recency=0.0, **settings):
     """The examples of the task next_sid, one an interaction, with all that a teacher is asked: name to lists."""
-    config = SftConfig(
-        corpus="none",
-        sids="none",
-        output="none",
-        teacher="some",
-        recency=recency,
-        max_prompt_length=max_prompt_length,
-        **settings,
-    )
-    maker = SftExamples(bundle.tokenizer, builder, builder.corpus, config)
+    settings = {"max_prompt_length": max_prompt_length, "recency": recency, "teacher": True, **settings}
+    maker = SftExamples(bundle.tokenizer, builder, builder.corpus, {NEXT_SID: 1.0}, **{"seed": 42, **settings})
     return listed(*maker.whole(NEXT_SID, np.arange(len(builder.corpus.train))))
 
 
