@@ -6,7 +6,6 @@ import re
 import subprocess
 import time
 import urllib.request
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,6 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.prepare import run_prepare
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import new_bundle
-from minionerec.training.config import CatalogueTrainConfig
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("selenium", reason="selenium is not installed (the extra dev has it)")
@@ -92,12 +90,10 @@ def shop(tmp_path_factory):
     table = SidTable(
         np.stack([position // 50, position % 50 // 10, position % 10], axis=1), corpus.items["item_id"].tolist()
     )
-    config = CatalogueTrainConfig(
-        corpus=str(folder / "corpus"), sids="sids", output="output", hidden_size=16, layers=1, heads=2, inner_size=16
-    )
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "seed": 42}
     windows = sid_windows(corpus, table, 0.0)[0]
-    save_checkpoint(new_bundle(config, corpus, table, windows), folder / "catalogue")
-    conditioned = new_bundle(replace(config, session_context=True), corpus, table, windows)
+    save_checkpoint(new_bundle(corpus, table, windows, **shape), folder / "catalogue")
+    conditioned = new_bundle(corpus, table, windows, session_context=True, **shape)
     for tower in conditioned.model.towers:
         torch.nn.init.normal_(tower.session_states.shift)
     save_checkpoint(conditioned, folder / "conditioned")

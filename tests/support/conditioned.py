@@ -12,7 +12,7 @@ from minionerec.training.catalogue.build import new_bundle
 from support.checkpoints import save_checkpoint
 from support.examples import sid_windows
 from support.store import shared
-from support.training import catalogue_config, make_inputs
+from support.training import make_inputs
 
 
 def save_conditioned(folder: Path, session_context: bool = True) -> Path:
@@ -24,7 +24,9 @@ def save_conditioned(folder: Path, session_context: bool = True) -> Path:
     corpus = Corpus.load(path)
     table = SidTable.load_index(f"{sids}/index.json", corpus.items["item_id"].tolist())
     windows = sid_windows(corpus, table, 0.0)[0]
-    bundle = new_bundle(catalogue_config(folder, session_context=session_context), corpus, table, windows)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    settings = {"session_context": session_context, "vector_width": 8, "seed": 42}
+    bundle = new_bundle(corpus, table, windows, **settings, **shape)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in bundle.model.parameters():

@@ -1,6 +1,7 @@
 """A catalogue model with random weights, from a corpus, its SIDs and the text of its items."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -21,7 +22,6 @@ from minionerec.sid.embed.vectors import make_vectors
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.experts import count_experts
 from minionerec.training.catalogue.windows import SidWindows, window_transitions
-from minionerec.training.config import CatalogueTrainConfig
 
 DECAY = 0.6
 """Weight of each further item back in the counts of transitions."""
@@ -96,40 +96,61 @@ def _of_same_pairs(first: csr_array, second: csr_array) -> tuple[csr_array, csr_
     return found[0], found[1]
 
 
-def new_bundle(config: CatalogueTrainConfig, corpus: Corpus, table: SidTable, windows: SidWindows) -> Bundle:
-    """A model with random weights, with all it needs to recommend."""
-    wording = load_wording("session_context" if config.session_context else "compact")
+def new_bundle(
+    corpus: Corpus,
+    table: SidTable,
+    windows: SidWindows,
+    *,
+    seed: int,
+    vectors: str = "tfidf",
+    vector_width: int = 128,
+    session_context: bool = False,
+    transitions: bool = True,
+    reach: int = 10,
+    experts: bool = False,
+    recency: float = 0.0,
+    max_prompt_length: int = 512,
+    **shape: Any,
+) -> Bundle:
+    """A catalogue model with random weights, with all it needs to recommend.
+
+    Args:
+        corpus: The corpus.
+        table: SIDs of its items.
+        windows: Training windows, of which pairs are counted.
+        seed: Seed of the weights.
+        vectors: Where item vectors come from (`sid_text`); none if empty.
+        vector_width: Width of vectors of TF-IDF or of interactions.
+        session_context: Whether the model is conditioned on the session context.
+        transitions: Whether SIDs are scored by how often they followed those of the history.
+        reach: Items back that transitions are counted.
+        experts: Whether the model has experts, which are available up to `SIDS_AT_ONCE` SIDs.
+        recency: How fast the weight of a training target falls with its age.
+        max_prompt_length: Most tokens of a prompt.
+        **shape: Further arguments of `minionerec.models.backbone.catalogue.CatalogueConfig`.
+    """
+    wording = load_wording("session_context" if session_context else "compact")
     words = [f"{text.prompt} {text.completion}" for text in wording.tasks.values()]
     tokenizer = train_tokenizer([*corpus.items["title"], *words], _TEXT_TOKENS)
     add_code_tokens(tokenizer, table)
     add_session_tokens(tokenizer, wording.session_context)
-    text = sid_text(corpus, table, config.vectors, config.vector_width) if config.vectors else None
-    counts = None
-    if config.transitions:
-        counts = window_transitions(windows, table.n_unique, config.reach, DECAY, REVERSE)
-    experts = None
-    if config.experts and table.n_unique <= SIDS_AT_ONCE:
-        alike = sid_neighbours(corpus, table, config.vectors, text)
-        experts = count_experts(windows, table.n_unique, config.recency, alike)
-    shape = CatalogueConfig(
+    text = sid_text(corpus, table, vectors, vector_width) if vectors else None
+    counts = window_transitions(windows, table.n_unique, reach, DECAY, REVERSE) if transitions else None
+    pooled = None
+    if experts and table.n_unique <= SIDS_AT_ONCE:
+        pooled = count_experts(windows, table.n_unique, recency, sid_neighbours(corpus, table, vectors, text))
+    config = CatalogueConfig(
         vocab_size=len(tokenizer),
         max_history=corpus.max_history,
-        hidden_size=config.hidden_size,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=config.inner_size,
-        towers=config.towers,
-        learned_vectors=config.learned_vectors,
-        code_vectors=config.code_vectors,
-        pointer=config.pointer,
-        reach=config.reach,
+        reach=reach,
         decay=DECAY,
         reverse=REVERSE,
         session_tokens=[tokenizer.get_vocab()[text] for text in wording.session_context],
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
+        **shape,
     )
-    set_seed(config.seed)
-    model = build_catalogue(shape, table.codes, code_token_ids(tokenizer, table), text, counts, experts)
-    return Bundle(model, tokenizer, table, wording, config.max_prompt_length)
+    set_seed(seed)
+    model = build_catalogue(config, table.codes, code_token_ids(tokenizer, table), text, counts, pooled)
+    return Bundle(model, tokenizer, table, wording, max_prompt_length)

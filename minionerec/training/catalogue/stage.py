@@ -211,16 +211,16 @@ def _load_start(checkpoint: str, table: SidTable, objective: str) -> Bundle:
     return bundle
 
 
-def _uses_session_context(config: CatalogueTrainConfig, start: str | None) -> bool:
-    """Whether the model is conditioned on the session context, by the settings or the checkpoint to start from.
+def _uses_session_context(session_context: bool, start: str | None) -> bool:
+    """Whether the model is conditioned on the session context, by the setting or the checkpoint to start from.
 
     Raises:
         ConfigError: If the settings need what that checkpoint does not have.
     """
     if start is None:
-        return config.session_context
+        return session_context
     knows = bool(read_json(Path(start) / "config.json").get("session_tokens"))
-    if config.session_context and not knows:
+    if session_context and not knows:
         raise ConfigError(
             f"{start}: was trained without session context. Leave session_context out, or train it with it."
         )
@@ -324,7 +324,7 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     start = config.checkpoint or None
     if start is not None:
         _check_corpus(start, config.corpus, run.splits)
-    conditioned = _uses_session_context(config, start)
+    conditioned = _uses_session_context(config.session_context, start)
     corpus = run.load_corpus()
     if conditioned and not corpus.has_times:
         warn_without_times(config.corpus)
@@ -345,7 +345,28 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
     rows = corpus.valid
     rows = rows.take(some_rows(len(rows), config.loss_examples, config.seed))
     heldout = held_out_windows(rows, table, corpus.max_history, conditioned)
-    bundle = started or new_bundle(config, corpus, table, windows)
+    bundle = started or new_bundle(
+        corpus,
+        table,
+        windows,
+        seed=config.seed,
+        vectors=config.vectors,
+        vector_width=config.vector_width,
+        session_context=config.session_context,
+        transitions=config.transitions,
+        reach=config.reach,
+        experts=config.experts,
+        recency=config.recency,
+        max_prompt_length=config.max_prompt_length,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=config.inner_size,
+        towers=config.towers,
+        learned_vectors=config.learned_vectors,
+        code_vectors=config.code_vectors,
+        pointer=config.pointer,
+    )
     counts = {"windows": len(windows["histories"]), "targets": int(target_counts(windows, table.n_unique).sum())}
     logger.info(
         "Training %s parameters in %d tower(s) on %s windows with %s targets; %s transition counts.",

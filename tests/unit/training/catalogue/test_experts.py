@@ -34,7 +34,6 @@ from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import _of_same_pairs, new_bundle
 from minionerec.training.catalogue.experts import HALF_LIVES, count_experts, fit_experts, set_weights
 from minionerec.training.catalogue.windows import held_out_windows, older_sids, read_windows, write_windows
-from minionerec.training.config import CatalogueTrainConfig
 
 CODES = np.array([[index // 3, index % 3] for index in range(6)])
 RECENCY = 3.0
@@ -293,9 +292,9 @@ def long_histories(tmp_path_factory):
     corpus = Corpus.load(output)
     table = SidTable(np.array([[n // 9, n % 9] for n in range(80)]), corpus.items["item_id"].tolist())
     write_windows(corpus, table, 0.0, folder / "windows")
-    shape = {"hidden_size": 8, "heads": 2, "layers": 1, "inner_size": 8, "vector_width": 4, "experts": True}
-    config = CatalogueTrainConfig(corpus=output, sids="sids", output="model", **shape)
-    bundle = new_bundle(config, corpus, table, read_windows(folder / "windows"))
+    shape = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    settings = {"vector_width": 4, "experts": True, "seed": 42}
+    bundle = new_bundle(corpus, table, read_windows(folder / "windows"), **settings, **shape)
     torch.nn.Module.eval(bundle.model)
     return bundle, corpus
 
