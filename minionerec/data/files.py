@@ -173,14 +173,14 @@ def csv_rows(path: str | os.PathLike[str], columns: Sequence[str], remedy: str) 
             fewer cells than the header; the message names the line.
     """
     records = csv_records(io.StringIO(read_text(path, remedy), newline=""))
-    header = [name.strip() for name in _cells(path, *next(records, (0, 0, [])))]
+    header = [name.strip() for name in _cells(path, 0, next(records, (0, 0, []))[2])]
     for name in columns:
         if header.count(name) != 1:
             what = "missing" if name not in header else "duplicated"
             raise DataError(f"{path}, line 1: column {name!r} is {what}; expected {', '.join(columns)}.")
     positions = [header.index(name) for name in columns]
-    for begin, end, record in records:
-        cells = _cells(path, begin, end, record)
+    for begin, _, record in records:
+        cells = _cells(path, begin, record)
         if len(cells) != len(header):
             raise DataError(
                 f"{path}, line {begin + 1}: {len(cells)} cells, expected {len(header)}. Check its commas and quotes."
@@ -188,8 +188,8 @@ def csv_rows(path: str | os.PathLike[str], columns: Sequence[str], remedy: str) 
         yield begin + 1, [cells[position] for position in positions]
 
 
-def _cells(path: str | os.PathLike[str], begin: int, end: int, record: list[str] | str) -> list[str]:
-    """The cells of a record, or an error that says why it is none."""
+def _cells(path: str | os.PathLike[str], begin: int, record: list[str] | str) -> list[str]:
+    """The cells of a record after so many lines, or an error that says why it is none."""
     if isinstance(record, str):
         raise DataError(f"{path}, line {begin + 1}: not CSV ({record}). Check its commas and quotes.")
     return record
