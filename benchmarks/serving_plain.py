@@ -33,7 +33,7 @@ def main() -> None:
     from minionerec.models.backbone.bundle import load_bundle
     from minionerec.recommend.rankers.language import Search
     from minionerec.recommend.rankers.protocol import Queries
-    from minionerec.recommend.serve.server import address_of, bind
+    from minionerec.serve.server import address_of, bind
 
     corpus = Corpus.load(args.corpus)
     ranker = StockRanker(load_bundle(args.checkpoint), corpus, Search(batch_size=1, beams=args.beams))

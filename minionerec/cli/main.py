@@ -3,8 +3,6 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from minionerec import __version__
@@ -12,26 +10,21 @@ from minionerec.cli.command import run_stage
 from minionerec.cli.doctor import doctor_arguments, run_doctor
 from minionerec.cli.init import SUMMARY as INIT
 from minionerec.cli.init import init_arguments, run_init
-from minionerec.cli.plan import config_values, plan_of
-from minionerec.cli.recipes import DEMO, copy_recipe, shipped_recipes
+from minionerec.cli.plan import plan_of
+from minionerec.cli.recipes import copy_recipe, shipped_recipes
 from minionerec.cli.run import SUMMARY as RUN
-from minionerec.cli.run import ensure_before, run_arguments, run_recipe
-from minionerec.core.commands import CommandParser, run_command
+from minionerec.cli.run import run_arguments, run_recipe
+from minionerec.core.commands import Command, CommandParser, run_command
 from minionerec.core.errors import ConfigError, did_you_mean
-from minionerec.core.log import get_logger
-from minionerec.core.settings import parse_settings, settings_parser
+from minionerec.core.plugins import Registry
+from minionerec.core.settings import settings_parser
 from minionerec.core.stages import STAGES
 from minionerec.core.upload import put
 from minionerec.core.values import convert
-from minionerec.recommend.serve.config import ServeConfig
-
-logger = get_logger(__name__)
 
 _PUT = "Upload finished artefacts to a URL, from which any stage can read them"
 _RECIPES = "List the shipped recipes; `minionerec recipes copy NAME FILE` copies one to be edited"
 _COMPLETION = 'Print the completion script of a shell, e.g. eval "$(minionerec completion bash)"'
-_SERVE = "Serve a model over HTTP: POST /v1/recommend, a page at /, documentation of all paths at /docs."
-_SERVED = ("--checkpoint", "runs/demo/catalogue", "--items", "data/demo/items.csv")
 
 
 def recipe_arguments(program: str) -> CommandParser:
@@ -64,8 +57,8 @@ def _completion(program: str) -> None:
         raise ConfigError("shtab is not installed. Install it: pip install 'minionerec[completion]'") from None
     whole = argparse.ArgumentParser(prog="minionerec")
     commands = whole.add_subparsers()
-    for name, (summary, arguments, _) in _own().items():
-        commands.add_parser(name, help=summary, parents=[arguments(name)], conflict_handler="resolve")
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.summary, parents=[command.arguments(name)], conflict_handler="resolve")
     for name, spec in STAGES.items():
         parent = settings_parser(spec.config_class())
         commands.add_parser(name, help=spec.summary, parents=[parent], conflict_handler="resolve")
@@ -91,22 +84,6 @@ def put_arguments(program: str) -> CommandParser:
         help="replace another artefact there (default: false)",
     )
     return parser
-
-
-def serve_arguments(words: Sequence[str], program: str = "minionerec serve") -> tuple[ServeConfig, bool]:
-    """The settings of a command line, and whether it names no model, so that the demo's is served.
-
-    Args:
-        words: The words after `minionerec serve`.
-        program: Name of the command, for `--help`.
-
-    Raises:
-        ConfigError: On an unknown flag or a value that does not fit.
-        SystemExit: After `--help`.
-    """
-    demo = not {word.split("=")[0] for word in words} & {"--checkpoint", "--config"}
-    given = [*_SERVED, *words] if demo else words
-    return parse_settings(ServeConfig, given, program=program, summary=_SERVE, read=config_values), demo
 
 
 def _recipes(program: str) -> None:
@@ -140,52 +117,32 @@ def _put(program: str) -> None:
         print(f"{sent} of {files} files sent: {url}" if sent else f"{url} is up to date.", flush=True)
 
 
-def run_serve(program: str, words: Sequence[str]) -> None:
-    """Serve the model that the command line names, or else that of the demo, trained first where needed.
-
-    Args:
-        program: Name of the command, for `--help`.
-        words: The words after it.
-    """
-    config, demo = serve_arguments(words, program)
-    from minionerec.recommend.serve.server import check_extra, serve  # models, so not for every command
-
-    check_extra()
-    if demo:
-        logger.info("No --checkpoint given: serving the catalogue model of the demo.")
-        ensure_before(DEMO, config)
-    serve(config, lambda line: print(line, flush=True))
-
-
-def _own() -> dict[str, tuple[str, Callable[[str], CommandParser], Callable[[str], None]]]:
-    """The commands that are no stage: summary, options by the program's name, and what runs it."""
-    return {
-        "init": (f"{INIT}, e.g. minionerec init items.csv interactions.csv my_shop", init_arguments, run_init),
-        "run": (
+COMMANDS = Registry(
+    "minionerec.commands",
+    {
+        "init": Command(f"{INIT}, e.g. minionerec init items.csv interactions.csv my_shop", init_arguments, run_init),
+        "run": Command(
             f"{RUN}, e.g. minionerec run demo",
             run_arguments,
             lambda program: run_recipe(program, sys.argv[1:]),
         ),
-        "recipes": (_RECIPES, recipe_arguments, _recipes),
-        "doctor": (
+        "recipes": Command(_RECIPES, recipe_arguments, _recipes),
+        "doctor": Command(
             "Show what is installed, which artefacts verify, and what a recipe's steps would do and why",
             doctor_arguments,
             run_doctor,
         ),
-        "put": (f"{_PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus", put_arguments, _put),
-        "serve": (
-            "Serve a model over HTTP, with a page at /, e.g. minionerec serve --checkpoint runs/demo/catalogue",
-            partial(settings_parser, ServeConfig),
-            lambda program: run_serve(program, sys.argv[1:]),
-        ),
-        "completion": (_COMPLETION, completion_arguments, _completion),
-    }
+        "put": Command(f"{_PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus", put_arguments, _put),
+        "completion": Command(_COMPLETION, completion_arguments, _completion),
+    },
+)
+"""Name → command that is no stage."""
 
 
 def usage() -> str:
     """The usage text: one line for each command."""
     lines = ["usage: minionerec COMMAND [options]", "", "commands:"]
-    lines += [f"  {name:<18}{summary}" for name, (summary, _, _) in _own().items()]
+    lines += [f"  {name:<18}{command.summary}" for name, command in COMMANDS.items()]
     lines += [f"  {name:<18}{spec.summary}" for name, spec in STAGES.items()]
     return "\n".join([*lines, "", "minionerec COMMAND --help shows the options of a command."])
 
@@ -202,13 +159,12 @@ def dispatch() -> None:
         return
     if name == "study":
         raise ConfigError("the command 'study' was removed; a study is a recipe: minionerec run studies/NAME.")
-    own = _own()
-    if name not in own and name not in STAGES:
-        known = [*own, *STAGES]
+    if name not in COMMANDS and name not in STAGES:
+        known = [*COMMANDS, *STAGES]
         raise ConfigError(f"unknown command {name!r}; known: {', '.join(known)}.{did_you_mean(name, known)}")
     sys.argv = [f"minionerec {name}", *words[1:]]
-    if name in own:
-        own[name][2](sys.argv[0])
+    if name in COMMANDS:
+        COMMANDS[name].run(sys.argv[0])
     else:
         run_stage(name)
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from minionerec.core.errors import ConfigError, MinioneRecError, fault
@@ -20,6 +21,21 @@ class CommandParser(argparse.ArgumentParser):
             ConfigError: Always.
         """
         raise ConfigError(f"{message[:1].lower()}{message[1:]}. See --help.")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that is no stage.
+
+    Attributes:
+        summary: What it does, for `--help`.
+        arguments: Makes the parser of its options, from the program's name.
+        run: Runs it with the words of `sys.argv`, from the program's name.
+    """
+
+    summary: str
+    arguments: Callable[[str], argparse.ArgumentParser]
+    run: Callable[[str], None]
 
 
 def run_command(main: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Registries of stages, readers, engines, rankers and models, which installed packages extend by entry points.
+"""Registries of commands, stages, readers, engines, rankers and models, which packages extend by entry points.
 
 A package names what it adds in its `pyproject.toml`; the optional parts of this one do the same:
 
@@ -7,6 +7,7 @@ A package names what it adds in its `pyproject.toml`; the optional parts of this
 
 | group | what the entry point names |
 |---|---|
+| `minionerec.commands` | a `Command` (`minionerec.core.commands`), which is no stage |
 | `minionerec.stages` | a `StageSpec` (`minionerec.core.stages`); the entry point has the stage's name |
 | `minionerec.readers` | a function (settings, files, `BadRows`) → `InteractionSource`: a `source` of prepare-data |
 | `minionerec.engines` | a subclass of `Engine` (`minionerec.data.engines.engine`): an `engine` of prepare-data |

@@ -31,16 +31,17 @@ from support.scripts import study
 from minionerec.cli.command import demo_step
 from minionerec.cli.doctor import doctor_arguments
 from minionerec.cli.init import init_arguments
-from minionerec.cli.main import put_arguments, recipe_arguments, serve_arguments
+from minionerec.cli.main import put_arguments, recipe_arguments
 from minionerec.cli.plan import Plan, between, config_values
 from minionerec.cli.recipes import find_recipe, read_recipe, shipped_recipes
 from minionerec.cli.run import parsed_changes, parsed_seeds, run_arguments, wanted_jobs
 from minionerec.core.settings import parse_settings
 from minionerec.core.stages import STAGES, stage_spec
 from minionerec.core.urls import is_remote
+from minionerec.serve.command import serve_arguments
 
 GUIDES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "data/demo/README.md")]
-PARTS = sorted(ROOT.glob("minionerec/contrib/*/README.md"))
+PARTS = sorted([*ROOT.glob("minionerec/contrib/*/README.md"), ROOT / "minionerec" / "serve" / "README.md"])
 PAGES = [*GUIDES, *PARTS, *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 BY_SCRIPT = {"calc_level.py": "calc-level", "scripts/eval_beam.py": "eval-beam"}

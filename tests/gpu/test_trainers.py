@@ -24,10 +24,10 @@ from minionerec.models.decoding.trie import Trie
 from minionerec.models.prompts.examples import ExampleBuilder, encode_prompt, special_texts
 from minionerec.models.sequential.rank import rank_rows, top_items
 from minionerec.models.sequential.registry import load_sequential
-from minionerec.recommend.explain import explain
 from minionerec.recommend.rankers import load
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
+from minionerec.serve.explain import explain
 from minionerec.training.catalogue import run_catalogue
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.sequential import train

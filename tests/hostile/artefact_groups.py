@@ -30,10 +30,10 @@ from minionerec.data.session import LATER, SAME, SessionClock
 from minionerec.metrics.predictions import Predictions
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.requests import Request
-from minionerec.recommend.serve.config import Limits
-from minionerec.recommend.serve.reading import Refusal, read_call
-from minionerec.recommend.serve.reading import read_json as read_body
 from minionerec.recommend.stage import read_histories
+from minionerec.serve.config import Limits
+from minionerec.serve.reading import Refusal, read_call
+from minionerec.serve.reading import read_json as read_body
 from minionerec.sid.embed.stored import load_vector_table, load_vectors
 from minionerec.sid.table import SidTable
 

@@ -1,4 +1,4 @@
-"""A package of somebody else that adds a stage, a reader, a ranker and a sequential model by entry points."""
+"""A package of somebody else that adds a command, a stage, a reader, a ranker and a sequential model."""
 
 import os
 import subprocess
@@ -14,6 +14,8 @@ build-backend = "hatchling.build"
 [project]
 name = "foreign"
 version = "0.1"
+[project.entry-points."minionerec.commands"]
+greet = "foreign:GREET"
 [project.entry-points."minionerec.stages"]
 count-items = "foreign:COUNT_ITEMS"
 [project.entry-points."minionerec.readers"]
@@ -27,6 +29,7 @@ MODULE = """
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
+from minionerec.core.commands import Command, CommandParser
 from minionerec.core.settings import Settings, setting
 from minionerec.core.stages import StageResult, StageSpec
 from minionerec.data.corpus import Corpus
@@ -41,6 +44,8 @@ def count(config):
     return StageResult(Path(), [f"{Corpus.load(config.corpus).n_items} items"])
 
 COUNT_ITEMS = StageSpec("count-items", "Count the items of a corpus.", "foreign:CountConfig", "foreign:count")
+
+GREET = Command("Print a greeting.", lambda program: CommandParser(prog=program), lambda program: print("hello"))
 
 def read(config, inputs, bad):
     return read_tables(inputs["interactions"], inputs["items"], bad)
@@ -92,9 +97,11 @@ def minionerec(installed, folder, *words):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_package_adds_a_stage_a_reader_and_a_ranker(installed, tmp_path):
+def test_a_package_adds_a_command_a_stage_a_reader_and_a_ranker(installed, tmp_path):
     shop = make_shop(tmp_path / "shop", ("prepare-data",))
-    assert "Count the items of a corpus." in minionerec(installed, shop, "--help").stdout
+    usage = minionerec(installed, shop, "--help").stdout
+    assert "Count the items of a corpus." in usage and "Print a greeting." in usage
+    assert minionerec(installed, shop, "greet").stdout == "hello\n"
     tables = ["--interactions", "interactions.csv", "--items", "items.csv"]
     made = minionerec(installed, shop, "prepare-data", "--source", "foreign", *tables, "--output", "other")
     assert made.returncode == 0, made.stderr

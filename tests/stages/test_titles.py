@@ -19,12 +19,12 @@ from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.bundle import load_bundle
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.recommend.explain import explain
 from minionerec.recommend.rankers.language import TitleRanker
 from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
+from minionerec.serve.explain import explain
 from minionerec.training.grpo.stage import run_grpo
 from minionerec.training.rows import tokenise_examples
 from minionerec.training.sequential.stage import run_sequential

@@ -13,8 +13,8 @@ from minionerec.core.errors import ArtefactError
 from minionerec.recommend.items import CatalogueItems, Column
 from minionerec.recommend.rankers.protocol import Ranking
 from minionerec.recommend.recommender import Recommender
-from minionerec.recommend.serve.config import ServeConfig
-from minionerec.recommend.serve.server import bind, make_server, make_service
+from minionerec.serve.config import ServeConfig
+from minionerec.serve.server import bind, make_server, make_service
 
 N = 40
 IDS = [f"i{index}" for index in range(N)]

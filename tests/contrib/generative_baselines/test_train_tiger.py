@@ -50,10 +50,10 @@ from minionerec.models.nn.layers import Dropout
 from minionerec.models.prompts.examples import ExampleBuilder, special_texts
 from minionerec.recommend.config import ExportConfig
 from minionerec.recommend.evaluation.stage import run_eval
-from minionerec.recommend.explain import explain
 from minionerec.recommend.export import run_export
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
+from minionerec.serve.explain import explain
 from minionerec.sid.table import SidTable
 from minionerec.training.extend import run_extend
 from minionerec.training.grpo.stage import run_grpo

@@ -9,7 +9,7 @@ from minionerec.core.errors import ConfigError
 from minionerec.core.settings import Settings, description, typed_values
 from minionerec.core.stages import STAGES
 from minionerec.core.values import without_none
-from minionerec.recommend.serve.config import ServeConfig
+from minionerec.serve.config import ServeConfig
 
 CONFIGS = {**{name: spec.config_class() for name, spec in STAGES.items()}, "serve": ServeConfig}
 LEAST = {

@@ -22,13 +22,13 @@ from minionerec.models.nn.experts import (
     Experts,
     mean_of_neighbours,
 )
-from minionerec.recommend.explain import explain
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.lists import rank_rows, split_queries
 from minionerec.recommend.rankers.load import checkpoint_assistant
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request
+from minionerec.serve.explain import explain
 from minionerec.sid.embed.texts import nearest_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.catalogue.build import _of_same_pairs, new_bundle

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import ConfigError
 from minionerec.core.log import get_logger
-from minionerec.recommend.serve.batching import Batcher
-from minionerec.recommend.serve.config import KEY_VARIABLE
-from minionerec.recommend.serve.logs import REQUESTS
-from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.reading import Refusal
+from minionerec.serve.batching import Batcher
+from minionerec.serve.config import KEY_VARIABLE
+from minionerec.serve.logs import REQUESTS
+from minionerec.serve.metrics import Metrics
+from minionerec.serve.reading import Refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

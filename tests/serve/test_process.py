@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,16 +19,15 @@ from support.preloaded import python
 from support.scripts import benchmark
 from support.serving import until
 
-from minionerec.cli import main as cli
-from minionerec.cli.main import run_serve
 from minionerec.core.artefacts import MANIFEST
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.settings import Settings
 from minionerec.data.corpus import Corpus
 from minionerec.recommend.recommender import Recommender
-from minionerec.recommend.serve import server
-from minionerec.recommend.serve.config import KEY_VARIABLE, ServeConfig
-from minionerec.recommend.serve.guard import read_keys
+from minionerec.serve import command, server
+from minionerec.serve.command import run_serve
+from minionerec.serve.config import KEY_VARIABLE, ServeConfig
+from minionerec.serve.guard import read_keys
 from minionerec.sid.table import SidTable
 
 http_load = benchmark("http_load")
@@ -208,7 +207,7 @@ def test_a_folder_that_is_overwritten_damaged_and_replaced_under_traffic(made, m
         loads = []
         while not ended.is_set():
             loads.append(await http_load.drive(port, [sent], 4, seconds=0.2, keep=True))
-        return loads
+        return [*loads, await http_load.drive(port, [sent], 4, seconds=0.2, keep=True)]
 
     with serving(model, corpus, log) as (_, port, _):
         times, loads = asyncio.run(under_traffic(port))
@@ -317,9 +316,16 @@ def test_a_missing_extra_is_one_error_with_the_remedy(monkeypatch):
         run_serve("minionerec serve", ["--checkpoint", "somewhere"])
 
 
+def test_help_says_what_every_setting_does(capsys):
+    with pytest.raises(SystemExit):
+        run_serve("minionerec serve", ["--help"])
+    printed = capsys.readouterr().out
+    assert all(re.search(rf"^  --{each.name} .*\S", printed, re.MULTILINE) for each in fields(ServeConfig))
+
+
 def test_settings_are_words_or_a_file_and_without_a_model_the_demos_is_trained_first(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(cli, "ensure_before", lambda recipe, config: seen.append((recipe, config)))
+    monkeypatch.setattr(command, "ensure_before", lambda recipe, config: seen.append((recipe, config)))
     monkeypatch.setattr(server, "serve", lambda config, announce: seen.append(config))
     run_serve("minionerec serve", ["--port", "0"])
     (recipe, asked), config = seen

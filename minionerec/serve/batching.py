@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from minionerec.core.log import get_logger
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Answer, Request
-from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.models import Served
-from minionerec.recommend.serve.reading import Refusal
-from minionerec.recommend.serve.writing import answered, to_json
+from minionerec.serve.metrics import Metrics
+from minionerec.serve.models import Served
+from minionerec.serve.reading import Refusal
+from minionerec.serve.writing import answered, to_json
 
 logger = get_logger(__name__)
 

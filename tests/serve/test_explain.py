@@ -14,13 +14,13 @@ from minionerec.core.artefacts import write_artefact
 from minionerec.core.errors import ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.models.backbone.bundle import load_bundle
-from minionerec.recommend.explain import SOURCES, explain, vector_source
 from minionerec.recommend.items import CatalogueItems, Column
 from minionerec.recommend.rankers.baselines import make_baselines
 from minionerec.recommend.rankers.language import LanguageRanker, Search
 from minionerec.recommend.rankers.protocol import Queries
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Request, RequestError
+from minionerec.serve.explain import SOURCES, explain, vector_source
 
 HISTORY = ["i3", "i9", "i10", "i3", "i7"]
 

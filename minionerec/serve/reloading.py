@@ -10,9 +10,9 @@ from typing import Any
 from minionerec.core.errors import MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.recommend.requests import name_shown
-from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.models import Served, Shelf, Sources, below, fingerprint
-from minionerec.recommend.serve.reading import Refusal, shown
+from minionerec.serve.metrics import Metrics
+from minionerec.serve.models import Served, Shelf, Sources, below, fingerprint
+from minionerec.serve.reading import Refusal, shown
 
 logger = get_logger(__name__)
 

@@ -15,8 +15,8 @@ from minionerec.core.log import get_logger
 from minionerec.core.values import in_words
 from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import Answer, Request
-from minionerec.recommend.serve.reading import Refusal
-from minionerec.recommend.serve.writing import filters
+from minionerec.serve.reading import Refusal
+from minionerec.serve.writing import filters
 
 logger = get_logger(__name__)
 

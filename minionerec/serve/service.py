@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from minionerec.core.errors import MinioneRecError
 from minionerec.data.session import SESSION_CONTEXTS
-from minionerec.recommend.explain import explain
 from minionerec.recommend.requests import Request, RequestError, name_shown
-from minionerec.recommend.serve.batching import Batcher, CallOutcome
-from minionerec.recommend.serve.config import Limits
-from minionerec.recommend.serve.guard import NOTES
-from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.models import Served, Shelf, without_paths
-from minionerec.recommend.serve.reading import Refusal, read_body, read_call, read_json, read_request, shown
-from minionerec.recommend.serve.reloading import Reloader
-from minionerec.recommend.serve.writing import described, finite, to_json
+from minionerec.serve.batching import Batcher, CallOutcome
+from minionerec.serve.config import Limits
+from minionerec.serve.explain import explain
+from minionerec.serve.guard import NOTES
+from minionerec.serve.metrics import Metrics
+from minionerec.serve.models import Served, Shelf, without_paths
+from minionerec.serve.reading import Refusal, read_body, read_call, read_json, read_request, shown
+from minionerec.serve.reloading import Reloader
+from minionerec.serve.writing import described, finite, to_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Call

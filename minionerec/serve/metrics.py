@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from minionerec import __version__
 
 if TYPE_CHECKING:
-    from minionerec.recommend.serve.models import Served
+    from minionerec.serve.models import Served
 
 _LATENCIES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -12,10 +12,10 @@ from support.serving import IDS, N, expected, fake_service, running, talk
 from minionerec import __version__
 from minionerec.core.errors import ConfigError
 from minionerec.data.session import SESSION_CONTEXTS, SessionClock
-from minionerec.recommend.serve import service as service_module
-from minionerec.recommend.serve.config import ServeConfig
-from minionerec.recommend.serve.guard import REQUESTS
-from minionerec.recommend.serve.server import create_app, read_files
+from minionerec.serve import service as service_module
+from minionerec.serve.config import ServeConfig
+from minionerec.serve.guard import REQUESTS
+from minionerec.serve.server import create_app, read_files
 
 KEY = "a-key-of-some-length"
 
@@ -395,7 +395,7 @@ def test_the_page_is_served_with_its_files(make):
     named = re.findall(r'(?:href|src)="(page/[^"]+)"', page.text)
     assert named and all(client.get(f"/{name}").status_code == 200 for name in named)
     assert client.get("/page/app.js").headers["content-type"].startswith("text/javascript")
-    assert set(read_files()) == {path.name for path in (ROOT / "minionerec/recommend/serve/page").iterdir()}
+    assert set(read_files()) == {path.name for path in (ROOT / "minionerec/serve/page").iterdir()}
     again = client.get("/", headers={"if-none-match": page.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 

@@ -19,8 +19,8 @@ from support.paths import ROOT
 from support.preloaded import python
 from support.serving import counted, fake_service, running, talk, until
 
-from minionerec.recommend.serve.logs import Lines, Writer
-from minionerec.recommend.serve.server import create_app
+from minionerec.serve.logs import Lines, Writer
+from minionerec.serve.server import create_app
 
 
 def answer(port, sent):
@@ -110,9 +110,7 @@ def test_lines_that_are_never_read_are_dropped_and_counted():
     handler = Lines(lines, lambda: dropped.append(1))
     begin = time.monotonic()
     for number in range(400):
-        handler.handle(
-            logging.LogRecord("minionerec.recommend.serve", 20, "", 0, f"{number} " + "x" * 1000, None, None)
-        )
+        handler.handle(logging.LogRecord("minionerec.serve", 20, "", 0, f"{number} " + "x" * 1000, None, None))
         time.sleep(0.0005)
     assert time.monotonic() - begin < 10 and len(dropped) > 200
     begin = time.monotonic()
@@ -134,8 +132,8 @@ PROGRAM = """
 import sys, time
 sys.path[:0] = {paths!r}
 from support.serving import load_fake
-from minionerec.recommend.serve import server
-from minionerec.recommend.serve.config import ServeConfig
+from minionerec.serve import server
+from minionerec.serve.config import ServeConfig
 def load(sources):
     found = load_fake(sources)
     time.sleep(0.5)

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass as model
 
 from minionerec.recommend.requests import STRICT, Request, RequestError, Time, expected, list_of, name_shown
-from minionerec.recommend.serve.config import Limits
+from minionerec.serve.config import Limits
 
 if TYPE_CHECKING:
     from starlette.types import Receive

@@ -16,16 +16,16 @@ import torch
 from minionerec.core.errors import ConfigError, MinioneRecError
 from minionerec.core.log import get_logger
 from minionerec.recommend.recommender import Recommender
-from minionerec.recommend.serve.batching import Batcher
-from minionerec.recommend.serve.config import KEY_VARIABLE, LOOPBACK, ServeConfig
-from minionerec.recommend.serve.guard import GONE, SAFETY, Guard, read_keys
-from minionerec.recommend.serve.logs import log_json_lines
-from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.models import Shelf, Sources
-from minionerec.recommend.serve.openapi import STYLE, docs_page, document, operations
-from minionerec.recommend.serve.reading import Refusal
-from minionerec.recommend.serve.reloading import Reloader
-from minionerec.recommend.serve.service import Service
+from minionerec.serve.batching import Batcher
+from minionerec.serve.config import KEY_VARIABLE, LOOPBACK, ServeConfig
+from minionerec.serve.guard import GONE, SAFETY, Guard, read_keys
+from minionerec.serve.logs import log_json_lines
+from minionerec.serve.metrics import Metrics
+from minionerec.serve.models import Shelf, Sources
+from minionerec.serve.openapi import STYLE, docs_page, document, operations
+from minionerec.serve.reading import Refusal
+from minionerec.serve.reloading import Reloader
+from minionerec.serve.service import Service
 
 if TYPE_CHECKING:
     import uvicorn

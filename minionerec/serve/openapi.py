@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 from minionerec import __version__
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.requests import Recommended
-from minionerec.recommend.serve.config import Limits
-from minionerec.recommend.serve.models import Served
-from minionerec.recommend.serve.reading import limited
-from minionerec.recommend.serve.writing import answered
+from minionerec.serve.config import Limits
+from minionerec.serve.models import Served
+from minionerec.serve.reading import limited
+from minionerec.serve.writing import answered
 
 Schema = dict[str, Any]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from logging.handlers import QueueHandler, QueueListener
 from typing import Any
 
-REQUESTS = "minionerec.recommend.serve.requests"
+REQUESTS = "minionerec.serve.requests"
 _WAITING = 10_000  # lines
 _LAST_SECONDS = 1.0
 
@@ -92,6 +92,6 @@ def log_json_lines(level: str, dropped: Callable[[], None]) -> Writer:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(logging.WARNING)
-    logging.getLogger("minionerec.recommend").setLevel(logging.INFO)
+    logging.getLogger("minionerec.serve").setLevel(logging.INFO)
     logging.getLogger(REQUESTS).setLevel(logging.INFO if level == "requests" else logging.WARNING)
     return writer

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request
-from minionerec.recommend.serve.config import Limits
-from minionerec.recommend.serve.openapi import schemas
-from minionerec.recommend.serve.reading import Refusal, read_call, read_json, read_request
+from minionerec.serve.config import Limits
+from minionerec.serve.openapi import schemas
+from minionerec.serve.reading import Refusal, read_call, read_json, read_request
 
 FIELDS = Request.names()
 LIMITS = Limits(max_k=50, max_history=5, max_list=6, max_requests=3)

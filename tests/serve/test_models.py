@@ -10,10 +10,10 @@ from support.serving import IDS, load_fake, make_recommender
 
 from minionerec.core.errors import ArtefactError
 from minionerec.recommend.rankers.protocol import Ranking
-from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.models import Shelf, Sources, below, fingerprint, try_out, without_paths
-from minionerec.recommend.serve.reading import Refusal
-from minionerec.recommend.serve.reloading import Reloader
+from minionerec.serve.metrics import Metrics
+from minionerec.serve.models import Shelf, Sources, below, fingerprint, try_out, without_paths
+from minionerec.serve.reading import Refusal
+from minionerec.serve.reloading import Reloader
 
 
 @pytest.fixture

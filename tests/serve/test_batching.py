@@ -10,11 +10,11 @@ from support.serving import IDS, expected, make_recommender
 
 from minionerec.data.session import SESSION_CONTEXTS
 from minionerec.recommend.requests import Request, RequestError
-from minionerec.recommend.serve.batching import Batcher, answer_each
-from minionerec.recommend.serve.metrics import Metrics
-from minionerec.recommend.serve.models import Served, Sources
-from minionerec.recommend.serve.reading import Refusal
-from minionerec.recommend.serve.writing import answered, to_json
+from minionerec.serve.batching import Batcher, answer_each
+from minionerec.serve.metrics import Metrics
+from minionerec.serve.models import Served, Sources
+from minionerec.serve.reading import Refusal
+from minionerec.serve.writing import answered, to_json
 
 
 def served(recommender):
