@@ -54,7 +54,7 @@ class Metrics:
         )
         self.items = Gauge("minionerec_model_items", "Items of the model in service", registry=registry)
         Gauge("minionerec_info", "Version of minionerec", ["version"], registry=registry).labels(__version__).set(1)
-        for reason in ("queue", "time", "key", "body", "request", "connections", "head", "host"):
+        for reason in ("queue", "time", "key", "body", "request", "connections", "host"):
             self.refused.labels(reason)
         for outcome in ("done", "refused", "back"):
             self.reloads.labels(outcome)

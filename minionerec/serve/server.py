@@ -305,30 +305,14 @@ def make_server(service: Service, begun: Callable[[], Awaitable[None]] | None = 
 
 
 def _protocol(service: Service) -> type[asyncio.Protocol]:
-    """Uvicorn's protocol with a time limit for request headers, which uvicorn lacks."""
+    """Uvicorn's protocol with JSON errors."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    metrics, seconds = service.metrics, service.limits.timeout_s
+    metrics = service.metrics
     base: Any = AutoHTTPProtocol
 
-    class LimitedHeadProtocol(base):  # type: ignore[misc]
-        """Closes connections without complete headers in time, and answers invalid requests in JSON."""
-
-        _timer: asyncio.TimerHandle | None = None
-        _heard = False
-
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            self._time_head()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._heard = True
-            self._time_head()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
+    class JsonErrorsProtocol(base):  # type: ignore[misc]
+        """Answers invalid requests in JSON, and counts them."""
 
         def send_400_response(self, msg: str) -> None:
             refusal = Refusal(400, "invalid HTTP/1.1 request; see GET /docs.", close=True)
@@ -340,23 +324,7 @@ def _protocol(service: Service) -> type[asyncio.Protocol]:
             self.transport.write(b"\r\n".join([*lines, b"", body]))
             self.transport.close()
 
-        def _time_head(self) -> None:
-            if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
-                self._stop_timer()
-            elif self._timer is None:
-                self._timer = self.loop.call_later(seconds, self._end)
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer, self._heard = None, False
-
-        def _end(self) -> None:
-            if self._heard:
-                metrics.refused.labels("head").inc()
-            self.transport.close()
-
-    return LimitedHeadProtocol
+    return JsonErrorsProtocol
 
 
 def serve(config: ServeConfig, announce: Callable[[str], None]) -> None:
