@@ -1,6 +1,6 @@
 """What lists of ten are worth, and what re-ranking gives at the same HR@10: two tables in markdown.
 
-    python studies/list_rewards.py --corpus runs/demo/corpus --items data/demo/items.csv --value price
+    python studies/list_rewards.py --corpus runs/demo/corpus --value price
         --label department --city data/demo/shop.yaml --start runs/demo/sft_valid --runs value=runs/demo/value_valid
 
 Predictions of one split (`eval-beam`), those of the starting checkpoint and those of others; with several starts, one a
@@ -31,7 +31,6 @@ from minionerec.contrib.city.sizes import PARQUET
 from minionerec.core.commands import run_command
 from minionerec.core.errors import DataError
 from minionerec.data.corpus import Corpus
-from minionerec.data.sources.tables import item_columns
 from minionerec.metrics.predictions import Predictions
 from minionerec.metrics.statistics import bootstrap_interval, paired_differences
 from minionerec.metrics.tables import markdown_table
@@ -192,11 +191,11 @@ def load_shop(given: argparse.Namespace, starts: Sequence[Predictions]) -> Shop:
         DataError: If a column is missing or is no number from 0, or the examples are not those of the split.
     """
     corpus = Corpus.load(given.corpus)
-    columns = item_columns(Path(given.items), corpus.items["item_id"].astype(str).tolist())
+    columns = corpus.items.set_index("item_id", drop=False)
     for name in (given.value, given.label):
-        if name not in columns.columns:
-            raise DataError(f"{given.items}: has no column {name!r}; it has {', '.join(columns.columns)}.")
-    values = item_values(columns[given.value], given.items)
+        if name not in columns:
+            raise DataError(f"{given.corpus}: its items have no column {name!r}; they have {', '.join(columns)}.")
+    values = item_values(columns[given.value])
     targets = np.asarray(corpus.rows(given.split).targets, dtype=np.int64)
     for folder, start in zip(given.start, starts, strict=True):
         if not np.array_equal(start.targets, targets):
@@ -229,7 +228,6 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", required=True, help="the corpus")
-    parser.add_argument("--items", required=True, help="table with item_id and the two columns")
     parser.add_argument("--value", required=True, help="column of numbers, such as a price")
     parser.add_argument("--label", required=True, help="column of labels, such as a brand")
     parser.add_argument("--city", help="settings of the generated shop (make-city), for exact figures")

@@ -22,7 +22,6 @@ from minionerec.core.paths import find_path, path_word, shown_path
 from minionerec.core.processes import is_main_process, join_for_training, wait_for_everyone
 from minionerec.core.settings import Settings
 from minionerec.core.values import parse_yaml, read_yaml
-from minionerec.data.config import PrepareConfig
 
 logger = get_logger(__name__)
 
@@ -205,7 +204,7 @@ def _run_steps(recipe: Recipe, jobs: Mapping[Key, Job]) -> int:
 
 
 def serving(recipe: Recipe, jobs: Mapping[Key, Job]) -> list[str]:
-    """How to serve the model that the recipe names, with the items table as columns to filter by, where it fits.
+    """How to serve the model that the recipe names.
 
     Args:
         recipe: The recipe.
@@ -214,12 +213,7 @@ def serving(recipe: Recipe, jobs: Mapping[Key, Job]) -> list[str]:
     found = [job for job in jobs.values() if job.key.step == recipe.settings.serve]
     if not found:
         return []
-    words = ["minionerec", "serve", "--checkpoint", path_word(found[0].folder)]
-    for need in found[0].needs:
-        data = jobs[need].settings if need in jobs else None
-        if isinstance(data, PrepareConfig) and data.items and data.item_column == "item_id":
-            words += ["--items", path_word(data.items)]
-    return [f"Serve it: {shlex.join(words)}"]
+    return [f"Serve it: {shlex.join(['minionerec', 'serve', '--checkpoint', path_word(found[0].folder)])}"]
 
 
 def _with_log(job: Job, live: bool, spare: Path) -> Job:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from minionerec.core.errors import DataError, one_line, shown
+from minionerec.core.log import get_logger
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     import pyarrow as pa
+
+logger = get_logger(__name__)
 
 EXACT = 2**53
 """Whole numbers below are distinguished by float64."""
@@ -149,18 +152,18 @@ def number_of(cell: Any) -> int | float | None:
 # Arrow tables as data frames, and data frames as arrow tables.
 
 
-def frame_of(table: "pa.Table | pa.RecordBatch", columns: Collection[str] | None = None) -> "pd.DataFrame":
+def frame_of(table: "pa.Table | pa.RecordBatch", needed: Collection[str] | None = None) -> "pd.DataFrame":
     """An arrow table as a data frame that loses nothing: whole numbers stay whole beside missing ones.
 
     Args:
         table: The table. An index that pandas wrote is a column; one without a name is left out.
-        columns: The columns that are wanted; all if None.
+        needed: The columns that must be readable, all if None; others that cannot be read are left out.
 
     Returns:
-        The wanted columns, rows from 0; its `attrs["columns"]` are the names of all.
+        The columns, rows from 0; its `attrs["columns"]` are the names of all.
 
     Raises:
-        DataError: If a column cannot be read; the message names it.
+        DataError: If a needed column cannot be read; the message names it.
     """
     import pandas as pd
     import pyarrow as pa
@@ -168,7 +171,7 @@ def frame_of(table: "pa.Table | pa.RecordBatch", columns: Collection[str] | None
     names = [name for name in table.schema.names if not _INDEX.fullmatch(name)]
     found = []
     for position, name in enumerate(table.schema.names):
-        if _INDEX.fullmatch(name) or (columns is not None and name not in columns):
+        if _INDEX.fullmatch(name):
             continue
         column = table.column(position)
         kind = column.type
@@ -179,6 +182,9 @@ def frame_of(table: "pa.Table | pa.RecordBatch", columns: Collection[str] | None
             mapper = {column.type: _nullable(column.type)}.get if whole else None
             series = pa.table({"cells": column}).to_pandas(ignore_metadata=True, types_mapper=mapper)["cells"]
         except (*_REFUSED, pa.ArrowException) as error:
+            if needed is not None and name not in needed:
+                logger.warning("Column %s (%s) cannot be read and is left out.", shown(name), str(kind)[:60])
+                continue
             raise DataError(f"column {name!r} ({str(kind)[:60]}) cannot be read: {one_line(error, 200)}.") from None
         found.append(series.rename(name))
     frame = pd.DataFrame(dict(enumerate(found)), index=pd.RangeIndex(len(table) if not found else len(found[0])))

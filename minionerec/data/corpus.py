@@ -15,14 +15,13 @@ from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger
 from minionerec.core.parquet import read_parquet
 from minionerec.data.chains import Chains, chain_examples, concatenated
-from minionerec.data.names import SPLITS
+from minionerec.data.names import ITEM_COLUMNS, SPLITS
 from minionerec.data.rows import SplitExamples, joined
 from minionerec.data.shards import FOLDER, REMEDY, has_times, read_shard, shard_files, write_shards
 from minionerec.data.windows import FlatWindows, flat_windows, row_windows, window_bounds
 
 logger = get_logger(__name__)
 
-ITEM_COLUMNS = ("item_id", "title", "description")
 ROWS_IN_MEMORY = 1 << 22
 """A corpus of more training examples is read from its files a row group at a time, wherever that is possible."""
 
@@ -49,7 +48,8 @@ class Corpus:
     an attribute `train`, `valid` or `test` reads a whole split at first access.
 
     Attributes:
-        items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none).
+        items: Columns `item_id` (str, unique), `title` (str), `description` (str, "" where there is none), and the
+            further ones of the source's items table, as texts (None where there is none).
         train: Examples in the order of the source, with times in all three splits or in none.
         valid: Like `train`.
         test: Like `train`.
@@ -370,6 +370,9 @@ def _open(path: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     if not isinstance(counts.get("split"), str) or any(type(number) is not int for number in numbers):
         raise ArtefactError(f"{path}: its manifest lacks the counts of a corpus. {REMEDY}")
     items = read_parquet(path / "items.parquet", dict.fromkeys(ITEM_COLUMNS, "text"), remedy=REMEDY)
+    for name in items.columns:
+        if not isinstance(items[name].dtype, pd.StringDtype):
+            raise ArtefactError(f"{path / 'items.parquet'}: column {name!r} holds no texts. {REMEDY}")
     return counts, items
 
 

@@ -27,6 +27,8 @@ SOURCES = ("demo", "published", *FROM_FILES)
 TIME_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """Units of times that are numbers → ticks in a second."""
 
+ITEM_COLUMNS = ("item_id", "title", "description")
+"""Columns that the items of every corpus have; further ones are those of its source."""
 SPLITS = ("train", "valid", "test")
 """The splits of every corpus; on disk the index in this order stands for the name."""
 

@@ -23,6 +23,7 @@ from minionerec.data.files import csv_rows, read_text
 from minionerec.data.names import PUBLISHED_HISTORY, SPLITS
 from minionerec.data.rows import SplitExamples
 from minionerec.data.session import times_by_order
+from minionerec.data.sources.tables import further_columns
 from minionerec.data.times import NO_TIME
 
 COLUMNS = (
@@ -174,7 +175,7 @@ def _read_items(
         raise DataError(
             f"{path}: item {first!r} has no line, so no SID, in {info_path} ({len(strays)} such). Add or drop it."
         )
-    found_titles, descriptions, unparsed = [], [], 0
+    found_titles, descriptions, records, unparsed = [], [], [], 0
     for item_id, title in zip(item_ids, titles, strict=True):
         record = content.get(item_id)
         if not isinstance(record, dict):
@@ -185,7 +186,9 @@ def _read_items(
         unparsed += failed
         found_titles.append(str(record.get("title") or title))
         descriptions.append(text)
-    return pd.DataFrame({"item_id": list(item_ids), "title": found_titles, "description": descriptions}), unparsed
+        records.append(record)
+    items = pd.DataFrame({"item_id": list(item_ids), "title": found_titles, "description": descriptions})
+    return items.assign(**further_columns(pd.DataFrame(records), path, ("title", "description"))), unparsed
 
 
 def _read_rows(path: Path, index_of: Mapping[str, int], sids: Sequence[str]) -> SplitExamples:

@@ -34,7 +34,7 @@ class InteractionSource(Protocol):
 
     @property
     def items(self) -> pd.DataFrame:
-        """Columns `item_id` (str, unique), `title`, `description` ("" where there is none); row i is item index i."""
+        """The items of `minionerec.data.corpus.Corpus`; row i is item index i."""
 
     @property
     def where(self) -> str:

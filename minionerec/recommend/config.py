@@ -69,9 +69,6 @@ class RecommendConfig(StageConfig):
         "corpus whose items are recommended; empty: the corpus that the checkpoint was trained on",
         input_kind="corpus",
     )
-    items: str = setting(
-        "", "table (csv, tsv, parquet) with item_id and further columns, for filters on them", input_kind="any"
-    )
     histories: str = setting(
         "",
         "histories: parquet or .jsonl with a column `history` (a list of item ids, oldest first), optionally `user`, "
@@ -84,7 +81,7 @@ class RecommendConfig(StageConfig):
     k: int = setting(10, "length of the lists", least=1)
     exclude_seen: bool = setting(False, "exclude the items of the history")
     where: dict[str, Any] = setting(
-        {}, "conditions on columns of the items table, e.g. department=Tea price='{at_most: 20}' in_stock=true"
+        {}, "conditions on columns of the corpus's items, e.g. department=Tea price='{at_most: 20}' in_stock=true"
     )
     unknown: str = setting(
         "skip", "unknown item ids: skip (they are listed in a column) or refuse", known=_known("unknown")

@@ -1,22 +1,20 @@
 """The items of a catalogue: ids, titles, further columns, and filters on these."""
 
 import math
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from minionerec.core.cells import EXACT, number_of, texts_of
-from minionerec.core.errors import DataError, shown
+from minionerec.core.errors import shown
 from minionerec.data.corpus import Corpus
-from minionerec.data.sources.tables import item_columns
+from minionerec.data.names import ITEM_COLUMNS
 from minionerec.recommend.requests import RequestError
 from minionerec.sid.embed.texts import WORD_OR_CHARACTER
 
@@ -196,33 +194,11 @@ class CatalogueItems:
         self._index = {item_id: index for index, item_id in enumerate(self.ids)}
 
     @classmethod
-    def of(cls, corpus: Corpus, table: str | os.PathLike[str] | None = None) -> "CatalogueItems":
-        """The items of a corpus, with further columns of a table.
-
-        Args:
-            corpus: The corpus.
-            table: csv, tsv, jsonl or parquet with a column item_id and any others. Of the columns of the corpus, titles
-                are read for items that have none there; others are ignored.
-
-        Raises:
-            DataError: If the table cannot be read, has no item_id, or names an item twice.
-        """
-        ids = corpus.items["item_id"].astype(str).tolist()
-        titles = corpus.items["title"].astype(str).tolist()
-        columns: dict[str, Column] = {}
-        if table is not None:
-            rows = item_columns(Path(table), ids)
-            if "title" in rows.columns:
-                titles = [own or title for own, title in zip(titles, rows.pop("title").fillna(""), strict=True)]
-            for name in rows.columns:
-                try:
-                    columns[str(name)] = Column.of(rows[name])
-                except ValueError as error:
-                    raise DataError(
-                        f"{table}: column {name!r} holds {error}, which is no text in UTF-8, number or list of these. "
-                        "Write it as a text, or leave the column out."
-                    ) from None
-        return cls(ids, titles, columns)
+    def of(cls, corpus: Corpus) -> "CatalogueItems":
+        """The items of a corpus, with all their columns."""
+        names = [name for name in corpus.items.columns if name not in ITEM_COLUMNS]
+        ids, titles = (corpus.items[name].astype(str).tolist() for name in ("item_id", "title"))
+        return cls(ids, titles, {name: Column.of(corpus.items[name]) for name in names})
 
     def __len__(self) -> int:
         """Number of items, N."""
@@ -248,7 +224,7 @@ class CatalogueItems:
         for name, condition in where.items():
             if name not in self.columns:
                 known = ", ".join(self.columns) or "none"
-                raise RequestError(f"where.{name}", f"is not a column of the items table; columns: {known}.")
+                raise RequestError(f"where.{name}", f"is not a column of the items; columns: {known}.")
             met &= self.columns[name].holds(condition, f"where.{name}")
         if len(self._masks) >= _KEPT_MASKS:
             self._masks.clear()

@@ -2,19 +2,15 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minionerec.core.artefacts import file_sha256, fingerprint, is_artefact
-from minionerec.core.cells import is_frame
+from minionerec.core.artefacts import fingerprint, is_artefact
 from minionerec.core.errors import ArtefactError
-from minionerec.core.parquet import table_path
 from minionerec.core.paths import input_path
 from minionerec.core.remote import fetched
 from minionerec.data.corpus import Corpus
@@ -29,17 +25,10 @@ from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.recommend.requests import Answer, Recommended, Request, RequestError, as_ids, plain_time
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 BEAMS = 50
 """Minimum number of beams of a language model."""
-
-
-@contextmanager
-def _items_file(items: Any) -> "Iterator[Path | None]":
-    """The local file of an items table; that of a data frame is there while it is read."""
-    with TemporaryDirectory() if is_frame(items) else nullcontext("") as folder:
-        yield None if items is None else fetched(table_path("items", items, Path(folder) / "items.parquet"))
 
 
 class Recommender:
@@ -55,7 +44,7 @@ class Recommender:
 
     Example:
         from minionerec.recommend.recommender import Recommender
-        recommender = Recommender.load("runs/demo/sft", items="data/demo/items.csv")
+        recommender = Recommender.load("runs/demo/sft")
         answer = recommender.recommend(["P001", "P004"], k=5, exclude_seen=True, where={"department": "Hot Drinks"})
     """
 
@@ -79,7 +68,6 @@ class Recommender:
         path: Any,
         *,
         corpus: Any = None,
-        items: "str | os.PathLike[str] | pd.DataFrame | None" = None,
         search: Search | None = None,
         dtype: str = "auto",
     ) -> "Recommender":
@@ -90,20 +78,18 @@ class Recommender:
                 (`train-sequential`); its path, or the result of the function that made it.
             corpus: The corpus whose items are recommended; if None, the one that the model was trained on, from
                 its manifest.
-            items: A table with item_id and further columns, for filters on them: a data frame (of pandas, polars,
-                pyarrow, DuckDB), or a file (csv, tsv, jsonl, parquet).
             search: The search of a checkpoint; beam search with at least 50 beams if None. Where the model scores every
                 SID at once, exact search is used instead, which costs less there.
             dtype: Weights' dtype of a checkpoint: auto, float32, bfloat16, float16.
 
         Raises:
             ArtefactError: If there is no such model or corpus, its files were changed, or they do not belong together.
-            DataError: If the table of items cannot be read, or the checkpoint has other items.
+            DataError: If the checkpoint has other items.
             ConfigError: If the model or the corpus is no path.
         """
         path = fetched(input_path("path", path))
         folder = fetched(input_path("corpus", corpus)) if corpus is not None else own_corpus(path)
-        begun = _version(path, folder, None) if is_artefact(path) and is_artefact(folder) else ""
+        begun = _version(path, folder) if is_artefact(path) and is_artefact(folder) else ""
         data = Corpus.load(folder)
         search = search or Search(beams=BEAMS)
         ranker = load_ranker(path, data, corpus_path=folder, search=search, dtype=dtype, in_memory=True)
@@ -115,12 +101,10 @@ class Recommender:
                 ranker.search = replace(ranker.search, method="exact")
         elif isinstance(ranker, SequentialRanker):
             name = ranker.name
-        with _items_file(items) as file:
-            table = CatalogueItems.of(data, file)  # which checks that it can be read
-            version = _version(path, folder, file)
-        if _version(path, folder, None) != begun:
+        version = _version(path, folder)
+        if version != begun:
             raise ArtefactError(f"{path}: it or its corpus was replaced while it was read. Load it again.")
-        return cls(ranker, table, name, version, data.max_history, _clock(ranker, data))
+        return cls(ranker, CatalogueItems.of(data), name, version, data.max_history, _clock(ranker, data))
 
     @classmethod
     def of(
@@ -128,7 +112,6 @@ class Recommender:
         ranker: Ranker,
         corpus: Corpus,
         *,
-        items: "str | os.PathLike[str] | pd.DataFrame | None" = None,
         name: str = "own ranker",
     ) -> "Recommender":
         """A recommender with a user's own ranker.
@@ -136,12 +119,9 @@ class Recommender:
         Args:
             ranker: A ranker of the items of the corpus.
             corpus: The corpus.
-            items: A table with further columns; see `load`.
             name: Its name and version.
         """
-        with _items_file(items) as file:
-            table = CatalogueItems.of(corpus, file)
-        return cls(ranker, table, name, name, corpus.max_history, _clock(ranker, corpus))
+        return cls(ranker, CatalogueItems.of(corpus), name, name, corpus.max_history, _clock(ranker, corpus))
 
     def recommend(self, history: Collection[str | int], k: int = 10, **more: Any) -> Answer:
         """The best items after one history.
@@ -309,7 +289,6 @@ def _clock(ranker: Ranker, corpus: Corpus) -> SessionClock | None:
     return SessionClock.of(corpus) if "session_context" in context_used(ranker) else None
 
 
-def _version(path: str | os.PathLike[str], corpus: Path, items: str | os.PathLike[str] | None) -> str:
-    """12 hex digits that change with the model, the corpus and the items table."""
-    parts = [fingerprint(path), fingerprint(corpus), "" if items is None else file_sha256(items)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+def _version(path: str | os.PathLike[str], corpus: Path) -> str:
+    """12 hex digits that change with the model and the corpus."""
+    return hashlib.sha256(f"{fingerprint(path)}\n{fingerprint(corpus)}\n".encode()).hexdigest()[:12]

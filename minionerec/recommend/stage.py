@@ -189,11 +189,9 @@ def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
 def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recommender:
     if config.ranker:
         corpus = Corpus.load(inputs["corpus"])
-        return Recommender.of(make_ranker(config.ranker, corpus), corpus, items=inputs.get("items"))
+        return Recommender.of(make_ranker(config.ranker, corpus), corpus)
     search = Search(batch_size=config.batch_size, beams=config.beams)
-    return Recommender.load(
-        inputs["checkpoint"], corpus=inputs["corpus"], items=inputs.get("items"), search=search, dtype=config.dtype
-    )
+    return Recommender.load(inputs["checkpoint"], corpus=inputs["corpus"], search=search, dtype=config.dtype)
 
 
 def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: Path, clock: Clock = NO_CLOCK) -> int:

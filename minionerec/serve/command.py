@@ -15,7 +15,7 @@ from minionerec.serve.config import ServeConfig
 logger = get_logger(__name__)
 
 _SUMMARY = "Serve a model over HTTP: POST /v1/recommend, a page at /, documentation of all paths at /docs."
-_DEMO_MODEL = ("--checkpoint", "runs/demo/catalogue", "--items", "data/demo/items.csv")
+_DEMO_MODEL = ("--checkpoint", "runs/demo/catalogue")
 
 
 def serve_arguments(words: Sequence[str], program: str = "minionerec serve") -> tuple[ServeConfig, bool]:

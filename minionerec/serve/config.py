@@ -44,12 +44,6 @@ class ServeConfig(Settings):
         input_kind="any",
     )
     corpus: str = setting("", "its corpus; empty: the corpus that it was trained on", input_kind="any")
-    items: str = setting(
-        "",
-        "table (csv, tsv, jsonl, parquet) with item_id and columns to filter by; its titles are those of items that "
-        "have none",
-        input_kind="any",
-    )
     dtype: str = setting(
         "auto",
         "precision of the weights; auto: on a GPU as stored, else float32",

@@ -31,16 +31,14 @@ class Sources:
     Attributes:
         checkpoint: The model.
         corpus: Its corpus; from the checkpoint's manifest if None.
-        items: Table of further columns of the items; none if None.
     """
 
     checkpoint: Path
     corpus: Path | None = None
-    items: Path | None = None
 
     def paths(self) -> tuple[Path | None, ...]:
         """The paths that may occur in messages about it."""
-        return self.checkpoint, self.corpus, self.items
+        return self.checkpoint, self.corpus
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ def fingerprint(sources: Sources) -> tuple[Any, ...]:
     """The state of a model's files: links, times and sizes of all files of its sources.
 
     Returns:
-        One entry for each file; None for a missing manifest or items table.
+        One entry for each file; None for a missing manifest.
 
     Raises:
         OSError: If a file cannot be checked.

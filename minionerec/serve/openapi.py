@@ -104,7 +104,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             }
         ),
         "Items": _object({"items": _list(found), "unknown": unknown}),
-        "Reload": _object({"checkpoint": _TEXT, "items": _TEXT, "back": {"type": "boolean"}}, ()),
+        "Reload": _object({"checkpoint": _TEXT, "corpus": _TEXT, "back": {"type": "boolean"}}, ()),
         "Error": _object({"error": _object({"field": {"type": ["string", "null"]}, "message": _TEXT})}),
     }
 

@@ -16,7 +16,7 @@ from minionerec.serve.reading import Refusal, shown
 
 logger = get_logger(__name__)
 
-FIELDS = ("checkpoint", "items", "back")
+FIELDS = ("checkpoint", "corpus", "back")
 
 
 class Reloader:
@@ -67,7 +67,7 @@ class Reloader:
             raise Refusal(422, "returns to the previous model and cannot be combined with paths.", "back")
         if back:
             return None
-        return {name: self._path(value[name], name) for name in ("checkpoint", "items") if name in value}
+        return {name: self._path(value[name], name) for name in ("checkpoint", "corpus") if name in value}
 
     def _path(self, name: Any, field: str) -> Path:
         if type(name) is not str or not 0 < len(name) <= 1000:

@@ -240,7 +240,7 @@ def loader_of(config: ServeConfig) -> Callable[[Sources], Recommender]:
     """The function that loads a model."""
 
     def load(sources: Sources) -> Recommender:
-        return Recommender.load(sources.checkpoint, corpus=sources.corpus, items=sources.items, dtype=config.dtype)
+        return Recommender.load(sources.checkpoint, corpus=sources.corpus, dtype=config.dtype)
 
     return load
 
@@ -257,8 +257,8 @@ def make_service(config: ServeConfig, keys: list[bytes], load: Callable[[Sources
         timeout_s=config.timeout_s,
         metrics=metrics,
     )
-    corpus, items, root = (Path(path) if path else None for path in (config.corpus, config.items, config.reload_root))
-    sources = Sources(Path(config.checkpoint), corpus, items)
+    corpus, root = (Path(path) if path else None for path in (config.corpus, config.reload_root))
+    sources = Sources(Path(config.checkpoint), corpus)
     reloader = Reloader(shelf, metrics, sources, config.reload != "off", root)
     return Service(
         shelf,

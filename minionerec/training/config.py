@@ -365,15 +365,10 @@ class GrpoConfig(LanguageRunConfig):
         "model for `collaborative`: the folder `model` of a training (minionerec train-sequential)",
         input_kind="sequential_model",
     )
-    reward_items: str = setting(
-        "",
-        "table (csv, tsv, parquet) with item_id and the columns that reward_columns names",
-        input_kind="any",
-    )
     reward_columns: dict[str, str] = setting(
         {},
-        "columns of reward_items, e.g. value=price diversity=brand: value (numbers from 0) and diversity (labels; "
-        "without a column the first code)",
+        "columns of the corpus's items, e.g. value=price diversity=brand: value (numbers from 0) and diversity "
+        "(labels; without a column the first code)",
         known=COLUMN_REWARDS,
     )
     scale_rewards: str = setting(
@@ -477,11 +472,6 @@ class GrpoConfig(LanguageRunConfig):
             "value" not in weights or "value" in self.reward_columns,
             f"rewards are {', '.join(self.rewards)}, but reward_columns names no column of value; give one, e.g. "
             "value=price.",
-        )
-        yield from _unless(
-            bool(self.reward_items) == bool(self.reward_columns),
-            f"reward_items is {self.reward_items!r} and reward_columns is {self.reward_columns}; a table and its "
-            "columns go together.",
         )
         yield from _unless(
             self.scale_rewards == "group" or self.sibling_alpha == 1,

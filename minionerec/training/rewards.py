@@ -193,18 +193,18 @@ def make_collaborative(table: "SidTable", scorer: Scorer) -> Reward:
 # the first ten of a list they are its value, its rare items, its distinct brands.
 
 
-def item_values(column: "pd.Series", path: str) -> np.ndarray:
-    """What each item is worth, of a column of an items' table: float64 (N,).
+def item_values(column: "pd.Series") -> np.ndarray:
+    """Read what each item is worth from a column of the items: float64 (N,).
 
     Args:
-        column: N cells, by item id (`minionerec.data.sources.tables.item_columns`).
-        path: The table, for the message.
+        column: N cells, by item id.
 
     Raises:
         DataError: If a cell is no number from 0, or all are 0.
     """
     numbers = np.array([number_of(cell) for cell in column], dtype=np.float64)
-    bad, where = np.logical_not(np.isfinite(numbers) & (numbers >= 0)), f"{path}: column {column.name!r}"
+    bad = np.logical_not(np.isfinite(numbers) & (numbers >= 0))
+    where = f"column {column.name!r} of the corpus's items"
     if bad.any():
         row = int(bad.argmax())
         raise DataError(
@@ -314,7 +314,7 @@ _SIMPLE: dict[str, Reward] = {"rule": rule, "ndcg": ndcg, "position": position}
 _OF_SOURCE: dict[str, tuple[Callable[["SidTable", Any], Reward], str]] = {
     "semantic": (make_semantic, "item vectors; give --reward_vectors the output of embed-items"),
     "collaborative": (make_collaborative, "a trained sequential model; give --reward_model its directory"),
-    "value": (make_value, "a number of each item; give --reward_items and --reward_columns"),
+    "value": (make_value, "a number of each item; give --reward_columns"),
     "rare": (make_rare, "the training purchases of each item; give a corpus that has some"),
 }
 _PLUS = " + "

@@ -75,6 +75,8 @@ def shop(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shop")
     items = pd.read_csv(ROOT / "data/demo/items.csv")
     items.loc[items["item_id"] == "P013", "title"] = NASTY
+    items["price"] = np.arange(len(items)) % 50 + 0.5
+    items["in_stock"] = np.where(np.arange(len(items)) % 3 == 0, "no", "yes")
     items.to_csv(folder / "items.csv", index=False)
     run_prepare(
         PrepareConfig(
@@ -97,18 +99,12 @@ def shop(tmp_path_factory):
     for tower in conditioned.model.towers:
         torch.nn.init.normal_(tower.session_states.shift)
     save_checkpoint(conditioned, folder / "conditioned")
-    stock = pd.DataFrame({"item_id": items["item_id"], "department": items["department"]})
-    stock["price"] = np.arange(len(stock)) % 50 + 0.5
-    stock["in_stock"] = np.where(np.arange(len(stock)) % 3 == 0, "no", "yes")
-    stock.to_csv(folder / "stock.csv", index=False)
     return folder
 
 
 @pytest.fixture(scope="module")
 def server(shop):
-    server = Server(
-        shop / "log", "--checkpoint", shop / "catalogue", "--corpus", shop / "corpus", "--items", shop / "stock.csv"
-    )
+    server = Server(shop / "log", "--checkpoint", shop / "catalogue", "--corpus", shop / "corpus")
     server.start()
     yield server
     server.stop()
@@ -253,7 +249,7 @@ def test_a_reason_says_what_would_be_without(page):
 
 
 def test_filters_change_the_list_at_once(page):
-    stock = pd.read_csv(page.server.words[5], index_col="item_id")
+    stock = pd.read_csv(page.server.words[1].parent / "items.csv", index_col="item_id")
     page.open("h=P003")
     page.run("document.querySelector('#columns input[value=Light]').click()")
     page.settle()
@@ -517,7 +513,7 @@ def test_errors_are_one_message_and_what_stands_there_stays(driver, server):
 
 @pytest.mark.skipif(PICTURE not in os.environ, reason=f"{PICTURE} names no checkpoint of the demo shop")
 def test_picture_for_the_readme(driver, tmp_path):
-    server = Server(tmp_path / "log", "--checkpoint", os.environ[PICTURE], "--items", ROOT / "data/demo/items.csv")
+    server = Server(tmp_path / "log", "--checkpoint", os.environ[PICTURE])
     server.start()
     try:
         set_screen(driver, 1200, 860)

@@ -22,7 +22,6 @@ from minionerec.data.layout import item_records, write_layout
 from minionerec.data.published import published_files, read_published
 from minionerec.data.source import BadRows
 from minionerec.data.sources.amazon import read_amazon
-from minionerec.data.sources.tables import item_columns
 from minionerec.data.sources.user_items import read_user_items
 from minionerec.metrics.published_json import read_published_json
 from minionerec.recommend.stage import read_histories
@@ -603,11 +602,3 @@ def test_a_parquet_table_with_a_column_twice_is_one_line_where_it_is_read(tmp_pa
     else:
         with pytest.raises(MinioneRecError, match=f"items.parquet: column '{name}' occurs twice"):
             read_tables(tmp_path / "visits.csv", tmp_path / "items.parquet")
-    with pytest.raises(MinioneRecError, match=f"items.parquet: column '{name}' occurs twice"):
-        item_columns(tmp_path / "items.parquet", ["i0"])
-
-
-def test_a_title_of_an_items_table_that_is_no_text_is_named_by_its_row(tmp_path):
-    pq.write_table(pa.table({"item_id": ["i0", "i1"], "title": [{"a": 1}, {"a": 2}]}), tmp_path / "items.parquet")
-    with pytest.raises(MinioneRecError, match=r"items.parquet, row 1, column 'title': .* is no text"):
-        item_columns(tmp_path / "items.parquet", ["i0", "i1"])

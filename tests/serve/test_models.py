@@ -150,7 +150,7 @@ def reloader(folder, root=None):
         ({"checkpoint": 7}, "checkpoint"),
         ({"checkpoint": ""}, "checkpoint"),
         ({"checkpoint": "../.."}, "checkpoint"),
-        ({"items": "absent.csv"}, "items"),
+        ({"corpus": "absent"}, "corpus"),
         ({"checkpoint": None}, "checkpoint"),
     ],
 )
@@ -172,15 +172,15 @@ def test_callers_name_paths_only_where_a_folder_is_given(root):
 
 def test_what_is_not_named_stays(root):
     shelf, each = reloader(root, root=root)
-    (root / "stock.csv").write_text("item_id\n")
+    (root / "corpus").mkdir()
 
     async def play():
         await each.start()
         await each.run({"checkpoint": root / "shift-2"})
-        await each.run({"items": root / "stock.csv"})
+        await each.run({"corpus": root / "corpus"})
         return shelf.current.sources
 
-    assert asyncio.run(play()) == Sources(root / "shift-2", None, root / "stock.csv")
+    assert asyncio.run(play()) == Sources(root / "shift-2", root / "corpus")
     assert each._metrics.registry.get_sample_value("minionerec_reloads_total", {"outcome": "done"}) == 2
 
 
@@ -189,8 +189,9 @@ def test_a_changed_link_or_file_is_seen(root, monkeypatch):
     (root / "now").symlink_to(root / "shift-0")
     (root / "shift-0" / "manifest.json").write_text("{}")
     (root / "shift-1" / "manifest.json").write_text("{}")
-    (root / "stock.csv").write_text("item_id\n")
-    sources = Sources(root / "now", None, root / "stock.csv")
+    (root / "corpus").mkdir()
+    (root / "corpus" / "manifest.json").write_text("{}")
+    sources = Sources(root / "now", root / "corpus")
     first = fingerprint(sources)
     assert fingerprint(sources) == first
     (root / "new").symlink_to(root / "shift-1")
@@ -200,7 +201,7 @@ def test_a_changed_link_or_file_is_seen(root, monkeypatch):
     (root / "shift-1" / "model.safetensors").write_text("whole")
     second = fingerprint(sources)
     assert halfway != second
-    (root / "stock.csv").write_text("item_id\ni1\n")
+    (root / "corpus" / "manifest.json").write_text("{ }")
     third = fingerprint(sources)
     (root / "shift-1" / "manifest.json").unlink()
     assert len({first, second, third, fingerprint(sources)}) == 4 and None in fingerprint(sources)

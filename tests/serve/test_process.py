@@ -330,12 +330,12 @@ def test_settings_are_words_or_a_file_and_without_a_model_the_demos_is_trained_f
     run_serve("minionerec serve", ["--port", "0"])
     (recipe, asked), config = seen
     assert recipe == "demo/language" and asked is config and isinstance(config, Settings)
-    assert (config.checkpoint, config.items, config.port) == ("runs/demo/catalogue", "data/demo/items.csv", 0)
-    assert config.inputs().keys() == {"checkpoint", "items"}
+    assert (config.checkpoint, config.port) == ("runs/demo/catalogue", 0)
+    assert config.inputs().keys() == {"checkpoint"}
     run_serve("minionerec serve", ["--checkpoint=elsewhere"])
     (tmp_path / "serve.yaml").write_text("checkpoint: somewhere\nmax_k: 7\nreload: request\n")
     run_serve("minionerec serve", ["--config", str(tmp_path / "serve.yaml"), "--max_k", "8"])
-    assert len(seen) == 4 and (seen[2].checkpoint, seen[2].items) == ("elsewhere", "")
+    assert len(seen) == 4 and seen[2].checkpoint == "elsewhere"
     assert (seen[3].checkpoint, seen[3].max_k, seen[3].reload) == ("somewhere", 8, "request")
 
 

@@ -128,7 +128,11 @@ class Foreign:
         lambda frame: duckdb.from_arrow(Foreign(frame).table),
         lambda frame: frame.set_index(frame.columns[0]),
         lambda frame: frame.astype({frame.columns[0]: object}).assign(unread=[1j] * len(frame)),
-        lambda frame: frame.assign(unread=pd.Series([1, "a"] * (len(frame) // 2), dtype=object)),
+        lambda frame: (
+            frame.assign(unread=pd.Series([1, "a"] * (len(frame) // 2), dtype=object))
+            if "title" not in frame
+            else frame
+        ),
         lambda frame: pd.concat([frame.assign(unread=1), pd.DataFrame({"unread": [1] * len(frame)})], axis=1),
         lambda frame: frame.convert_dtypes(dtype_backend="pyarrow"),
         lambda frame: frame.astype("category"),

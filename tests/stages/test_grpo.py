@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
 from support.kill import Point, stage_in_child
 from support.launched import by_zero_2
 from support.processes import stage_in_processes
+from support.small_shop import sign
 from support.training import (
     GROUP,
     N_ITEMS,
@@ -606,20 +608,28 @@ def test_a_users_own_reward_is_trained_on(trained, tmp_path, watch, own_rewards)
 
 
 @pytest.fixture
-def items_table(tmp_path, trained):
-    """A table of the items with a price and a brand, and columns that are none."""
-    ids = load_bundle(trained / "sft").table.item_ids
-    rows = [f"{name},{1 + index % 5},{'ABC'[index % 3]},{index - 3},," for index, name in enumerate(ids)]
-    file = tmp_path / "table.csv"
-    file.write_text("\n".join(["item_id,price,brand,margin,cost,stock", *rows]) + "\n")
-    return file
+def priced(tmp_path, trained):
+    """The corpus, whose items have a price and a brand, and columns that are neither."""
+    folder = tmp_path / "priced"
+    shutil.copytree(trained / "corpus", folder)
+    items = pd.read_parquet(folder / "items.parquet")
+    numbers = range(len(items))
+    columns = {
+        "price": [str(1 + number % 5) for number in numbers],
+        "brand": ["ABC"[number % 3] for number in numbers],
+        "margin": [str(number - 3) for number in numbers],
+        "cost": pd.Series([None] * len(items), dtype="str"),
+    }
+    items.assign(**columns).to_parquet(folder / "items.parquet", index=False)
+    sign(folder)
+    return str(folder)
 
 
-def test_what_a_list_is_worth_is_trained_on_and_selects(trained, tmp_path, watch, items_table):
+def test_what_a_list_is_worth_is_trained_on_and_selects(trained, tmp_path, watch, priced):
     """Value, rare items and brands in one reward, not scaled; the validation reward is the sum over the lists."""
     weights = {"value": 2.0, "rare": 0.5, "diversity": 0.25}
     columns = {"value": "price", "diversity": "brand"}
-    inputs = {"rewards": weights, "reward_items": str(items_table), "reward_columns": columns}
+    inputs = {"corpus": priced, "rewards": weights, "reward_columns": columns}
     settings = {**inputs, "scale_rewards": "none", "select_by": "reward", "keep_zero_variance": True}
     seen = watch(one_step(trained, tmp_path / "one", **settings))
     bundle, builder, corpus = builder_of(trained)
@@ -653,23 +663,26 @@ def test_what_a_list_is_worth_is_trained_on_and_selects(trained, tmp_path, watch
     lists, _ = decode_prompts(bundle.model, validation.prompts, trie, 10)
     totals = [plain(sids, target).sum() for sids, target in zip(lists.tolist(), validation.targets, strict=True)]
     assert log_of(tmp_path / "one")[0]["eval_reward@10"] == pytest.approx(np.mean(totals), rel=1e-4, abs=1e-4)
-    manifest = read_manifest(tmp_path / "one")
-    assert "eval_reward@10" in manifest["counts"]["best"] and "reward_items" in manifest["inputs"]
+    assert "eval_reward@10" in read_manifest(tmp_path / "one")["counts"]["best"]
 
 
 @pytest.mark.parametrize(
     ("column", "error", "message"),
     [
-        ("height", ConfigError, "value is 'height', but .*table.csv has no such column; it has price, brand, margin"),
-        ("brand", DataError, r"column 'brand' has 'A' for item .* \(24 such items\); .* a number from 0"),
-        ("margin", DataError, r"column 'margin' has '-3' for item .* \(3 such items\)"),
-        ("cost", DataError, r"column 'cost' has '' for item|column 'cost' has nan for item"),
+        (
+            "height",
+            ConfigError,
+            "value is 'height', but the corpus has no such column of items; it has .*, price",
+        ),
+        ("brand", DataError, r"column 'brand' of .* has 'A' for item .* \(24 such items\); .* a number from 0"),
+        ("margin", DataError, r"column 'margin' of .* has '-3' for item .* \(3 such items\)"),
+        ("cost", DataError, r"column 'cost' of the corpus's items has nan for item"),
     ],
 )
-def test_values_that_are_none_are_named(trained, tmp_path, items_table, column, error, message):
-    inputs = {"reward_items": str(items_table), "reward_columns": {"value": column}}
+def test_values_that_are_none_are_named(trained, tmp_path, priced, column, error, message):
+    inputs = {"corpus": priced, "rewards": {"value": 1.0}, "reward_columns": {"value": column}}
     with pytest.raises(error, match=message):
-        run_grpo(one_step(trained, tmp_path / "bad", rewards={"value": 1.0}, **inputs))
+        run_grpo(one_step(trained, tmp_path / "bad", **inputs))
     assert not (tmp_path / "bad").exists()
 
 
@@ -865,14 +878,7 @@ def test_more_epochs_go_on_from_a_finished_run(trained, tmp_path):
             "teacher is 'catalogue', but loss_terms are policy: the term likelihood",
         ),
         ({"rewards": {"value": 1.0}}, "but reward_columns names no column of value; give one, e.g. value=price"),
-        (
-            {"reward_items": "a.csv", "reward_columns": {"value": "price"}},
-            "has a column of value, but rewards are ranking",
-        ),
-        (
-            {"rewards": {"diversity": 1.0}, "reward_columns": {"diversity": "brand"}},
-            "reward_items is '' and reward_col",
-        ),
+        ({"reward_columns": {"value": "price"}}, "has a column of value, but rewards are ranking"),
         (
             {"scale_rewards": "none", "sibling_alpha": 0.5},
             r"advantages among siblings \(sibling_alpha 0.5\) are always",

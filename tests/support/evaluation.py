@@ -12,6 +12,7 @@ import pytest
 from minionerec.core.artefacts import read_manifest, write_artefact
 from minionerec.data.corpus import Corpus
 from minionerec.data.rows import SplitExamples
+from minionerec.data.source import item_table
 from minionerec.metrics.predictions import Predictions
 from minionerec.models.backbone.build import scratch_model, train_tokenizer
 from minionerec.models.backbone.bundle import Bundle
@@ -32,9 +33,9 @@ CODES = np.array([[0, 0], [0, 1], [1, 0], [2, 2], [0, 1], [2, 1]])
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    items = pd.DataFrame(
-        {"item_id": list("uvwxyz"), "title": [f"thing {position}" for position in range(6)], "description": [""] * 6}
-    )
+    items = item_table(list("uvwxyz"), title=[f"thing {position}" for position in range(6)])
+    items["shelf"] = pd.Series(["1a", "1a", "2b", "2b", "1a", None], dtype="str")
+    items["price"] = pd.Series(["1", "2", "3", "4", "5", None], dtype="str")
 
     def rows(n, seed):
         rng = np.random.default_rng(seed)

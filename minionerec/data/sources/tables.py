@@ -3,7 +3,7 @@
 import html
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from html.entities import html5
 from pathlib import Path
@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pandas.api.extensions import ExtensionArray
 
-from minionerec.core.cells import frame_of, texts_of
+from minionerec.core.cells import frame_of, plain_text, texts_of
 from minionerec.core.errors import DataError, shown
 from minionerec.core.log import get_logger, progress
 from minionerec.data.files import check_file
-from minionerec.data.names import COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
+from minionerec.data.names import COLUMNS, ITEM_COLUMNS, OF_INTERACTIONS, OF_ITEMS, TIME_UNITS
 from minionerec.data.source import BadRows, InteractionBatch, item_table
 from minionerec.data.sources.ids import row_location, rows_with_ids
 from minionerec.data.sources.table_files import (
@@ -42,13 +43,13 @@ ROWS = 1 << 18
 """Rows of a parquet file that are cleaned at a time."""
 
 
-def read_table(path: Path, bad: BadRows | None = None, columns: Collection[str] | None = None) -> pd.DataFrame:
+def read_table(path: Path, bad: BadRows | None = None, needed: Collection[str] | None = None) -> pd.DataFrame:
     """One csv, tsv, jsonl or parquet table; every cell of a csv or tsv file as the text it is.
 
     Args:
         path: The file.
         bad: Counts lines of a text file that are no rows; one is an error if None.
-        columns: The columns of a parquet file that are read; all if None.
+        needed: Columns of a parquet file that must be readable, all if None; others that cannot be read are left out.
 
     Raises:
         DataError: If the file is missing, of an unknown kind, or cannot be read.
@@ -62,13 +63,13 @@ def read_table(path: Path, bad: BadRows | None = None, columns: Collection[str] 
     if kind != PARQUET:
         raise DataError(f"{path}: unknown kind of table {kind!r}; known: {', '.join(KINDS)}. Convert or rename it.")
     with readable_table(path), pq.ParquetFile(path) as file:
-        return _frame(file.read(), path, columns)
+        return _frame(file.read(), path, needed)
 
 
-def _frame(table: pa.Table | pa.RecordBatch, path: Path, columns: Collection[str] | None = None) -> pd.DataFrame:
+def _frame(table: pa.Table | pa.RecordBatch, path: Path, needed: Collection[str] | None = None) -> pd.DataFrame:
     """Columns of a parquet file, see `minionerec.core.cells.frame_of`."""
     try:
-        return frame_of(table, columns)
+        return frame_of(table, needed)
     except DataError as error:
         raise DataError(f"{path}: {error} Write it as another type, or leave it out.") from None
 
@@ -335,7 +336,7 @@ def _parquet_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[str, str]) -> tuple[pd.DataFrame, int]:
-    """The items of a table, each id once, texts without white space around them; and the lines inside its cells.
+    """The items of a table, each id once, with all its columns as texts; and the number of lines inside its cells.
 
     Raises:
         DataError: If a column is missing, or rows cannot be used and `bad` does not allow it.
@@ -363,42 +364,36 @@ def parse_items(table: pd.DataFrame, path: Path, bad: BadRows, columns: Mapping[
         )
         table = table[~twice]
     title, description = (_texts(table, name, path).to_numpy(object) for name in (title_column, description_column))
-    return item_table(table[item_column].to_numpy(object), title=title, description=description), lines
+    items = item_table(table[item_column].to_numpy(object), title=title, description=description)
+    return items.assign(**further_columns(table, path, {item_column, title_column, description_column})), lines
 
 
-def item_columns(path: Path, ids: Sequence[str]) -> pd.DataFrame:
-    """The columns of an items table but item_id and description, one row for each of `ids`.
+def further_columns(table: pd.DataFrame, path: Path, read: Collection[str]) -> dict[str, ExtensionArray]:
+    """Read the columns of an items table besides id, title and description: texts, None where a cell is missing.
+
+    One that occurs twice, has the name of one of the three, or has a cell that is no text is left out, with a warning.
 
     Args:
-        path: csv, tsv, jsonl or parquet with a column item_id and any others.
-        ids: The N item ids of a catalogue.
-
-    Returns:
-        N rows in the order of `ids`, titles as texts; missing values where an item has no row.
-
-    Raises:
-        DataError: If the table cannot be read, has no item_id, or names an item twice.
+        table: The table, indexed by the rows of its file.
+        path: The file, for messages.
+        read: Columns that are read as id, title and description.
     """
-    bad = BadRows()
-    table = read_table(path, bad)
-    column_of(table, path, "item_id", None)
-    if lines := table.attrs.get(INSIDE, 0):
-        logger.info("%s: %d of its lines are inside quoted cells.", path, lines)
-    table = rows_with_ids(table, path, ("item_id",), bad)
-    own: pd.Series = table["item_id"]
-    twice = own[own.duplicated()]
-    if len(twice):
-        raise DataError(f"{path}: item {shown(twice.iloc[0])} occurs twice; give each item one row.")
-    for name in table.columns:
-        column_of(table, path, str(name), None)
-    if "title" in table.columns:
-        table["title"] = _texts(table, "title", path)
-    table.index = pd.Index(own)
-    known = table.index.isin(ids)
-    if not known.all():
-        logger.info("%s: %d of its %d items are not in the catalogue.", path, int((~known).sum()), len(table))
-    missing = len(ids) - int(known.sum())
-    if missing:
-        logger.info("%s: %d of the catalogue's %d items have no row.", path, missing, len(ids))
-    further = [name for name in table.columns if name not in ("item_id", "description")]
-    return table.reindex(pd.Index(ids))[further]
+    columns: dict[str, ExtensionArray] = {}
+    for name in dict.fromkeys(name for name in table.columns if name not in read):
+        problem = ""
+        if list(table.columns).count(name) > 1:
+            problem = "it occurs twice"
+        elif name in ITEM_COLUMNS or not isinstance(name, str) or not name or not plain_text(name):
+            problem = "a column of a corpus cannot have this name"
+        else:
+            texts, wrong = texts_of(table[name])
+            if wrong.any():
+                row = int(np.flatnonzero(wrong)[0])
+                where = row_location(path, int(table.index[row]))
+                problem = f"{shown(table[name].iloc[row])} ({where}) is no text, number or list of these"
+            texts = texts.str.strip()
+        if problem:
+            logger.warning("%s: column %s is left out of the corpus: %s.", path, shown(name), problem)
+        else:
+            columns[name] = texts.where(texts != "").astype("str").array
+    return columns

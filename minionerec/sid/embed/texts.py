@@ -16,7 +16,8 @@ from minionerec.core.artefacts import open_artefact, read_json, unchanged_input,
 from minionerec.core.errors import ArtefactError, DataError
 from minionerec.core.log import get_logger, progress
 from minionerec.core.parquet import read_parquet
-from minionerec.data.corpus import ITEM_COLUMNS, Corpus
+from minionerec.data.corpus import Corpus
+from minionerec.data.names import ITEM_COLUMNS
 from minionerec.data.rows import SplitExamples
 from minionerec.sid.embed.config import WORDLLAMA, WORDLLAMA_TOKENIZER, WORDLLAMA_WEIGHTS, encoder_inputs
 

@@ -19,7 +19,6 @@ from minionerec.core.stages import StageResult
 from minionerec.data.corpus import Corpus
 from minionerec.data.order import SHUFFLED
 from minionerec.data.rows import SplitExamples
-from minionerec.data.sources.tables import item_columns
 from minionerec.models.backbone.build import resolve_dtype
 from minionerec.models.backbone.bundle import Bundle, load_bundle, load_language_model
 from minionerec.models.decoding.decoder import decoding_device
@@ -156,7 +155,6 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         whole,
         vectors=config.reward_vectors,
         scorer=sequential_scorer(config.reward_model, config.corpus) if config.reward_model else None,
-        items=config.reward_items,
         columns=config.reward_columns,
     )
     logger.info(
@@ -279,28 +277,24 @@ def load_reference(reference: str, bundle: Bundle, checkpoint: str) -> Mapping[s
     return weights
 
 
-def reward_columns(items: str, columns: Mapping[str, str], ids: Sequence[str]) -> Mapping[str, pd.Series]:
-    """The columns of an items' table that rewards read, by reward, each in the order of the items.
+def reward_columns(items: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, pd.Series]:
+    """Select the columns of the items that rewards read: by reward, each with the item ids as its index.
 
     Args:
-        items: File of the table; nothing is read if empty.
+        items: The items of a corpus.
         columns: Reward to column.
-        ids: Ids of the items.
 
     Raises:
-        ConfigError: If the table has no such column.
-        DataError: If the table cannot be read.
+        ConfigError: If there is no such column.
     """
-    if not items:
-        return {}
-    table = item_columns(Path(items), ids)
-    for name, column in columns.items():
-        if column not in table.columns:
+    for reward, column in columns.items():
+        if column not in items.columns:
             raise ConfigError(
-                f"reward_columns: {name} is {column!r}, but {items} has no such column; it has "
-                f"{', '.join(map(str, table.columns)) or 'none'}."
+                f"reward_columns: {reward} is {column!r}, but the corpus has no such column of items; it has "
+                f"{', '.join(items.columns)}."
             )
-    return {name: table[column] for name, column in columns.items()}
+    by_id = items.set_index("item_id", drop=False)
+    return {reward: by_id[column] for reward, column in columns.items()}
 
 
 def load_rewards(
@@ -311,7 +305,6 @@ def load_rewards(
     *,
     vectors: str = "",
     scorer: Scorer | None = None,
-    items: str = "",
     columns: Mapping[str, str] | None = None,
 ) -> WeightedRewards:
     """The rewards and their sources.
@@ -323,8 +316,7 @@ def load_rewards(
         corpus: The corpus.
         vectors: Item vectors of `semantic`.
         scorer: Model of `collaborative`.
-        items: Table of the rewards that read columns.
-        columns: Reward to column.
+        columns: Reward to column of the items, of the rewards that read one.
     """
     weights = reward_weights(rewards)
     about: list[list[int] | None] = [None if task in ITEM_TASKS else [] for task in tasks]
@@ -335,9 +327,9 @@ def load_rewards(
         sources["semantic"] = load_vectors(file, corpus.n_items)
     if scorer is not None:
         sources["collaborative"] = scorer
-    read = reward_columns(items, columns or {}, corpus.items["item_id"].astype(str).tolist())
+    read = reward_columns(corpus.items, columns or {})
     if "value" in read:
-        sources["value"] = item_values(read["value"], items)
+        sources["value"] = item_values(read["value"])
     if "diversity" in read:
         sources["diversity"] = texts_of(read["diversity"])[0].tolist()
     if "rare" in weights:

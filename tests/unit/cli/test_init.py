@@ -193,7 +193,7 @@ def test_the_recipe_of_fifty_items(tmp_path, monkeypatch, capsys):
     recipe = read_recipe("mine")
     assert recipe.settings.output == "runs/mine"
     jobs = plan_of("mine")
-    assert serving(recipe, jobs) == ["Serve it: minionerec serve --checkpoint runs/mine/catalogue --items items.csv"]
+    assert serving(recipe, jobs) == ["Serve it: minionerec serve --checkpoint runs/mine/catalogue"]
     comments = [line for line in (tmp_path / "mine.yaml").read_text().splitlines() if line.strip().startswith("#")]
     assert len(comments) > 10
     init(monkeypatch, "items.csv", "interactions.csv", "my shop")

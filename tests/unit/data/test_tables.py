@@ -282,3 +282,24 @@ def test_lines_that_are_no_objects_are_named(tmp_path, line, message):
         read_table(path)
     bad = BadRows(1)
     assert len(read_table(path, bad)) == len(ITEMS) + 1 and bad.counts()["bad_rows"] == 1
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_further_columns_of_the_items_are_kept_as_texts(tmp_path, suffix):
+    items = ITEMS.assign(price=[0, 1, None, 3, 4, 5], brand=["A", " B ", "", None, "E", "007"], description="x")
+    kept = read(tmp_path, items, suffix=suffix).items
+    assert list(kept.columns) == ["item_id", "title", "description", "price", "brand"]
+    assert kept["brand"].fillna("-").tolist() == ["A", "B", "-", "-", "E", "007"]
+    assert [cell if pd.isna(cell) else float(cell) for cell in kept["price"]] == pytest.approx(
+        [0, 1, np.nan, 3, 4, 5], nan_ok=True
+    )
+
+
+def test_a_further_column_that_cannot_be_kept_is_left_out_with_a_warning(tmp_path, caplog):
+    items = ITEMS.assign(parts=[{"a": 1}] * 6, item_id=[f"x{i}" for i in range(6)], code=ITEMS["item_id"])
+    kept = read(
+        tmp_path, items, suffix=".jsonl", item_column="code", bought=interactions().rename(columns={"item_id": "code"})
+    ).items
+    assert list(kept.columns) == ["item_id", "title", "description", "price"]
+    assert "column 'parts' is left out of the corpus: {'a': 1}" in caplog.text
+    assert "column 'item_id' is left out of the corpus: a column of a corpus cannot have this name" in caplog.text

@@ -1,44 +1,46 @@
 """Items as their owner knows them: columns and their kinds, conditions, search."""
 
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
-from support.small_corpus import make_corpus
 
-from minionerec.core.errors import DataError
+import minionerec
+from minionerec.data.corpus import Corpus
 from minionerec.recommend.items import CHOICE, NUMBER, SWITCH, CatalogueItems, Column
-from minionerec.recommend.recommender import Recommender
 from minionerec.recommend.requests import RequestError
 
 TABLE = """item_id,title,department,price,in_stock,code
-a,ignored,Tea,3.5,true,007
-b,ignored,Ink,,false,8x
-d,ignored,Tea,12,TRUE,
-zz,ignored,Tea,1,true,1
+a,Green tea,Tea,3.5,true,007
+b,Ink pot,Ink,,false,8x
+c,"Tea pot, green",,,,
+d,Pen,Tea,12,TRUE,
 """
 
 
-@pytest.fixture
-def corpus():
-    return make_corpus(["Green tea", "Ink pot", "Tea pot, green", "Pen"], item_ids=list("abcd"))
+def of_frame(frame, folder):
+    """The items of a corpus that is prepared from a data frame."""
+    interactions = pd.DataFrame({"user_id": ["u"] * 4, "item_id": frame["item_id"]})
+    split = {"split": "leave_last_out", "time_column": ""}
+    prepared = minionerec.prepare_data(frame, interactions, output=folder / "corpus", **split)
+    return CatalogueItems.of(Corpus.load(prepared.output))
 
 
 @pytest.fixture
-def items(corpus, tmp_path):
-    (tmp_path / "items.csv").write_text(TABLE)
-    return CatalogueItems.of(corpus, tmp_path / "items.csv")
+def items(tmp_path):
+    return of_frame(pd.read_csv(io.StringIO(TABLE), dtype="str"), tmp_path)
 
 
-def test_columns_are_what_all_their_cells_are(items, corpus, tmp_path):
+def test_columns_are_what_all_their_cells_are(items, tmp_path):
     assert {name: column.kind for name, column in items.columns.items()} == {
         "department": CHOICE, "price": NUMBER, "in_stock": SWITCH, "code": CHOICE,
     }  # fmt: skip
     assert [items.columns["price"].at(item) for item in range(4)] == [3.5, None, None, 12.0]
     assert [items.columns["in_stock"].at(item) for item in range(4)] == [True, False, None, True]
     assert items.columns["department"].choices == ["Ink", "Tea"]
-    frame = pd.DataFrame({"item_id": list("abcd"), "price": [1, 2, None, 4], "on": [True, False, True, None]})
-    frame.to_parquet(tmp_path / "items.parquet")
-    read = CatalogueItems.of(corpus, tmp_path / "items.parquet")
+    columns = {"price": [1, 2, None, 4], "on": [True, False, True, None]}
+    read = of_frame(pd.DataFrame({"item_id": list("abcd"), "title": list("ABCD"), **columns}), tmp_path / "frame")
     assert read.columns["price"].kind == NUMBER and read.columns["on"].kind == SWITCH
     assert read.mask({"price": {"at_least": 2}, "on": False}).tolist() == [False, True, False, False]
 
@@ -69,7 +71,7 @@ def test_conditions(items, where, met):
         (
             {"colour": "red"},
             "where.colour",
-            "is not a column of the items table; columns: department, price, in_stock, code",
+            "is not a column of the items; columns: department, price, in_stock, code",
         ),
         ({"department": 3}, "where.department", "is 3; expected a text, or a list of them"),
         ({"department": ["Tea", None]}, "where.department[1]", "is None; expected a text"),
@@ -111,36 +113,6 @@ def test_search_finds_beginnings_of_words_whole_ones_first(items):
 )
 def test_search_in_languages_without_spaces_and_with_vowel_signs(titles, query, found):
     assert CatalogueItems([f"i{item}" for item in range(len(titles))], titles, {}).search(query) == found
-
-
-def test_titles_of_the_table_are_those_of_items_that_have_none(tmp_path):
-    (tmp_path / "items.csv").write_text("item_id,title,price\na,Own,1\nc,  Tea &amp; pot,2\nd,,3\n")
-    items = CatalogueItems.of(make_corpus(["Kept", "", "", ""], item_ids=list("abcd")), tmp_path / "items.csv")
-    assert items.titles == ["Kept", "", "Tea & pot", ""] and list(items.columns) == ["price"]
-    assert items.search("tea") == [2]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("id,price\na,1\n", "column 'item_id' is missing; it has id, price"),
-        ("item_id,price\na,1\na,2\n", "item 'a' occurs twice"),
-        ("item_id,price,price\na,1,2\n", "column 'price' occurs twice"),
-        ("item_id,price\na,1\n,2\n", "line 3, column 'item_id': the id is empty"),
-        ('item_id,note,price\na,"good,1\nb,fine,2\nd,"bad",3\n', r"line 2 \(to line 4\): ',' expected after"),
-        ('item_id,price\n"a,1\nb,2\nd",3\n', r"line 2, column 'item_id': 'a,1\\nb,2\\nd' is no id"),
-    ],
-)
-def test_tables_that_cannot_be_taken(corpus, tmp_path, text, message):
-    (tmp_path / "items.csv").write_text(text)
-    with pytest.raises(DataError, match=message):
-        CatalogueItems.of(corpus, tmp_path / "items.csv")
-
-
-def test_a_note_of_several_lines_swallows_nothing(corpus, tmp_path):
-    (tmp_path / "items.csv").write_text('item_id,note,price\na,"good, if\nlate, as ever,\nb",1\nb,fine,2\n')
-    read = CatalogueItems.of(corpus, tmp_path / "items.csv")
-    assert [read.columns["price"].at(item) for item in range(4)] == [1, 2, None, None]
 
 
 def test_a_text_that_ends_in_nul_is_found():
@@ -186,14 +158,7 @@ def test_numbers_are_compared_exactly_and_codes_are_texts(cells, kind, where, me
         ]
 
 
-def test_a_frame_of_large_numbers_is_filtered_exactly(corpus):
+def test_a_frame_of_large_numbers_is_filtered_exactly(tmp_path):
     seller = pd.array([LARGE, LARGE + 1, None, LARGE + 2], "Int64")
-    recommender = Recommender.of(None, corpus, items=pd.DataFrame({"item_id": list("abcd"), "seller": seller}))
-    assert recommender.items.mask({"seller": LARGE + 1}).tolist() == [False, True, False, False]
-
-
-@pytest.mark.parametrize("cell", [{"a": 1}, b"\xff", 1j])
-def test_a_column_that_is_no_text_is_named(corpus, cell):
-    frame = pd.DataFrame({"item_id": list("abcd"), "odd": pd.Series([cell, cell, None, cell], dtype=object)})
-    with pytest.raises(DataError, match="column 'odd'"):
-        Recommender.of(None, corpus, items=frame)
+    items = of_frame(pd.DataFrame({"item_id": list("abcd"), "title": list("ABCD"), "seller": seller}), tmp_path)
+    assert items.mask({"seller": LARGE + 1}).tolist() == [False, True, False, False]

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.evaluation import copy_artefact
 from support.scripts import benchmark
+from support.small_shop import sign
 
-from minionerec.core.errors import ArtefactError, ConfigError, DataError
+from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import LATER, SAME, SESSION_CONTEXTS, UNKNOWN
 from minionerec.recommend.rankers.baselines import make_baselines
@@ -25,14 +26,7 @@ from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.sequential.config import SequentialConfig
 from minionerec.training.sequential.stage import run_sequential
 
-TABLE = "item_id,shelf,price\nu,1a,1\nv,1a,2\nw,2b,3\nx,2b,4\ny,1a,5\n"
 KINDS = ("language", "language exactly", "catalogue", "sequential", "baseline")
-
-
-@pytest.fixture(scope="module")
-def table(made):
-    (made / "items.csv").write_text(TABLE)
-    return made / "items.csv"
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +51,15 @@ def trained(made, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def recommenders(made, trained, table):
+def recommenders(made, trained):
     """One recommender of each kind."""
     corpus = Corpus.load(made / "corpus")
-    given = {"corpus": made / "corpus", "items": table}
     return {
-        "language": Recommender.load(made / "checkpoint", **given),
-        "language exactly": Recommender.load(made / "checkpoint", search=Search("exact"), **given),
-        "catalogue": Recommender.load(trained / "catalogue", **given),
-        "sequential": Recommender.load(trained / "sasrec" / "model", **given),
-        "baseline": Recommender.of(make_baselines(corpus)[1]["transition counts"], corpus, items=table),
+        "language": Recommender.load(made / "checkpoint", corpus=made / "corpus"),
+        "language exactly": Recommender.load(made / "checkpoint", search=Search("exact"), corpus=made / "corpus"),
+        "catalogue": Recommender.load(trained / "catalogue", corpus=made / "corpus"),
+        "sequential": Recommender.load(trained / "sasrec" / "model", corpus=made / "corpus"),
+        "baseline": Recommender.of(make_baselines(corpus)[1]["transition counts"], corpus),
     }
 
 
@@ -155,7 +148,7 @@ def test_unknown_ids_are_named_or_refused(recommenders):
         ({"k": True}, "k: is True; expected a whole number"),
         ({"history": ["u", 3.5]}, r"history\[1\]: is 3.5; expected an item id: a text"),
         ({"exclude_seen": 1}, "exclude_seen: is 1; expected true or false"),
-        ({"where": {"size": 1}}, "where.size: is not a column of the items table; columns: shelf, price"),
+        ({"where": {"size": 1}}, "where.size: is not a column of the items; columns: shelf, price"),
         ({"histroy": ["u"]}, "histroy: is unknown; expected history, k, exclude_seen, only, without, where, unknown"),
     ],
 )
@@ -252,19 +245,16 @@ def test_the_corpus_is_found_through_the_manifest_and_held_against_it(made, trai
         Recommender.load(made / "checkpoint")
     with pytest.raises(ArtefactError, match=r"its manifest names no corpus, and its kind is 'corpus'\. Give a"):
         Recommender.load(made / "corpus")
-    with pytest.raises(DataError, match=r"nowhere\.csv: no such file"):
-        Recommender.load(model, corpus=made / "corpus", items=tmp_path / "nowhere.csv")
     broken = copy_artefact(model, tmp_path / "broken")
     (broken / "config.json").write_text("{}")
     with pytest.raises(ArtefactError, match=r"config.json: differs from manifest.json"):
         Recommender.load(broken, corpus=made / "corpus")
     copy = shutil.copytree(made / "corpus", tmp_path / "corpus")
-    (tmp_path / "items.csv").write_text(TABLE)
-    versions = {
-        Recommender.load(model, corpus=copy).version,
-        Recommender.load(model, corpus=copy, items=tmp_path / "items.csv").version,
-    }
-    assert len(versions) == 2 and found.version in versions
+    assert Recommender.load(model, corpus=copy).version == found.version
+    items = pd.read_parquet(copy / "items.parquet")
+    items.assign(price="7").to_parquet(copy / "items.parquet", index=False)
+    sign(copy)
+    assert Recommender.load(model, corpus=copy).version != found.version
 
 
 @pytest.mark.parametrize("kind", ["language", "catalogue", "sequential"])
@@ -278,12 +268,6 @@ def test_files_may_be_overwritten_while_a_model_is_in_use(made, trained, tmp_pat
     assert found.recommend(["u"], 5) == before
 
 
-def test_items_may_be_a_data_frame(made, recommenders):
-    ranker, corpus = recommenders["baseline"].ranker, Corpus.load(made / "corpus")
-    table = pd.DataFrame({"item_id": ["u", "v", "w"], "shelf": ["low", "low", "high"]})
-    found = Recommender.of(ranker, corpus, items=table)
-    assert {item.item_id for item in found.recommend([], 2, where={"shelf": "low"}).items} == {"u", "v"}
-    with pytest.raises(ConfigError, match=r"items is 7; expected a data frame, or the path of a csv"):
-        Recommender.of(ranker, corpus, items=7)
+def test_a_path_is_the_folder_of_a_stage_or_its_result(made):
     with pytest.raises(ConfigError, match=r"path is .*; expected the folder that a stage wrote, or its result"):
-        Recommender.load(table)
+        Recommender.load(pd.DataFrame())

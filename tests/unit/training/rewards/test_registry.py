@@ -71,7 +71,7 @@ def test_weights_of_presets_and_own():
 
 @pytest.mark.parametrize(
     ("name", "setting"),
-    [("semantic", "reward_vectors"), ("collaborative", "reward_model"), ("value", "reward_items")],
+    [("semantic", "reward_vectors"), ("collaborative", "reward_model"), ("value", "reward_columns")],
 )
 def test_a_reward_whose_source_is_missing(name, setting):
     with pytest.raises(ConfigError, match=f"reward '{name}' needs .* give --{setting}"):
