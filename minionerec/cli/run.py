@@ -43,6 +43,7 @@ def run_arguments(program: str) -> CommandParser:
     parser.add_argument(
         "--only",
         nargs="+",
+        action="extend",
         metavar="STEP",
         help="these steps and their dependencies",
     )
@@ -53,6 +54,7 @@ def run_arguments(program: str) -> CommandParser:
         "--set",
         dest="changes",
         nargs="+",
+        action="extend",
         default=[],
         metavar="STEP.SETTING=VALUE",
         help="settings of steps that replace those of the recipe, e.g. sft.epochs=2",

@@ -12,7 +12,7 @@ from support.preloaded import python
 from minionerec import __version__
 from minionerec.cli import runner
 from minionerec.cli.plan import Job, plan_of
-from minionerec.cli.run import run_recipe
+from minionerec.cli.run import run_arguments, run_recipe
 from minionerec.core.errors import ConfigError
 
 
@@ -221,3 +221,9 @@ def test_the_version_and_the_command_that_was_meant(tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("bacth_size: 3\n")
     assert command(tmp_path, "sft", "--config", "wrong.yaml").reported.endswith(". Did you mean batch_size?")
+
+
+def test_an_option_that_is_given_twice_holds_all_its_values():
+    words = ["demo", "--set", "sft.epochs=2", "grpo.epochs=1", "--set", "sft.seed=1", "--only", "sft", "--only", "grpo"]
+    options = run_arguments("minionerec run").parse_args(words)
+    assert options.changes == ["sft.epochs=2", "grpo.epochs=1", "sft.seed=1"] and options.only == ["sft", "grpo"]
