@@ -3,7 +3,6 @@
 import argparse
 import shlex
 import sys
-from pathlib import Path
 
 from minionerec import __version__
 from minionerec.cli.command import run_stage
@@ -19,10 +18,7 @@ from minionerec.core.errors import ConfigError, did_you_mean
 from minionerec.core.plugins import Registry
 from minionerec.core.settings import settings_parser
 from minionerec.core.stages import STAGES
-from minionerec.core.upload import put
-from minionerec.core.values import convert
 
-_PUT = "Upload finished artefacts to a URL, from which any stage can read them"
 _RECIPES = "List the shipped recipes; `minionerec recipes copy NAME FILE` copies one to be edited"
 _COMPLETION = 'Print the completion script of a shell, e.g. eval "$(minionerec completion bash)"'
 
@@ -65,27 +61,6 @@ def _completion(program: str) -> None:
     print(shtab.complete(whole, shell=shell))
 
 
-def put_arguments(program: str) -> CommandParser:
-    """The options of `minionerec put`."""
-    parser = CommandParser(
-        prog=program,
-        description=f"{_PUT}. Finished artefacts there are kept; the same command resumes after an interruption.",
-    )
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="output of a stage, such as runs/shop/corpus")
-    parser.add_argument(
-        "url", metavar="URL", help="URL of it, such as s3://bucket/corpus; of several folders that of the one above"
-    )
-    parser.add_argument(
-        "--replace",
-        nargs="?",
-        const="true",
-        default="false",
-        metavar="true|false",
-        help="replace another artefact there (default: false)",
-    )
-    return parser
-
-
 def _recipes(program: str) -> None:
     given = recipe_arguments(program).parse_args()
     if given.action == "copy":
@@ -96,25 +71,6 @@ def _recipes(program: str) -> None:
     width = max(map(len, found)) + 2
     for name, summary in found.items():
         print(f"{name:<{width}}{summary}".rstrip())
-
-
-def _put(program: str) -> None:
-    """Upload the artefacts that the command line names; of several each goes below the URL, by its own name.
-
-    Raises:
-        ConfigError: If two have one name, or the URL cannot be written to.
-        ArtefactError: If one is not finished, or something else is at its URL.
-    """
-    given = put_arguments(program).parse_args()
-    replace = bool(convert(given.replace, bool, "--replace"))
-    urls = dict.fromkeys(given.folders, given.url)
-    if len(given.folders) > 1:
-        urls = {folder: f"{given.url.rstrip('/')}/{Path(folder).resolve().name}" for folder in given.folders}
-        if len(set(urls.values())) < len(given.folders):
-            raise ConfigError("two of the folders have one name, so both would go to one URL. Upload each by itself.")
-    for folder, url in urls.items():
-        sent, files = put(folder, url, replace=replace)
-        print(f"{sent} of {files} files sent: {url}" if sent else f"{url} is up to date.", flush=True)
 
 
 COMMANDS = Registry(
@@ -132,7 +88,6 @@ COMMANDS = Registry(
             doctor_arguments,
             run_doctor,
         ),
-        "put": Command(f"{_PUT}, e.g. minionerec put runs/shop/corpus s3://bucket/corpus", put_arguments, _put),
         "completion": Command(_COMPLETION, completion_arguments, _completion),
     },
 )

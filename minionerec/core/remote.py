@@ -1,112 +1,88 @@
-"""Remote paths: `s3://`, `gs://`, `hdfs://` and whatever else fsspec knows, as local copies.
+"""Inputs at URLs (`s3://`, `gs://`, `https://`, `hf://` and whatever else fsspec reads) as files of this machine.
 
-A URL may be given wherever settings name an input (`Settings.local` fetches it), and to `Recommender.load`. An artefact
-is copied, file by file as its manifest lists them, into a cache, and each file is checked against its hash; a plain
-file is copied whole, and a folder of plain files file by file where a setting reads such (`local_parts`): as Spark, a
-warehouse or `split` writes the parts of one table. Everything else in this package deals with local paths alone.
-
-    $MINIONEREC_CACHE (~/.cache/minionerec)
-        artefacts/DIGEST OF THE MANIFEST/NAME/...
-        files/KEY OF ITS CONTENT/NAME
-
-A copy is renamed to its final path when it is complete. An interrupted one is kept beside it and resumed, file by file;
-of several processes one copies and the others wait. Only what a user names is fetched, never what a manifest names.
+A URL may be given wherever settings name an input: `Settings.local` resolves it once, when a run begins, and everything
+else in this package reads local paths. Files of the Hugging Face hub are kept in the cache of `huggingface_hub`, others
+and artefacts in `$MINIONEREC_CACHE/KEY/NAME`, where the key is the hash of a URL and of what its filesystem says of the
+file's version (size, ETag, time), or of an artefact's manifest. A copy is moved there once it is complete. Of several
+processes one fetches and the others wait.
 """
 
 import hashlib
-import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from minionerec.core.artefacts import (
-    MANIFEST,
-    changed_file,
-    digest_of,
-    file_sha256,
-    flaw,
-    is_artefact,
-    is_edited,
-    parse_json,
-)
-from minionerec.core.errors import ArtefactError
-from minionerec.core.log import get_logger, progress
-from minionerec.core.processes import local_rank
-from minionerec.core.urls import WEB, NotThere, RemotePath, is_remote, one_line_errors, without_query
-from minionerec.core.web import BLOCK
+from minionerec.core.artefacts import MANIFEST, changed_file, digest_of, flaw, parse_json
+from minionerec.core.errors import ArtefactError, ConfigError, MinioneRecError, is_about_writing, one_line
+from minionerec.core.log import get_logger
+from minionerec.core.urls import is_remote, without_query
 
 logger = get_logger(__name__)
 
 CACHE_VARIABLE = "MINIONEREC_CACHE"
-_MARKS = (
-    *("size", "ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "Digest", "crc32c", "generation", "VersionId"),
-    *("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created", "blob_id", "sha256"),
-)
-"""Information of filesystems about a file that changes with its content."""
-
-_seen: dict[str, Path] = {}
-_seen_parts: dict[str, list[Path] | None] = {}
+SILENCE = 60.0
+"""Seconds that a web server may send nothing."""
+_PASSWORD = re.compile(r"://[^/?#@]*:[^/?#@]*@")
+_urls: dict[str, str] = {}
+"""Path of a copy → its URL without a query, for messages."""
 
 
 def cache_folder() -> Path:
     """Folder of the copies: `$MINIONEREC_CACHE`, or else `~/.cache/minionerec`."""
-    given = os.environ.get(CACHE_VARIABLE)
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "minionerec"
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/minionerec").expanduser()
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """A path as given; of a URL the local copy, as it was when this run first read it.
-
-    A run thus reads one state of it; `look_again` begins a new run.
+    """A path as given; of a URL the local file or artefact of the same content, as of this run's first read.
 
     Raises:
-        ArtefactError: As `fetched`.
-        ConfigError: As `fetched`.
+        ConfigError: If the protocol is unknown, its package is not installed, or the URL holds a password.
+        ArtefactError: If it does not exist, cannot be read, or differs from its manifest.
     """
-    if not isinstance(path, str) or not is_remote(path):
-        return Path(path)
-    known = _seen.get(path)
-    if known is None or not known.exists():
-        known = _seen[path] = fetched(path)
-    return known
+    return _copy(path) if isinstance(path, str) and is_remote(path) else Path(path)
 
 
 def look_again() -> None:
-    """Forget the copies that `local_path` returned: the next call checks the URL again."""
-    _seen.clear()
-    _seen_parts.clear()
+    """Begin a new run: URLs are read again."""
+    _copy.cache_clear()
+    local_parts.cache_clear()
 
 
 def with_urls(text: str) -> str:
     """A message with the URLs of the copies whose paths it names."""
-    copies = {str(path): url for url, path in _seen.items()}
-    copies |= {
-        str(path): f"{url.rstrip('/')}/{path.name}" for url, paths in _seen_parts.items() for path in paths or ()
-    }
-    for path, url in copies.items():
-        text = text.replace(path, f"{without_query(url)} (copied to {path})", 1)
+    for path, url in _urls.items():
+        text = text.replace(path, f"{url} (copied to {path})", 1)
     return text
 
 
+@cache
 def local_parts(url: str) -> list[Path] | None:
-    """Local copies of the files of a folder at a URL, as of this run's first read; None if it is not a folder.
-
-    Every file is a copy of its own, so that only the new files of a folder are fetched.
+    """Local copies of the files of a folder at a URL, each a copy of its own; None if it is not a folder.
 
     Raises:
-        ArtefactError: As `fetched`, or if there is no file in it (`part_names`).
-        ConfigError: As `fetched`.
+        ArtefactError: As `local_path`, or if there is no file in it (`part_names`).
+        ConfigError: As `local_path`.
     """
-    known = _seen_parts.get(url)
-    if url not in _seen_parts or (known is not None and not all(path.exists() for path in known)):
-        known = _seen_parts[url] = _fetched_parts(RemotePath.at(url))
-    return known
+    if url.startswith(("file://", "hf://")):
+        path = local_path(url)
+        return parts_of(path) if path.is_dir() else None
+    name = _checked_name(url)
+    with _one_line_errors(name):
+        fs, root = _filesystem(url)
+        if fs.info(root)["type"] != "directory":
+            return None
+        infos = {info["name"].rstrip("/"): info for info in fs.ls(root, detail=True)}
+        infos.pop(root.rstrip("/"), None)  # object stores list the folder itself
+        paths = {path.rpartition("/")[2]: path for path in infos}
+        names = part_names({part: infos[path]["type"] == "directory" for part, path in paths.items()}, name)
+        return [_file(fs, paths[part], infos[paths[part]], f"{name}/{part}") for part in names]
 
 
 def part_names(entries: Mapping[str, bool], where: str) -> list[str]:
@@ -144,257 +120,186 @@ def parts_of(folder: Path) -> list[Path]:
         ArtefactError: As `part_names`, or if the folder cannot be read.
     """
     try:
-        entries = {each.name: each.is_dir() for each in folder.iterdir()}
+        entries = {entry.name: entry.is_dir() for entry in folder.iterdir()}
     except OSError as error:
         raise ArtefactError(f"{folder}: cannot be read ({error.strerror}). Fix its permissions.") from None
     return [folder / name for name in part_names(entries, str(folder))]
 
 
-def _fetched_parts(remote: RemotePath) -> list[Path] | None:
-    if remote.is_local:
-        folder = Path(remote.root)
-        return parts_of(folder) if folder.is_dir() else None
-    try:
-        info = remote.info()
-    except ArtefactError:  # reading a bucket's files does not imply listing it: then it is one file, or none
-        return None
-    if info is None or info.get("type") != "directory":
-        return None
-    children = remote.children()
-    names = part_names({name: info.get("type") == "directory" for name, (_, info) in children.items()}, remote.url)
-    with _keeping(remote.url):
-        return [_fetch_file(*children[name], partial(_child_info, remote, name)) for name in names]
+@cache
+def _copy(url: str) -> Path:
+    """The local file or folder of a URL."""
+    name = _checked_name(url)
+    with _one_line_errors(name):
+        if url.startswith("hf://"):
+            return _from_hub(url, name)
+        fs, root = _filesystem(url)
+        if url.startswith("file://"):
+            return Path(root)
+        info = fs.info(root)
+        return _artefact(fs, root, name) if info["type"] == "directory" else _file(fs, root, info, name)
 
 
-def _child_info(folder: RemotePath, name: str) -> dict[str, Any]:
-    return folder.children().get(name, (folder, {}))[1]
-
-
-def fetched(path: str | os.PathLike[str]) -> Path:
-    """A path as given; of a URL the local path of its artefact or file: copied, unless the cache holds it already.
-
-    Paths of `file://` are not copied.
-
-    Args:
-        path: Such as s3://bucket/runs/corpus; its manifest, or the filesystem's information about the file, is read
-            every time.
+def _checked_name(url: str) -> str:
+    """A URL without its query, for messages.
 
     Raises:
-        ConfigError: If the protocol is unknown, its package is not installed, or the URL holds a password.
-        ArtefactError: If it does not exist, cannot be reached or differs from its manifest, or the cache cannot be
-            written. An incomplete copy is never used.
+        ConfigError: If it holds a password.
     """
-    if not isinstance(path, str) or not is_remote(path):
-        return Path(path)
-    remote = RemotePath.at(path)
-    if remote.is_local:
-        return Path(remote.root)
-    logger.info("Asking for %s.", remote.url)
-    raw, info = _found(remote)
-    with _keeping(remote.url):
-        return _fetch_file(remote, info, lambda: remote.info() or {}) if raw is None else _fetch_artefact(remote, raw)
-
-
-@contextmanager
-def _keeping(url: str) -> Iterator[None]:
-    """Report a copy that cannot be written with the path of the cache."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or error
-        raise ArtefactError(
-            f"{cache_folder()}: the copy of {url} cannot be written ({reason}). Free some space, or name another "
-            f"folder by ${CACHE_VARIABLE}."
-        ) from None
-
-
-def _found(remote: RemotePath) -> tuple[bytes | None, dict[str, Any]]:
-    """The manifest of the artefact at a URL; None and the filesystem's information where it is a file.
-
-    Raises:
-        ArtefactError: If there is neither.
-    """
-    try:
-        info, closed = remote.info(), None
-    except ArtefactError as error:  # reading a bucket's files does not imply listing it
-        info, closed = None, error
-    is_file = info is not None and info.get("type") == "file"
-    if is_file and remote.protocol not in WEB:
-        return None, dict(info or {})
-    raw = remote.read(MANIFEST)
-    if raw is not None and (not is_file or _looks_like_manifest(raw)):  # some servers answer any name
-        return raw, {}
-    if is_file:
-        return None, dict(info or {})
-    if info is not None:
-        raise ArtefactError(
-            f"{remote.url}: has no {MANIFEST}, so it is not a finished artefact. Upload one: minionerec put FOLDER "
-            f"{remote.url}"
+    if _PASSWORD.search(url):
+        raise ConfigError(
+            f"{_PASSWORD.sub('://...@', without_query(url))}: holds a password, which manifests would show. Leave it "
+            "out, and give it in the environment, as the package of the protocol says."
         )
-    raise closed or NotThere(f"{remote.url}: no such artefact or file. Fix the URL, or upload it: minionerec put.")
+    return without_query(url).rstrip("/")
 
 
-def _looks_like_manifest(raw: bytes) -> bool:
-    try:
-        return flaw(parse_json(raw, MANIFEST)) is None
-    except ArtefactError:
-        return False
-
-
-def checked_manifest(url: str, raw: bytes) -> dict[str, Any]:
-    """The manifest of a URL's artefact.
+def _filesystem(url: str) -> tuple[Any, str]:
+    """The filesystem of a URL, and the path in it.
 
     Raises:
-        ArtefactError: If it is malformed, was edited, or names files outside of the artefact's folder.
+        ConfigError: If its protocol is unknown, or its package is not installed.
     """
-    manifest: dict[str, Any] = parse_json(raw, f"{url}/{MANIFEST}")
+    import fsspec
+
+    name, protocol = without_query(url), url.partition("://")[0]
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ValueError:
+        raise ConfigError(
+            f"{name}: unknown protocol {protocol!r}. Use one of fsspec, such as s3, gs or https."
+        ) from None
+    except ImportError as error:  # which names the package
+        raise ConfigError(f"{name}: what reads {protocol}:// is not installed. {one_line(error)}.") from None
+    options: dict[str, Any] = {}
+    if protocol in ("http", "https"):
+        from fsspec.implementations.http import aiohttp  # by which it reads
+
+        # The whole may take any time. A URL is sent as it was typed, since it may be signed.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+        client = {"timeout": timeout, "trust_env": True, "headers": {"Accept-Encoding": "identity"}}
+        options = {"client_kwargs": client, "encoded": True}
+    fs, root = fsspec.core.url_to_fs(url, **options)
+    fs.invalidate_cache(root)
+    logger.info("Asking for %s.", name)
+    return fs, root
+
+
+def _from_hub(url: str, name: str) -> Path:
+    """A file, a folder or the whole of a repository of the Hugging Face hub."""
+    from huggingface_hub import parse_hf_uri, snapshot_download
+
+    address = parse_hf_uri(url.rstrip("/"))
+    inner = address.path_in_repo
+    wanted = [inner, f"{inner}/*"] if inner else None
+    logger.info("Asking for %s.", name)
+    snapshot = snapshot_download(address.id, repo_type=address.type, revision=address.revision, allow_patterns=wanted)
+    path = Path(snapshot, inner)
+    if not path.exists():
+        raise FileNotFoundError(name)
+    _urls[str(path)] = name
+    return path
+
+
+def _artefact(fs: Any, root: str, url: str) -> Path:
+    """The copy of an artefact, every file of which is compared with the manifest."""
+    again = "Copy the whole output of a stage there; if that is being done, run the same command again afterwards."
+    try:
+        raw = fs.cat_file(f"{root}/{MANIFEST}")
+    except FileNotFoundError:
+        raise ArtefactError(f"{url}: has no {MANIFEST}, so it is not a finished artefact. {again}") from None
+    manifest = parse_json(raw, f"{url}/{MANIFEST}")
     wrong = flaw(manifest)
-    odd = None if wrong else next((name for name in manifest["files"] if is_odd(name)), None)
-    if odd is not None:
+    if wrong is None and (odd := next(filter(_is_odd, manifest["files"]), None)) is not None:
         wrong = f"lists the file {odd!r} in a form that no stage writes"
-    elif wrong is None and is_edited(manifest):
-        wrong = "was edited by hand"
     if wrong is not None:
-        raise ArtefactError(f"{url}/{MANIFEST}: {wrong}. Upload the artefact again: minionerec put.")
-    return manifest
+        raise ArtefactError(f"{url}/{MANIFEST}: {wrong}. {again}")
+
+    def fetch(folder: Path) -> None:
+        for name in manifest["files"]:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                fs.get_file(f"{root}/{name}", str(folder / name))
+        folder.mkdir(exist_ok=True)
+        (folder / MANIFEST).write_bytes(raw)
+        if (changed := changed_file(folder)) is not None:
+            name = str(changed.relative_to(folder))
+            raise ArtefactError(f"{url}: its file {name} is missing or differs from {MANIFEST}. {again}")
+
+    return _cached(digest_of(manifest), url, fetch)
 
 
-def is_odd(name: str) -> bool:
+def _is_odd(name: str) -> bool:
     """Whether a name in a manifest is not that of a file within the artefact, as stages write it."""
     path = PurePosixPath(name)
     return str(path) != name or path.is_absolute() or ".." in path.parts or "\\" in name or name in (".", MANIFEST)
 
 
-def _fetch_artefact(remote: RemotePath, raw: bytes) -> Path:
-    manifest = checked_manifest(remote.url, raw)
-    target = cache_folder() / "artefacts" / digest_of(manifest) / remote.name
-    if _is_whole(target):
-        return target
-    with _locked(target, remote.url):
-        if _is_whole(target):
-            return target
-        fresh = target.with_name(f".{target.name}.fetching")
-        if whole := target.exists():
-            logger.warning("%s was changed since it was copied from %s: it is copied again.", target, remote.url)
-            shutil.rmtree(fresh, ignore_errors=True)
-            target.rename(fresh)
-            (fresh / MANIFEST).unlink(missing_ok=True)
-        logger.info("Fetching %s.", remote.url)
-        for name, digest in manifest["files"].items():
-            if not (fresh / name).is_file() or file_sha256(fresh / name) != digest:
-                if whole:
-                    (fresh / name).unlink(missing_ok=True)  # it was not interrupted, but changed
-                _copy(remote, f"{remote.root}/{name}", fresh / name, digest)
-        fresh.mkdir(exist_ok=True)
-        (fresh / MANIFEST).write_bytes(raw)
-        fresh.rename(target)
-    return target
+def _file(fs: Any, path: str, info: Mapping[str, Any], url: str) -> Path:
+    """The copy of a file, of which the filesystem has given some information."""
+    version, size = str(info), info.get("size")
+    if path.startswith(("http://", "https://")):  # other headers may change with every request
+        version = str([info.get(name) for name in ("ETag", "Last-Modified", "Content-MD5", "Digest")])
+
+    def fetch(copy: Path) -> None:
+        fs.get_file(path, str(copy))
+        received = copy.stat().st_size
+        if size not in (None, received):
+            raise ArtefactError(f"{url}: {received:,} of {size:,} bytes were received. Run the same command again.")
+
+    return _cached(str((path, size, version)), url, fetch, always=version == str([None] * 4))
 
 
-def _is_whole(target: Path) -> bool:
-    """Whether a copy is complete and unchanged; one process of the machine checks the files."""
-    try:
-        return is_artefact(target) and (local_rank() != 0 or changed_file(target) is None)
-    except ArtefactError:
-        return False
-
-
-def _marks(info: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
-
-
-def _fetch_file(remote: RemotePath, info: dict[str, Any], look: Callable[[], Mapping[str, Any]]) -> Path:
-    """A local copy of a file.
+def _cached(key: str, url: str, fetch: Callable[[Path], None], always: bool = False) -> Path:
+    """The copy of some content in the cache.
 
     Args:
-        remote: Its URL.
-        info: The filesystem's information about it.
-        look: Asks for that again, in the same form.
-
-    Raises:
-        ArtefactError: As `_copy`, or if it was changed while it was fetched.
+        key: Identifies the content.
+        url: Its URL without a query.
+        fetch: Writes it to a path; what it has written when it raises is removed by the next call.
+        always: Whether it is fetched although there is a copy.
     """
-    marks = _marks(info)
-    with one_line_errors(remote.url):
-        key = json.dumps([remote.url, remote.root, remote.fs.ukey(remote.root), marks])
-    target = cache_folder() / "files" / hashlib.sha256(key.encode()).hexdigest() / remote.name
-    size = info.get("size")
-    fixed = set(marks) - {"size"}  # else other content could not be distinguished
-
-    def is_complete() -> bool:
-        return bool(fixed) and target.is_file() and size in (None, target.stat().st_size)
-
-    if is_complete():
-        return target
-    with _locked(target, remote.url):
-        if not is_complete():
-            fresh = target.with_name(f".{target.name}.fetching")
-            logger.info("Fetching %s.", remote.url)
-            if not fixed:
-                fresh.unlink(missing_ok=True)  # earlier bytes may be of other content
-            etag = str(info.get("ETag", "W/"))
-            _copy(remote, remote.root, fresh, None, size, info.get("Last-Modified") if etag.startswith("W/") else etag)
-            later = marks if remote.protocol in WEB else _marks(look())  # a web server is read by one request
-            if any(later.get(name, mark) != mark for name, mark in marks.items()):
-                fresh.unlink()
-                raise ArtefactError(f"{remote.url}: was changed while it was fetched. Run the same command again.")
-            fresh.replace(target)
-    return target
-
-
-def _copy(
-    remote: RemotePath, path: str, target: Path, digest: str | None, size: int | None = None, mark: str | None = None
-) -> None:
-    """Copy one file, and check it against its hash or size; an interrupted copy is resumed.
-
-    Raises:
-        ArtefactError: If it cannot be read, or differs from its hash or size.
-        OSError: If the copy cannot be written.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    before = target.stat().st_size if target.is_file() else 0
-    try:
-        begin, blocks = remote.blocks(path, before if size is None or before < size else 0, mark)
-    except NotThere:
-        if digest is None:
-            raise
-        name = path[len(remote.root) + 1 :]
-        raise ArtefactError(
-            f"{remote.url}: its file {name} is missing. Upload the artefact again: minionerec put."
-        ) from None
-    total = None if size is None else -(-(size - begin) // BLOCK)
-    with target.open("r+b" if begin else "wb") as copy:
-        copy.seek(begin)
-        copy.truncate()
-        for block in progress(blocks, f"fetch {target.name}", total=total, unit="MiB"):
-            copy.write(block)
-    count = target.stat().st_size
-    if begin and digest is not None and file_sha256(target) != digest:
-        target.unlink()
-        return _copy(remote, path, target, digest, size, mark)
-    if digest is not None and file_sha256(target) != digest:
-        raise ArtefactError(
-            f"{remote.url}: its file {path[len(remote.root) + 1 :]} is not the one that {MANIFEST} lists, or is just "
-            "being written. Run the same command again, or upload the artefact again: minionerec put --replace true."
-        )
-    if size is not None and count != size:
-        target.unlink()
-        raise ArtefactError(
-            f"{remote.url}: only {count:,} of {size:,} bytes were received. Run the same command again."
-        )
+    folder = cache_folder() / hashlib.sha256(key.encode()).hexdigest()
+    name = re.sub(r"[^\w.+=@ -]", "_", url.partition("?")[0].rpartition("/")[2]).lstrip(".")[-100:]
+    copy, fresh = folder / (name or "input"), folder / ".fetching"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        if always or not copy.exists():
+            logger.info("Fetching %s.", url)
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir()
+            fetch(fresh / copy.name)
+            (fresh / copy.name).replace(copy)
+            fresh.rmdir()
+    _urls[str(copy)] = url
+    return copy
 
 
 @contextmanager
-def _locked(target: Path, url: str) -> Iterator[None]:
-    """Lock a copy against other processes, which wait."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(target.with_name(f".{target.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        logger.info("Another process is fetching %s; waiting for it.", url)
-        lock.acquire()
+def _one_line_errors(url: str) -> Iterator[None]:
+    """Turn any error of a filesystem into one line that names the URL and the remedy.
+
+    Raises:
+        ArtefactError: Instead of it.
+    """
     try:
         yield
-    finally:
-        lock.release()
+    except (MinioneRecError, MemoryError):
+        raise
+    except Exception as error:  # each filesystem has its own
+        cache = str(cache_folder())
+        if isinstance(error, OSError) and (is_about_writing(error) or str(error.filename).startswith(cache)):
+            raise ArtefactError(
+                f"{cache}: the copy of {url} cannot be written ({error.strerror or error}). Free some space, or name "
+                f"another folder by ${CACHE_VARIABLE}."
+            ) from None
+        cause = (
+            error.__cause__ or error if isinstance(error, FileNotFoundError) else error
+        )  # of web servers and the hub
+        if isinstance(cause, FileNotFoundError | NotADirectoryError) or getattr(cause, "status", None) in (404, 410):
+            raise ArtefactError(f"{url}: no such artefact or file. Fix the URL.") from None
+        reason = f"{type(cause).__name__}: {one_line(without_query(str(cause)), 300)}".rstrip(" .:")
+        raise ArtefactError(
+            f"{url}: cannot be read ({reason}). Check the URL (a signed one may have expired), the network and the "
+            "credentials in the environment, and run the same command again."
+        ) from None

@@ -288,8 +288,8 @@ def _value_problems(of: Field[Any], value: Any) -> Iterator[str]:
             yield f"unknown {of.name} {shown(entry)}; known: {known}."
     if (described.writes or of.name == "output") and is_remote(value):
         yield (
-            f"{of.name} is {shown(value)}, but outputs are written on this machine first. Give a local folder, and "
-            f"then: minionerec put FOLDER {value}"
+            f"{of.name} is {shown(value)}, but outputs are written on this machine. Give a local folder, and copy it "
+            "there afterwards."
         )
     for name, number in _entries_of(of.name, value):
         if isinstance(number, int | float) and not isinstance(number, bool) and not _in_range(number, described):

@@ -12,7 +12,7 @@ import numpy as np
 from minionerec.core.artefacts import fingerprint, is_artefact
 from minionerec.core.errors import ArtefactError
 from minionerec.core.paths import input_path
-from minionerec.core.remote import fetched
+from minionerec.core.remote import local_path, look_again
 from minionerec.data.corpus import Corpus
 from minionerec.data.session import SESSION_CONTEXTS, UNKNOWN, SessionClock
 from minionerec.models.backbone.catalogue import CatalogueModel
@@ -87,8 +87,9 @@ class Recommender:
             DataError: If the checkpoint has other items.
             ConfigError: If the model or the corpus is no path.
         """
-        path = fetched(input_path("path", path))
-        folder = fetched(input_path("corpus", corpus)) if corpus is not None else own_corpus(path)
+        look_again()
+        path = local_path(input_path("path", path))
+        folder = local_path(input_path("corpus", corpus)) if corpus is not None else own_corpus(path)
         begun = _version(path, folder) if is_artefact(path) and is_artefact(folder) else ""
         data = Corpus.load(folder)
         search = search or Search(beams=BEAMS)

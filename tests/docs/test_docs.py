@@ -31,13 +31,12 @@ from support.scripts import study
 from minionerec.cli.command import demo_step
 from minionerec.cli.doctor import doctor_arguments
 from minionerec.cli.init import init_arguments
-from minionerec.cli.main import put_arguments, recipe_arguments
+from minionerec.cli.main import recipe_arguments
 from minionerec.cli.plan import Plan, between, config_values
 from minionerec.cli.recipes import find_recipe, read_recipe, shipped_recipes
 from minionerec.cli.run import parsed_changes, parsed_seeds, run_arguments, wanted_jobs
 from minionerec.core.settings import parse_settings
 from minionerec.core.stages import STAGES, stage_spec
-from minionerec.core.urls import is_remote
 from minionerec.serve.command import serve_arguments
 
 GUIDES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "data/demo/README.md")]
@@ -175,8 +174,6 @@ def check_minionerec(words, copies=None):
         serve_arguments(words[1:])
     elif words[0] == "doctor":
         doctor_arguments("minionerec doctor").parse_args(words[1:])
-    elif words[0] == "put":
-        assert is_remote(put_arguments("minionerec put").parse_args(words[1:]).url)
     else:
         check_stage(words[0], words[1:])
 

@@ -1,6 +1,5 @@
-"""What the campaign does to paths: links and homes, disks that fill, servers of the web; and to units of times."""
+"""What the campaign does to paths: links and homes, disks that fill; and to units of times."""
 
-import gzip
 import os
 import shutil
 import time
@@ -16,13 +15,10 @@ import numpy as np
 import pandas as pd
 from hostile.groups import MANY, Group, holds
 from support.builder import read_tables, seconds_of
-from support.loopback import bomb, head, loopback, of_file
 from support.small_shop import STAGES, bytes_of, make_shop, stage, write_shop
 
-from minionerec.core import web
 from minionerec.core.artefacts import MANIFEST, is_artefact, verify_files
 from minionerec.core.errors import MinioneRecError
-from minionerec.core.remote import fetched, look_again
 from minionerec.core.settings import parse_settings
 from minionerec.core.stages import stage_spec
 from minionerec.data.source import BadRows
@@ -210,95 +206,6 @@ def _strike_disk(rng: Random, clean: Path, folder: Path) -> str:
     return "made"
 
 
-# Servers of the web
-
-BOMB = bomb(96 << 20)
-CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 300
-
-
-def _answer(rng: Random, reported: dict[str, str], most: int) -> tuple[list[bytes | float] | None, bool]:
-    """What a server answers, and whether it may be taken for the file."""
-    kind = rng.randrange(most)
-    cut = rng.randrange(len(CONTENT))
-    packed = gzip.compress(CONTENT)
-    honest = of_file(CONTENT, reported, ranges=rng.random() < 0.5)
-    if kind <= 3:
-        return honest, True
-    if kind == 4:
-        return [
-            honest[0],
-            *(part for n in range(0, len(honest[1]), 500) for part in (0.05, honest[1][n : n + 500])),
-        ], True
-    if kind == 5:
-        return [head(Content_Length=len(packed), Content_Encoding="gzip"), packed], True
-    status = rng.choice(
-        ("204 No", "206 Part", "301 Gone", "302 Found", "403 No", "404 No", "416 No", "429 Wait", "500 No")
-    )
-    endless = [head(Transfer_Encoding="chunked"), *[b"400\r\n" + b"a" * 1024 + b"\r\n"] * 40]
-    lies: tuple[list[bytes | float] | None, ...] = (
-        None,
-        [],
-        [head(Content_Length=len(CONTENT)), CONTENT[:cut]],
-        [head(Content_Length=len(CONTENT)), CONTENT[:cut], 1.0],
-        [head(Content_Length=rng.choice((-1, "x", 10**30, cut + 10**6))), CONTENT[:cut]],
-        [head(Content_Encoding="gzip"), packed[: cut % len(packed)]],
-        [head(Content_Encoding=rng.choice(("br", "zstd", "gzip, gzip", "\xff"))), packed],
-        [head(Content_Encoding="gzip"), BOMB],
-        [head(status, Location=rng.choice(("/", "file:///etc/passwd", "ftp://127.0.0.1/x", "//", "http://[", "\x00")))],
-        [
-            head(
-                "206 Partial Content",
-                Content_Range=rng.choice(("bytes 5-9/10", "x", "bytes */-1", "")),
-                Content_Length=4,
-            )
-        ],
-        [
-            head(Transfer_Encoding="chunked"),
-            rng.choice((b"zz\r\n", b"5\r\nab", b"-5\r\nabcde\r\n", b"fffffffff\r\nab")),
-        ],
-        endless,
-        [
-            rng.choice(
-                (b"\x00" * 100, b"HTTP/9.9 999 X\r\n\r\n", b"SSH-2.0\r\n", b"HTTP/1.1 200\r\n" + b"A: b\r\n" * 300)
-            )
-        ],
-        [b"HTTP/1.1 200 OK\r\nA: " + b"a" * 70_000],
-    )
-    return rng.choice(lies), False
-
-
-def _strike_server(rng: Random, clean: Path, folder: Path) -> str:
-    """A file of the web, asked for up to three times."""
-    os.environ["MINIONEREC_CACHE"] = str(folder / "cache")
-    web.SILENCE, web.FREE, web.SMALL = 0.3, 1 << 20, 1 << 14
-    honest, most = True, rng.choice((6, 8, 30))
-
-    def answer(path: str, reported: dict[str, str]) -> list[bytes | float] | None:
-        nonlocal honest
-        if path.startswith(f"/bought.csv/{MANIFEST}") and rng.random() < 0.8:
-            return [head("404 No")]
-        parts, right = _answer(rng, reported, most)
-        honest = honest and right
-        return parts
-
-    refused = None
-    with loopback(answer) as server:
-        for _ in range(3):
-            honest, refused = True, None
-            look_again()
-            try:
-                copy = fetched(f"{server.url}/bought.csv?token=secret")
-            except MinioneRecError as error:
-                refused = error
-                holds("secret" not in str(error), "a token in a message")
-                continue
-            holds(not honest or copy.read_bytes() == CONTENT, "another content of an honest server")
-            break
-    if refused is not None:
-        raise refused
-    return "read"
-
-
 # Threads of one process
 
 THREADS = ("embed-items", "train-sequential", "train-catalogue")
@@ -340,6 +247,5 @@ PATHS = (
     Group("units", lambda folder: None, _strike_units, 1.2),
     Group("paths", write_shop, _strike_paths, 0.4),
     Group("full disk", partial(make_shop, names=FULL), _strike_disk, 0.2),
-    Group("servers", lambda folder: None, _strike_server, 0.4),
     Group("threads", partial(make_shop, names=("prepare-data", "build-sids", *THREADS)), _strike_threads, 0.02),
 )

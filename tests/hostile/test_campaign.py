@@ -25,7 +25,7 @@ QUICK += (
     "recipe",
     "run record",
 )
-QUICK += ("units", "paths", "servers", "names of recipes", "architectures")
+QUICK += ("units", "paths", "names of recipes", "architectures")
 
 
 def test_a_sample_of_every_quick_group_breaks_nothing():

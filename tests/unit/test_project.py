@@ -260,6 +260,7 @@ def test_the_wheel_brings_the_command_and_says_what_it_needs(wheel):
     extras = re.findall(r"^Provides-Extra: (.*)$", info, re.MULTILINE)
     assert set(extras) == {
         "dev",
+        "http",
         "plots",
         "tensorboard",
         "peft",

@@ -20,7 +20,7 @@ from minionerec.core.settings import Settings
 from minionerec.core.stages import STAGES, StageSpec, stage_spec
 
 SCRIPTS = [ROOT / "calc_level.py", *sorted((ROOT / "scripts").glob("*.py"))]
-COMMANDS = [*STAGES, "init", "run", "recipes", "put", "serve", "doctor", "completion"]
+COMMANDS = [*STAGES, "init", "run", "recipes", "serve", "doctor", "completion"]
 EACH_HELP = """
 import contextlib, io, runpy, sys
 from minionerec.cli.main import main

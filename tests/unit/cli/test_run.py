@@ -204,7 +204,7 @@ def test_several_steps_at_a_time_each_after_what_it_reads(jobs, tmp_path, monkey
         (["recipes", "copy", "nowhere", "here"], "nowhere: no such recipe"),
         (
             ["no-such-command"],
-            "unknown command 'no-such-command'; known: init, run, recipes, doctor, put, completion, serve, ",
+            "unknown command 'no-such-command'; known: init, run, recipes, doctor, completion, serve, ",
         ),
         (["study", "demo"], "the command 'study' was removed; a study is a recipe: minionerec run studies/NAME."),
     ],

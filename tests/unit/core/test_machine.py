@@ -19,8 +19,8 @@ from minionerec.core.urls import without_query
         ([""], ("python",)),
         (["minionerec embed", "--output", "caf\udce9"], ("minionerec", "embed", "--output", "caf\\udce9")),
         (
-            ["minionerec put", "https://host/a?sig=secret"],
-            ("minionerec", "put", without_query("https://host/a?sig=secret")),
+            ["minionerec build-sids", "https://host/a?sig=secret"],
+            ("minionerec", "build-sids", without_query("https://host/a?sig=secret")),
         ),
     ],
 )

@@ -1,41 +1,47 @@
-"""URLs as inputs: copied into a cache whole, held against their hashes, and said in one line where that fails."""
+"""URLs as inputs: whole copies, compared with sizes and hashes; every failure is one line."""
 
 import json
 import os
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from huggingface_hub import constants
 from support.paths import ROOT
 
-from minionerec.core import remote, upload, urls
+from minionerec.core import remote
 from minionerec.core.artefacts import (
     DIGEST,
     MANIFEST,
     digest_of,
     file_sha256,
-    read_manifest,
+    to_plain,
     verify_files,
     write_artefact,
 )
+from minionerec.core.commands import run_command
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.core.paths import find_path
-from minionerec.core.remote import fetched, is_remote, local_path, look_again
+from minionerec.core.remote import cache_folder, local_parts, local_path, look_again
 from minionerec.core.settings import StageConfig, setting
-from minionerec.core.upload import UNFINISHED, put
+from minionerec.core.urls import is_remote, without_query
+from minionerec.data.sources.tables import read_tables
 
 FILES = {"items.csv": "a,b\n" * 10, "parts/00000.bin": "x" * 3000, "parts/00001.bin": "y" * 5}
+CONTENT = b"user_id,item_id,timestamp\n" + b"u,i,1\n" * 500
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """A cache of its own, and an empty memory filesystem that counts what is opened."""
+    """A cache of its own, and an empty memory filesystem."""
     monkeypatch.setenv("MINIONEREC_CACHE", str(tmp_path / "cache"))
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]
@@ -49,19 +55,18 @@ def cache(tmp_path, monkeypatch):
 def opened(monkeypatch):
     """Names of the files that are read from the memory filesystem."""
     names = []
-    whole, cat = MemoryFileSystem._open, MemoryFileSystem.cat_file
+    get_file, cat_file = MemoryFileSystem.get_file, MemoryFileSystem.cat_file
 
-    def counting(self, path, mode="rb", **more):
-        if mode == "rb":
-            names.append(path.rpartition("/")[2])
-        return whole(self, path, mode, **more)
-
-    def counting_whole(self, path, **more):
+    def counting(self, path, *words, **more):
         names.append(path.rpartition("/")[2])
-        return cat(self, path, **more)
+        return get_file(self, path, *words, **more)
 
-    monkeypatch.setattr(MemoryFileSystem, "_open", counting)
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", counting_whole)
+    def counting_cat(self, path, **more):
+        names.append(path.rpartition("/")[2])
+        return cat_file(self, path, **more)
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", counting)
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", counting_cat)
     return names
 
 
@@ -75,6 +80,19 @@ def artefact(path, files=FILES, seed=1):
 
 def memory():
     return fsspec.filesystem("memory")
+
+
+def upload(folder):
+    """Copy a folder to memory://shop/corpus."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            memory().pipe_file(f"/shop/corpus/{path.relative_to(folder)}", path.read_bytes())
+    return folder
+
+
+def next_run(url):
+    look_again()
+    return local_path(url)
 
 
 def forge(url_path, **changes):
@@ -91,248 +109,100 @@ def test_what_is_a_url():
     assert [path for path in [*local, Path("s3://b/x")] if is_remote(path)] == []
 
 
-def test_an_artefact_comes_whole_once_and_is_read_like_any_other(tmp_path, cache, opened):
-    mine = artefact(tmp_path / "corpus")
-    assert put(mine, "memory://shop/corpus") == (4, 4)
-    copy = fetched("memory://shop/corpus")
-    assert copy.name == "corpus" and copy.is_relative_to(cache / "artefacts")
+# Artefacts
+
+
+def test_an_artefact_is_fetched_whole_once_and_is_read_like_any_other(tmp_path, cache, opened):
+    source = upload(artefact(tmp_path / "corpus"))
+    copy = local_path("memory://shop/corpus")
+    assert copy.name == "corpus" and copy.is_relative_to(cache)
     verify_files(copy)
     for name in [*FILES, MANIFEST]:
-        assert (copy / name).read_bytes() == (mine / name).read_bytes()
-    before = len(opened)
-    assert fetched("memory://shop/corpus") == copy
-    assert opened[before:] == [MANIFEST]  # nothing else is read again
-    assert sorted(path.name for path in copy.parent.iterdir()) == [".corpus.lock", "corpus"]
+        assert (copy / name).read_bytes() == (source / name).read_bytes()
+    assert sorted(opened) == ["00000.bin", "00001.bin", "items.csv", MANIFEST]
+    opened.clear()
+    assert next_run("memory://shop/corpus/") == copy
+    assert opened == [MANIFEST]
+    assert sorted(path.name for path in copy.parent.iterdir()) == [".lock", "corpus"]
 
 
 def test_paths_of_this_machine_stay(tmp_path, cache):
-    mine = artefact(tmp_path / "corpus")
-    assert fetched(f"file://{mine}") == find_path(f"file://{mine}") == mine
-    assert fetched(mine) == mine and local_path("runs/x") == Path("runs/x")
+    folder = artefact(tmp_path / "corpus")
+    assert local_path(f"file://{folder}") == find_path(f"file://{folder}") == folder
+    assert local_path(folder) == folder and local_path("runs/x") == Path("runs/x")
     assert not cache.exists()
 
 
-def test_a_new_content_is_another_copy(tmp_path):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    one = fetched("memory://shop/corpus")
-    other = artefact(tmp_path / "corpus", {"items.csv": "other"}, seed=2)
-    put(other, "memory://shop/corpus", replace=True)
-    two = fetched("memory://shop/corpus")
-    assert two != one and (two / "items.csv").read_text() == "other" and (one / "items.csv").read_text() != "other"
-
-
 def test_a_run_reads_one_state_and_the_next_looks_again(tmp_path):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
+    upload(artefact(tmp_path / "corpus"))
     one = find_path("memory://shop/corpus")
-    forge("/shop/corpus", seed=5)
+    upload(artefact(tmp_path / "corpus", {"items.csv": "other"}, seed=2))
     assert find_path("memory://shop/corpus") == one
-    look_again()
-    assert read_manifest(find_path("memory://shop/corpus"))["seed"] == 5
+    two = next_run("memory://shop/corpus")
+    assert (two / "items.csv").read_text() == "other" and (one / "items.csv").read_text() == FILES["items.csv"]
 
 
-def test_a_fetch_that_was_interrupted_leaves_nothing_to_be_found_and_resumes(tmp_path, cache, opened, monkeypatch):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    whole = urls.RemotePath.blocks
+def test_an_interrupted_fetch_leaves_nothing_that_is_taken_for_a_whole(tmp_path, cache, monkeypatch):
+    upload(artefact(tmp_path / "corpus"))
+    whole = MemoryFileSystem.get_file
 
-    def interrupted(parts):
-        yield next(parts)[:100]
-        raise KeyboardInterrupt
+    def interrupted(self, path, copy, **more):
+        if path.endswith("00000.bin"):
+            Path(copy).write_text("x" * 100)
+            raise KeyboardInterrupt
+        whole(self, path, copy, **more)
 
-    def breaking(self, path, *how):
-        begin, parts = whole(self, path, *how)
-        return begin, interrupted(parts) if path.endswith("00000.bin") else parts
-
-    monkeypatch.setattr(urls.RemotePath, "blocks", breaking)
+    monkeypatch.setattr(MemoryFileSystem, "get_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fetched("memory://shop/corpus")
-    assert not list(cache.glob("artefacts/*/corpus"))
-    assert [file.stat().st_size for file in cache.rglob("00000.bin")] == [100]
-    monkeypatch.setattr(urls.RemotePath, "blocks", whole)
-    opened.clear()
-    verify_files(fetched("memory://shop/corpus"))
-    assert opened == [MANIFEST, "00000.bin", "00001.bin"]  # items.csv had come
-
-
-def test_a_copy_that_was_changed_is_mended(tmp_path, opened, caplog):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    copy = fetched("memory://shop/corpus")
-    (copy / "parts" / "00000.bin").write_text("z" * 3000)
-    opened.clear()
-    assert fetched("memory://shop/corpus") == copy
-    verify_files(copy)
-    assert opened == [MANIFEST, "00000.bin"] and "was changed since it was copied" in caplog.text
-    (copy / MANIFEST).write_text("{")
-    verify_files(fetched("memory://shop/corpus"))
+        local_path("memory://shop/corpus")
+    assert not list(cache.glob("*/corpus"))
+    monkeypatch.setattr(MemoryFileSystem, "get_file", whole)
+    verify_files(local_path("memory://shop/corpus"))
 
 
 def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path, cache):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
+    upload(artefact(tmp_path / "corpus"))
     memory().pipe_file("/shop/corpus/parts/00000.bin", b"x" * 2999 + b"!")
-    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: its file parts/00000.bin is not the one .*put"):
-        fetched("memory://shop/corpus")
+    message = r"memory://shop/corpus: its file parts/00000.bin is missing or differs from manifest.json. Copy the whole"
+    with pytest.raises(ArtefactError, match=message):
+        local_path("memory://shop/corpus")
     memory().rm_file("/shop/corpus/parts/00000.bin")
-    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: its file parts/00000.bin is missing"):
-        fetched("memory://shop/corpus")
-    assert not list(cache.glob("artefacts/*/corpus"))
+    with pytest.raises(ArtefactError, match=message):
+        local_path("memory://shop/corpus")
+    assert not list(cache.glob("*/corpus"))
 
 
 @pytest.mark.parametrize(
     "name", ["../out", "/etc/out", "a/../../out", "./out", "a//out", ".", "", "a\\out", MANIFEST, "out\0", "a/./out"]
 )
 def test_names_that_lead_out_of_the_folder_are_refused(tmp_path, cache, name):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
+    upload(artefact(tmp_path / "corpus"))
     forge("/shop/corpus", files={name: "0" * 64})
-    with pytest.raises(ArtefactError, match=r"shop/corpus/manifest.json: lists the file .* in a form that no stage"):
-        fetched("memory://shop/corpus")
-    assert not cache.exists()
+    with pytest.raises(ArtefactError, match="shop/corpus"):
+        local_path("memory://shop/corpus")
+    assert not list(cache.glob("*/corpus")) and not list(tmp_path.rglob("out"))
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff\xfe", b'{"kind": "corpus"}', b"[" * 100_000, None])
 def test_a_manifest_that_is_malformed_or_edited_by_hand_is_refused(tmp_path, cache, raw):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
+    upload(artefact(tmp_path / "corpus"))
     whole = memory().cat_file(f"/shop/corpus/{MANIFEST}")
-    edited = whole.replace(b'"seed": 1', b'"seed": 2') if raw is None else raw
-    memory().pipe_file(f"/shop/corpus/{MANIFEST}", edited)
-    message = r"memory://shop/corpus/manifest.json: " + ("" if raw is not None else ".*edited by hand")
-    with pytest.raises(ArtefactError, match=message):
-        fetched("memory://shop/corpus")
-    assert not cache.exists()
+    memory().pipe_file(f"/shop/corpus/{MANIFEST}", whole.replace(b'"seed": 1', b'"seed": 2') if raw is None else raw)
+    with pytest.raises(ArtefactError, match=r"shop/corpus(: its file manifest.json .*differs|/manifest.json: )"):
+        local_path("memory://shop/corpus")
+    assert not list(cache.glob("*/corpus"))
 
 
-def test_a_plain_file_keeps_its_name_and_a_changed_one_is_fetched_again(opened):
-    memory().pipe_file("/raw/ratings.csv", b"user,item\n")
-    one = fetched("memory://raw/ratings.csv")
-    assert (one.name, one.read_bytes()) == ("ratings.csv", b"user,item\n")
-    opened.clear()
-    assert fetched("memory://raw/ratings.csv") == one and opened == []
-    memory().pipe_file("/raw/ratings.csv", b"user,item\n1,2\n")
-    assert fetched("memory://raw/ratings.csv").read_bytes() == b"user,item\n1,2\n"
-    one.write_bytes(b"short")
-    memory().pipe_file("/raw/ratings.csv", b"user,item\n")
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_a_file_that_is_replaced_while_it_is_fetched_is_not_kept_as_what_it_was(monkeypatch, cache, folder):
-    memory().pipe_file("/raw/0.csv", b"user,item\n1,2\n")
-    whole = MemoryFileSystem._open
-
-    def replaced(self, path, mode="rb", **more):
-        if mode == "rb":
-            monkeypatch.setattr(MemoryFileSystem, "_open", whole)
-            memory().pipe_file("/raw/0.csv", b"user,item\n8,9\n")
-        return whole(self, path, mode, **more)
-
-    monkeypatch.setattr(MemoryFileSystem, "_open", replaced)
-    fetch = (lambda: remote.local_parts("memory://raw")) if folder else (lambda: fetched("memory://raw/0.csv"))
-    with pytest.raises(ArtefactError, match=r"raw/0\.csv: was changed while it was fetched\. Run the same command"):
-        fetch()
-    assert not [path for path in cache.glob("files/*/*") if path.suffix == ".csv"]
-    look_again()
-    found = fetch()[0] if folder else fetch()
-    assert found.read_bytes() == b"user,item\n8,9\n"
-
-
-def test_a_file_of_which_nothing_tells_the_version_is_fetched_every_time(monkeypatch):
-    memory().pipe_file("/raw/ratings.csv", b"one")
-    monkeypatch.setattr(MemoryFileSystem, "info", lambda self, path, **more: {"type": "file", "size": 3})
-    assert fetched("memory://raw/ratings.csv").read_bytes() == b"one"
-    MemoryFileSystem.store["/raw/ratings.csv"].seek(0)
-    MemoryFileSystem.store["/raw/ratings.csv"].write(b"two")
-    assert fetched("memory://raw/ratings.csv").read_bytes() == b"two"
-
-
-def test_a_file_that_comes_short_is_not_kept(cache, monkeypatch):
-    memory().pipe_file("/raw/ratings.csv", b"user,item\n")
-    monkeypatch.setattr(urls.RemotePath, "blocks", lambda self, *given: (0, iter([b"user"])))
-    with pytest.raises(ArtefactError, match="only 4 of 10 bytes were received"):
-        fetched("memory://raw/ratings.csv")
-    assert not list(cache.glob("files/*/ratings.csv"))
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("nope://b/corpus", "unknown protocol 'nope'"),
-        ("S3://b/corpus", "unknown protocol 'S3'"),
-        ("memory://", "no name of its own"),
-        ("memory://shop/..", "no name of its own"),
-        ("https://ann:secret@host/corpus", r"https://\.\.\.@host/corpus: holds a password"),
-    ],
-)
-def test_urls_that_nothing_reads(url, message):
-    with pytest.raises(ConfigError, match=message) as raised:
-        fetched(url)
-    assert "secret" not in str(raised.value)
-
-
-def test_a_package_that_is_missing_is_named(monkeypatch):
-    def missing(protocol):
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
-    with pytest.raises(ConfigError, match=r"s3://b/corpus: the package that reads s3:// .* pip install s3fs\."):
-        fetched("s3://b/corpus")
-
-
-def test_nothing_there_and_a_folder_without_a_manifest(tmp_path):
+def test_nothing_there_and_a_folder_without_a_manifest():
     with pytest.raises(ArtefactError, match=r"memory://shop/corpus: no such artefact or file\. Fix the URL"):
-        fetched("memory://shop/corpus")
+        local_path("memory://shop/corpus")
     memory().pipe_file("/shop/corpus/items.csv", b"")
-    with pytest.raises(ArtefactError, match=r"has no manifest.json, so it is not a finished artefact.*minionerec put"):
-        fetched("memory://shop/corpus")
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (PermissionError("Access Denied"), r"memory://shop/corpus: no permission .*Access Denied\). Check the cred"),
-        (RuntimeError("Unable to locate credentials"), "no permission .* environment"),
-        (TimeoutError("timed out\nagain"), r"cannot be reached \(TimeoutError: timed out again\)\. Check the URL and"),
-        (OSError(28, "strange"), "cannot be reached"),
-    ],
-)
-def test_what_a_filesystem_raises_becomes_one_line(tmp_path, monkeypatch, error, message):
-    def failing(self, *words, **more):
-        raise error
-
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    monkeypatch.setattr(MemoryFileSystem, "info", failing)
-    verify_files(fetched("memory://shop/corpus"))  # who may not list may still read
-    look_again()
-    monkeypatch.setattr(MemoryFileSystem, "cat_file", failing)
-    with pytest.raises(ArtefactError, match=message):
-        fetched("memory://shop/corpus")
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MINIONEREC_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ArtefactError, match=r"file/cache: the copy of memory://shop/corpus cannot .*MINIONEREC_CACHE"):
-        fetched("memory://shop/corpus")
-
-
-def test_the_cache_lies_in_the_home_unless_named(monkeypatch):
-    monkeypatch.delenv("MINIONEREC_CACHE")
-    assert remote.cache_folder() == Path.home() / ".cache" / "minionerec"
-
-
-def test_of_several_at_once_one_copies(tmp_path, opened):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    opened.clear()
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(fetched("memory://shop/corpus"))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8 and len(set(found)) == 1
-    verify_files(found[0])
-    assert sorted(name for name in opened if name != MANIFEST) == ["00000.bin", "00001.bin", "items.csv"]
+    with pytest.raises(ArtefactError, match=r"has no manifest.json, so it is not a finished artefact\. Copy the whole"):
+        local_path("memory://shop/corpus")
 
 
 _PROCESS = """
-import json, sys, time, fsspec
+import sys, time, fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 class Elsewhere(LocalFileSystem):
@@ -342,144 +212,281 @@ class Elsewhere(LocalFileSystem):
     def _strip_protocol(cls, path):
         return str(path).removeprefix("elsewhere://")
 
-    def open(self, path, mode="rb", **more):
+    def get_file(self, path, *words, **more):
         with open(sys.argv[2], "a") as log:
             log.write(path.rpartition("/")[2] + "\\n")
         time.sleep(0.1)
-        return open(path, mode)
+        super().get_file(path, *words, **more)
 
 fsspec.register_implementation("elsewhere", Elsewhere)
 from minionerec.core.artefacts import verify_files
-from minionerec.core.remote import fetched
-path = fetched("elsewhere://" + sys.argv[1])
+from minionerec.core.remote import local_path
+path = local_path("elsewhere://" + sys.argv[1])
 verify_files(path)
 print(path)
 """
 
 
 def test_of_the_processes_of_a_launch_one_copies_and_the_others_wait(tmp_path):
-    mine, log = artefact(tmp_path / "corpus"), tmp_path / "log"
+    folder, log = artefact(tmp_path / "corpus"), tmp_path / "log"
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", _PROCESS, str(mine), str(log)],
-            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3", "PYTHONPATH": str(ROOT)},
+            [sys.executable, "-c", _PROCESS, str(folder), str(log)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank in range(3)
+        for _ in range(3)
     ]
     reported = {process.communicate(timeout=60)[0] for process in started}
     assert [process.returncode for process in started] == [0, 0, 0] and len(reported) == 1
-    read = sorted(log.read_text().split())
-    assert read == ["00000.bin", "00001.bin", "items.csv", *[MANIFEST] * 3]
+    assert sorted(log.read_text().split()) == ["00000.bin", "00001.bin", "items.csv"]
 
 
-def test_put_leaves_what_is_there_and_replaces_only_when_asked(tmp_path):
-    mine = artefact(tmp_path / "corpus")
-    put(mine, "memory://shop/corpus")
-    assert put(mine, "memory://shop/corpus") == (0, 4)
-    other = artefact(tmp_path / "other", {"new.csv": "1", "parts/00001.bin": "2"}, seed=2)
-    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: holds another artefact\. .* --replace true"):
-        put(other, "memory://shop/corpus")
-    assert put(other, "memory://shop/corpus", replace=True) == (3, 3)
-    left = sorted(path.removeprefix("/shop/corpus/") for path in memory().find("/shop/corpus"))
-    assert left == [MANIFEST, "new.csv", "parts/00001.bin"]
-    verify_files(fetched("memory://shop/corpus"))
+# Files
 
 
-def test_put_sends_what_is_missing_of_the_same_artefact_and_all_of_it_when_asked(tmp_path):
-    mine = artefact(tmp_path / "corpus")
-    put(mine, "memory://shop/corpus")
-    memory().rm_file("/shop/corpus/items.csv")
-    with pytest.raises(ArtefactError, match=r"its file items\.csv is missing\. Upload the artefact again"):
-        fetched("memory://shop/corpus")
-    assert put(mine, "memory://shop/corpus")[0] == 2  # and the manifest, last
-    memory().pipe_file("/shop/corpus/items.csv", b"x" * (mine / "items.csv").stat().st_size)
-    with pytest.raises(ArtefactError, match="minionerec put --replace true"):
-        fetched("memory://shop/corpus")
-    assert put(mine, "memory://shop/corpus")[0] == 0
-    assert put(mine, "memory://shop/corpus", replace=True)[0] == 4
-    verify_files(fetched("memory://shop/corpus"))
-    for name in ("items.csv", "parts/00000.bin", "parts/00001.bin"):
-        memory().rm_file(f"/shop/corpus/{name}")
-    assert put(mine, "memory://shop/corpus")[0] == 4
+def test_a_file_keeps_its_name_and_a_changed_one_is_fetched_again(opened):
+    memory().pipe_file("/raw/ratings.csv", b"user,item\n")
+    one = local_path("memory://raw/ratings.csv")
+    assert (one.name, one.read_bytes()) == ("ratings.csv", b"user,item\n")
+    opened.clear()
+    assert next_run("memory://raw/ratings.csv") == one and opened == []
+    memory().pipe_file("/raw/ratings.csv", b"user,item\n1,2\n")
+    assert next_run("memory://raw/ratings.csv").read_bytes() == b"user,item\n1,2\n"
 
 
-def test_a_bucket_that_is_not_there_is_reported(tmp_path, monkeypatch):
-    def missing(self, path, value, **more):
-        raise FileNotFoundError("The specified bucket does not exist")
-
-    monkeypatch.setattr(MemoryFileSystem, "pipe_file", missing)
-    with pytest.raises(ArtefactError, match=r"memory://shop/corpus: its bucket or folder does not exist\. Create it"):
-        put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-
-
-def test_put_writes_over_no_strangers_files(tmp_path):
-    memory().pipe_file("/shop/corpus/items.csv", b"precious")
-    with pytest.raises(ArtefactError, match="holds something that is not an artefact"):
-        put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    assert memory().cat_file("/shop/corpus/items.csv") == b"precious"
-    assert not memory().exists(f"/shop/corpus/{UNFINISHED}")
-
-
-def test_a_put_that_was_interrupted_is_no_artefact_and_resumes(tmp_path, monkeypatch):
-    mine = artefact(tmp_path / "corpus")
-    whole = MemoryFileSystem.put_file
-
-    def breaking(self, here, there, **more):
-        if there.endswith("00001.bin"):
-            raise KeyboardInterrupt
-        return whole(self, here, there, **more)
-
-    monkeypatch.setattr(MemoryFileSystem, "put_file", breaking)
-    with pytest.raises(KeyboardInterrupt):
-        put(mine, "memory://shop/corpus")
-    with pytest.raises(ArtefactError, match="is not a finished artefact"):
-        fetched("memory://shop/corpus")
-    monkeypatch.setattr(MemoryFileSystem, "put_file", whole)
-    memory().pipe_file("/shop/corpus/parts/00000.bin", b"x")  # half of it came
-    assert put(mine, "memory://shop/corpus")[0] == 3  # all but items.csv
-    assert not memory().exists(f"/shop/corpus/{UNFINISHED}")
-    verify_files(fetched("memory://shop/corpus"))
-
-
-def test_put_to_a_folder_of_this_machine(tmp_path):
-    mine = artefact(tmp_path / "corpus")
-    put(mine, f"file://{tmp_path}/far/away/corpus")
-    verify_files(tmp_path / "far" / "away" / "corpus")
-    assert sorted(path.name for path in (tmp_path / "far/away/corpus").iterdir()) == ["items.csv", MANIFEST, "parts"]
+def test_a_file_that_is_shorter_than_announced_is_not_kept(cache, monkeypatch):
+    memory().pipe_file("/raw/ratings.csv", b"user,item\n")
+    monkeypatch.setattr(MemoryFileSystem, "get_file", lambda self, path, copy: Path(copy).write_bytes(b"user"))
+    with pytest.raises(ArtefactError, match=r"ratings\.csv: 4 of 10 bytes were received"):
+        local_path("memory://raw/ratings.csv")
+    assert not list(cache.glob("*/ratings.csv"))
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("runs/there", "is not a URL"), ("https://host/corpus", "can only be read"), ("nope://x/y", "unknown protocol")],
+    [
+        ("nope://b/corpus", "nope://b/corpus: unknown protocol 'nope'"),
+        ("https://ann:secret@host/corpus", r"https://\.\.\.@host/corpus: holds a password"),
+        ("hf://ann:secret@host/corpus", r"hf://\.\.\.@host/corpus: holds a password"),
+    ],
 )
-def test_paths_that_nothing_can_be_put_at(tmp_path, url, message):
-    with pytest.raises(ConfigError, match=message):
-        put(artefact(tmp_path / "corpus"), url)
+def test_urls_that_nothing_reads(url, message):
+    for read in (local_path, local_parts):
+        with pytest.raises(ConfigError, match=message) as raised:
+            read(url)
+        assert "secret" not in str(raised.value)
 
 
-def test_only_whole_artefacts_are_put(tmp_path):
-    mine = artefact(tmp_path / "corpus")
-    (mine / "items.csv").write_text("changed")
-    with pytest.raises(ArtefactError, match=r"items.csv: differs from manifest.json"):
-        put(mine, "memory://shop/corpus")
-    assert memory().find("/shop") == []
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(ConfigError, match=r"s3://b/corpus: what reads s3:// is not installed\. Install s3fs .*\.$"):
+        local_path("s3://b/corpus")
 
 
-def test_an_artefact_that_is_replaced_while_it_is_put_is_no_artefact_there(tmp_path, monkeypatch):
-    mine = artefact(tmp_path / "corpus")
-    send = upload._send
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError("Access Denied"), r"cannot be read \(PermissionError: Access Denied\)\. Check .* credentials"),
+        (RuntimeError("Unable to locate credentials"), "cannot be read .* environment"),
+        (TimeoutError("timed out\nagain"), r"cannot be read \(TimeoutError: timed out again\)\. Check the URL"),
+    ],
+)
+def test_errors_of_a_filesystem_are_one_line(tmp_path, monkeypatch, error, message):
+    def failing(self, *words, **more):
+        raise error
 
-    def replaced(remote, folder, name):
-        if name == "items.csv":
-            artefact(mine, {"items.csv": "c,d\n" * 10, **{name: FILES[name] for name in FILES if "parts" in name}})
-        send(remote, folder, name)
+    upload(artefact(tmp_path / "corpus"))
+    monkeypatch.setattr(MemoryFileSystem, "info", failing)
+    with pytest.raises(ArtefactError, match=f"memory://shop/corpus: {message}"):
+        local_path("memory://shop/corpus")
 
-    monkeypatch.setattr(upload, "_send", replaced)
-    with pytest.raises(ArtefactError, match=r"corpus: was replaced while it was uploaded\. Run the same command again"):
-        put(mine, "memory://shop/corpus")
-    assert not memory().exists("/shop/corpus/manifest.json")
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    upload(artefact(tmp_path / "corpus"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MINIONEREC_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(ArtefactError, match=r"file/cache: the copy of memory://shop/corpus cannot .*MINIONEREC_CACHE"):
+        local_path("memory://shop/corpus")
+
+
+def test_the_cache_lies_in_the_home_unless_named(monkeypatch):
+    monkeypatch.delenv("MINIONEREC_CACHE")
+    assert cache_folder() == Path.home() / ".cache" / "minionerec"
+
+
+# The web
+
+
+@contextmanager
+def served(answer):
+    """A server whose answer to a request is a status, headers and a body; None keeps silent."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            server.asked.append((self.command, self.path))
+            reply = answer(self.command, self.path)
+            if reply is None:
+                server.ended.wait(5)
+                return
+            status, headers, body = reply
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *words):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.asked, server.ended = [], threading.Event()
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server
+    finally:
+        server.ended.set()
+        server.shutdown()
+        server.server_close()
+
+
+def whole(content=CONTENT, **headers):
+    return 200, {"Content-Length": len(content), **headers}, content
+
+
+@pytest.mark.parametrize("version", [{"ETag": '"1"'}, {"Last-Modified": "Sat, 28 Nov 2026 15:00:00 GMT"}])
+def test_a_file_of_the_web_is_fetched_again_when_its_version_changes(version):
+    state = {"content": CONTENT, "version": version}
+    with served(lambda command, path: whole(state["content"], **state["version"])) as server:
+        url = f"{server.url}/bought.csv"
+        copy = local_path(url)
+        assert (copy.name, copy.read_bytes()) == ("bought.csv", CONTENT)
+        assert local_path(url) == next_run(url) == copy
+        assert [command for command, _ in server.asked] == ["HEAD", "GET", "HEAD"]
+        state.update(content=CONTENT[::-1], version={"ETag": '"2"'})
+        assert next_run(url).read_bytes() == CONTENT[::-1] and copy.read_bytes() == CONTENT
+
+
+def test_a_file_of_the_web_without_a_version_is_fetched_by_every_run():
+    state = {"content": CONTENT}
+    with served(lambda command, path: whole(state["content"])) as server:
+        assert local_path(f"{server.url}/bought.csv").read_bytes() == CONTENT
+        state["content"] = CONTENT[::-1]
+        assert local_path(f"{server.url}/bought.csv").read_bytes() == CONTENT
+        assert next_run(f"{server.url}/bought.csv").read_bytes() == CONTENT[::-1]
+
+
+def test_a_file_whose_size_the_server_does_not_know():
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(CONTENT), CONTENT)
+    with served(lambda command, path: (200, {"Transfer-Encoding": "chunked", "ETag": '"1"'}, body)) as server:
+        assert local_path(f"{server.url}/bought.csv").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda command: (200, {"Content-Length": len(CONTENT)}, CONTENT[:1000]), "cannot be read .*not completed"),
+        (lambda command: whole(CONTENT if command == "HEAD" else CONTENT[:1000]), "1,000 of 3,026 bytes were received"),
+        (lambda command: (200, {"Transfer-Encoding": "chunked"}, b"5\r\nab"), "cannot be read"),
+        (lambda command: None, "cannot be read .*[Tt]imeout"),
+        (lambda command: (302, {"Location": "file:///etc/passwd"}, b""), "cannot be read .*Redirect"),
+        (lambda command: (500, {}, b""), "cannot be read .*500"),
+        (lambda command: (403, {}, b""), r"cannot be read .*403.*a signed one may have expired"),
+        (lambda command: (404, {}, b""), r"no such artefact or file\. Fix the URL"),
+        (lambda command: (410, {}, b""), r"no such artefact or file\. Fix the URL"),
+    ],
+    ids=["cut off", "shorter", "chunk cut off", "silent", "redirect", "500", "403", "404", "410"],
+)
+def test_a_failed_download_is_one_line_and_leaves_no_copy(answer, message, cache, monkeypatch):
+    monkeypatch.setattr(remote, "SILENCE", 0.3)
+    state = {"answer": answer}
+    with served(lambda command, path: state["answer"](command)) as server:
+        with pytest.raises(ArtefactError, match=rf"{server.url}/bought\.csv\?sha256=\w+: {message}") as refused:
+            local_path(f"{server.url}/bought.csv?token=secret")
+        assert "secret" not in str(refused.value)
+        assert not list(cache.glob("*/bought.csv"))
+        state["answer"] = lambda command: whole()
+        assert local_path(f"{server.url}/bought.csv?token=secret").read_bytes() == CONTENT
+
+
+def test_queries_are_sent_as_typed_and_never_shown(caplog):
+    queries = ("X-Amz-Signature=secret%2Fa%2Bb+c", "X-Amz-Signature=other")
+    with served(lambda command, path: whole(ETag='"1"')) as server, caplog.at_level("INFO", "minionerec"):
+        copies = [local_path(f"{server.url}/bought.csv?{query}") for query in queries]
+    assert copies[0] != copies[1] and copies[0].name == "bought.csv"
+    assert {path for _, path in server.asked} == {f"/bought.csv?{query}" for query in queries}
+    assert len(caplog.messages) == 4 and "secret" not in caplog.text
+
+
+def test_queries_are_not_recorded():
+    url = "https://shop.example/items.csv?X-Amz-Signature=secret&a=1"
+    plain = to_plain({"items": url, "note": f"taken from {url}, twice", "ks": [1, url], "n": 3})
+    assert "secret" not in json.dumps(plain)
+    assert plain["items"] == without_query(url) == without_query(without_query(url))
+    assert (plain["n"], plain["note"].split()[-1]) == (3, "twice")
+    assert without_query("is it? s3://bucket/corpus? yes") == "is it? s3://bucket/corpus? yes"
+
+
+def test_an_error_in_a_fetched_table_names_its_url(capsys):
+    def read():
+        read_tables(find_path(f"{server.url}/bought.csv?sig=secret"), find_path(f"{server.url}/bought.csv"))
+
+    with served(lambda command, path: whole()) as server, pytest.raises(SystemExit):
+        run_command(read)
+    reported = capsys.readouterr().err.splitlines()[-1]
+    assert reported.startswith(f"error: {server.url}/bought.csv (copied to /")
+    assert "column 'title' is missing" in reported
+
+
+# The Hugging Face hub
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The library's cache with a data set of which one commit was downloaded; there is no network."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    repository = tmp_path / "hub" / "datasets--me--shop"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    snapshot = repository / "snapshots" / ("0" * 40)
+    artefact(snapshot / "runs" / "corpus")
+    (snapshot / "visits").mkdir()
+    for name in ("b.csv", "a.csv"):
+        (snapshot / "visits" / name).write_bytes(CONTENT)
+    return snapshot
+
+
+def test_what_lies_on_the_hub_is_read_from_its_own_cache(hub, cache):
+    corpus = local_path("hf://datasets/me/shop/runs/corpus")
+    assert corpus == hub / "runs" / "corpus"
+    verify_files(corpus)
+    assert local_path("hf://datasets/me/shop@main/visits/a.csv").read_bytes() == CONTENT
+    assert local_path("hf://datasets/me/shop") == hub
+    assert [path.name for path in local_parts("hf://datasets/me/shop/visits")] == ["a.csv", "b.csv"]
+    assert local_parts("hf://datasets/me/shop/visits/a.csv") is None
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("hf://datasets/me/shop/nothing", r"no such artefact or file\. Fix the URL"),
+        ("hf://me/shop/corpus", "cannot be read .*HF_HUB_OFFLINE"),
+        ("hf://shop", "cannot be read .*namespace/name"),
+    ],
+)
+def test_what_is_not_on_the_hub_is_one_line(hub, url, message):
+    with pytest.raises(ArtefactError, match=f"{url}: {message}"):
+        local_path(url)
+
+
+# Settings
 
 
 @dataclass
@@ -493,8 +500,7 @@ class ReadingConfig(StageConfig):
 
 
 def test_settings_that_read_may_be_urls(tmp_path, opened):
-    put(artefact(tmp_path / "corpus"), "memory://shop/corpus")
-    opened.clear()
+    upload(artefact(tmp_path / "corpus"))
     config = ReadingConfig(corpus="memory://shop/corpus", runs={"a": "memory://shop/corpus", "b": "runs/b"})
     assert config.named_paths() == [Path("runs/b")] and opened == []  # ordering steps fetches nothing
     inputs = config.local().inputs()
@@ -567,5 +573,5 @@ def test_folders_of_files_that_are_none(tmp_path):
 
 @pytest.mark.parametrize("name", ["output", "page"])
 def test_settings_that_write_may_not(name):
-    with pytest.raises(ConfigError, match=rf"{name} is 's3://b/x', .* minionerec put FOLDER s3://b/x"):
+    with pytest.raises(ConfigError, match=rf"{name} is 's3://b/x', .* Give a local folder, and copy it there"):
         ReadingConfig(**{name: "s3://b/x"})
