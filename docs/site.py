@@ -70,8 +70,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The order of the pages: tutorial, guides, optional parts, reference, results, decisions."""
     docs = ROOT / "docs"
     guides = [
-        "how-it-works", "your-own-data", "serving", "semantic-ids", "catalogue-model", "baselines", "sequential",
-        "rewards", "full-size", "recipes", "studies", "final-model", "serving-engines",
+        "how-it-works", "your-own-data", "library", "serving", "semantic-ids", "catalogue-model", "baselines",
+        "sequential", "rewards", "full-size", "recipes", "studies", "final-model", "serving-engines",
         "scale", "city",
     ]  # fmt: skip
     elsewhere = {"README", "tutorial", "glossary", "architecture", *guides}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from minionerec.core.errors import DataError
-from minionerec.metrics.predictions import Predictions
-from minionerec.metrics.ranking import DEFAULT_KS, check_ks, distinct_sids, length_of_lists
+from minionerec.metrics.predictions import Predictions, length_of_lists
+from minionerec.metrics.ranking import DEFAULT_KS, check_ks, distinct_sids
 from minionerec.metrics.results import FEWEST, Slice
 from minionerec.sid.table import split_sid
 

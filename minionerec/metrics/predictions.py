@@ -181,12 +181,27 @@ class Predictions:
         return replace(cls.from_frame(frame, str(file)), given=read_given(file.parent))
 
 
+def length_of_lists(predictions: Predictions, path: str | os.PathLike[str] | None = None) -> int:
+    """Number of candidates that a list may hold.
+
+    Args:
+        predictions: The ranked lists.
+        path: The directory they were read from, if any: its manifest has the number of beams.
+
+    Returns:
+        The manifest's `beams`; without it, the length of the longest list; 0 without examples.
+    """
+    if path is not None and (Path(path) / MANIFEST).is_file():
+        manifest = read_manifest(path)
+        for values in (manifest["config"], manifest["counts"]):
+            beams = values.get("beams") if isinstance(values, dict) else None
+            if isinstance(beams, int):
+                return beams
+    return max((len(row) for row in predictions.items), default=0)
+
+
 def read_given(folder: str | os.PathLike[str]) -> tuple[str, ...] | None:
     """The inputs of a predictions artefact's recommender beyond the histories, from its manifest.
-
-    For artefacts from before this was recorded, it follows from their settings: `eval-beam` and `ground-titles` counted
-    the examples with a session context (`told_rows`) wherever the model could be conditioned on it,
-    and `train-sequential` conditions a model that it trains so (`moments`).
 
     Returns:
         The inputs, possibly empty; None where the manifest does not record them, or is missing.
@@ -196,18 +211,14 @@ def read_given(folder: str | os.PathLike[str]) -> tuple[str, ...] | None:
     """
     if not (Path(folder) / MANIFEST).is_file():
         return None
-    manifest = read_manifest(folder)
-    counts, config = manifest["counts"], manifest["config"]
-    if GIVEN in counts:
-        found = counts[GIVEN]
-        if not isinstance(found, list) or not all(isinstance(name, str) and name for name in found):
-            raise ArtefactError(
-                f"{Path(folder) / MANIFEST}: {GIVEN} is {shown(found)}, expected a list of names. Make it again."
-            )
-        return tuple(found)
-    if counts.get("told_rows") or config.get("moments"):
-        return (SESSION_CONTEXT,)
-    return () if "checkpoint" in config or {"model", "protocol"} <= config.keys() else None
+    names = read_manifest(folder)["counts"].get(GIVEN)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise ArtefactError(
+            f"{Path(folder) / MANIFEST}: {GIVEN} is {shown(names)}, expected a list of names. Make it again."
+        )
+    return tuple(names)
 
 
 def labelled(name: str, given: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ import pandas as pd
 from minionerec.core.artefacts import is_artefact, open_artefact, read_manifest, require_unseen, seed_folders
 from minionerec.core.errors import ArtefactError
 from minionerec.core.parquet import read_parquet
-from minionerec.metrics.predictions import Predictions, read_given
-from minionerec.metrics.ranking import item_ranks, length_of_lists, sid_ranks
+from minionerec.metrics.predictions import Predictions, length_of_lists, read_given
+from minionerec.metrics.ranking import item_ranks, sid_ranks
 
 FILE = "ranks.parquet"
 LEVELS = ("item", "sid")

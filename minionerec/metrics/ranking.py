@@ -6,45 +6,25 @@ Every example has one relevant item, the target. Metrics come in two readings, a
 * item-level: a hit is the target item itself, in the list that ranks the items of a shared SID by the stated rule.
 """
 
-import os
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minionerec.core.artefacts import MANIFEST, read_manifest
 from minionerec.core.errors import ConfigError
-from minionerec.core.values import in_words
-from minionerec.metrics.predictions import Predictions
+
+if TYPE_CHECKING:
+    from minionerec.metrics.predictions import Predictions
 
 DEFAULT_KS = (1, 3, 5, 10, 20, 50)
 
 
-def distinct_sids(predictions: Predictions) -> list[list[str]]:
+def distinct_sids(predictions: "Predictions") -> list[list[str]]:
     """Each example's SIDs, best first, later duplicates dropped: the candidates as the search ranked them."""
     return [list(dict.fromkeys(row)) for row in predictions.sids]
 
 
-def length_of_lists(predictions: Predictions, path: str | os.PathLike[str] | None = None) -> int:
-    """Number of candidates that a list may hold.
-
-    Args:
-        predictions: The ranked lists.
-        path: The directory they were read from, if any: its manifest has the number of beams.
-
-    Returns:
-        The manifest's `beams`; without it, the length of the longest list; 0 without examples.
-    """
-    if path is not None and (Path(path) / MANIFEST).is_file():
-        manifest = read_manifest(path)
-        for values in (manifest["config"], manifest["counts"]):
-            beams = values.get("beams") if isinstance(values, dict) else None
-            if isinstance(beams, int):
-                return beams
-    return max((len(row) for row in predictions.items), default=0)
-
-
-def sid_ranks(predictions: Predictions) -> np.ndarray:
+def sid_ranks(predictions: "Predictions") -> np.ndarray:
     """Rank of each target's SID among the distinct SIDs of its list.
 
     Returns:
@@ -62,7 +42,7 @@ def sid_ranks(predictions: Predictions) -> np.ndarray:
     return ranks
 
 
-def item_ranks(predictions: Predictions) -> np.ndarray:
+def item_ranks(predictions: "Predictions") -> np.ndarray:
     """Rank of each target item among the distinct items of its list: see `ranks_in`."""
     return ranks_in(predictions.items, np.asarray(predictions.targets))
 
@@ -97,7 +77,8 @@ def check_ks(ks: Sequence[int], list_length: int | None = None) -> tuple[int, ..
         ConfigError: If there is none, one is below 1, or one exceeds `list_length`; the message names both numbers.
     """
     if not ks or any(isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 for k in ks):
-        raise ConfigError(f"ks is {in_words(list(ks))}; expected whole numbers from 1, such as 1 5 10.")
+        numbers = " ".join(map(str, ks)) or "empty"
+        raise ConfigError(f"ks is {numbers}; expected whole numbers from 1, such as 1 5 10.")
     ordered = tuple(sorted({int(k) for k in ks}))
     if list_length is not None and ordered[-1] > list_length:
         raise ConfigError(
@@ -137,7 +118,7 @@ def ranking_metrics(ranks: np.ndarray, ks: Sequence[int], every_mrr: bool = Fals
     return values
 
 
-def coverage(predictions: Predictions, k: int, n_items: int) -> float:
+def coverage(predictions: "Predictions", k: int, n_items: int) -> float:
     """Share of the catalogue among the first `k` items of at least one list.
 
     Args:
@@ -148,7 +129,7 @@ def coverage(predictions: Predictions, k: int, n_items: int) -> float:
     return len({item for row in predictions.items for item in row[:k] if item >= 0}) / n_items
 
 
-def invalid_count(predictions: Predictions, valid_sids: Collection[str], stop_at_hit: bool = False) -> int:
+def invalid_count(predictions: "Predictions", valid_sids: Collection[str], stop_at_hit: bool = False) -> int:
     """Number of predictions whose SID belongs to no item.
 
     Args:

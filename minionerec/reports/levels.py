@@ -14,9 +14,9 @@ from minionerec.data.corpus import Corpus
 from minionerec.data.slices import example_slices
 from minionerec.data.times import timed_examples
 from minionerec.metrics.levels import LevelAnalysis, level_analysis, levels_by_slice
-from minionerec.metrics.predictions import Predictions
+from minionerec.metrics.predictions import Predictions, length_of_lists
 from minionerec.metrics.published_json import read_published_json, require_predictions
-from minionerec.metrics.ranking import DEFAULT_KS, length_of_lists
+from minionerec.metrics.ranking import DEFAULT_KS
 from minionerec.metrics.results import Slice, list_slices
 from minionerec.metrics.tables import format_level_slices, format_level_tables
 from minionerec.reports.config import LevelsConfig

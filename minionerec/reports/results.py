@@ -20,9 +20,9 @@ from minionerec.data.session import corpus_contexts
 from minionerec.data.slices import example_slices
 from minionerec.data.times import timed_examples
 from minionerec.metrics.levels import LevelAnalysis, level_analysis
-from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, labelled
+from minionerec.metrics.predictions import FILE, SESSION_CONTEXT, Predictions, labelled, length_of_lists
 from minionerec.metrics.ranked import KIND
-from minionerec.metrics.ranking import check_ks, length_of_lists, sid_ranks
+from minionerec.metrics.ranking import check_ks, sid_ranks
 from minionerec.metrics.results import (
     Bootstrap,
     Evaluation,

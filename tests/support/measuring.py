@@ -1,6 +1,7 @@
 """Metrics of ranked lists, and differences of one metric, in one call."""
 
-from minionerec.metrics.ranking import DEFAULT_KS, check_ks, length_of_lists
+from minionerec.metrics.predictions import length_of_lists
+from minionerec.metrics.ranking import DEFAULT_KS, check_ks
 from minionerec.metrics.results import USERS, Bootstrap, RecommenderResults, Results, metrics_at
 from minionerec.metrics.statistics import paired_differences
 

@@ -1,0 +1,41 @@
+"""Parts of the library are used alone: without settings, and without loading the rest of the package."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+LOADED = """
+import sys
+import {module}
+files = {{module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "minionerec"}}
+print(sum(len(open(file, encoding="utf-8").readlines()) for file in files if file))
+"""
+
+
+def run(script, folder):
+    """What a script prints, run in a process and folder of its own."""
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "most"), [("minionerec.metrics.ranking", 500), ("minionerec.models.decoding.beam", 2500)]
+)
+def test_an_import_loads_few_lines(module, most, tmp_path):
+    assert int(run(LOADED.format(module=module), tmp_path)) <= most
+
+
+def test_the_script_of_the_page_needs_no_settings(tmp_path):
+    page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    printed = run(script + "\nimport sys\nprint('minionerec.core.settings' in sys.modules)", tmp_path)
+    *metrics, loads_settings = printed.splitlines()
+    assert [line.split(":")[0] for line in metrics] == ["HR@10", "HR@20", "NDCG@10", "NDCG@20", "MRR@20"]
+    for line in metrics:
+        mean, low, high = map(float, re.fullmatch(r"\S+: ([\d.]+) \[([\d.]+), ([\d.]+)\]", line).groups())
+        assert 0 <= low <= mean <= high < 0.5
+    assert loads_settings == "False" and not list(tmp_path.iterdir())
