@@ -62,6 +62,7 @@ def command_of(setting: Setting, words: list[str]) -> tuple[list[str], dict[str,
     known = {name for each in SETTINGS for name in each.variables}
     environment = {name: value for name, value in os.environ.items() if name not in known}
     environment |= {"OMP_NUM_THREADS": str(setting.threads), **setting.variables}
+    environment |= {"OMP_WAIT_POLICY": "PASSIVE"}  # more threads than processors: none takes time while it waits
     patience = ["--timeout", "3000"]  # a test takes longer with few instructions
     return [sys.executable, "-m", "pytest", *patience, *beside, *words], environment
 
