@@ -38,8 +38,12 @@ def run_levels(config: LevelsConfig) -> StageResult:
     where = str(config.path if config.path is not None else config.predictions)
     path = Path(where)
     require_unseen(path if path.is_dir() else path.parent)
-    predictions = _read_json(path, config) if config.path is not None else _read_artefact(path, where)
-    slices = _slices(predictions, path, config, where) if config.slices else None
+    predictions = _read_json(where, config.ks) if config.path is not None else _read_artefact(path, where)
+    slices = None
+    if config.slices:
+        counts = read_manifest(path)["counts"] if path.is_dir() and is_artefact(path) else {}
+        split = str(counts.get("split", config.split))
+        slices = _slices(predictions, where, config.corpus, split, config.times)
     list_length = length_of_lists(predictions, None if config.path is not None else path)
     published = config.path is not None
     analysis = level_analysis(
@@ -82,39 +86,36 @@ def _lines(
     return tables.splitlines()
 
 
-def _slices(predictions: Predictions, path: Path, config: LevelsConfig, where: str) -> list[Slice]:
+def _slices(predictions: Predictions, where: str, corpus_path: str, split: str, times: str | None) -> list[Slice]:
     """The slices of the examples, which must be those of the corpus.
 
     Raises:
         DataError: If they are not, or there is no such split.
     """
-    split = config.split
-    if path.is_dir() and is_artefact(path):
-        split = str(read_manifest(path)["counts"].get("split", split))
-    corpus = Corpus.load(config.corpus)
+    corpus = Corpus.load(corpus_path)
     rows = corpus.rows(split)
     targets = np.asarray(predictions.targets)
     known = (targets >= 0).all()
     if len(predictions) != len(rows) or (known and not np.array_equal(targets, rows.targets)):
         raise DataError(
-            f"{where}: its {len(predictions)} examples are not the {len(rows)} {split} examples of {config.corpus}. "
+            f"{where}: its {len(predictions)} examples are not the {len(rows)} {split} examples of {corpus_path}. "
             "Give the corpus that they were made for, or --split."
         )
     sid_of: dict[int, str] = {}
     for row, (item, sid) in enumerate(zip(rows.targets.tolist(), predictions.target_sids, strict=True)):
         if sid_of.setdefault(item, sid) != sid:
             raise DataError(
-                f"{where}: example {row} (from 0) of {split} of {config.corpus} has a target with SID {sid!r}, which "
+                f"{where}: example {row} (from 0) of {split} of {corpus_path} has a target with SID {sid!r}, which "
                 f"has {sid_of[item]!r} in an earlier example. The examples are in another order, or of another corpus."
             )
-    return list_slices(example_slices(corpus, timed_examples(corpus, split, config.times), split))
+    return list_slices(example_slices(corpus, timed_examples(corpus, split, times), split))
 
 
-def _read_json(path: Path, config: LevelsConfig) -> Predictions:
-    predictions = read_published_json(path)
+def _read_json(where: str, ks: Sequence[int] | None) -> Predictions:
+    predictions = read_published_json(Path(where))
     longest = max(len(row) for row in predictions.sids)
-    largest = max(config.ks) if config.ks else max((k for k in DEFAULT_KS if k <= longest), default=1)
-    require_predictions(predictions.sids, largest, str(config.path))
+    largest = max(ks) if ks else max((k for k in DEFAULT_KS if k <= longest), default=1)
+    require_predictions(predictions.sids, largest, where)
     return predictions
 
 

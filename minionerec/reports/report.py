@@ -62,8 +62,26 @@ def run_report(config: ReportConfig) -> StageResult:
     up_to_date = stage.current() is not None
     if not up_to_date:
         with stage.work() as work:
-            results = load_results(stage.config)
-            page = render_page(config.title, _lead(results, config), _sections(results, config, stage.inputs))
+            local = stage.config
+            first = local.level or ("sid" if local.sids else "item")
+            results = read_results(
+                local.finished(),
+                EvaluationSet.read(local.corpus, local.split, local.protocol, local.items, local.sids),
+                seed=local.seed,
+                resamples=local.resamples,
+                resample=local.resample,
+                levels=[first, *(level for level in LEVELS if level != first)] if local.sids else ["item"],
+                ks=local.ks,
+                metrics=local.metrics,
+                headline=local.headline,
+                first=local.baseline,
+                reference=load_reference(local.reference) if local.reference else None,
+                ceiling=local.ceiling,
+                slices=local.slices,
+                times=local.times if "times" in stage.inputs else None,
+            )
+            lead = _lead(results, config.corpus)
+            page = render_page(config.title, lead, _sections(results, config.examples, stage.inputs))
             content = {"title": config.title, **results_json(results)}
             with work.finish(seed=config.seed, counts=_counts(results)) as folder:
                 (folder / PAGE_FILE).write_text(page, encoding="utf-8")
@@ -74,46 +92,17 @@ def run_report(config: ReportConfig) -> StageResult:
     return StageResult(stage.output, lines, metrics=read_json(stage.output / METRICS_FILE), up_to_date=up_to_date)
 
 
-def load_results(config: ReportConfig) -> PageResults:
-    """The results of the recommenders that have predictions.
-
-    Args:
-        config: The settings, with local paths.
-
-    Raises:
-        ArtefactError: As of `read_results`.
-    """
-    first = config.level or ("sid" if config.sids else "item")
-    has_times = config.times is not None and Path(config.times).is_file()
-    return read_results(
-        config.finished(),
-        EvaluationSet.read(config.corpus, config.split, config.protocol, config.items, config.sids),
-        seed=config.seed,
-        resamples=config.resamples,
-        resample=config.resample,
-        levels=[first, *(level for level in LEVELS if level != first)] if config.sids else ["item"],
-        ks=config.ks,
-        metrics=config.metrics,
-        headline=config.headline,
-        first=config.baseline,
-        reference=load_reference(config.reference) if config.reference else None,
-        ceiling=config.ceiling,
-        slices=config.slices,
-        times=config.times if has_times else None,
-    )
-
-
-def _sections(results: PageResults, config: ReportConfig, inputs: Mapping[str, Path]) -> list[Section]:
+def _sections(results: PageResults, examples: int, inputs: Mapping[str, Path]) -> list[Section]:
     """The sections of the page, the last about the sources of its numbers."""
     parts = [section(results) for section in progress(SECTIONS, "sections of the report", unit="sections")]
-    parts += [sections.example_lists(results, config.examples), sections.sources(inputs)]
+    parts += [sections.example_lists(results, examples), sections.sources(inputs)]
     return [part for part in parts if part is not None]
 
 
-def _lead(results: PageResults, config: ReportConfig) -> str:
+def _lead(results: PageResults, corpus: str) -> str:
     examples = results.examples
     return (
-        f"{', '.join(results.own)} on the {results.split} split of {config.corpus} ({examples.data.split}), "
+        f"{', '.join(results.own)} on the {results.split} split of {corpus} ({examples.data.split}), "
         f"{len(examples.rows):,} examples, {examples.n_items:,} items."
     )
 

@@ -270,7 +270,7 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
         with stage.work() as work:
             corpus = Corpus.load(stage.config.corpus)
             counts: dict[str, Any] = {}
-            judged = judge(stage.config, corpus, counts)
+            judged = judge(stage.config.tables, corpus, make_vectors(corpus, stage.config, counts))
             titles = corpus.items["title"].fillna("").astype(str).tolist()
             parts = [
                 overview(judged),
@@ -295,13 +295,13 @@ def run_sid_report(config: SidReportConfig) -> StageResult:
     return StageResult(output, lines, metrics=measures, up_to_date=up_to_date)
 
 
-def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> dict[str, Judged]:
+def judge(tables: Mapping[str, str], corpus: Corpus, vectors: np.ndarray) -> dict[str, Judged]:
     """Measure all tables on the same evidence: item vectors, titles and training examples.
 
     Args:
-        config: The settings.
+        tables: Display name to the directory of semantic IDs.
         corpus: The items and training examples.
-        counts: Filled with the counts of the encoder.
+        vectors: float32 (N, D), the vectors of the items.
 
     Returns:
         Display name to the table with its measures.
@@ -309,14 +309,14 @@ def judge(config: SidReportConfig, corpus: Corpus, counts: dict[str, Any]) -> di
     item_ids = corpus.items["item_id"].astype(str).tolist()
     rows = corpus.rows("train")
     evidence = gather_evidence(
-        make_vectors(corpus, config, counts),
+        vectors,
         corpus.items["title"].fillna("").astype(str).tolist(),
         rows.users.tolist(),
         rows.histories.tolist(),
         rows.targets,
     )
     judged = {}
-    for name, path in config.tables.items():
+    for name, path in tables.items():
         folder = Path(path)
         table, report = SidTable.load_index(folder, item_ids), read_sid_report(folder)
         codebooks = Quantiser.load(folder).codebooks if (folder / CODEBOOKS_FILE).is_file() else None

@@ -23,7 +23,8 @@ from minionerec.metrics.statistics import bootstrap_interval
 from minionerec.recommend.rankers.baselines import NAMES, RECENT
 from minionerec.reports.cells import MINUS
 from minionerec.reports.config import ReportConfig
-from minionerec.reports.report import load_results, run_report
+from minionerec.reports.report import run_report
+from minionerec.reports.results import EvaluationSet, read_results
 from minionerec.sid.table import SidTable
 from minionerec.training.sequential.stage import run_sequential
 
@@ -121,7 +122,14 @@ def test_an_item_without_a_title_goes_by_its_id(shop):
 
 
 def test_baselines_keep_to_the_protocol(shop):
-    masked, kept = (load_results(config(protocol)) for protocol in "ab")
+    masked, kept = (
+        read_results(
+            config(protocol).finished(),
+            EvaluationSet.read("data.txt", "test", protocol, "titles.json"),
+            resamples=100,
+        )
+        for protocol in "ab"
+    )
     assert masked.baselines == [name for name in NAMES if name != RECENT]
     assert kept.baselines == list(NAMES)
     histories = [set(history.tolist()) for history in masked.examples.rows.histories]
