@@ -47,7 +47,7 @@ def run_export(config: ExportConfig) -> StageResult:
     """
     stage = Stage(config)
     if (manifest := stage.current()) is not None:
-        return _result(stage.output, manifest["counts"], _pushed(stage.output, config))
+        return _result(stage.output, manifest["counts"], _pushed(stage.output, config.push, config.private))
     with stage.work() as work:
         steps = progress(("load", "search", "write"), "exporting", unit="steps")
         next(steps)
@@ -66,7 +66,7 @@ def run_export(config: ExportConfig) -> StageResult:
         items_of = ranked_items(bundle.table.sid_numbers, corpus.popularity(), corpus.id_positions)
         about = describe_prompts(bundle, builder)
         next(steps)
-        about |= make_examples(bundle, builder, trie, items_of, config)
+        about |= make_examples(bundle, builder, trie, items_of, config.examples, config.beams)
         counts = {
             "sids": trie.n_sids,
             "items": len(bundle.table),
@@ -90,7 +90,7 @@ def run_export(config: ExportConfig) -> StageResult:
             (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
             (folder / README_FILE).write_text(readme(about, counts), encoding="utf-8")
         next(steps, None)
-    return _result(stage.output, counts, _pushed(stage.output, config))
+    return _result(stage.output, counts, _pushed(stage.output, config.push, config.private))
 
 
 def _result(output: Path, counts: Mapping[str, Any], url: str) -> StageResult:
@@ -100,27 +100,27 @@ def _result(output: Path, counts: Mapping[str, Any], url: str) -> StageResult:
     return StageResult(output, [*lines, *([f"uploaded: {url}"] if url else [])], counts)
 
 
-def _pushed(folder: Path, config: ExportConfig) -> str:
-    """Upload an export if the settings name a repository; returns its address.
+def _pushed(folder: Path, repository: str, private: bool) -> str:
+    """Upload an export to a repository; returns its address, "" where none is named.
 
     The manifest is not uploaded: it contains local paths.
 
     Raises:
         ArtefactError: If the hub cannot be reached, or refuses.
     """
-    if not config.push:
+    if not repository:
         return ""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     hub = HfApi()
     try:
-        made = hub.create_repo(config.push, exist_ok=True, private=config.private)
+        made = hub.create_repo(repository, exist_ok=True, private=private)
         message = f"Export of a recommender (minionerec {__version__})"
-        hub.upload_folder(repo_id=config.push, folder_path=folder, ignore_patterns=[MANIFEST], commit_message=message)
+        hub.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=[MANIFEST], commit_message=message)
     except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
         raise ArtefactError(
-            f"{config.push}: the export in {folder} is finished, but could not be uploaded ({one_line(error, 300)}). "
+            f"{repository}: the export in {folder} is finished, but could not be uploaded ({one_line(error, 300)}). "
             "Check the name, the connection and `hf auth login`, and run the same command again."
         ) from None
     return str(made)
@@ -164,16 +164,16 @@ def example_histories(corpus: Corpus, count: int) -> list[np.ndarray]:
 
 
 def make_examples(
-    bundle: Bundle, builder: ExampleBuilder, trie: Trie, items_of: Sequence[Sequence[int]], config: ExportConfig
+    bundle: Bundle, builder: ExampleBuilder, trie: Trie, items_of: Sequence[Sequence[int]], count: int, beams: int
 ) -> dict[str, Any]:
-    """Some prompts with expected lists; for conditioned models each session context in turn."""
-    histories = example_histories(builder.corpus, config.examples)
+    """Up to `count` prompts with expected lists; for conditioned models each session context in turn."""
+    histories = example_histories(builder.corpus, count)
     conditioned = builder.prompt_uses_context("next_sid")
     contexts = [position % len(SESSION_CONTEXTS) * conditioned for position in range(len(histories))]
     queries = zip(histories, contexts, strict=True)
     texts = [builder.prompt("next_sid", history=history, context=context) for history, context in queries]
     prompts = encode_prompt(bundle.tokenizer, texts, bundle.max_prompt_length)[0]
-    beams = min(config.beams, trie.n_sids)
+    beams = min(beams, trie.n_sids)
     numbers, scores = decode_prompts(bundle.model, prompts, trie, beams)
     ids = bundle.table.item_ids
     examples = []

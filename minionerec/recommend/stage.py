@@ -1,7 +1,7 @@
 """The stage `recommend`: recommendations for a file of histories, in parts, on any number of processes, resumable."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -165,11 +165,21 @@ def run_recommend(config: RecommendConfig) -> StageResult:
     if (manifest := stage.current()) is not None:
         return _result(stage.output, manifest["counts"])
     counts = {"rows": 0, "short_lists": 0, "rows_with_unknown_ids": 0}
+    inputs, names = stage.inputs, ("k", "exclude_seen", "where", "unknown", "session_context", "now")
+    defaults = {name: getattr(config, name) for name in names}
+
+    def load() -> Recommender:
+        if config.ranker:
+            corpus = Corpus.load(inputs["corpus"])
+            return Recommender.of(make_ranker(config.ranker, corpus), corpus)
+        search = Search(batch_size=config.batch_size, beams=config.beams)
+        return Recommender.load(inputs["checkpoint"], corpus=inputs["corpus"], search=search, dtype=config.dtype)
+
     with stage.work() as work:
-        next(read_histories(stage.inputs["histories"], config.rows_at_once), None)  # fails before a folder is created
+        next(read_histories(inputs["histories"], config.rows_at_once), None)  # fails before a folder is created
         folder = work.folder
         with work.phase("search"):
-            parts = _answer_parts(config, stage.inputs, folder, work)
+            parts = _answer_parts(inputs["histories"], config.rows_at_once, load, defaults, folder, work)
             wait_for_everyone()
         if is_main_process():
             with work.finish(counts=counts) as output, pq.ParquetWriter(output / FILE, SCHEMA) as writer:
@@ -186,30 +196,37 @@ def _result(output: Path, counts: Mapping[str, Any]) -> StageResult:
     return StageResult(output, [f"{what}: {output / FILE}"], counts)
 
 
-def _recommender(config: RecommendConfig, inputs: Mapping[str, Path]) -> Recommender:
-    if config.ranker:
-        corpus = Corpus.load(inputs["corpus"])
-        return Recommender.of(make_ranker(config.ranker, corpus), corpus)
-    search = Search(batch_size=config.batch_size, beams=config.beams)
-    return Recommender.load(inputs["checkpoint"], corpus=inputs["corpus"], search=search, dtype=config.dtype)
+def _answer_parts(
+    path: Path,
+    rows_at_once: int,
+    load: Callable[[], Recommender],
+    defaults: Mapping[str, Any],
+    folder: Path,
+    clock: Clock = NO_CLOCK,
+) -> int:
+    """Compute this process's missing parts; returns the number of all parts.
 
-
-def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: Path, clock: Clock = NO_CLOCK) -> int:
-    """Compute this process's missing parts; returns the number of all parts."""
+    Args:
+        path: The file of histories.
+        rows_at_once: Rows per part.
+        load: Loads the recommender; called if a part is missing.
+        defaults: Fields of the requests (`Request`) that rows do not give.
+        folder: Folder of the parts.
+        clock: Records the number of finished parts.
+    """
     kept = len(list(folder.glob("part-*.parquet")))
     clock.reached(kept)
-    path = inputs["histories"]
     rows = count_histories(path)
-    parts = None if rows is None else -(-rows // config.rows_at_once)
+    parts = None if rows is None else -(-rows // rows_at_once)
     recommender: Recommender | None = None
     number, done, spent = -1, 0, 0.0
-    reading = read_histories(path, config.rows_at_once)
+    reading = read_histories(path, rows_at_once)
     for number, (start, part) in enumerate(progress(reading, "recommending", total=parts, unit="part")):
         if number % world_size() != process_rank() or _part(folder, number).is_file():
             continue
-        recommender = recommender or _recommender(config, inputs)
+        recommender = recommender or load()
         begin = time.perf_counter()
-        listed = _answered(recommender, config, path, start, part)
+        listed = _answered(recommender, defaults, path, start, part)
         _write_part(_part(folder, number), [row["user"] for row in part], *listed, recommender)
         done, spent = done + len(part), spent + time.perf_counter() - begin
         kept += 1
@@ -220,19 +237,22 @@ def _answer_parts(config: RecommendConfig, inputs: Mapping[str, Path], folder: P
 
 
 def _answered(
-    recommender: Recommender, config: RecommendConfig, path: Path, start: int, rows: Sequence[Mapping[str, Any]]
+    recommender: Recommender,
+    defaults: Mapping[str, Any],
+    path: Path,
+    start: int,
+    rows: Sequence[Mapping[str, Any]],
 ) -> tuple[Ranking, list[tuple[str, ...]], list[str]]:
     """See `Recommender.listed`."""
-    same: dict[str, Any] = {name: getattr(config, name) for name in ("k", "exclude_seen", "where", "unknown")}
     requests: list[Request] = []
     try:
         for row in rows:
             own = {name: row[name] for name in ("history", "only", "without", "times", "now")}
             if own["times"] is not None and own["now"] is None:
-                own["now"] = config.now or None
-            derived = SESSION_CONTEXTS[UNKNOWN] if own["times"] is not None else config.session_context
+                own["now"] = defaults["now"] or None
+            derived = SESSION_CONTEXTS[UNKNOWN] if own["times"] is not None else defaults["session_context"]
             own["session_context"] = row["session_context"] or derived
-            requests.append(Request(**same, **own))
+            requests.append(Request(**{**defaults, **own}))
         return recommender.listed(requests)
     except RequestError as wrong:
         for index, request in enumerate(requests):  # find the row

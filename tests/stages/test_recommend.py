@@ -166,13 +166,17 @@ def test_a_run_that_was_interrupted_resumes(made, histories, monkeypatch):
 
 def test_processes_take_turns(made, histories, monkeypatch):
     alone = written(run_recommend(config(made, histories, output=str(histories.parent / "alone"))))
-    asked = config(made, histories)
-    inputs, folder = asked.inputs(), histories.parent / "shared"
+    folder = histories.parent / "shared"
     folder.mkdir()
+    defaults = {"k": 3, "session_context": "unknown", "now": ""}
+
+    def load():
+        return Recommender.load(made / "checkpoint", corpus=made / "corpus")
+
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, mine in (("1", {1, 3}), ("0", {0, 1, 2, 3, 4})):
         monkeypatch.setenv("RANK", rank)
-        assert stage._answer_parts(asked, inputs, folder) == 5
+        assert stage._answer_parts(histories, 5, load, defaults, folder) == 5
         assert {int(path.stem[5:]) for path in folder.glob("*.parquet")} == mine
     found = [row for number in range(5) for row in pq.read_table(stage._part(folder, number)).to_pylist()]
     assert found == alone
