@@ -209,14 +209,19 @@ def run_grounding(config: GroundingConfig) -> StageResult:
                     predictions, reported = _rank(ranker, names, parts, queries[config.split], written, gamma, config)
                 with work.phase("measure"):
                     found = measure(
-                        stage.config,
                         corpus,
+                        config.split,
                         rows[config.split],
                         queries[config.split],
                         predictions,
                         NAME,
                         ranker.table,
                         config.candidates,
+                        ks=config.ks,
+                        resamples=config.resamples,
+                        seed=config.seed,
+                        slices=config.slices,
+                        times=stage.config.times,
                     )
                 counts = {
                     **found.counts(),

@@ -28,7 +28,6 @@ from minionerec.metrics.results import (
 )
 from minionerec.metrics.tables import format_metrics_table, format_slices
 from minionerec.recommend.evaluation.baseline_lists import write_baseline_lists
-from minionerec.recommend.evaluation.config import EvaluationConfig
 from minionerec.recommend.rankers.baselines import Chosen, make_baselines
 from minionerec.recommend.rankers.candidates import CandidateGroups
 from minionerec.recommend.rankers.lists import rank_rows
@@ -53,8 +52,9 @@ class Measured:
     """Lists with their metrics.
 
     Attributes:
-        config: Split, cutoffs, slices and bootstrap.
         corpus: Items and examples.
+        split: Name of the split.
+        slices: Whether metrics are written by slice.
         name: Name of the recommender in tables.
         table: SIDs, or titles, that items share; None where there are none.
         list_length: List length in candidates.
@@ -64,8 +64,9 @@ class Measured:
         evaluations: Metrics of the recommender and of the baselines, by name.
     """
 
-    config: EvaluationConfig
     corpus: Corpus
+    split: str
+    slices: bool
     name: str
     table: CandidateGroups | None
     list_length: int
@@ -82,7 +83,7 @@ class Measured:
     def _about(self) -> dict[str, Any]:
         """Fields of both the manifest and `metrics.json`."""
         return {
-            "split": self.config.split,
+            "split": self.split,
             "beams": self.list_length,
             "sid_table": None if self.table is None else self.table.fingerprint,
             GIVEN: list(self.predictions.given or ()),
@@ -102,19 +103,19 @@ class Measured:
             title: Heading of the table.
             about: Fields of `metrics.json` about the search.
         """
-        config, table, results = self.config, self.table, self.results
+        table, results = self.table, self.results
         entries = {name: evaluation.to_json() for name, evaluation in self.evaluations.items()}
         unit = "SID" if table is None else table.unit
         tables = [
             format_metrics_table(self.evaluations, level, "" if number else title, unit)
             for number, level in enumerate(results.levels)
         ]
-        if config.slices:
+        if self.slices:
             for name, entry in entries.items():
                 entry["slices"] = results.slices_json(name)
-            tables.append(format_slices(results, f"NDCG@{10 if 10 in config.ks else max(config.ks)}"))
+            tables.append(format_slices(results, f"NDCG@{10 if 10 in results.ks else max(results.ks)}"))
         self.predictions.to_frame().to_parquet(folder / FILE, index=False)
-        write_ranks(folder, {config.split: results.recommenders[self.name].runs[0]})
+        write_ranks(folder, {self.split: results.recommenders[self.name].runs[0]})
         if self.chosen is not None:
             baselines = {name: found for name, found in self.lists.items() if name != self.name}
             write_baseline_lists(folder, baselines, self.chosen)
@@ -128,8 +129,8 @@ class Measured:
 
 
 def measure(
-    config: EvaluationConfig,
     corpus: Corpus,
+    split: str,
     rows: SplitExamples,
     queries: Queries,
     predictions: Predictions,
@@ -137,6 +138,11 @@ def measure(
     table: CandidateGroups | None,
     list_length: int,
     *,
+    ks: Sequence[int],
+    resamples: int,
+    seed: int,
+    slices: bool = False,
+    times: str | None = None,
     baselines: bool = True,
 ) -> Measured:
     """Compute the metrics of lists, and of the baselines on the same examples.
@@ -144,40 +150,44 @@ def measure(
     Where the recommender was given the session context, so are the baselines.
 
     Args:
-        config: Split, cutoffs, slices and bootstrap.
         corpus: Items and examples.
+        split: Name of the split.
         rows: The examples of the split (`minionerec.data.times.timed_examples`).
         queries: Their queries, as the recommender was given them.
         predictions: Their lists.
         name: Name of the recommender in tables.
         table: SIDs, or titles, that items share; None where there are none.
         list_length: List length in candidates.
+        ks: Cutoffs, in candidates.
+        resamples: Bootstrap resamples of users for the intervals.
+        seed: Seed of the bootstrap.
+        slices: Whether metrics are also computed by slice.
+        times: File of times, where the corpus has none of its own.
         baselines: Whether baselines are evaluated too.
     """
     lists, chosen = {name: predictions}, None
     if baselines:
         given = SESSION_CONTEXT in (predictions.given or ())
-        contexts = corpus_contexts(corpus, "valid", config.times) if given else None
+        contexts = corpus_contexts(corpus, "valid", times) if given else None
         chosen, rankers = make_baselines(corpus, table, contexts=contexts)
         shared = queries if chosen.given else None
         for other, baseline in rankers.items():
             lists[other] = rank_rows(baseline, rows, list_length, corpus.n_items, table=table, queries=shared)
-    metrics = metrics_at(check_ks(config.ks, list_length), False)
-    slices = list_slices(example_slices(corpus, rows, config.split)) if config.slices else []
+    metrics = metrics_at(check_ks(ks, list_length), False)
     results = Results(
         {other: RecommenderResults.from_lists(other, found, list_length) for other, found in lists.items()},
         ["item"] if table is None else ["sid", "item"],
         metrics,
-        Bootstrap.of(config.seed, config.resamples, USERS, rows.users.tolist()),
-        slices,
+        Bootstrap.of(seed, resamples, USERS, rows.users.tolist()),
+        list_slices(example_slices(corpus, rows, split)) if slices else [],
         [metric for metric in metrics if not metric.startswith("MRR")],
     )
     if results.bootstrap.units < FEWEST:
         logger.warning(
             "The %s examples are of %d users, too few for intervals by user: these may be far too narrow.",
-            config.split,
+            split,
             results.bootstrap.units,
         )
     valid = None if table is None else set(table.sids)
     evaluations = {other: results.evaluation(other, valid, corpus.n_items) for other in lists}
-    return Measured(config, corpus, name, table, list_length, results, lists, chosen, evaluations)
+    return Measured(corpus, split, slices, name, table, list_length, results, lists, chosen, evaluations)

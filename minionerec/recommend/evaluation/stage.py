@@ -56,25 +56,75 @@ def run_eval(config: EvalConfig) -> StageResult:
     if not up_to_date:
         with stage.work() as work:
             with work.phase("load"):
-                corpus = Corpus.load(stage.config.corpus)
-                ranker, name, table = _load(stage.config, corpus)
-                rows = timed_examples(corpus, config.split, stage.config.times)
+                local = stage.config
+                corpus = Corpus.load(local.corpus)
+                corpus.rows(local.split)  # raises where there are none
+                item_ids = corpus.items["item_id"].tolist()
+                sids = SidTable.load_index(local.sids, item_ids) if local.sids else None
+                table: CandidateGroups | None = sids
+                if local.ranker:
+                    ranker, name = make_ranker(local.ranker, corpus), local.ranker
+                else:
+                    require_unseen(local.checkpoint, local.split)
+                    search = Search(
+                        local.search,
+                        local.scores,
+                        local.score_end,
+                        local.batch_size,
+                        length_penalty=local.length_penalty,
+                    )
+                    ranker = load_ranker(
+                        local.checkpoint,
+                        corpus,
+                        corpus_path=local.corpus,
+                        table=sids,
+                        search=search,
+                        dtype=local.dtype,
+                    )
+                    if isinstance(ranker, LanguageRanker):
+                        table = ranker.table
+                        if local.assistant:
+                            require_unseen(local.assistant, local.split)
+                            assistant = load_assistant(
+                                local.assistant,
+                                ranker,
+                                corpus,
+                                corpus_path=local.corpus,
+                                temperature=local.assistant_temperature,
+                                dtype=local.dtype,
+                            )
+                            if local.share < 1:
+                                ranker.assistant, ranker.share, ranker.combine = assistant, local.share, local.combine
+                    elif local.assistant:
+                        raise ConfigError(
+                            f"assistant is {local.assistant!r}, but {local.checkpoint} is not a checkpoint, so nothing "
+                            "is searched; leave it out."
+                        )
+                    name = _name(ranker, local.search, local.checkpoint)
+                _check_beams(local.beams, corpus.n_items, table)
+                rows = timed_examples(corpus, config.split, local.times)
                 queries = split_queries(rows, context_used(ranker), given=config.session_context)
                 work.inputs_read(last=False)
             with work.phase("search"):
-                answer = _answer(rows, queries, corpus.n_items, ranker, table, stage.config, work)
+                allowed = Allowed.leaving_out(rows.seen, corpus.n_items) if config.seen == "mask" else None
+                answer = _answer(rows, queries, corpus.n_items, ranker, table, config.beams, allowed, work)
             if is_main_process() and answer is not None:
                 predictions, inputs, counted = answer
                 with work.phase("measure"):
                     found = measure(
-                        stage.config,
                         corpus,
+                        config.split,
                         rows,
                         queries,
                         predictions,
                         name,
                         table,
                         config.beams,
+                        ks=config.ks,
+                        resamples=config.resamples,
+                        seed=config.seed,
+                        slices=config.slices,
+                        times=local.times,
                         baselines=config.seen == "keep",  # they may recommend seen items
                     )
                 with work.finish(seed=config.seed, counts={**found.counts(), **counted}) as folder:
@@ -86,73 +136,25 @@ def run_eval(config: EvalConfig) -> StageResult:
     return measured(stage.output, up_to_date)
 
 
-def _load(config: EvalConfig, corpus: Corpus) -> tuple[Ranker, str, CandidateGroups | None]:
-    """The ranker, its name in tables, and the SIDs of the items; None where there are none."""
-    corpus.rows(config.split)  # raises where there are none
-    item_ids = corpus.items["item_id"].tolist()
-    table = SidTable.load_index(config.sids, item_ids) if config.sids else None
-    groups: CandidateGroups | None = table
-    if config.ranker:
-        ranker, name = make_ranker(config.ranker, corpus), config.ranker
-    else:
-        require_unseen(config.checkpoint, config.split)
-        search = Search(
-            config.search,
-            config.scores,
-            config.score_end,
-            config.batch_size,
-            length_penalty=config.length_penalty,
-        )
-        ranker = load_ranker(
-            config.checkpoint,
-            corpus,
-            corpus_path=config.corpus,
-            table=table,
-            search=search,
-            dtype=config.dtype,
-        )
-        if config.assistant:
-            _add_assistant(ranker, config, corpus)
-        name, groups = _name_and_groups(ranker, config, table)
-    known, noun = (corpus.n_items, "items") if groups is None else (groups.n_unique, f"distinct {groups.unit}s")
-    if config.beams > known:
-        raise ConfigError(
-            f"beams is {config.beams}, but the catalogue has {known} {noun}; "
-            f"give --beams {known} or fewer, and ks to match."
-        )
-    return ranker, name, groups
-
-
-def _add_assistant(ranker: Ranker, config: EvalConfig, corpus: Corpus) -> None:
-    """Add the assistant to a checkpoint's search, unless its weight is 0."""
-    if not isinstance(ranker, LanguageRanker):
-        raise ConfigError(
-            f"assistant is {config.assistant!r}, but {config.checkpoint} is not a checkpoint, so nothing is searched; "
-            "leave it out."
-        )
-    require_unseen(config.assistant, config.split)
-    assistant = load_assistant(
-        config.assistant,
-        ranker,
-        corpus,
-        corpus_path=config.corpus,
-        temperature=config.assistant_temperature,
-        dtype=config.dtype,
-    )
-    if config.share < 1:
-        ranker.assistant, ranker.share, ranker.combine = assistant, config.share, config.combine
-
-
-def _name_and_groups(ranker: Ranker, config: EvalConfig, table: SidTable | None) -> tuple[str, CandidateGroups | None]:
-    """A trained ranker's name in tables, and its SIDs."""
+def _name(ranker: Ranker, method: str, otherwise: str) -> str:
+    """A trained ranker's name in tables: its search, its model, or `otherwise`."""
     if isinstance(ranker, LanguageRanker):
-        name = _SEARCH_NAMES[config.search]
+        name = _SEARCH_NAMES[method]
         if isinstance(ranker, TitleRanker):
             name += " over titles"
         if ranker.assistant is not None:
             name += f"{' with' if ranker.combine == 'steps' else ', reordered with'} {ranker.assistant.name}"
-        return name, ranker.table
-    return (ranker.name if isinstance(ranker, SequentialRanker) else config.checkpoint), table
+        return name
+    return ranker.name if isinstance(ranker, SequentialRanker) else otherwise
+
+
+def _check_beams(beams: int, n_items: int, table: CandidateGroups | None) -> None:
+    """Check that there are as many candidates as beams."""
+    known, noun = (n_items, "items") if table is None else (table.n_unique, f"distinct {table.unit}s")
+    if beams > known:
+        raise ConfigError(
+            f"beams is {beams}, but the catalogue has {known} {noun}; give --beams {known} or fewer, and ks to match."
+        )
 
 
 def _answer(
@@ -161,7 +163,8 @@ def _answer(
     n_items: int,
     ranker: Ranker,
     table: CandidateGroups | None,
-    config: EvalConfig,
+    beams: int,
+    allowed: Allowed | None,
     work: Work,
 ) -> tuple[Predictions, Sequence[str], dict[str, Any]] | None:
     """Query the ranker; a checkpoint in every process, any other only in the first (None in the others).
@@ -170,7 +173,6 @@ def _answer(
         The lists; the input of each example in the published form: a prompt, or the SIDs of the history; and counts for
         the manifest, `truncated_prompts` None without prompts.
     """
-    allowed = Allowed.leaving_out(rows.seen, n_items) if config.seen == "mask" else None
     contexts = queries.session_context
     known = {} if contexts is None else {"rows_with_context": int(np.count_nonzero(contexts))}
     if isinstance(ranker, LanguageRanker):
@@ -195,7 +197,7 @@ def _answer(
                 clock=work,
             )
 
-        ranking = ranker.rank_prompts(queries, prompts, config.beams, allowed, decode_all)
+        ranking = ranker.rank_prompts(queries, prompts, beams, allowed, decode_all)
         lists = Predictions.of(
             rows, ranking.items, ranking.scores, None if table is None else table.sids, queries.given
         )
@@ -203,7 +205,7 @@ def _answer(
         return lists, texts, {"truncated_prompts": truncated, **empty, **known}
     if not is_main_process():
         return None
-    predictions = rank_rows(ranker, rows, config.beams, n_items, table=table, allowed=allowed, queries=queries)
+    predictions = rank_rows(ranker, rows, beams, n_items, table=table, allowed=allowed, queries=queries)
     sids = [""] * n_items if table is None else table.sids
     inputs = [", ".join(sids[item] for item in history) for history in rows.histories]
     return predictions, inputs, {"truncated_prompts": None, **known}
