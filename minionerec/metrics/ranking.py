@@ -31,6 +31,7 @@ def sid_ranks(predictions: "Predictions") -> np.ndarray:
         int64 (R,): 1 is best; 0 where the list does not hold the SID, or the target has none.
 
     Example:
+        >>> from minionerec.metrics.predictions import Predictions
         >>> rows = Predictions(["u"], np.array([2]), ["<a_2>"], [[0, 1, 2]], [["<a_0>", "<a_0>", "<a_2>"]], [[3, 2, 1]])
         >>> sid_ranks(rows).tolist(), item_ranks(rows).tolist()
         ([2], [3])
