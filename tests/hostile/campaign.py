@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import psutil
 from hostile.artefact_groups import GROUPS
 from hostile.groups import Broken
+from threadpoolctl import threadpool_limits
 
 from minionerec.core.errors import MinioneRecError, fault
 
@@ -96,6 +97,7 @@ def _judged(message: str) -> tuple[str, str]:
 
 def _work(cases: list[Case], homes: dict[str, Path], scratch: Path, pipe: Connection) -> None:
     logging.disable(logging.CRITICAL)
+    threadpool_limits(1)  # a forked process would wait for threads that its parent alone has
     for case in cases:
         pipe.send(("begins", case))
         verdict, message = run_case(case, homes[case.group], scratch)
