@@ -17,8 +17,8 @@ A package names what it adds in its `pyproject.toml`; the optional parts of this
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Generic, TypeVar
 
 from minionerec.core.errors import ConfigError, one_line
@@ -44,7 +44,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def _entries(self) -> dict[str, EntryPoint]:
         """Name → entry point."""
         entries: dict[str, EntryPoint] = {}
-        for entry in sorted(entry_points(group=self.group), key=lambda entry: entry.name):
+        for entry in sorted(_select(group=self.group), key=lambda entry: entry.name):
             if entry.name in entries or entry.name in self._loaded:
                 raise ConfigError(
                     f"{self.group}: the package {_package(entry)} registers {entry.name!r}, which exists already. "
@@ -86,7 +86,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 def registered_names(group: str) -> tuple[str, ...]:
     """Names of the entry points of a group, such as `minionerec.readers`, sorted."""
-    return tuple(sorted({entry.name for entry in entry_points(group=group)}))
+    return tuple(sorted({entry.name for entry in _select(group=group)}))
 
 
 def registered_path(group: str, name: str) -> str:
@@ -96,8 +96,20 @@ def registered_path(group: str, name: str) -> str:
         group: Group of the entry points, such as `minionerec.rankers`.
         name: The entry point's name, or a dotted path.
     """
-    entry = next(iter(entry_points(group=group, name=name)), None)
+    entry = next(iter(_select(group=group, name=name)), None)
     return name if entry is None else entry.value.replace(":", ".")
+
+
+@cache
+def _installed() -> Any:
+    """The entry points of all installed packages, read once, as every reading opens the metadata of each package."""
+    return entry_points()
+
+
+def _select(**criteria: str) -> EntryPoints:
+    """The entry points of a group, or of a name in it."""
+    selected: EntryPoints = _installed().select(**criteria)
+    return selected
 
 
 def _package(entry: EntryPoint) -> str:
