@@ -227,8 +227,8 @@ def arrow_table(name: str, frame: Any, columns: Collection[str] | None = None) -
         if named and len(set(named)) == len(named):
             frame = frame.reset_index(level=named)
         simple = all(isinstance(each, str) for each in frame.columns) and frame.columns.is_unique
-        mixed = any(_has_mixed_times(column) for _, column in frame.items())
-        if simple and not mixed and not any(_odd(dtype) for dtype in frame.dtypes):
+        simple = simple and not any(_odd(dtype) for dtype in frame.dtypes)
+        if simple and not any(_has_mixed_times(column) for _, column in frame.items()):
             try:
                 return pa.Table.from_pandas(frame, preserve_index=False)
             except (*_REFUSED, pa.ArrowException):

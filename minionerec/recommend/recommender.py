@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from minionerec.recommend.rankers.load import load_ranker
 from minionerec.recommend.rankers.protocol import Allowed, Queries, Ranker, Ranking, context_used
 from minionerec.recommend.rankers.sequential import SequentialRanker
 from minionerec.recommend.requests import Answer, Recommended, Request, RequestError, as_ids, plain_time
-
-if TYPE_CHECKING:
-    pass
 
 BEAMS = 50
 """Minimum number of beams of a language model."""

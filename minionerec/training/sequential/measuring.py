@@ -27,13 +27,14 @@ def rank_splits(model: SequentialModel, data: ModelInputs, seen: str, device: to
         device: Where the model is.
     """
     numbers = None if data.table is None else data.table.sid_numbers
+    given = given_to(model, data)
     return {
         name: Ranked(
             users=rows.users.tolist(),
             targets=rows.targets,
             ranks=rank_rows(model, rows, seen, device, numbers, **data.further_inputs(model, rows)),
             list_length=None,
-            given=given_to(model, data),
+            given=given,
         )
         for name, rows in data.held_out.items()
     }
