@@ -77,7 +77,7 @@ def run_extend(config: ExtendConfig) -> StageResult:
         if isinstance(bundle.model, CatalogueModel) and bundle.model.config.text_width and config.vectors == "tfidf":
             fitted = FittedTexts.of(folder, bundle.table.item_ids, corpus)
         next(steps)
-        extended = _extend(bundle, table, corpus, config, fitted, counts)
+        extended = _extend(bundle, table, corpus, fitted, counts, config.checkpoint, config.vectors, config.start)
         counts |= bundle_counts(extended)
         next(steps)
         with work.finish(counts=counts) as path:
@@ -116,11 +116,13 @@ def _extend(
     bundle: Bundle,
     table: SidTable,
     corpus: Corpus,
-    config: ExtendConfig,
     fitted: FittedTexts | None,
     counts: dict[str, Any],
+    checkpoint: str,
+    vectors: str,
+    start: str,
 ) -> Bundle:
-    """The checkpoint with the larger table."""
+    """The checkpoint with the larger table; the number of its new tokens is added to the counts."""
     before, model = bundle.table, bundle.model
     if not isinstance(model, CatalogueModel):
         counts["tokens_new"] = extend_code_rows(model, bundle.tokenizer, before, table)
@@ -131,17 +133,17 @@ def _extend(
     text = None
     if model.config.text_width:
         texts = None if fitted is None else fitted.texts
-        text = sid_text(corpus, table, config.vectors, model.config.text_width, texts)
-        _check_text(model, before, table, text, config)
+        text = sid_text(corpus, table, vectors, model.config.text_width, texts)
+        _check_text(model, before, table, text, checkpoint, vectors)
     transitions = None if model.pairs is None else _counted(corpus, table, model)
     codes, tokens = table.codes, code_token_ids(bundle.tokenizer, table)
-    alike = None if model.experts is None else sid_neighbours(corpus, table, config.vectors, text)
-    grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, config.start, alike)
+    alike = None if model.experts is None else sid_neighbours(corpus, table, vectors, text)
+    grown = extended_catalogue(model, codes, tokens, len(bundle.tokenizer), text, transitions, start, alike)
     return replace(bundle, model=grown, table=table)
 
 
 def _check_text(
-    model: CatalogueModel, before: SidTable, table: SidTable, text: np.ndarray, config: ExtendConfig
+    model: CatalogueModel, before: SidTable, table: SidTable, text: np.ndarray, checkpoint: str, vectors: str
 ) -> None:
     """Check that text vectors of known SIDs are those that the model was trained with.
 
@@ -150,7 +152,7 @@ def _check_text(
     """
     if text.shape[1] != model.config.text_width:
         raise DataError(
-            f"vectors {config.vectors} are {text.shape[1]} wide, but {config.checkpoint} was trained with vectors "
+            f"vectors {vectors} are {text.shape[1]} wide, but {checkpoint} was trained with vectors "
             f"{model.config.text_width} wide. Give --vectors from the encoder that it was trained with."
         )
     known = set(before.item_ids)
@@ -161,7 +163,7 @@ def _check_text(
     moved, length = float(((text[alike] - then) ** 2).sum()), float((then**2).sum())
     if moved > TEXT_TOLERANCE * length:
         raise DataError(
-            f"vectors {config.vectors}: those of the {len(then)} SIDs that {config.checkpoint} knows differ from what "
+            f"vectors {vectors}: those of the {len(then)} SIDs that {checkpoint} knows differ from what "
             f"it was trained with by {moved / max(length, 1e-12):.0%} of their squared length: they are of another "
             "space, or of other texts. Give --vectors from the encoder that it was trained with."
         )
