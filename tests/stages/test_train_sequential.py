@@ -105,7 +105,7 @@ def test_what_stands_is_kept_and_one_can_tell_without_starting(file, tmp_path, m
     assert not config.up_to_date()
     first = run_sequential(config)
     assert config.up_to_date()
-    monkeypatch.setattr(stage, "read_inputs", never)
+    monkeypatch.setattr(stage, "read_examples", never)
     again = run_sequential(config)
     assert (again.up_to_date, again.metrics) == (True, first.metrics)
     monkeypatch.undo()

@@ -66,70 +66,87 @@ def run_sequential(config: SequentialConfig) -> StageResult:
     fix_order()
     check_hyper(config.model, config.hyper)
     stage, protocol, device = config.model_stage(), config.resolved_protocol(), torch_device(config.device)
-    _check_corpus(stage.config)
-    inputs = cache(lambda: read_inputs(stage.config, protocol))
-    trained = _train(stage, protocol, inputs, device)
-    _predict(config, protocol, inputs, device)
-    metrics: Mapping[str, Any] = read_json(config.predictions_stage().output / METRICS_FILE)
+    settings = stage.config
+    _check_corpus(settings.corpus, settings.protocol)
+
+    @cache
+    def inputs() -> ModelInputs:
+        _check_vectors_and_digits(settings.model, settings.vectors, settings.digits)
+        corpus = read_examples(settings.corpus, protocol, settings.items)
+        if settings.session_context and not corpus.has_times:
+            warn_without_times(settings.corpus)
+        text = None
+        if settings.vectors:
+            encoder = EncoderSettings(encoder=settings.vectors, dimensions=settings.vector_width)
+            text = torch.from_numpy(make_vectors(corpus, encoder, {}))
+        item_ids = corpus.items["item_id"].tolist()
+        return make_inputs(
+            settings.model,
+            settings.hyper,
+            corpus,
+            protocol,
+            text=text,
+            digits=_read_digits(settings.digits, item_ids) if settings.digits else None,
+            table=SidTable.load_index(settings.sids, item_ids) if settings.sids else None,
+            eval_examples=settings.eval_examples,
+            session_context=settings.session_context,
+        )
+
+    if training := stage.current() is None:
+        _train(
+            stage,
+            settings.model,
+            protocol,
+            inputs,
+            device,
+            all_positions=settings.all_positions,
+            shuffle_examples=settings.shuffle_examples,
+            epochs=settings.epochs,
+            learning_rate=settings.learning_rate,
+            beta2=settings.beta2,
+            weight_decay=settings.weight_decay,
+        )
+    predictions = config.predictions_stage()
+    _predict(predictions, stage.output, protocol, inputs, device, config.list_length, config.resamples)
+    metrics: Mapping[str, Any] = read_json(predictions.output / METRICS_FILE)
     lines = []
     for split, levels in metrics.items():
         for level, estimates in levels.items():
             shown = (f"{name} {mean:.4f} [{low:.4f}, {high:.4f}]" for name, (mean, low, high) in estimates.items())
             lines.append(f"{split:<5} {level:<4} {'  '.join(shown)}")
     output = Path(config.output)
-    return StageResult(output, [*lines, f"model and predictions: {output}"], metrics=metrics, up_to_date=not trained)
+    return StageResult(output, [*lines, f"model and predictions: {output}"], metrics=metrics, up_to_date=not training)
 
 
-def _check_corpus(config: SequentialConfig) -> None:
-    """Check that there is a corpus, or a file of sequences, as the protocol takes it.
+def _check_corpus(corpus: str, protocol: str) -> None:
+    """Check that there is a corpus, or a file of sequences, as the protocol of this name takes it.
 
     Raises:
         DataError: If there is no such file.
         ArtefactError: If there is no such corpus.
     """
-    folder = Path(config.corpus)
-    if config.protocol == ROWS or folder.is_dir():
+    folder = Path(corpus)
+    if protocol == ROWS or folder.is_dir():
         read_manifest(folder, "corpus")
     elif not folder.is_file():
         raise DataError(f"{folder}: no such file. Give --corpus a file of 'user item item ...' lines.")
 
 
-def read_inputs(config: SequentialConfig, protocol: Protocol) -> ModelInputs:
-    """Read the inputs that the settings name.
+def _check_vectors_and_digits(model: str, vectors: str, digits: str) -> None:
+    """Check that a model takes the vectors and digits that the settings name.
 
     Raises:
-        ConfigError: If the model takes none of what the settings name, or cannot be trained on the corpus.
-        DataError: If a file is malformed or too small.
-        ArtefactError: If an input is missing.
+        ConfigError: If it does not, or reads digits and there are none.
     """
-    kind = model_class(config.model)
-    if config.vectors and not kind.reads_text:
-        raise ConfigError(f"vectors is {config.vectors!r}, but model {config.model} reads no text; leave vectors out.")
-    if bool(config.digits) != kind.reads_digits:
+    kind = model_class(model)
+    if vectors and not kind.reads_text:
+        raise ConfigError(f"vectors is {vectors!r}, but model {model} reads no text; leave vectors out.")
+    if bool(digits) != kind.reads_digits:
         raise ConfigError(
-            f"model {config.model} reads the items' digits; give digits (minionerec build-sids --method opq)."
+            f"model {model} reads the items' digits; give digits (minionerec build-sids --method opq)."
             if kind.reads_digits
-            else f"digits is {config.digits!r}, but model {config.model} reads none; leave digits out."
+            else f"digits is {digits!r}, but model {model} reads none; leave digits out."
         )
-    corpus = read_examples(config.corpus, protocol, config.items)
-    if config.session_context and not corpus.has_times:
-        warn_without_times(config.corpus)
-    text = None
-    if config.vectors:
-        encoder = EncoderSettings(encoder=config.vectors, dimensions=config.vector_width)
-        text = torch.from_numpy(make_vectors(corpus, encoder, {}))
-    item_ids = corpus.items["item_id"].tolist()
-    return make_inputs(
-        config.model,
-        config.hyper,
-        corpus,
-        protocol,
-        text=text,
-        digits=_read_digits(config.digits, item_ids) if config.digits else None,
-        table=SidTable.load_index(config.sids, item_ids) if config.sids else None,
-        eval_examples=config.eval_examples,
-        session_context=config.session_context,
-    )
 
 
 def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
@@ -149,25 +166,34 @@ def _read_digits(path: str, item_ids: Sequence[str]) -> torch.Tensor:
 
 
 def _train(
-    stage: Stage[SequentialConfig], protocol: Protocol, inputs: Callable[[], ModelInputs], device: torch.device
-) -> bool:
-    """Train, or resume an interrupted training; whether it had to be."""
-    config, seed, launch = stage.config, protocol.seed, {"device": device.type}
-    if stage.current() is not None:
-        return False
+    stage: Stage[Any],
+    name: str,
+    protocol: Protocol,
+    inputs: Callable[[], ModelInputs],
+    device: torch.device,
+    *,
+    all_positions: bool,
+    shuffle_examples: int,
+    epochs: int,
+    learning_rate: float,
+    beta2: float,
+    weight_decay: float,
+) -> None:
+    """Train the model of this name, or resume an interrupted training."""
+    seed, launch = protocol.seed, {"device": device.type}
     stage.check_launch(launch)
     with stage.work() as work:
         started = time.perf_counter()
         with work.phase("load"):
             data = inputs()
-            model = data.build(config.model, protocol.max_len, seed)
+            model = data.build(name, protocol.max_len, seed)
             examples = TrainingExamples.of(
                 data.corpus,
                 protocol.max_len,
                 protocol.padding,
-                all_positions=config.all_positions,
+                all_positions=all_positions,
                 users=data.user_numbers(data.corpus.train) if model.needs_users else None,
-                shuffled=config.shuffle_examples,
+                shuffled=shuffle_examples,
                 folder=work.folder / EXAMPLES,
             )
         work.inputs_read()
@@ -185,43 +211,47 @@ def _train(
             protocol,
             work.folder / STATE_FILE,
             device,
-            epochs=config.epochs,
-            learning_rate=config.learning_rate,
-            beta2=config.beta2,
-            weight_decay=config.weight_decay,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            beta2=beta2,
+            weight_decay=weight_decay,
             clock=work,
         )
         counts = {
             **data.counts,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "recipe": "all positions" if config.all_positions else "one position a row",
+            "recipe": "all positions" if all_positions else "one position a row",
             "epochs": done.epoch,
             "best_epoch": done.best_epoch,
         }
         with work.finish(seed=seed, counts=counts) as path:
-            save_sequential(model, config.model, data.hyper, path)
+            save_sequential(model, name, data.hyper, path)
             write_json(path / HISTORY_FILE, done.history)
         logger.info("seed %d: %d epochs; this run took %.0f s.", seed, done.epoch, time.perf_counter() - started)
-    return True
 
 
 def _predict(
-    config: SequentialConfig, protocol: Protocol, inputs: Callable[[], ModelInputs], device: torch.device
+    stage: Stage[Any],
+    trained: Path,
+    protocol: Protocol,
+    inputs: Callable[[], ModelInputs],
+    device: torch.device,
+    list_length: int,
+    resamples: int,
 ) -> None:
     """Rank, list and measure with the trained model, as saved."""
-    stage = config.predictions_stage()
     if stage.current() is not None:
         return
     with stage.work() as work:
         with work.phase("load"):
             data = inputs()
-            model = load_sequential(config.model_stage().output).to(device)
+            model = load_sequential(trained).to(device)
         with work.phase("search"):
             ranked = rank_splits(model, data, protocol.seen, device)
-            length = min(config.list_length, data.corpus.n_items)
+            length = min(list_length, data.corpus.n_items)
             lists = list_predictions(model, data, "test", protocol.seen, device, length)
         with work.phase("measure"):
-            metrics = measure(ranked, protocol, config.resamples)
+            metrics = measure(ranked, protocol, resamples)
         counts = {"rows": len(lists), "split": "test", "beams": length, GIVEN: list(lists.given or ())}
         with work.finish(seed=protocol.seed, counts=counts) as folder:
             lists.to_frame().to_parquet(folder / LISTS_FILE, index=False)
