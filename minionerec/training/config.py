@@ -53,6 +53,12 @@ class RunConfig(StageConfig):
     batch: ClassVar[tuple[str, str]] = ("batch_size", "device_batch_size")
     """Settings of the examples of a step, over all devices, and of those that a device computes at a time."""
 
+    @property
+    def batch_sizes(self) -> tuple[int, int]:
+        """The values of the settings that `batch` names."""
+        total, per_device = (getattr(self, name) for name in self.batch)
+        return total, per_device
+
     corpus: str = setting("", "corpus directory (minionerec prepare-data)", required=True, input_kind="corpus")
     output: str = setting("", "checkpoint directory to write", required=True, affects_result=False)
     epochs: float = setting(1.0, "passes over the examples", above=0, resumable=True)

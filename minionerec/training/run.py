@@ -106,51 +106,20 @@ class StepPlan:
     total: int
 
 
-def batch_of(config: RunConfig) -> tuple[int, int, int]:
+def batch_of(total: int, per_device: int, names: tuple[str, str]) -> tuple[int, int, int]:
     """Examples an optimiser step over all devices, those of a trainer's batch on a device, and batches a step.
 
-    The batch of a device is its whole share of a step where the settings leave it open.
+    Args:
+        total: Examples (or prompts) an optimiser step, over all devices.
+        per_device: Those a device computes at a time; 0 for its whole share of a step.
+        names: The two settings' names, for the message.
 
     Raises:
-        ConfigError: If the settings do not divide by the number of processes of this launch.
+        ConfigError: If they do not divide by the number of processes of this launch.
     """
-    total, per_device = (getattr(config, name) for name in config.batch)
-    what = " and ".join(config.batch)
+    what = " and ".join(names)
     per_device = per_device or accumulation_steps(total, 1, world_size(), what)
     return total, per_device, accumulation_steps(total, per_device, world_size(), what)
-
-
-def plan_steps(config: RunConfig, count: int, noun: str) -> StepPlan:
-    """Derive and log the arithmetic of batches, for the number of processes of this launch.
-
-    Args:
-        config: The stage's settings.
-        count: Examples an epoch.
-        noun: Name of an example.
-
-    Raises:
-        ConfigError: If the settings do not divide.
-    """
-    processes = world_size()
-    in_parts = "" if getattr(config, config.batch[1]) else ", in parts that fit its memory,"
-    total, per_device, accumulation = batch_of(config)
-    steps = math.ceil(count / total)
-    plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
-    kept = "validation" if "valid" not in trained_on(config) else "a checkpoint"
-    logger.info(
-        "A step is %d %s = %d a device%s x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
-        total,
-        noun,
-        per_device,
-        in_parts,
-        processes,
-        accumulation,
-        steps,
-        config.epochs,
-        kept,
-        plan.eval_steps,
-    )
-    return plan
 
 
 def log_truncated(prompts: int) -> None:
@@ -324,50 +293,6 @@ def _object_in(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-# Arguments of all trainers.
-
-
-def trainer_arguments(config: RunConfig, plan: StepPlan, select_by: str, folder: Path) -> dict[str, Any]:
-    """Arguments of every trainer: optimisation, validation, the best checkpoint, seeds, quiet.
-
-    Args:
-        config: The stage's settings.
-        plan: The arithmetic of batches.
-        select_by: Best checkpoint: lowest "loss", or highest "ndcg" or "reward".
-        folder: Where the trainer keeps its checkpoints.
-    """
-    return {
-        "output_dir": str(folder),
-        "num_train_epochs": config.epochs,
-        "gradient_accumulation_steps": plan.accumulation,
-        "learning_rate": config.learning_rate,
-        "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(config.schedule, config.schedule),
-        "warmup_steps": config.warmup,
-        "weight_decay": config.weight_decay,
-        "max_grad_norm": config.max_grad_norm,
-        "bf16": config.mixed_bf16,
-        **trainer_processes(),
-        "activation_checkpointing": isinstance(config, LanguageRunConfig) and config.gradient_checkpointing,
-        "eval_strategy": "steps",
-        "eval_steps": plan.eval_steps,
-        "save_strategy": "steps",
-        "save_steps": plan.eval_steps,
-        "save_total_limit": 2,  # with 1, the trainer ends by deleting the last checkpoint where another is the best
-        "load_best_model_at_end": True,
-        "metric_for_best_model": _METRICS[select_by],
-        "greater_is_better": select_by != "loss",
-        "restore_callback_states_from_checkpoint": True,
-        "seed": config.seed,
-        "data_seed": config.seed,
-        "disable_tqdm": not shows_bars(),
-        "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
-        "report_to": list(config.report_to),
-        "run_name": config.output,
-        "project": PROJECT,
-        "dataloader_pin_memory": torch.cuda.is_available(),
-    }
-
-
 C = TypeVar("C", bound=RunConfig)
 _ROWS, _SCHEDULE_FILE = "rows", "schedule.json"
 
@@ -381,11 +306,6 @@ def launch_of_trainer() -> dict[str, Any]:
 def random_states() -> list[torch.Tensor]:
     """The states of torch's generators, of the CPU and of the GPU in use."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
-
-
-def trained_on(config: RunConfig) -> list[str]:
-    """Splits whose examples a stage trains on: those of its setting `splits`, where it has one."""
-    return list(getattr(config, "splits", ["train"]))
 
 
 def _check_unseen(stage: Stage[Any]) -> None:
@@ -415,7 +335,7 @@ class TrainingRun(TrainerCallback):
 
     def __init__(self, config: RunConfig, work: Work):
         self.config, self.work = config, work
-        self.splits = trained_on(config)
+        self.splits = list(getattr(config, "splits", ["train"]))
         self.validates = "valid" not in self.splits
         self.extended: list[dict[str, Any]] = []
         self._launch: dict[str, Any] = {}
@@ -457,15 +377,82 @@ class TrainingRun(TrainerCallback):
             sample = corpus.sample("valid", eval_examples or -1, self.config.seed)
         return replace(corpus.only_items(), valid=sample)
 
+    def plan_steps(self, count: int, noun: str) -> StepPlan:
+        """Derive and log the arithmetic of batches, for the number of processes of this launch.
+
+        Args:
+            count: Examples an epoch.
+            noun: Name of an example.
+
+        Raises:
+            ConfigError: If the settings do not divide.
+        """
+        config = self.config
+        in_parts = "" if config.batch_sizes[1] else ", in parts that fit its memory,"
+        total, per_device, accumulation = batch_of(*config.batch_sizes, config.batch)
+        steps = math.ceil(count / total)
+        plan = StepPlan(accumulation, steps, max(1, math.ceil(steps / config.evals_per_epoch)), per_device, total)
+        logger.info(
+            "A step is %d %s = %d a device%s x %d device(s) x %d; %d steps an epoch, %g epochs, %s every %d steps.",
+            total,
+            noun,
+            per_device,
+            in_parts,
+            world_size(),
+            accumulation,
+            steps,
+            config.epochs,
+            "validation" if self.validates else "a checkpoint",
+            plan.eval_steps,
+        )
+        return plan
+
     def arguments(self, plan: StepPlan, select_by: str) -> dict[str, Any]:
-        """Arguments of the trainer (`trainer_arguments`); without validation it measures and chooses nothing."""
+        """Arguments of every trainer: optimisation, validation, the best checkpoint, seeds, quiet.
+
+        Without validation it measures and chooses nothing.
+
+        Args:
+            plan: The arithmetic of batches.
+            select_by: Best checkpoint: lowest "loss", or highest "ndcg" or "reward".
+        """
+        config = self.config
         self.work.log_batch(plan.per_device, plan.accumulation, plan.total)
-        found = trainer_arguments(self.config, plan, select_by, self.folder)
-        if not self.validates:
-            for name in ("eval_steps", "load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
-                del found[name]
-            found["eval_strategy"] = "no"
-        return found
+        arguments = {
+            "output_dir": str(self.folder),
+            "num_train_epochs": config.epochs,
+            "gradient_accumulation_steps": plan.accumulation,
+            "learning_rate": config.learning_rate,
+            "lr_scheduler_type": {"constant": "constant_with_warmup"}.get(config.schedule, config.schedule),
+            "warmup_steps": config.warmup,
+            "weight_decay": config.weight_decay,
+            "max_grad_norm": config.max_grad_norm,
+            "bf16": config.mixed_bf16,
+            **trainer_processes(),
+            "activation_checkpointing": isinstance(config, LanguageRunConfig) and config.gradient_checkpointing,
+            "eval_strategy": "no",
+            "save_strategy": "steps",
+            "save_steps": plan.eval_steps,
+            "save_total_limit": 2,  # with 1, the trainer ends by deleting the last one where another is the best
+            "restore_callback_states_from_checkpoint": True,
+            "seed": config.seed,
+            "data_seed": config.seed,
+            "disable_tqdm": not shows_bars(),
+            "logging_nan_inf_filter": False,  # it would write the mean of earlier losses for one that is no number
+            "report_to": list(config.report_to),
+            "run_name": config.output,
+            "project": PROJECT,
+            "dataloader_pin_memory": torch.cuda.is_available(),
+        }
+        if self.validates:
+            arguments |= {
+                "eval_strategy": "steps",
+                "eval_steps": plan.eval_steps,
+                "load_best_model_at_end": True,
+                "metric_for_best_model": _METRICS[select_by],
+                "greater_is_better": select_by != "loss",
+            }
+        return arguments
 
     def early_stopping(self) -> list[TrainerCallback]:
         """The callback that ends the run after `patience` validations without a better one, where there is one."""
@@ -646,7 +633,7 @@ def training_stage(train: Callable[[C, TrainingRun], StageResult]) -> Callable[[
         if (manifest := stage.current()) is not None:
             return _result(stage.output, manifest["counts"], up_to_date=True)
         check_trackers(config.report_to)
-        batch_of(config)
+        batch_of(*config.batch_sizes, config.batch)
         check_launcher(config.mixed_bf16)
         stage.check_launch(launch_of_trainer())
         if uses_deepspeed():

@@ -1,7 +1,7 @@
 """Supervised fine-tuning: a language model learns to generate semantic IDs (TRL's SFTTrainer, loss on completions)."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -44,7 +44,7 @@ from minionerec.training.distillation import Teacher, load_teacher, soften
 from minionerec.training.examples import TrainingSet, sample_blocks, training_set
 from minionerec.training.packing import SetEpoch, TreeCollator, good_row_length, picked_losses
 from minionerec.training.rows import SftExamples, tokenise_examples
-from minionerec.training.run import StepPlan, TrainingRun, log_truncated, plan_steps, training_stage
+from minionerec.training.run import TrainingRun, log_truncated, training_stage
 from minionerec.training.trainer import (
     RankingEvaluation,
     StepInParts,
@@ -185,94 +185,25 @@ def pretrained_backbone(
     return model, tokenizer
 
 
-def _load(config: SftConfig, run: TrainingRun, whole: Corpus, by_shard: bool) -> tuple[Bundle, ExampleBuilder]:
-    """The model with everything it needs, and the maker of its examples."""
-    corpus = run.sample_corpus(whole, config.eval_examples) if by_shard else whole
-    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
-    wording, task = load_wording(config.wording), task_of(config.tasks)
-    model: Any
-    if config.model == "scratch":
-        names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size", "tied")
-        settings: dict[str, Any] = {name: getattr(config, name) for name in names}
-        model, tokenizer = scratch_backbone(
-            corpus, table, wording, titles_only=list(config.tasks) == [NEXT_TITLE], **settings
-        )
-        model = model.to(resolve_dtype(config.dtype))
-    else:
-        if config.dropout:
-            logger.warning(
-                "dropout is %g, and %s is pretrained: a model that was trained without dropout loses most of what it "
-                "knows under it. Set dropout to 0 unless this one was trained with it.",
-                config.dropout,
-                config.model,
-            )
-        model, tokenizer = pretrained_backbone(
-            config.model, corpus, table, wording, dtype=config.dtype, seed=config.seed, generated=task == NEXT_SID
-        )
-    builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
-    if builder.uses_session_context and not whole.has_times:
-        warn_without_times(config.corpus, f"the wording is {wording.name}", "take another wording")
-    return Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task), builder
+def _held_out(bundle: Bundle, builder: ExampleBuilder) -> Dataset:
+    """The validation examples, tokenised."""
+    examples = builder.build(bundle.task, "valid")
+    columns, _ = tokenise_examples(bundle.tokenizer, examples, bundle.max_prompt_length)
+    return Dataset.from_dict(columns)
 
 
-def _trainer(
-    run: TrainingRun,
-    config: SftConfig,
-    plan: StepPlan,
-    bundle: Bundle,
-    examples: TrainingSet,
-    builder: ExampleBuilder,
-    shuffled: int,
-) -> SidSftTrainer:
-    """A trainer of these examples, which validates on those held out, where some are."""
-    heldout = None
-    if run.validates:
-        heldout, _ = tokenise_examples(bundle.tokenizer, builder.build(bundle.task, "valid"), config.max_prompt_length)
-    args = SFTConfig(
-        **run.arguments(plan, config.select_by),
-        per_device_train_batch_size=plan.per_device,
-        per_device_eval_batch_size=config.device_batch_size or _VALIDATED_EXAMPLES,
-        logging_steps=plan.eval_steps,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=False,
-    )
-    collator = TreeCollator(good_row_length(bundle.model), with_teacher=bool(config.teacher))
-    trainer = SidSftTrainer(
-        model=bundle.model,
-        args=args,
-        data_collator=collator,
-        train_dataset=examples.rows,
-        eval_dataset=None if heldout is None else Dataset.from_dict(heldout),
-        processing_class=bundle.tokenizer,
-        callbacks=[*run.early_stopping(), SetEpoch(collator)],
-        peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
-    )
-    if shuffled:
-        trainer.order = sample_blocks(len(examples), shuffled, world_size(), plan.per_device, config.seed)
-    trainer.by_process = bool(shuffled)
-    show_bias(plain_model(trainer.model))
-    add_dropout(plain_model(trainer.model), config.dropout)
-    trie, numbers = Trie.build(bundle.table.codes, bundle.code_ids), bundle.table.sid_numbers
-    if bundle.task == NEXT_TITLE:
-        titles = Titles.of(bundle.tokenizer, builder)
-        trie, numbers = titles.trie, titles.sid_numbers
-    completion = encode_completion(bundle.tokenizer, [builder.completion(bundle.task, 0)])[0]
-    longest = config.max_prompt_length + max(trie.levels, len(completion))
-    check_length(
-        bundle.model.config, longest, f"Lower max_prompt_length (it is {config.max_prompt_length:,}) by {{:,}}."
-    )
+def _check_lengths(bundle: Bundle, examples: TrainingSet, longest_completion: int) -> None:
+    """Check that the model has a position for each token of a request and of an example.
+
+    Raises:
+        ConfigError: If it has not.
+    """
+    limit = bundle.max_prompt_length
+    instead = f"Lower max_prompt_length (it is {limit:,}) by {{:,}}."
+    check_length(bundle.model.config, limit + longest_completion, instead)
     trained = examples.longest("input_ids") + examples.longest("prompts")  # each may begin with the longest prompt
     instead = "Make them {:,} tokens shorter: lower max_prompt_length, or max_history of the corpus with all_positions."
     check_length(bundle.model.config, trained, instead)
-    trainer.validation = run.validation_set(bundle, builder, trie, numbers)
-    if config.teacher:
-        trainer.teacher, trainer.teacher_share = (
-            load_teacher(config.teacher, bundle.table, trie),
-            config.teacher_share,
-        )
-    return trainer
 
 
 def _say_examples(bundle: Bundle, lora_rank: int, examples: TrainingSet, counts: Mapping[str, int]) -> None:
@@ -298,15 +229,40 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
     """Train a checkpoint that generates the SIDs of a corpus."""
     if config.model != "scratch":
         check_pretrained(config.model)
-    corpus = Corpus.load(config.corpus)
-    by_shard = corpus.in_files or bool(config.max_tokens)
-    corpus = corpus if by_shard else corpus.training_on(run.splits)
-    bundle, builder = _load(config, run, corpus, by_shard)
+    whole = Corpus.load(config.corpus)
+    by_shard = whole.in_files or bool(config.max_tokens)
+    whole = whole if by_shard else whole.training_on(run.splits)
+    corpus = run.sample_corpus(whole, config.eval_examples) if by_shard else whole
+    table = SidTable.load_index(config.sids, corpus.items["item_id"].tolist())
+    wording, task = load_wording(config.wording), task_of(config.tasks)
+    model: Any
+    if config.model == "scratch":
+        names = ("text_vocabulary", "seed", "hidden_size", "layers", "heads", "kv_heads", "inner_size", "tied")
+        settings: dict[str, Any] = {name: getattr(config, name) for name in names}
+        model, tokenizer = scratch_backbone(
+            corpus, table, wording, titles_only=list(config.tasks) == [NEXT_TITLE], **settings
+        )
+        model = model.to(resolve_dtype(config.dtype))
+    else:
+        if config.dropout:
+            logger.warning(
+                "dropout is %g, and %s is pretrained: a model that was trained without dropout loses most of what it "
+                "knows under it. Set dropout to 0 unless this one was trained with it.",
+                config.dropout,
+                config.model,
+            )
+        model, tokenizer = pretrained_backbone(
+            config.model, corpus, table, wording, dtype=config.dtype, seed=config.seed, generated=task == NEXT_SID
+        )
+    builder = ExampleBuilder(corpus, table, wording, special_texts(tokenizer))
+    if builder.uses_session_context and not whole.has_times:
+        warn_without_times(config.corpus, f"the wording is {wording.name}", "take another wording")
+    bundle = Bundle(model, tokenizer, table, wording, config.max_prompt_length, task=task)
     splits = run.splits if by_shard else ["train"]  # those in memory are joined
     maker = SftExamples(
         bundle.tokenizer,
         builder,
-        corpus,
+        whole,
         config.tasks,
         config.seed,
         splits,
@@ -325,12 +281,47 @@ def run_sft(config: SftConfig, run: TrainingRun) -> StageResult:
         text.truncated for text in maker.texts.values()
     )
     _say_examples(bundle, config.lora_rank, examples, counts)
-    plan = plan_steps(config, len(examples), "rows")
+    plan = run.plan_steps(len(examples), "rows")
+    heldout = _held_out(bundle, builder) if run.validates else None
+    args = SFTConfig(
+        **run.arguments(plan, config.select_by),
+        per_device_train_batch_size=plan.per_device,
+        per_device_eval_batch_size=config.device_batch_size or _VALIDATED_EXAMPLES,
+        logging_steps=plan.eval_steps,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+    )
+    collator = TreeCollator(good_row_length(model), with_teacher=bool(config.teacher))
+    trainer = SidSftTrainer(
+        model=model,
+        args=args,
+        data_collator=collator,
+        train_dataset=examples.rows,
+        eval_dataset=heldout,
+        processing_class=tokenizer,
+        callbacks=[*run.early_stopping(), SetEpoch(collator)],
+        peft_config=lora_config(bundle, config.lora_rank) if config.lora_rank else None,
+    )
     shuffled = config.shuffle_examples or (SHUFFLED if by_shard else 0)
-    trainer = _trainer(run, config, plan, bundle, examples, builder, shuffled)
+    if shuffled:
+        trainer.order = sample_blocks(len(examples), shuffled, world_size(), plan.per_device, config.seed)
+    trainer.by_process = bool(shuffled)
+    show_bias(plain_model(trainer.model))
+    add_dropout(plain_model(trainer.model), config.dropout)
+    trie, numbers = Trie.build(table.codes, bundle.code_ids), table.sid_numbers
+    if task == NEXT_TITLE:
+        titles = Titles.of(tokenizer, builder)
+        trie, numbers = titles.trie, titles.sid_numbers
+    completion = encode_completion(tokenizer, [builder.completion(task, 0)])[0]
+    _check_lengths(bundle, examples, max(trie.levels, len(completion)))
+    trainer.validation = run.validation_set(bundle, builder, trie, numbers)
+    if config.teacher:
+        trainer.teacher, trainer.teacher_share = load_teacher(config.teacher, table, trie), config.teacher_share
     trainer.compile_blocks(round(config.epochs * plan.steps_per_epoch))
     if not config.device_batch_size:
-        trainer.data_collator = cast(TreeCollator, trainer.data_collator).share
+        trainer.data_collator = collator.share
         trainer.compute_in_parts(config.gradient_checkpointing)
     run.train(trainer)
     if builder.truncated_texts:

@@ -631,8 +631,8 @@ def test_a_corpus_too_large_for_memory_is_read_shard_by_shard(trained, tmp_path,
 
 def test_the_loss_of_fewer_validation_rows_changes_nothing_else(sampled, tmp_path, monkeypatch):
     seen = []
-    trainer_of = stage._trainer
-    monkeypatch.setattr(stage, "_trainer", lambda *of: seen.append(of[-1]) or trainer_of(*of))
+    held_out = stage.held_out_windows
+    monkeypatch.setattr(stage, "held_out_windows", lambda *of: seen.append(held_out(*of)) or seen[-1])
     many, some = (replace(sampled, loss_examples=n, output=str(tmp_path / str(n))) for n in (10**6, 7))
     run_catalogue(many)
     run_catalogue(some)

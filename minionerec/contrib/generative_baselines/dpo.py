@@ -50,7 +50,6 @@ from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
     log_truncated,
-    plan_steps,
     training_stage,
     warn_of_rounding,
 )
@@ -394,7 +393,7 @@ def _trainer(
     config: DpoConfig, run: TrainingRun, bundle: Bundle, builder: ExampleBuilder, prompts: TrainingSet
 ) -> SidDpoTrainer:
     """The trainer with everything that a step needs."""
-    plan = plan_steps(config, len(prompts), "prompts")
+    plan = run.plan_steps(len(prompts), "prompts")
     args = TrainingArguments(
         **run.arguments(plan, "ndcg"),
         per_device_train_batch_size=plan.per_device,

@@ -20,7 +20,7 @@ from minionerec.models.nn.layers import length_groups, replace_dropout
 from minionerec.models.prompts.examples import ExampleBuilder, encode_completion, encode_prompt, special_texts
 from minionerec.sid.table import SidTable
 from minionerec.training.memory import collate_shares
-from minionerec.training.run import TrainingRun, log_truncated, plan_steps, training_stage
+from minionerec.training.run import TrainingRun, log_truncated, training_stage
 from minionerec.training.trainer import RankingEvaluation, StepInParts
 
 logger = get_logger(__name__)
@@ -145,7 +145,7 @@ def _trainer(
     run: TrainingRun, config: TigerTrainConfig, bundle: Bundle, rows: ExampleColumns, builder: ExampleBuilder
 ) -> TigerTrainer:
     """A trainer of these rows, which validates on those held out."""
-    plan = plan_steps(config, len(rows["labels"]), "rows")
+    plan = run.plan_steps(len(rows["labels"]), "rows")
     heldout, _ = distinct_examples(builder, bundle.tokenizer, "valid", config.max_prompt_length)
     trainer = TigerTrainer(
         model=bundle.model,

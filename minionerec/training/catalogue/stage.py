@@ -45,10 +45,8 @@ from minionerec.training.catalogue.windows import (
 from minionerec.training.config import CatalogueTrainConfig
 from minionerec.training.memory import collate_shares
 from minionerec.training.run import (
-    StepPlan,
     TrainingRun,
     keep_start_if_better,
-    plan_steps,
     training_stage,
 )
 
@@ -254,49 +252,6 @@ def _weigh(
     return found
 
 
-def _arguments(config: CatalogueTrainConfig, plan: StepPlan, run: TrainingRun) -> TrainingArguments:
-    return TrainingArguments(
-        **run.arguments(plan, "ndcg"),
-        per_device_train_batch_size=plan.per_device,
-        per_device_eval_batch_size=4 * plan.per_device,
-        logging_steps=plan.eval_steps,
-        adam_beta2=_BETA2,
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=False,
-        eval_on_start=config.objective != "likelihood" and run.checkpoint is None and run.validates,
-    )
-
-
-def _trainer(
-    run: TrainingRun, config: CatalogueTrainConfig, bundle: Bundle, windows: SidWindows, heldout: SidWindows
-) -> CatalogueTrainer:
-    """A trainer of these windows, which validates on those held out, where some are."""
-    plan = plan_steps(config, len(windows["histories"]), "windows")
-    args, model = _arguments(config, plan, run), cast(CatalogueModel, bundle.model)
-    trainer = CatalogueTrainer(
-        model=model,
-        args=args,
-        data_collator=collate,
-        train_dataset=StackDataset(**cast(Any, windows)),
-        eval_dataset=StackDataset(**cast(Any, heldout)) if run.validates else None,
-        processing_class=bundle.tokenizer,
-        callbacks=run.early_stopping(),
-    )
-    model.set_dropout(config.dropout)
-    trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
-    if config.loss == "sampled":
-        targets = target_counts(windows, bundle.table.n_unique)
-        trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
-        keep_from_torch(model)
-    if not config.unseen_negatives:
-        trainer.candidates = torch.from_numpy(seen_sids(windows, bundle.table.n_unique))
-    if config.beta:
-        trainer.beta = config.beta
-        reference: Any = copy.deepcopy(model)
-        trainer.reference = reference.eval().requires_grad_(False).to(args.device)
-    return trainer
-
-
 def bytes_of_scores(trainer: CatalogueTrainer, negatives: int, siblings: int) -> int:
     """Bytes that scores and their gradients take at each position of a window.
 
@@ -376,7 +331,39 @@ def run_catalogue(config: CatalogueTrainConfig, run: TrainingRun) -> StageResult
         f"{counts['targets']:,}",
         f"{bundle.model.config.num_transitions:,}",
     )
-    trainer = _trainer(run, config, bundle, windows, heldout)
+    model = cast(CatalogueModel, bundle.model)
+    plan = run.plan_steps(counts["windows"], "windows")
+    args = TrainingArguments(
+        **run.arguments(plan, "ndcg"),
+        per_device_train_batch_size=plan.per_device,
+        per_device_eval_batch_size=4 * plan.per_device,
+        logging_steps=plan.eval_steps,
+        adam_beta2=_BETA2,
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=False,
+        eval_on_start=config.objective != "likelihood" and run.checkpoint is None and run.validates,
+    )
+    trainer = CatalogueTrainer(
+        model=model,
+        args=args,
+        data_collator=collate,
+        train_dataset=StackDataset(**cast(Any, windows)),
+        eval_dataset=StackDataset(**cast(Any, heldout)) if run.validates else None,
+        processing_class=bundle.tokenizer,
+        callbacks=run.early_stopping(),
+    )
+    model.set_dropout(config.dropout)
+    trainer.objective, trainer.generations, trainer.table = config.objective, config.generations, bundle.table
+    if config.loss == "sampled":
+        targets = target_counts(windows, bundle.table.n_unique)
+        trainer.sampler = Sampler(bundle.table.distinct_codes, targets, config.negatives, config.siblings)
+        keep_from_torch(model)
+    if not config.unseen_negatives:
+        trainer.candidates = torch.from_numpy(seen_sids(windows, bundle.table.n_unique))
+    if config.beta:
+        trainer.beta = config.beta
+        reference: Any = copy.deepcopy(model)
+        trainer.reference = reference.eval().requires_grad_(False).to(args.device)
     if not config.device_batch_size:
         trainer.data_collator = partial(collate_shares, collate=collate, tokens=window_items)
         trainer.compute_in_parts(None, bytes_of_scores(trainer, config.negatives, config.siblings))

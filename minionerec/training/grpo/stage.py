@@ -51,7 +51,6 @@ from minionerec.training.run import (
     TrainingRun,
     keep_start_if_better,
     log_truncated,
-    plan_steps,
     training_stage,
     warn_of_rounding,
 )
@@ -166,7 +165,7 @@ def run_grpo(config: GrpoConfig, run: TrainingRun) -> StageResult:
         ", ".join(f"{name} x {weight:g}" for name, weight in rewards.weights.items()),
     )
     log_truncated(prompts.total("truncated"))
-    plan = plan_steps(config, len(prompts), "prompts")
+    plan = run.plan_steps(len(prompts), "prompts")
     args = GRPOConfig(
         **run.arguments(plan, config.select_by),
         max_steps=config.max_steps,

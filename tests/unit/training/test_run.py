@@ -17,7 +17,7 @@ from minionerec.core import processes
 from minionerec.core.errors import ArtefactError, ConfigError
 from minionerec.training.config import CatalogueTrainConfig, GrpoConfig, SftConfig
 from minionerec.training.examples import DealtBatches, choose_examples, shuffled_examples
-from minionerec.training.run import accumulation_steps, batch_of, plan_steps, training_stage
+from minionerec.training.run import TrainingRun, accumulation_steps, batch_of, training_stage
 from minionerec.training.trainer import LogLines, load_weights
 
 
@@ -49,7 +49,7 @@ def test_the_plan_is_for_all_processes_of_the_launch_and_is_reported(monkeypatch
     monkeypatch.setenv("WORLD_SIZE", "4")
     config = sft_config(Path(), evals_per_epoch=3, epochs=1.5, batch_size=64, device_batch_size=8)
     with caplog.at_level("INFO", "minionerec"):
-        plan = plan_steps(config, 1000, "rows")
+        plan = TrainingRun(config, work=None).plan_steps(1000, "rows")
     assert (plan.accumulation, plan.steps_per_epoch, plan.eval_steps) == (2, 16, 6)
     assert "A step is 64 rows = 8 a device x 4 device(s) x 2; 16 steps an epoch, 1.5 epochs" in caplog.text
 
@@ -64,10 +64,10 @@ def test_batches_of_every_trainer_divide_by_the_processes(monkeypatch, kind, at_
     needed = {of.name: NEEDED[of.name] for of in fields(kind) if of.name in NEEDED}
     config = kind(**needed, **{total: 16, share: at_a_time})
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert batch_of(config) == ((16, 4, 2) if at_a_time else (16, 8, 1))
+    assert batch_of(*config.batch_sizes, config.batch) == ((16, 4, 2) if at_a_time else (16, 8, 1))
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ConfigError, match=rf"^{total} and {share}: 16 is no multiple of {at_a_time or 1} x 3 device"):
-        batch_of(config)
+        batch_of(*config.batch_sizes, config.batch)
 
 
 def test_every_process_refuses_a_batch_that_does_not_divide_before_anything_is_written(tmp_path, monkeypatch):
