@@ -27,6 +27,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import psutil
+import torch
 from hostile.artefact_groups import GROUPS
 from hostile.groups import Broken
 from threadpoolctl import threadpool_limits
@@ -35,6 +36,9 @@ from minionerec.core.errors import MinioneRecError, fault
 
 WORK, SECONDS, BYTES, LONGEST = 10.0, 120.0, 2 << 30, 2_300
 PLACE = Path("runs/hostile/broken.jsonl")
+START = "forkserver"
+"""How children are started. A fork of a process that has computed in several threads waits for them, or crashes; the
+server has only imported the groups."""
 
 
 class Case(NamedTuple):
@@ -97,7 +101,9 @@ def _judged(message: str) -> tuple[str, str]:
 
 def _work(cases: list[Case], homes: dict[str, Path], scratch: Path, pipe: Connection) -> None:
     logging.disable(logging.CRITICAL)
-    threadpool_limits(1)  # a forked process would wait for threads that its parent alone has
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    pipe.send(("ready", None))
     for case in cases:
         pipe.send(("begins", case))
         verdict, message = run_case(case, homes[case.group], scratch)
@@ -133,11 +139,13 @@ class _Child:
     def _start(self) -> None:
         self.pipe, theirs = multiprocessing.Pipe(duplex=False)
         arguments = (self.cases[self.done :], self.homes, self.scratch, theirs)
-        self.process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
+        context = multiprocessing.get_context(START)
+        context.set_forkserver_preload(["hostile.artefact_groups"])
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         self.since, self.first = time.monotonic(), _memory(self.process)
-        self.worked = _processor_time(self.process)
+        self.worked, self.ready = _processor_time(self.process), False
 
     def heard(self) -> Iterator[tuple[str, Case, str]]:
         """Verdicts since the last call; a case that crashed, hung or grew too large is broken and left behind."""
@@ -146,7 +154,9 @@ class _Child:
             while self.pipe.poll():
                 word, case, *rest = self.pipe.recv()
                 self.since, self.worked = time.monotonic(), _processor_time(self.process)
-                if word not in ("begins", "ends"):
+                if word == "ready":
+                    self.ready, self.first = True, _memory(self.process)
+                if word not in ("ready", "begins", "ends"):
                     self.done += 1
                     yield word, case, rest[0]
         except EOFError:
@@ -157,9 +167,9 @@ class _Child:
             seconds = limit or SECONDS
             if time.monotonic() - self.since > seconds:
                 lost = f"no answer within {seconds:.0f} s"
-            elif limit is None and _processor_time(self.process) - self.worked > WORK:
+            elif limit is None and self.ready and _processor_time(self.process) - self.worked > WORK:
                 lost = f"no answer within {WORK:.0f} s of processor time"
-            elif _memory(self.process) - self.first > BYTES:
+            elif self.ready and _memory(self.process) - self.first > BYTES:
                 lost = "more than 2 GB"
         if lost:
             self.process.kill()

@@ -92,6 +92,7 @@ def _strike(rng, clean, folder):
 
 
 def test_crashes_hangs_and_defects_are_found_and_run_again(monkeypatch):
+    monkeypatch.setattr(campaign, "START", "fork")  # a started process does not know the group
     monkeypatch.setattr(campaign, "SECONDS", 0.5)
     monkeypatch.setitem(GROUPS, "fake", Group("fake", lambda folder: None, _strike))
     counts, broken = campaign.attack(campaign.plan(30, seed=1, groups=["fake"]), children=2)
